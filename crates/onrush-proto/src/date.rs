@@ -1,0 +1,1 @@
+//! HTTP dates (RFC 9110 §5.6.7). Formatting into 29 bytes without allocation; parsing by httpdate.
