@@ -129,6 +129,12 @@ impl Pool {
         }
     }
 
+    /// A block of just `bytes`, for keeping little without holding a standard block for it; `None`
+    /// when the budget is spent.
+    pub fn take_exact(&self, bytes: usize) -> Option<Block> {
+        self.allocate(bytes)
+    }
+
     fn allocate(&self, bytes: usize) -> Option<Block> {
         let capacity = u32::try_from(bytes).expect("blocks are smaller than 4 GiB");
         if !self.0.budget.charge(HEADER_BYTES + bytes) {
@@ -320,6 +326,7 @@ impl Buf {
     /// When the range does not lie within the view.
     #[inline]
     pub fn slice(&self, range: Range<usize>) -> Buf {
+        assert!(range.end <= self.len as usize);
         let mut part = self.clone();
         part.truncate(range.end);
         part.advance(range.start);

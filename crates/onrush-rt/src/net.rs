@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::task::{Context, Poll, Waker};
 
@@ -93,15 +94,21 @@ pub fn listen(
     let first = bind_tcp(*address, &alone)?;
     let bound = bound_address(&first)?;
     if spread == Spread::Shared || workers == 1 {
+        start_listening(&first, options)?;
         return Ok((share(first, workers)?, Address::Tcp(bound)));
     }
-    // It was free. Sockets that share a port must all say so from the start, so bind afresh.
+    // It is free. Sockets that share a port must all say so from the start, so bind afresh. This
+    // one never listens: whoever it queued would be reset when it goes.
     drop(first);
     let together = ListenOptions {
         reuse_port: true,
         ..options.clone()
     };
-    let sockets = (0..workers).map(|_| bind_tcp(bound, &together).map(ListenSocket::Os));
+    let sockets = (0..workers).map(|_| {
+        let socket = bind_tcp(bound, &together)?;
+        start_listening(&socket, options)?;
+        Ok(ListenSocket::Os(socket))
+    });
     Ok((sockets.collect::<io::Result<_>>()?, Address::Tcp(bound)))
 }
 
@@ -135,20 +142,26 @@ fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd>
         sockopt::set_tcp_nodelay(&socket, true)?;
     }
     rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
     Ok(socket)
 }
 
+fn start_listening(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {
+    let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
+    Ok(rustix::net::listen(socket, backlog)?)
+}
+
 /// Binds a Unix socket. A file left behind by a server that is gone is replaced; a live server's
-/// is `AddrInUse`.
+/// is `AddrInUse`, and so is anything there that is no socket.
 fn bind_unix(path: &Path, backlog: u32) -> io::Result<OwnedFd> {
     let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, NEW, None);
     let address = SocketAddrUnix::new(path)?;
     let socket = new()?;
     match rustix::net::bind(&socket, &address) {
         Err(Errno::ADDRINUSE) => {
+            // Connecting to an ordinary file is refused too, and that is nobody's to remove.
+            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
             match rustix::net::connect(new()?, &address) {
-                Err(Errno::CONNREFUSED) => std::fs::remove_file(path)?,
+                Err(Errno::CONNREFUSED) if is_socket => std::fs::remove_file(path)?,
                 _ => return Err(io::ErrorKind::AddrInUse.into()),
             }
             rustix::net::bind(&socket, &address)?;

@@ -210,11 +210,10 @@ impl Worker {
         let waker = Waker::from(flag.clone());
         let mut future = pin!(future);
         loop {
-            if flag.0.swap(false, std::sync::atomic::Ordering::AcqRel) {
-                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
-                {
-                    return Ok(output);
-                }
+            if flag.0.swap(false, std::sync::atomic::Ordering::AcqRel)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
+            {
+                return Ok(output);
             }
             self.turn(&(), true)?;
         }
@@ -331,10 +330,16 @@ impl Local {
         self.0.wheel.borrow_mut().cancel(timer);
     }
 
-    /// Waits. The deadline counts from this call, not from the first poll.
+    /// Waits, never shorter than `duration` and up to a millisecond longer. The deadline counts
+    /// from this call (not from the beginning of the turn, nor from the first poll).
     pub fn sleep(&self, duration: Duration) -> Sleep {
-        let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let deadline_ms = self.now_ms().saturating_add(ms);
+        let now = match &self.0.clock {
+            _ if duration.is_zero() => Duration::from_millis(self.now_ms()),
+            Clock::Kernel => monotonic(),
+            Clock::Sim(net) => Duration::from_millis(net.now_ms()),
+        };
+        let deadline_ns = now.saturating_add(duration).as_nanos();
+        let deadline_ms = u64::try_from(deadline_ns.div_ceil(1_000_000)).unwrap_or(u64::MAX);
         Sleep {
             local: self.clone(),
             deadline_ms,
@@ -361,12 +366,8 @@ impl Local {
         let (now_ms, unix_seconds) = match &self.0.clock {
             Clock::Kernel => {
                 use rustix::time::{ClockId, clock_gettime};
-                let now = clock_gettime(ClockId::Monotonic);
                 let wall = clock_gettime(ClockId::RealtimeCoarse);
-                (
-                    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000,
-                    wall.tv_sec as u64,
-                )
+                (monotonic().as_millis() as u64, wall.tv_sec as u64)
             }
             // An arbitrary day, the same in every run.
             Clock::Sim(net) => (net.now_ms(), 1_790_000_000 + net.now_ms() / 1000),
@@ -374,6 +375,11 @@ impl Local {
         self.0.now_ms.set(now_ms);
         self.0.unix_seconds.set(unix_seconds);
     }
+}
+
+fn monotonic() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// See [`Local::sleep`]. May be dropped at any time.

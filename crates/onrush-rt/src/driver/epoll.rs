@@ -15,13 +15,16 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 /// Events fetched by one `epoll_wait`.
 const BATCH: usize = 512;
 /// Connections accepted from one listener in one turn; level-triggered, so the rest is not lost.
 const ACCEPT_BATCH: u32 = 256;
+/// Set in the data of listeners; so generations, which lie in the same half, have 31 bits.
 const LISTENER: u64 = 1 << 63;
+const GENERATION_MASK: u32 = u32::MAX >> 1;
 const WAKE: u64 = u64::MAX;
 
 const READ: EventFlags = EventFlags::IN
@@ -40,7 +43,7 @@ mod flag {
     pub(super) const READABLE: u8 = 8;
     /// The kernel said that the peer will send nothing more.
     pub(super) const PEER_ENDED: u8 = 16;
-    /// Registered for writing too.
+    /// Registered for writing too, and no report of room has gone by unasked since.
     pub(super) const WATCHES_WRITE: u8 = 32;
     /// In the list of streams to look at without the kernel.
     pub(super) const QUEUED: u8 = 64;
@@ -77,7 +80,7 @@ pub struct Epoll {
     /// How many of `ready` may still be looked at before the kernel is asked again.
     ready_left: usize,
     /// A `Writable` found together with something readable, to be given next.
-    writable: Option<u32>,
+    writable: Option<StreamId>,
     pool: Pool,
     /// The budget was spent: wait a moment instead of spinning on readable streams.
     starved: bool,
@@ -121,9 +124,11 @@ impl Epoll {
 
     pub(super) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = self.resume_listeners(timeout);
+        let moment = Duration::from_millis(1);
         let timeout = match timeout {
-            _ if self.starved => Some(Duration::from_millis(1)),
             _ if self.has_ready() => Some(Duration::ZERO),
+            // Buffers may come back at any time, and nobody says so.
+            other if self.starved => Some(other.map_or(moment, |t| t.min(moment))),
             other => other,
         };
         self.starved = false;
@@ -143,7 +148,7 @@ impl Epoll {
 
     pub(super) fn has_ready(&self) -> bool {
         self.taken < self.events.len()
-            || !self.ready.is_empty()
+            || (!self.ready.is_empty() && !self.starved)
             || !self.accepting.is_empty()
             || self.writable.is_some()
     }
@@ -151,10 +156,10 @@ impl Epoll {
     #[inline]
     pub(super) fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some(index) = self.writable.take() {
-                if let Some(event) = self.give_writable(index) {
-                    return Some(event);
-                }
+            if let Some(id) = self.writable.take()
+                && let Some(event) = self.give_writable(id)
+            {
+                return Some(event);
             }
             if let Some(event) = self.accept() {
                 return Some(event);
@@ -192,8 +197,13 @@ impl Epoll {
             return None; // Closed earlier in this turn.
         }
         let over = EventFlags::HUP | EventFlags::ERR;
-        if flags.intersects(EventFlags::OUT | over) && stream.flags & flag::WANT_WRITE != 0 {
-            self.writable = Some(index);
+        if flags.intersects(EventFlags::OUT | over) {
+            if stream.flags & flag::WANT_WRITE != 0 {
+                self.writable = Some(StreamId { index, generation });
+            } else {
+                // Who asks later must hear of it all the same: see `want_write`.
+                stream.flags &= !flag::WATCHES_WRITE;
+            }
         }
         let stream = &mut self.streams[index as usize];
         if flags.intersects(EventFlags::RDHUP | over) {
@@ -235,7 +245,7 @@ impl Epoll {
         let (token, generation) = (stream.token, stream.generation);
         let id = StreamId { index, generation };
         let fd = stream.socket.as_ref()?.as_fd();
-        match direct::recv(fd, block.spare()) {
+        match direct::recv(fd, crate::sys::writable(block.spare())) {
             Ok(0) => {
                 stream.flags &= !(flag::BUFFERS | flag::READABLE);
                 Some(Event::End {
@@ -273,16 +283,12 @@ impl Epoll {
         }
     }
 
-    fn give_writable(&mut self, index: u32) -> Option<Event> {
-        let stream = &mut self.streams[index as usize];
-        if stream.socket.is_none() || stream.flags & flag::WANT_WRITE == 0 {
+    fn give_writable(&mut self, id: StreamId) -> Option<Event> {
+        let stream = self.stream(id)?;
+        if stream.flags & flag::WANT_WRITE == 0 {
             return None;
         }
         stream.flags &= !flag::WANT_WRITE;
-        let id = StreamId {
-            index,
-            generation: stream.generation,
-        };
         Some(Event::Writable {
             stream: id,
             token: stream.token,
@@ -305,10 +311,11 @@ impl Epoll {
             let index = self.ready.pop_front()?;
             let stream = &mut self.streams[index as usize];
             stream.flags &= !flag::QUEUED;
-            if stream.socket.is_some() && stream.flags & flag::READABLE != 0 {
-                if let Some(event) = self.give_readable(index) {
-                    return Some(event);
-                }
+            if stream.socket.is_some()
+                && stream.flags & flag::READABLE != 0
+                && let Some(event) = self.give_readable(index)
+            {
+                return Some(event);
             }
         }
         None
@@ -343,7 +350,11 @@ impl Epoll {
                 Err(Errno::AGAIN) => {
                     self.accepting.pop();
                 }
-                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {}
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {
+                    if exhausted {
+                        self.accepting.pop();
+                    }
+                }
                 Err(error) => {
                     self.accepting.pop();
                     return Some(self.pause_listener(listener, error.into()));
@@ -475,7 +486,7 @@ impl Epoll {
         true
     }
 
-    pub(super) fn recv(&mut self, id: StreamId, into: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         let stream = self.stream(id).ok_or_else(stale)?;
         let fd = stream.socket.as_ref().ok_or_else(stale)?.as_fd();
         let result = direct::recv(fd, into);
@@ -564,7 +575,7 @@ impl Epoll {
 
     fn remove(&mut self, id: StreamId) -> Option<OwnedFd> {
         let stream = self.stream(id)?;
-        stream.generation = stream.generation.wrapping_add(1);
+        stream.generation = (stream.generation + 1) & GENERATION_MASK;
         stream.flags &= flag::QUEUED;
         let socket = stream.socket.take();
         self.free.push(id.index);

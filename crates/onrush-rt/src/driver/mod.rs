@@ -214,7 +214,19 @@ impl Driver {
     /// Receives into `into` without waiting (`recv(2)`); `Ok(0)` is the end of the stream. To be
     /// used only while the stream is paused and quiet.
     pub fn recv(&mut self, stream: StreamId, into: &mut [u8]) -> io::Result<usize> {
+        let into = crate::sys::writable(into);
         each!(self, driver => driver.recv(stream, into))
+    }
+
+    /// Appends up to `bytes_max` bytes to `into`, within its spare capacity, as
+    /// [`Driver::recv`] does; `Ok(0)` is the end of the stream.
+    pub fn recv_append(
+        &mut self,
+        stream: StreamId,
+        into: &mut Vec<u8>,
+        bytes_max: usize,
+    ) -> io::Result<usize> {
+        each!(self, driver => crate::sys::append(into, bytes_max, |spare| driver.recv(stream, spare)))
     }
 
     /// Asks for one `Readable`, after [`Driver::recv`] said `WouldBlock`.
@@ -226,6 +238,15 @@ impl Driver {
     #[inline]
     pub fn send(&mut self, stream: StreamId, bytes: &[u8]) -> io::Result<usize> {
         each!(self, driver => driver.send(stream, bytes))
+    }
+
+    /// [`Driver::send`], telling the kernel that more follows at once (`MSG_MORE`): a head before
+    /// the file that it heads then shares a segment with the file's beginning.
+    pub fn send_more(&mut self, stream: StreamId, bytes: &[u8]) -> io::Result<usize> {
+        match self.descriptor(stream) {
+            Some(fd) => direct::send_more(fd, bytes),
+            None => self.send(stream, bytes),
+        }
     }
 
     /// Sends from several places without waiting (`sendmsg(2)`); gives the bytes taken.
@@ -264,9 +285,16 @@ impl Driver {
 
     /// Closes the stream with a reset (`SO_LINGER` 0), dropping what was not sent.
     pub fn reset(&mut self, stream: StreamId) {
-        if let Some(fd) = self.descriptor(stream) {
-            // Failing to set it leaves an orderly close, which is no worse for the peer.
-            let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
+        match self {
+            // An operation in the ring may hold the socket, and closing it would begin orderly.
+            Driver::Uring(driver) => return driver.reset(stream),
+            Driver::Sim(driver) => driver.before_reset(stream),
+            Driver::Epoll(driver) => {
+                if let Some(fd) = driver.descriptor(stream) {
+                    // Failing to set it leaves an orderly close.
+                    let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
+                }
+            }
         }
         self.close(stream);
     }
@@ -316,12 +344,17 @@ pub(crate) mod direct {
     use rustix::fd::BorrowedFd;
     use rustix::io::Errno;
     use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+    use std::mem::MaybeUninit;
 
     const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
     #[inline]
     pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
         retry(|| rustix::net::send(fd, bytes, SEND))
+    }
+
+    pub(crate) fn send_more(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+        retry(|| rustix::net::send(fd, bytes, SEND | SendFlags::MORE))
     }
 
     pub(crate) fn send_vectored(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -344,8 +377,9 @@ pub(crate) mod direct {
     }
 
     #[inline]
-    pub(crate) fn recv(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
-        retry(|| rustix::net::recv(fd, &mut *into, RecvFlags::DONTWAIT).map(|(n, _)| n))
+    pub(crate) fn recv(fd: BorrowedFd<'_>, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+        let flags = RecvFlags::DONTWAIT;
+        retry(|| rustix::net::recv(fd, &mut *into, flags).map(|((filled, _), _)| filled.len()))
     }
 
     #[inline]

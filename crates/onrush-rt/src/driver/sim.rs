@@ -12,6 +12,7 @@ use crate::buf::{Budget, Pool};
 use crate::fs::File;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -244,7 +245,7 @@ impl End {
         })
     }
 
-    fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+    fn receive(&self, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         self.with(|state, index, side| {
             let connection = &state.connections[index];
             let (held, reset) = (connection.pipes[1 - side].bytes.len(), connection.reset);
@@ -262,7 +263,7 @@ impl End {
             let n = state.part(held.min(into.len()));
             let pipe = &mut state.connections[index].pipes[1 - side];
             for (place, byte) in into.iter_mut().zip(pipe.bytes.drain(..n)) {
-                *place = byte;
+                place.write(byte);
             }
             state.record(1 << 32 | index as u64, n as u64);
             Ok(n)
@@ -335,7 +336,7 @@ impl Client {
         let mut all = Vec::new();
         let mut piece = [0; 4096];
         loop {
-            match self.0.receive(&mut piece) {
+            match self.0.receive(crate::sys::writable(&mut piece)) {
                 Ok(0) => return Ok(all),
                 Ok(n) => all.extend_from_slice(&piece[..n]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(all),
@@ -531,7 +532,7 @@ impl SimDriver {
             return None;
         }
         let mut block = self.pool.take()?;
-        match end.receive(block.spare()) {
+        match end.receive(crate::sys::writable(block.spare())) {
             Ok(0) => {
                 (stream.buffers, stream.quiet_due) = (false, false);
                 Some(Event::End {
@@ -623,7 +624,7 @@ impl SimDriver {
     pub(super) fn receive(&mut self, id: StreamId) {
         if let Some(stream) = self.stream(id) {
             stream.buffers = true;
-            stream.quiet_due = false;
+            (stream.quiet_due, stream.want_read) = (false, false);
         }
     }
 
@@ -640,7 +641,7 @@ impl SimDriver {
         true
     }
 
-    pub(super) fn recv(&mut self, id: StreamId, into: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         self.end(id)?.receive(into)
     }
 
@@ -687,6 +688,13 @@ impl SimDriver {
     pub(super) fn shutdown_write(&mut self, id: StreamId) {
         if let Ok(end) = self.end(id) {
             end.shutdown_write();
+        }
+    }
+
+    /// Makes the close that follows a reset.
+    pub(super) fn before_reset(&mut self, id: StreamId) {
+        if let Ok(end) = self.end(id) {
+            end.reset();
         }
     }
 

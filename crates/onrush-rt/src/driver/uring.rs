@@ -17,6 +17,7 @@ use crate::sys::bufring::BufferRing;
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 /// The one group of provided buffers.
@@ -31,6 +32,7 @@ enum Kind {
     Accept = 1,
     Receive,
     Cancel,
+    Unlisten,
     PollRead,
     PollWrite,
     Wake,
@@ -64,6 +66,8 @@ struct Stream {
     quiet_due: bool,
     /// Polls noted or in the kernel: `POLL_READ`, `POLL_WRITE`.
     polls: u8,
+    /// The owner is owed a `Readable`; a poll may outlive this.
+    readable_due: bool,
     token: u64,
 }
 
@@ -154,8 +158,9 @@ pub struct Uring {
     /// Streams whose receive ended for want of buffers.
     starved: Vec<StreamId>,
     wake_fd: Option<i32>,
-    /// To be given before the next completion is looked at.
-    follow: Option<Event>,
+    /// Owed a `Quiet` before the next completion is looked at, unless it is closed or receives
+    /// again by then.
+    follow: Option<StreamId>,
     /// Completions taken since the last turn; a bound, so that the worker's tasks get their turn.
     taken: u32,
 }
@@ -249,13 +254,21 @@ impl Uring {
     /// Builds the submissions for what was noted and is still true.
     fn submit_notes(&mut self) -> io::Result<()> {
         let mut notes = std::mem::take(&mut self.notes);
-        for note in notes.drain(..) {
-            if let Some(entry) = self.build(note) {
-                self.push(&entry)?;
+        let mut done = 0;
+        let mut room = Ok(true);
+        for &note in &notes {
+            room = self.make_room();
+            if !matches!(room, Ok(true)) {
+                break;
             }
+            if let Some(entry) = self.build(note) {
+                self.push(&entry);
+            }
+            done += 1;
         }
-        self.notes = notes; // Keeps its capacity.
-        Ok(())
+        notes.drain(..done); // What found no room waits for the next turn.
+        self.notes = notes;
+        room.map(drop)
     }
 
     fn build(&mut self, note: Note) -> Option<squeue::Entry> {
@@ -294,6 +307,7 @@ impl Uring {
                 }
                 opcode::AsyncCancel::new(tag(Kind::Receive, index, generation)).build()
             }
+            Kind::Unlisten => opcode::AsyncCancel::new(tag(Kind::Accept, index, 0)).build(),
             Kind::PollRead | Kind::PollWrite => {
                 let stream = self.stream(StreamId { index, generation })?;
                 let fd = types::Fd(stream.socket.as_ref()?.as_raw_fd());
@@ -308,19 +322,28 @@ impl Uring {
         Some(entry.user_data(user_data))
     }
 
-    fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        loop {
-            // SAFETY: no operation that this driver submits refers to memory of its own; receives
-            // go to ring buffers, which stay mapped as long as the ring lives.
-            if unsafe { self.ring.submission().push(entry) }.is_ok() {
-                return Ok(());
-            }
+    /// Hands submissions over early when their queue is full. `false`: the kernel takes none
+    /// before completions have been taken, or for want of memory.
+    fn make_room(&mut self) -> io::Result<bool> {
+        while self.ring.submission().is_full() {
             match self.ring.submit() {
                 Ok(_) => {}
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                Err(error) => return Err(error),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EBUSY | libc::EAGAIN) => return Ok(false),
+                    _ => return Err(error),
+                },
             }
         }
+        Ok(true)
+    }
+
+    /// After `make_room` said yes.
+    fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: no operation that this driver submits refers to memory of its own; receives
+        // go to ring buffers, which stay mapped as long as the ring lives.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        debug_assert!(pushed.is_ok(), "there was room");
     }
 
     pub(super) fn has_ready(&self) -> bool {
@@ -330,8 +353,10 @@ impl Uring {
     #[inline]
     pub(super) fn next(&mut self) -> Option<Event> {
         loop {
-            if self.follow.is_some() {
-                return self.follow.take();
+            if let Some(id) = self.follow.take()
+                && let Some(event) = self.quiet(id)
+            {
+                return Some(event);
             }
             if self.taken == COMPLETIONS {
                 return None;
@@ -386,9 +411,9 @@ impl Uring {
                     self.starved.push(id);
                     return None;
                 }
-                self.quiet(id)
+                self.receive_ended(id);
+                None
             }
-            libc::ECANCELED if stream.receive == Receive::Cancelling => self.quiet(id),
             libc::EINTR | libc::EAGAIN | libc::ECANCELED => {
                 self.receive_ended(id);
                 None
@@ -419,20 +444,16 @@ impl Uring {
             stream.receive = Receive::Noted;
             self.note(Kind::Receive, id.index, id.generation);
         } else {
-            self.follow = self.quiet(id); // After the data of this very completion.
+            stream.receive = Receive::Off;
+            self.follow = Some(id); // After the data of this very completion.
         }
     }
 
-    /// The terminal completion that `pause` waited for.
+    /// After the terminal completion that `pause` waited for.
     fn quiet(&mut self, id: StreamId) -> Option<Event> {
         let stream = self.stream(id)?;
-        let (token, wanted) = (stream.token, stream.wanted);
+        let token = stream.token;
         let due = std::mem::take(&mut stream.quiet_due);
-        stream.receive = Receive::Off;
-        if wanted {
-            stream.receive = Receive::Noted;
-            self.note(Kind::Receive, id.index, id.generation);
-        }
         due.then_some(Event::Quiet { stream: id, token })
     }
 
@@ -441,6 +462,9 @@ impl Uring {
         let stream = self.stream(id)?;
         let token = stream.token;
         stream.polls &= !(if write { POLL_WRITE } else { POLL_READ });
+        if !write && !std::mem::take(&mut stream.readable_due) {
+            return None; // Taken back by `receive`.
+        }
         Some(if write {
             Event::Writable { stream: id, token }
         } else {
@@ -468,14 +492,20 @@ impl Uring {
         }
         let error = io::Error::from_raw_os_error(-result);
         match -result {
-            libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
+            // The failure of one connection, or none: the next one may be had at once.
+            libc::EINTR
+            | libc::EAGAIN
+            | libc::ECANCELED
+            | libc::ECONNABORTED
+            | libc::EPROTO
+            | libc::EPERM => {
+                self.note(Kind::Accept, index, 0);
+                None
+            }
+            _ => {
                 let entry = &mut self.listeners[index as usize];
                 entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
                 Some(Event::AcceptPaused { listener, error })
-            }
-            _ => {
-                self.note(Kind::Accept, index, 0);
-                None
             }
         }
     }
@@ -524,10 +554,7 @@ impl Uring {
         entry.paused_until = None;
         if entry.socket.take().is_some() {
             // The ring's accept holds the socket open until it is cancelled: at the next turn.
-            let user_data = tag(Kind::Accept, listener.0, 0);
-            let cancel = opcode::AsyncCancel::new(user_data).build();
-            // A queue that cannot be pushed to shows itself at the next turn as well.
-            let _ = self.push(&cancel.user_data(tag(Kind::Cancel, listener.0, 0)));
+            self.note(Kind::Unlisten, listener.0, 0);
         }
     }
 
@@ -543,6 +570,7 @@ impl Uring {
             wanted,
             quiet_due,
             polls: 0,
+            readable_due: false,
             token,
         };
         let index = match self.free.pop() {
@@ -580,7 +608,7 @@ impl Uring {
             return;
         };
         stream.wanted = true;
-        stream.quiet_due = false;
+        (stream.quiet_due, stream.readable_due) = (false, false);
         if stream.receive == Receive::Off {
             stream.receive = Receive::Noted;
             self.note(Kind::Receive, id.index, id.generation);
@@ -593,7 +621,7 @@ impl Uring {
         };
         stream.wanted = false;
         match stream.receive {
-            Receive::Off => true,
+            Receive::Off => !stream.quiet_due,
             Receive::Noted => {
                 stream.receive = Receive::Off;
                 true
@@ -611,12 +639,15 @@ impl Uring {
         }
     }
 
-    pub(super) fn recv(&mut self, id: StreamId, into: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         direct::recv(self.descriptor(id).ok_or_else(stale)?, into)
     }
 
     pub(super) fn want_read(&mut self, id: StreamId) {
-        self.poll(id, Kind::PollRead, POLL_READ);
+        if let Some(stream) = self.stream(id) {
+            stream.readable_due = true;
+            self.poll(id, Kind::PollRead, POLL_READ);
+        }
     }
 
     fn poll(&mut self, id: StreamId, kind: Kind, bit: u8) {
@@ -668,15 +699,26 @@ impl Uring {
         };
         let held =
             stream.polls != 0 || matches!(stream.receive, Receive::Armed | Receive::Cancelling);
-        if let Some(socket) = self.remove(id) {
-            if held {
-                // The kernel's operation holds the socket open: end it, or no FIN would go out.
-                let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
-            }
+        if let Some(socket) = self.remove(id)
+            && held
+        {
+            // The kernel's operation holds the socket open: end it, or no FIN would go out.
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         }
+        self.descriptor_freed();
+    }
+
+    pub(super) fn reset(&mut self, id: StreamId) {
+        if let Some(socket) = self.remove(id) {
+            abort(socket);
+            self.descriptor_freed();
+        }
+    }
+
+    fn descriptor_freed(&mut self) {
         for index in 0..self.listeners.len() {
             if self.listeners[index].paused_until.is_some() {
-                self.resume_listener(index); // A descriptor is free again.
+                self.resume_listener(index);
             }
         }
     }
@@ -691,6 +733,17 @@ impl Uring {
         let socket = stream.socket.take();
         self.free.push(id.index);
         socket
+    }
+}
+
+/// Closes a socket with a reset, also while an operation of the ring still holds it open. Shutting
+/// it down would send a FIN first, and the peer could take what it has for the whole.
+fn abort(socket: OwnedFd) {
+    // Disconnecting (connect(2), `AF_UNSPEC`) resets at once and wakes the ring's operation; only
+    // TCP knows it. Should it fail, an orderly end is all that is left.
+    let tcp = rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).is_ok();
+    if !tcp || rustix::net::connect_unspec(&socket).is_err() {
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
     }
 }
 
@@ -709,6 +762,10 @@ impl Drop for Uring {
             .ring
             .submitter()
             .register_sync_cancel(Some(second), everything);
+        // Lets the cancelled operations go, and with them the sockets they hold: a listener's
+        // address is free when this returns.
+        let _ = self.enter(Some(Duration::ZERO));
+        self.taken = 0;
         while self.next().is_some() {}
     }
 }

@@ -51,7 +51,12 @@ pub(super) fn is_resident(file: &File, offset: u64, len: u64) -> bool {
             Err(_) => NO_CACHESTAT.store(true, Ordering::Relaxed),
         }
     }
-    let step = (last_page - first_page) / PROBES_MAX + 1;
+    by_probes(file, offset, last, page_bytes)
+}
+
+/// Whether one byte of each page can be read without waiting; over long ranges, of some pages.
+pub(super) fn by_probes(file: &File, offset: u64, last: u64, page_bytes: u64) -> bool {
+    let step = (last / page_bytes - offset / page_bytes) / PROBES_MAX + 1;
     let mut byte = [0];
     let mut at = offset;
     loop {
@@ -63,6 +68,22 @@ pub(super) fn is_resident(file: &File, offset: u64, len: u64) -> bool {
         }
         at = (at + step * page_bytes).min(last);
     }
+}
+
+/// For file systems without `RWF_NOWAIT`, above all tmpfs: whether all that a read of `len` bytes
+/// could find is cached, so that a plain read does not wait.
+pub(super) fn surely_cached(file: &File, offset: u64, len: usize) -> bool {
+    if NO_CACHESTAT.load(Ordering::Relaxed) {
+        return false; // the probes need RWF_NOWAIT
+    }
+    let Ok(found) = file.metadata() else {
+        return false;
+    };
+    is_resident(
+        file,
+        offset,
+        (len as u64).min(found.size.saturating_sub(offset)),
+    )
 }
 
 fn pages_cached(fd: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<u64> {
@@ -87,7 +108,8 @@ fn pages_cached(fd: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<u64> {
     }
 }
 
-/// Appends to `buf` at most `len` cached bytes, never growing it.
+/// Appends to `buf` at most `len` cached bytes, never growing it. `EOPNOTSUPP` where the file
+/// system has no such read.
 pub(super) fn read_cached(
     fd: BorrowedFd<'_>,
     buf: &mut Vec<u8>,
@@ -111,14 +133,7 @@ pub(super) fn read_cached(
             libc::RWF_NOWAIT,
         )
     };
-    let Ok(read) = usize::try_from(read) else {
-        let error = io::Error::last_os_error();
-        return Err(match error.raw_os_error() {
-            // The file system cannot tell, or a signal came: let the pool read it.
-            Some(libc::EOPNOTSUPP | libc::EINTR | libc::ENOSYS) => io::ErrorKind::WouldBlock.into(),
-            _ => error,
-        });
-    };
+    let read = usize::try_from(read).map_err(|_| io::Error::last_os_error())?;
     grow(buf, read);
     Ok(read)
 }
