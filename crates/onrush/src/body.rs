@@ -25,10 +25,13 @@ pub(crate) enum Content {
     Bytes(Bytes),
     /// Pieces known ahead, one after the other.
     Parts(VecDeque<Part>),
-    Stream {
-        stream: Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>,
-        length: Option<u64>,
-    },
+    Stream(Box<Streamed>),
+}
+
+/// Content made while it is sent.
+pub(crate) struct Streamed {
+    pub(crate) stream: Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>,
+    pub(crate) length: Option<u64>,
 }
 
 /// A piece of a body that is known ahead.
@@ -85,10 +88,8 @@ impl Body {
     where
         S: Stream<Item = io::Result<Bytes>> + 'static,
     {
-        Body(Content::Stream {
-            stream: Box::pin(stream),
-            length,
-        })
+        let stream = Box::pin(stream);
+        Body(Content::Stream(Box::new(Streamed { stream, length })))
     }
 
     /// A body and the sender that fills it, for writing an answer step by step from a task. The
@@ -111,7 +112,7 @@ impl Body {
             Content::Static(bytes) => Some(bytes.len() as u64),
             Content::Bytes(bytes) => Some(bytes.len() as u64),
             Content::Parts(parts) => Some(parts.iter().map(Part::length).sum()),
-            Content::Stream { length, .. } => *length,
+            Content::Stream(streamed) => streamed.length,
         }
     }
 }

@@ -70,17 +70,13 @@ where
 
 /// A handler with its type erased, on one worker.
 pub trait Service {
-    /// Calls the handler and polls its future once.
-    fn start(&self, request: Request) -> Started;
+    /// Calls the handler and polls its future once. The answer, when it is ready, is written to
+    /// `answer`, and the future otherwise given back, to be polled with a waker that counts.
+    fn start(&self, request: Request, answer: &mut Option<Response>) -> Option<Pending>;
 }
 
-/// What [`Service::start`] gives.
-pub enum Started {
-    /// The answer.
-    Ready(Response),
-    /// The future, to be polled again with a waker that counts.
-    Pending(Pin<Box<dyn Future<Output = Response>>>),
-}
+/// A handler's future that was not ready at once.
+pub type Pending = Pin<Box<dyn Future<Output = Response>>>;
 
 pub(crate) fn erase<H: Handler>(handler: H) -> Rc<dyn Service> {
     erase_fn(move |request| handler.handle(request))
@@ -126,7 +122,7 @@ where
     F: Fn(Request) -> Answer + 'static,
     Answer: Future<Output = Response> + 'static,
 {
-    fn start(&self, request: Request) -> Started {
+    fn start(&self, request: Request, ready: &mut Option<Response>) -> Option<Pending> {
         let mut slot = self
             .slot
             .take()
@@ -138,11 +134,12 @@ where
         // A waker that does nothing is enough: what is pending is polled again with a real one.
         match slot.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(response) => {
+                *ready = Some(response);
                 slot.as_mut().project().answer.set(None);
                 self.slot.set(Some(slot));
-                Started::Ready(response)
+                None
             }
-            Poll::Pending => Started::Pending(slot),
+            Poll::Pending => Some(slot),
         }
     }
 }

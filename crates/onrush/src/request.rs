@@ -15,81 +15,127 @@ use std::rc::Rc;
 /// A request. Its head is a view into the memory it was received in.
 #[derive(Debug)]
 pub struct Request {
+    /// `None` only while this is being dropped. A pointer, because requests are moved often: into
+    /// a handler, its future, and that future's slot.
+    parts: Option<Box<Parts>>,
+}
+
+/// What a request is made of. Recycled, so that a request allocates nothing.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) head: Head,
     /// The bytes that `head`'s offsets refer to.
-    bytes: Buf,
-    /// `None` only while this is being dropped.
-    head: Option<Box<Head>>,
-    engine: Rc<Engine>,
+    bytes: Option<Buf>,
+    engine: Option<Rc<Engine>>,
     connection: ConnId,
     params: Params,
     body: RequestBody,
 }
 
-impl Request {
+impl Parts {
+    /// With nothing in it.
+    pub(crate) fn new() -> Box<Parts> {
+        Box::new(Parts {
+            head: Head::default(),
+            bytes: None,
+            engine: None,
+            connection: ConnId::from_token(0),
+            params: Params::default(),
+            body: RequestBody::default(),
+        })
+    }
+
+    /// The request whose head was parsed into this.
     #[inline]
-    pub(crate) fn new(
+    pub(crate) fn into_request(
+        mut self: Box<Parts>,
         bytes: Buf,
-        head: Box<Head>,
         engine: Rc<Engine>,
         connection: ConnId,
-        body: RequestBody,
+        body: Option<BodySource>,
     ) -> Request {
-        let params = Params::default();
-        Request {
-            bytes,
-            head: Some(head),
-            engine,
-            connection,
-            params,
-            body,
-        }
+        self.bytes = Some(bytes);
+        self.engine = Some(engine);
+        self.connection = connection;
+        self.body.0 = body;
+        Request { parts: Some(self) }
+    }
+}
+
+impl Request {
+    #[inline]
+    fn parts(&self) -> &Parts {
+        self.parts.as_deref().expect("there until dropped")
     }
 
     #[inline]
-    pub(crate) fn head(&self) -> &Head {
-        self.head.as_deref().expect("there until dropped")
+    fn head(&self) -> (&Head, &[u8]) {
+        let parts = self.parts();
+        (&parts.head, parts.bytes.as_deref().unwrap_or_default())
     }
 
     pub(crate) fn set_params(&mut self, params: Params) {
-        self.params = params;
+        if let Some(parts) = &mut self.parts {
+            parts.params = params;
+        }
     }
 
     /// The method as sent: `GET`, `PUT`, … Case matters (RFC 9110 §9.1).
     #[inline]
     pub fn method(&self) -> &str {
-        self.head().method(&self.bytes)
+        {
+            let (head, bytes) = self.head();
+            head.method(bytes)
+        }
     }
 
     /// The request target as sent, undecoded (RFC 9112 §3.2).
     pub fn target(&self) -> &str {
-        text(self.head().target(&self.bytes))
+        text({
+            let (head, bytes) = self.head();
+            head.target(bytes)
+        })
     }
 
     /// The target's path, undecoded, without the query.
     #[inline]
     pub fn path(&self) -> &str {
-        text(self.head().path(&self.bytes))
+        text({
+            let (head, bytes) = self.head();
+            head.path(bytes)
+        })
     }
 
     /// What follows the first `?` of the target, undecoded.
     pub fn query(&self) -> Option<&str> {
-        self.head().query(&self.bytes).map(text)
+        {
+            let (head, bytes) = self.head();
+            head.query(bytes)
+        }
+        .map(text)
     }
 
     /// HTTP/1.0 or HTTP/1.1.
     pub fn version(&self) -> Version {
-        self.head().version()
+        self.parts().head.version()
     }
 
     /// The host and port the client asked for, as sent.
     pub fn host(&self) -> Option<&str> {
-        self.head().host(&self.bytes).map(text)
+        {
+            let (head, bytes) = self.head();
+            head.host(bytes)
+        }
+        .map(text)
     }
 
     /// The first value of a field, its name compared without case. Values are bytes: nearly always
     /// ASCII, but HTTP does not promise it.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
-        self.head().field(&self.bytes, name)
+        {
+            let (head, bytes) = self.head();
+            head.field(bytes, name)
+        }
     }
 
     /// The first value of a field when it is UTF-8.
@@ -99,55 +145,68 @@ impl Request {
 
     /// All field lines in the order they were sent.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.head().fields(&self.bytes)
+        {
+            let (head, bytes) = self.head();
+            head.fields(bytes)
+        }
     }
 
     /// A parameter of the route's template, undecoded: `id` of `/things/{id}`.
     pub fn param(&self, name: &str) -> Option<&str> {
-        self.params.get(name, self.path())
+        self.parts().params.get(name, self.path())
     }
 
     /// The route's template, such as `/things/{id}`, when a router chose the handler.
     pub fn route(&self) -> Option<&str> {
-        self.params.template()
+        self.parts().params.template()
     }
 
     /// `Content-Length` as sent; `None` for a chunked body and for none at all.
     pub fn content_length(&self) -> Option<u64> {
-        self.head().content_length()
+        self.parts().head.content_length()
     }
 
     /// Whether a body follows, of whatever length.
     pub fn has_body(&self) -> bool {
-        self.head().framing() != onrush_proto::head::Framing::None
+        self.parts().head.framing() != onrush_proto::head::Framing::None
     }
 
     /// The peer's address (`getpeername(2)`); `None` on Unix sockets and when it is gone.
     pub fn peer(&self) -> Option<SocketAddr> {
-        self.engine.peer(self.connection)
+        let parts = self.parts();
+        parts.engine.as_ref()?.peer(parts.connection)
     }
 
     /// The worker this request runs on: to sleep, to spawn tasks, to reach the blocking pool.
     pub fn local(&self) -> &Local {
-        self.engine.local()
+        let engine = self.parts().engine.as_ref();
+        engine.expect("there until dropped").local()
     }
 
     /// The body, to be read as it arrives.
     pub fn body(&mut self) -> &mut RequestBody {
-        &mut self.body
+        &mut self.parts.as_mut().expect("there until dropped").body
     }
 
     /// The body alone; the head's memory is given back.
     pub fn into_body(mut self) -> RequestBody {
-        std::mem::take(&mut self.body)
+        std::mem::take(self.body())
     }
 }
 
 impl Drop for Request {
     #[inline]
     fn drop(&mut self) {
-        if let Some(head) = self.head.take() {
-            self.engine.recycle_head(head);
+        let Some(mut parts) = self.parts.take() else {
+            return;
+        };
+        parts.bytes = None;
+        parts.body.0 = None;
+        if parts.params.is_set() {
+            parts.params = Params::default();
+        }
+        if let Some(engine) = parts.engine.take() {
+            engine.recycle(parts);
         }
     }
 }

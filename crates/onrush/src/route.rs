@@ -1,6 +1,6 @@
 //! Routes: templates of paths to handlers. Must not know how requests arrive.
 
-use crate::handler::{Application, Handler, Service, Started, erase};
+use crate::handler::{Application, Handler, Pending, Service, erase};
 use crate::request::Request;
 use crate::response::Response;
 use onrush_rt::worker::Local;
@@ -207,7 +207,7 @@ impl Routes {
 }
 
 impl Service for Routes {
-    fn start(&self, mut request: Request) -> Started {
+    fn start(&self, mut request: Request, answer: &mut Option<Response>) -> Option<Pending> {
         let chosen = {
             let (path, method) = (request.path(), request.method());
             let get = if method == "HEAD" { "GET" } else { method };
@@ -219,13 +219,16 @@ impl Service for Routes {
                 template: Some(entry.template.clone()),
                 spans,
             });
-            return entry.service.start(request);
+            return entry.service.start(request, answer);
         }
         match &self.fallback {
             Some(service) if self.fitting(request.path()).next().is_none() => {
-                service.start(request)
+                service.start(request, answer)
             }
-            _ => Started::Ready(self.refuse(&request)),
+            _ => {
+                *answer = Some(self.refuse(&request));
+                None
+            }
         }
     }
 }
@@ -335,6 +338,11 @@ impl Params {
         let index = self.template.as_ref()?.names().position(|n| n == name)?;
         let span = self.spans.get(index)?;
         path.get(span.start as usize..span.end as usize)
+    }
+
+    #[inline]
+    pub(crate) fn is_set(&self) -> bool {
+        self.template.is_some()
     }
 
     pub(crate) fn template(&self) -> Option<&str> {

@@ -45,7 +45,7 @@ impl Engine {
     pub(super) fn answer(
         self: &Rc<Self>,
         id: ConnId,
-        response: Response,
+        response: &mut Response,
         out: &mut Vec<u8>,
     ) -> Answer {
         let date = self.date();
@@ -72,16 +72,16 @@ impl Engine {
         if let Some(log) = conn.active.as_mut().and_then(|active| active.log.take()) {
             log.finish(response.status.0, length);
         }
-        match (send_as, response.body.0) {
+        match (send_as, &response.body.0) {
             (SendAs::Nothing, _) => {}
             (SendAs::Length(_), Content::Static(bytes)) if bytes.len() <= SMALL_BYTES => {
                 out.extend_from_slice(bytes);
             }
             (SendAs::Length(_), Content::Bytes(bytes)) if bytes.len() <= SMALL_BYTES => {
-                out.extend_from_slice(&bytes);
+                out.extend_from_slice(bytes);
             }
-            (send_as, content) => {
-                let head = std::mem::take(out);
+            _ => {
+                let (head, content) = (std::mem::take(out), std::mem::take(&mut response.body.0));
                 return Answer::Driving(Box::pin(self.clone().drive(id, head, content, send_as)));
             }
         }
@@ -100,7 +100,7 @@ impl Engine {
             Content::Static(bytes) => self.send_both(id, &head, bytes).await,
             Content::Bytes(bytes) => self.send_both(id, &head, &bytes).await,
             Content::Parts(parts) => self.send_parts(id, head, parts).await,
-            Content::Stream { stream, .. } => self.send_stream(id, head, stream, send_as).await,
+            Content::Stream(streamed) => self.send_stream(id, head, streamed.stream, send_as).await,
         };
         if let Err(error) = result {
             tracing::debug!(%error, "an answer was not sent whole");

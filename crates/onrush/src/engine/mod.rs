@@ -20,10 +20,10 @@ pub(crate) use connection::ConnId;
 
 use crate::handler::Service;
 use crate::log::AccessLog;
+use crate::request::Parts;
 use crate::response::Response;
 use connection::{Conn, Conns, Phase};
 use onrush_proto::connection::Connection as Machine;
-use onrush_proto::head::Head;
 use onrush_proto::limits::Limits;
 use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
 use onrush_rt::worker::{Local, Sink};
@@ -33,8 +33,8 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-/// Heads kept for reuse at most.
-const HEADS_MAX: usize = 256;
+/// Requests' parts kept for reuse at most.
+const PARTS_MAX: usize = 256;
 /// Answer to a connection over the cap, whatever it asks.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n\
     Content-Length: 0\r\nConnection: close\r\n\r\n";
@@ -54,9 +54,9 @@ pub struct Engine {
     settings: Settings,
     service: Rc<dyn Service>,
     conns: RefCell<Conns>,
-    /// Boxed, because a request carries its head along.
+    /// Parts of requests that are over. Boxed, because a request is a pointer to them.
     #[allow(clippy::vec_box)]
-    heads: RefCell<Vec<Box<Head>>>,
+    parts: RefCell<Vec<Box<Parts>>>,
     /// Answers rendered in the present call, before they are sent. Taken while in use.
     out: Cell<Vec<u8>>,
     /// The second that `date` was rendered for.
@@ -99,7 +99,7 @@ impl Engine {
             settings,
             service,
             conns: RefCell::default(),
-            heads: RefCell::default(),
+            parts: RefCell::default(),
             out: Cell::default(),
             date_s: Cell::new(u64::MAX),
             date: Cell::new([0; 29]),
@@ -244,15 +244,16 @@ impl Engine {
         onrush_rt::net::peer_address(self.local.driver().descriptor(stream)?)
     }
 
-    fn take_head(&self) -> Box<Head> {
-        self.heads.borrow_mut().pop().unwrap_or_default()
+    #[inline]
+    fn take_parts(&self) -> Box<Parts> {
+        self.parts.borrow_mut().pop().unwrap_or_else(Parts::new)
     }
 
     #[inline]
-    pub(crate) fn recycle_head(&self, head: Box<Head>) {
-        let mut heads = self.heads.borrow_mut();
-        if heads.len() < HEADS_MAX {
-            heads.push(head);
+    pub(crate) fn recycle(&self, parts: Box<Parts>) {
+        let mut kept = self.parts.borrow_mut();
+        if kept.len() < PARTS_MAX {
+            kept.push(parts);
         }
     }
 

@@ -8,16 +8,15 @@ use super::answer::{Answer, Driving};
 use super::body::BodySource;
 use super::connection::{Active, Conn, ConnId, Phase, Then};
 use super::{Engine, count, guarded, panic_response};
-use crate::handler::Started;
+use crate::handler::Pending;
 use crate::log::{AccessLog, Entry as LogEntry};
-use crate::request::{Request, RequestBody};
+use crate::request::Parts;
 use crate::response::Response;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
 use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -178,17 +177,20 @@ impl Engine {
     }
 
     fn step(self: &Rc<Self>, id: ConnId, data: Buf, out: &mut Vec<u8>) -> Next {
-        let mut head = self.take_head();
+        let mut parts = self.take_parts();
         let parsed = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else {
                 return Next::Stop;
             };
             if conn.draining_body {
-                drop(head);
+                self.recycle(parts);
                 return self.drain_body(conn, data);
             }
-            match conn.machine.receive_head(&data, &mut head, self.limits()) {
+            match conn
+                .machine
+                .receive_head(&data, &mut parts.head, self.limits())
+            {
                 Ok(Step::Request { head_bytes }) => {
                     conn.in_head = false;
                     Ok(head_bytes)
@@ -196,7 +198,7 @@ impl Engine {
                 Ok(Step::NeedMore) => {
                     self.keep_partial(id, conn, data);
                     drop(conns);
-                    self.recycle_head(head);
+                    self.recycle(parts);
                     return Next::NeedMore;
                 }
                 Err(reject) => {
@@ -206,9 +208,9 @@ impl Engine {
             }
         };
         match parsed {
-            Ok(head_bytes) => self.begin(id, data, head, head_bytes, out),
+            Ok(head_bytes) => self.begin(id, data, parts, head_bytes, out),
             Err((reject, after)) => {
-                self.recycle_head(head);
+                self.recycle(parts);
                 count(&self.counters.rejected);
                 tracing::debug!(status = reject.status, reason = reject.reason, "refused");
                 Next::Last(then(after))
@@ -253,19 +255,19 @@ impl Engine {
         self: &Rc<Self>,
         id: ConnId,
         mut data: Buf,
-        head: Box<Head>,
+        parts: Box<Parts>,
         head_bytes: usize,
         out: &mut Vec<u8>,
     ) -> Next {
         count(&self.counters.requests);
         let bytes = data.slice(0..head_bytes);
         data.advance(head_bytes);
-        let mut body = RequestBody(None);
-        if head.framing() != Framing::None {
-            body = RequestBody(Some(BodySource {
+        let mut body = None;
+        if parts.head.framing() != Framing::None {
+            body = Some(BodySource {
                 engine: self.clone(),
                 id,
-            }));
+            });
             // Reading the body may send a 100, which must come behind earlier answers.
             let sent = self.send_or_keep(id, out);
             out.clear();
@@ -277,17 +279,20 @@ impl Engine {
                 .unpop_input(std::mem::replace(&mut data, bytes.slice(0..0)));
         }
         if self.settings.access_log == AccessLog::On || self.limits().total_timeout_ms > 0 {
-            self.note_request(id, &head, &bytes);
+            self.note_request(id, &parts.head, &bytes);
         }
-        let request = Request::new(bytes, head, self.clone(), id, body);
-        match guarded(self, || self.service.start(request)) {
-            Some(Started::Ready(response)) => self.answer_now(id, response, data, out),
-            None => self.answer_now(id, panic_response(), data, out),
-            Some(Started::Pending(answer)) => {
-                let work = self.clone().finish_handler(id, answer);
-                self.hand_over(id, data, out, work)
+        let request = parts.into_request(bytes, self.clone(), id, body);
+        let mut answer = None;
+        match guarded(self, || self.service.start(request, &mut answer)) {
+            Some(None) => {}
+            Some(Some(pending)) => {
+                let work = self.clone().finish_handler(id, pending);
+                return self.hand_over(id, data, out, work);
             }
+            None => answer = None,
         }
+        let response = answer.get_or_insert_with(panic_response);
+        self.answer_now(id, response, data, out)
     }
 
     /// Remembers of a request what the log and the total time limit need.
@@ -308,7 +313,7 @@ impl Engine {
     fn answer_now(
         self: &Rc<Self>,
         id: ConnId,
-        response: Response,
+        response: &mut Response,
         data: Buf,
         out: &mut Vec<u8>,
     ) -> Next {
@@ -357,19 +362,15 @@ impl Engine {
         Next::Stop
     }
 
-    async fn finish_handler(
-        self: Rc<Self>,
-        id: ConnId,
-        mut answer: Pin<Box<dyn Future<Output = Response>>>,
-    ) {
-        let response = std::future::poll_fn(|cx| {
+    async fn finish_handler(self: Rc<Self>, id: ConnId, mut answer: Pending) {
+        let mut response = std::future::poll_fn(|cx| {
             let polled = guarded(&self, || answer.as_mut().poll(cx));
             polled.unwrap_or_else(|| Poll::Ready(panic_response()))
         })
         .await;
         drop(answer);
         let mut out = Vec::new();
-        match self.answer(id, response, &mut out) {
+        match self.answer(id, &mut response, &mut out) {
             Answer::Gone => {}
             Answer::Rendered(after) => self.finished(id, after, &out),
             Answer::Driving(driving) => self.finish_driving(id, driving).await,
