@@ -1,0 +1,2 @@
+pub mod blocking;
+pub mod fs;

@@ -1,0 +1,322 @@
+//! The kernel behind [`super::Dir`] and [`super::File`]. Each function is the call its name says,
+//! with `EINTR` repeated; the documentation is on the public types.
+//!
+//! This module must not know the simulator.
+
+use super::walk::Lookup;
+use super::{Beneath, Create, EachEntry, FileKind, Metadata, OpenHow, resident};
+use rustix::buffer::spare_capacity;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{self, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir};
+use rustix::fs::{RenameFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::path::Path;
+
+/// Exactly what [`Metadata`] holds.
+const STATX: StatxFlags = StatxFlags::TYPE
+    .union(StatxFlags::MODE)
+    .union(StatxFlags::NLINK)
+    .union(StatxFlags::INO)
+    .union(StatxFlags::SIZE)
+    .union(StatxFlags::MTIME);
+
+/// Bytes of directory entries asked for at once.
+const DIR_BUF_BYTES: usize = 32 * 1024;
+
+const NS_PER_S: i64 = 1_000_000_000;
+
+#[derive(Debug)]
+pub(super) struct Dir {
+    fd: OwnedFd,
+    lookup: Lookup,
+}
+
+const DIR_FLAGS: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC);
+
+impl Dir {
+    pub(super) fn open_root(path: &Path, beneath: Beneath) -> io::Result<Dir> {
+        let fd = retry_on_intr(|| fs::open(path, DIR_FLAGS, Mode::empty()))?;
+        let lookup = Lookup::probe(fd.as_fd(), beneath);
+        Ok(Dir { fd, lookup })
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(super) fn open(&self, path: &[u8], how: OpenHow) -> io::Result<File> {
+        let flags = match (how.read, how.write) {
+            (_, false) => OFlags::RDONLY,
+            (false, true) => OFlags::WRONLY,
+            (true, true) => OFlags::RDWR,
+        };
+        let (create, mode) = match how.create {
+            Create::No => (OFlags::empty(), 0),
+            Create::IfMissing => (OFlags::CREATE, how.mode),
+            Create::New => (OFlags::CREATE | OFlags::EXCL, how.mode),
+        };
+        let flags = flags | create | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let mode = Mode::from_raw_mode(mode);
+        Ok(File {
+            fd: self.lookup.open(self.fd.as_fd(), path, flags, mode)?,
+        })
+    }
+
+    pub(super) fn open_cached(&self, path: &[u8]) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        Ok(File {
+            fd: self.lookup.open_cached(self.fd.as_fd(), path, flags)?,
+        })
+    }
+
+    pub(super) fn open_dir(&self, path: &[u8]) -> io::Result<Dir> {
+        let fd = self
+            .lookup
+            .open(self.fd.as_fd(), path, DIR_FLAGS, Mode::empty())?;
+        Ok(Dir {
+            fd,
+            lookup: self.lookup,
+        })
+    }
+
+    pub(super) fn metadata(&self, path: &[u8]) -> io::Result<Metadata> {
+        // An entry of this very directory needs no descriptor, unless it is a link to follow.
+        let one = !path.is_empty() && path != b".." && !path.contains(&b'/');
+        if one {
+            let found = self.entry_metadata(path)?;
+            if found.kind != FileKind::Symlink {
+                return Ok(found);
+            }
+        }
+        let flags = OFlags::PATH;
+        let fd = self
+            .lookup
+            .open(self.fd.as_fd(), path, flags, Mode::empty())?;
+        stat_fd(fd.as_fd())
+    }
+
+    pub(super) fn entry_metadata(&self, name: &[u8]) -> io::Result<Metadata> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let found = retry_on_intr(|| fs::statx(&self.fd, name, flags, STATX))?;
+        Ok(metadata(&found))
+    }
+
+    pub(super) fn self_metadata(&self) -> io::Result<Metadata> {
+        stat_fd(self.fd.as_fd())
+    }
+
+    pub(super) fn create_dir(&self, name: &[u8], mode: u32) -> io::Result<()> {
+        Ok(retry_on_intr(|| {
+            fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode))
+        })?)
+    }
+
+    pub(super) fn rename(
+        &self,
+        from: &[u8],
+        to_dir: &Dir,
+        to: &[u8],
+        no_replace: bool,
+    ) -> io::Result<()> {
+        let flags = if no_replace {
+            RenameFlags::NOREPLACE
+        } else {
+            RenameFlags::empty()
+        };
+        Ok(retry_on_intr(|| {
+            fs::renameat_with(&self.fd, from, &to_dir.fd, to, flags)
+        })?)
+    }
+
+    pub(super) fn unlink(&self, name: &[u8]) -> io::Result<()> {
+        Ok(retry_on_intr(|| {
+            fs::unlinkat(&self.fd, name, AtFlags::empty())
+        })?)
+    }
+
+    pub(super) fn remove_dir(&self, name: &[u8]) -> io::Result<()> {
+        Ok(retry_on_intr(|| {
+            fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
+        })?)
+    }
+
+    pub(super) fn sync(&self) -> io::Result<()> {
+        Ok(retry_on_intr(|| fs::fsync(&self.fd))?)
+    }
+
+    pub(super) fn read_dir(&self, each: &mut EachEntry<'_>) -> io::Result<()> {
+        // A second descriptor, since the position in the directory belongs to the first.
+        let fd = retry_on_intr(|| fs::openat(&self.fd, c".", DIR_FLAGS, Mode::empty()))?;
+        let mut buf = Vec::with_capacity(DIR_BUF_BYTES);
+        buf.resize(DIR_BUF_BYTES, MaybeUninit::uninit());
+        let mut entries = RawDir::new(fd, &mut buf);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            if each(name, kind(entry.file_type())).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn lock(&self, exclusive: bool) -> io::Result<()> {
+        let how = match exclusive {
+            true => FlockOperation::NonBlockingLockExclusive,
+            false => FlockOperation::NonBlockingLockShared,
+        };
+        Ok(retry_on_intr(|| fs::flock(&self.fd, how))?)
+    }
+
+    pub(super) fn free_bytes(&self) -> io::Result<u64> {
+        let found = retry_on_intr(|| fs::fstatvfs(&self.fd))?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
+    pub(super) fn now_ns(&self) -> i64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        join_ns(now.tv_sec, now.tv_nsec)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct File {
+    fd: OwnedFd,
+}
+
+impl File {
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(super) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(retry_on_intr(|| {
+            rustix::io::pread(&self.fd, &mut *buf, offset)
+        })?)
+    }
+
+    pub(super) fn read_to_vec(
+        &self,
+        buf: &mut Vec<u8>,
+        len: usize,
+        offset: u64,
+        now: bool,
+    ) -> io::Result<usize> {
+        if now {
+            return resident::read_cached(self.fd.as_fd(), buf, len, offset);
+        }
+        if len >= buf.capacity() - buf.len() {
+            return Ok(retry_on_intr(|| {
+                rustix::io::pread(&self.fd, spare_capacity(buf), offset)
+            })?);
+        }
+        // Fewer bytes are wanted than fit.
+        let spare = &mut buf.spare_capacity_mut()[..len];
+        let read = retry_on_intr(|| {
+            rustix::io::pread(&self.fd, &mut *spare, offset).map(|(read, _)| read.len())
+        })?;
+        resident::grow(buf, read);
+        Ok(read)
+    }
+
+    pub(super) fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut slices = [IoSliceMut::new(buf)];
+        match rustix::io::preadv2(&self.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+            Ok(read) => Ok(read),
+            // The file system cannot tell, or a signal came: let the pool read it.
+            Err(Errno::OPNOTSUPP | Errno::INTR | Errno::NOSYS) => Err(Errno::AGAIN.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        Ok(retry_on_intr(|| rustix::io::pwrite(&self.fd, buf, offset))?)
+    }
+
+    pub(super) fn sync(&self, data_only: bool) -> io::Result<()> {
+        Ok(retry_on_intr(|| match data_only {
+            true => fs::fdatasync(&self.fd),
+            false => fs::fsync(&self.fd),
+        })?)
+    }
+
+    pub(super) fn metadata(&self) -> io::Result<Metadata> {
+        stat_fd(self.fd.as_fd())
+    }
+
+    pub(super) fn set_modified(&self, modified_ns: i64) -> io::Result<()> {
+        let times = Timestamps {
+            last_access: Timespec {
+                tv_sec: 0,
+                tv_nsec: UTIME_OMIT,
+            },
+            last_modification: Timespec {
+                tv_sec: modified_ns.div_euclid(NS_PER_S),
+                tv_nsec: modified_ns.rem_euclid(NS_PER_S),
+            },
+        };
+        Ok(retry_on_intr(|| fs::futimens(&self.fd, &times))?)
+    }
+
+    pub(super) fn allocate(&self, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        match retry_on_intr(|| fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, 0, len)) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    pub(super) fn set_len(&self, len: u64) -> io::Result<()> {
+        Ok(retry_on_intr(|| fs::ftruncate(&self.fd, len))?)
+    }
+
+    pub(super) fn advise_sequential(&self) {
+        let _ = fs::fadvise(&self.fd, 0, None, fs::Advice::Sequential);
+    }
+}
+
+fn stat_fd(fd: BorrowedFd<'_>) -> io::Result<Metadata> {
+    let found = retry_on_intr(|| fs::statx(fd, c"", AtFlags::EMPTY_PATH, STATX))?;
+    Ok(metadata(&found))
+}
+
+fn metadata(found: &Statx) -> Metadata {
+    let mode = u32::from(found.stx_mode);
+    Metadata {
+        kind: kind(FileType::from_raw_mode(mode)).unwrap_or(FileKind::Special),
+        size: found.stx_size,
+        inode: found.stx_ino,
+        device: u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor),
+        modified_ns: join_ns(found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec.into()),
+        mode: mode & 0o7777,
+        nlink: found.stx_nlink,
+    }
+}
+
+/// Times beyond the year 2262 or before 1677 become the nearest that fits.
+fn join_ns(seconds: i64, nanoseconds: i64) -> i64 {
+    seconds.saturating_mul(NS_PER_S).saturating_add(nanoseconds)
+}
+
+/// `None`: the file system did not say.
+fn kind(found: FileType) -> Option<FileKind> {
+    match found {
+        FileType::RegularFile => Some(FileKind::File),
+        FileType::Directory => Some(FileKind::Directory),
+        FileType::Symlink => Some(FileKind::Symlink),
+        FileType::Unknown => None,
+        _ => Some(FileKind::Special),
+    }
+}

@@ -1,0 +1,144 @@
+//! The few file calls that have no safe wrapper: what of a file is in the page cache, reading only
+//! that, and starting its write-back.
+//!
+//! This module must not know what the answers are used for.
+#![allow(unsafe_code)]
+
+use super::host::File;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// `cachestat(2)` was refused once, so it is not asked again.
+static NO_CACHESTAT: AtomicBool = AtomicBool::new(false);
+
+/// At most so many probes where `cachestat(2)` is missing.
+const PROBES_MAX: u64 = 64;
+
+/// The number of `cachestat(2)` on every architecture but Alpha; libc lacks it on some.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// `struct cachestat_range` of `linux/mman.h`.
+#[repr(C)]
+struct Range {
+    off: u64,
+    len: u64,
+}
+
+/// `struct cachestat` of `linux/mman.h`; all counts are pages.
+#[repr(C)]
+#[derive(Default)]
+struct CacheStat {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+pub(super) fn is_resident(file: &File, offset: u64, len: u64) -> bool {
+    if len == 0 {
+        return true;
+    }
+    let Some(last) = offset.checked_add(len - 1) else {
+        return false;
+    };
+    let page_bytes = rustix::param::page_size() as u64;
+    let (first_page, last_page) = (offset / page_bytes, last / page_bytes);
+    if !NO_CACHESTAT.load(Ordering::Relaxed) {
+        match pages_cached(file.as_fd(), offset, len) {
+            Ok(cached) => return cached > last_page - first_page,
+            Err(_) => NO_CACHESTAT.store(true, Ordering::Relaxed),
+        }
+    }
+    let step = (last_page - first_page) / PROBES_MAX + 1;
+    let mut byte = [0];
+    let mut at = offset;
+    loop {
+        if !matches!(file.try_read_at(&mut byte, at), Ok(1)) {
+            return false;
+        }
+        if at == last {
+            return true;
+        }
+        at = (at + step * page_bytes).min(last);
+    }
+}
+
+fn pages_cached(fd: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<u64> {
+    let range = Range { off, len };
+    let mut found = CacheStat::default();
+    let no_flags: libc::c_uint = 0;
+    // SAFETY: the kernel reads one `cachestat_range` and writes one `cachestat`, both laid out as
+    // its header says and alive for the call; the descriptor is borrowed, so it is open.
+    let result = unsafe {
+        libc::syscall(
+            SYS_CACHESTAT,
+            fd.as_raw_fd(),
+            &raw const range,
+            &raw mut found,
+            no_flags,
+        )
+    };
+    if result == 0 {
+        Ok(found.cached)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Appends to `buf` at most `len` cached bytes, never growing it.
+pub(super) fn read_cached(
+    fd: BorrowedFd<'_>,
+    buf: &mut Vec<u8>,
+    len: usize,
+    offset: u64,
+) -> io::Result<usize> {
+    let offset = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let spare = buf.spare_capacity_mut();
+    let slice = libc::iovec {
+        iov_base: spare.as_mut_ptr().cast(),
+        iov_len: spare.len().min(len),
+    };
+    // SAFETY: the one slice covers spare capacity of `buf`, which is borrowed mutably and may be
+    // written without having been initialised.
+    let read = unsafe {
+        libc::preadv2(
+            fd.as_raw_fd(),
+            &raw const slice,
+            1,
+            offset as libc::off_t,
+            libc::RWF_NOWAIT,
+        )
+    };
+    let Ok(read) = usize::try_from(read) else {
+        let error = io::Error::last_os_error();
+        return Err(match error.raw_os_error() {
+            // The file system cannot tell, or a signal came: let the pool read it.
+            Some(libc::EOPNOTSUPP | libc::EINTR | libc::ENOSYS) => io::ErrorKind::WouldBlock.into(),
+            _ => error,
+        });
+    };
+    grow(buf, read);
+    Ok(read)
+}
+
+/// Counts `read` bytes, just written by the kernel into the spare capacity, as part of `buf`.
+pub(super) fn grow(buf: &mut Vec<u8>, read: usize) {
+    assert!(
+        read <= buf.capacity() - buf.len(),
+        "the kernel read more than it was given room"
+    );
+    // SAFETY: both callers are in this floor and pass what a read call returned for a slice at
+    // the start of this spare capacity, so that many bytes there are initialised.
+    unsafe { buf.set_len(buf.len() + read) };
+}
+
+pub(super) fn start_writeback(fd: BorrowedFd<'_>, offset: u64, len: u64) {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
+        return;
+    };
+    // SAFETY: a call on an open descriptor that touches no memory of ours.
+    let _ =
+        unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+}

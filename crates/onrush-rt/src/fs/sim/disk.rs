@@ -1,0 +1,452 @@
+//! The tree of the simulated file system, twice: as its users see it, and as the disk holds it.
+//!
+//! This module must not know handles, operation numbers or injected faults.
+
+use super::{Random, errno};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::mem;
+
+/// The unit a disk writes whole.
+const SECTOR_BYTES: usize = 512;
+
+/// Symbolic links followed in one lookup, as the kernel's limit.
+const LINKS_MAX: usize = 40;
+
+#[derive(Debug)]
+pub(super) struct Disk {
+    pub(super) nodes: BTreeMap<u64, Node>,
+    root: u64,
+    /// Numbers are never used twice, so an inode number names one node for ever.
+    next_inode: u64,
+    /// Orders the changes of all directories in time.
+    next_change: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) body: Body,
+    pub(super) mode: u32,
+    pub(super) modified_ns: i64,
+    durable_modified_ns: i64,
+}
+
+#[derive(Debug)]
+pub(super) enum Body {
+    File(Content),
+    Dir(Entries),
+    Symlink(Vec<u8>),
+    Special,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    pub(super) now: Vec<u8>,
+    durable: Vec<u8>,
+    /// What happened since the last `fsync`, in order.
+    pending: Vec<Change>,
+}
+
+#[derive(Debug)]
+enum Change {
+    Write(usize, Vec<u8>),
+    SetLen(usize),
+    SetModified(i64),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    pub(super) now: BTreeMap<Vec<u8>, u64>,
+    durable: BTreeMap<Vec<u8>, u64>,
+    pending: Vec<EntryChange>,
+    /// Removed while open: nothing can be created in it any more.
+    pub(super) removed: bool,
+}
+
+#[derive(Debug)]
+struct EntryChange {
+    order: u64,
+    name: Vec<u8>,
+    /// `None` removes the name.
+    to: Option<u64>,
+}
+
+/// How much of the unsynced changes a power cut leaves.
+#[derive(Clone, Copy)]
+enum Keep {
+    Nothing,
+    All,
+    /// What came before this moment.
+    Until(u64),
+    Some,
+}
+
+/// Where a path leads.
+pub(super) struct Found {
+    /// The directory of the last segment, and that segment; `None` for the start itself.
+    pub(super) entry: Option<(u64, Vec<u8>)>,
+    /// What is there.
+    pub(super) inode: Option<u64>,
+}
+
+impl Disk {
+    pub(super) fn new(root: u64) -> Disk {
+        let mut nodes = BTreeMap::new();
+        nodes.insert(root, Node::new(Body::Dir(Entries::default()), 0o755, 0));
+        Disk {
+            nodes,
+            root,
+            next_inode: root + 1,
+            next_change: 0,
+        }
+    }
+
+    pub(super) fn add_node(&mut self, body: Body, mode: u32, now_ns: i64) -> u64 {
+        let inode = self.next_inode;
+        self.next_inode += 1;
+        self.nodes.insert(inode, Node::new(body, mode, now_ns));
+        inode
+    }
+
+    pub(super) fn node(&mut self, inode: u64) -> io::Result<&mut Node> {
+        self.nodes.get_mut(&inode).ok_or_else(|| errno(libc::EIO))
+    }
+
+    pub(super) fn dir(&self, inode: u64) -> io::Result<&Entries> {
+        match self.nodes.get(&inode).map(|node| &node.body) {
+            Some(Body::Dir(entries)) => Ok(entries),
+            _ => Err(errno(libc::ENOTDIR)),
+        }
+    }
+
+    fn dir_mut(&mut self, inode: u64) -> io::Result<&mut Entries> {
+        match self.nodes.get_mut(&inode).map(|node| &mut node.body) {
+            Some(Body::Dir(entries)) => Ok(entries),
+            _ => Err(errno(libc::ENOTDIR)),
+        }
+    }
+
+    pub(super) fn file(&mut self, inode: u64) -> io::Result<&mut Content> {
+        match self.nodes.get_mut(&inode).map(|node| &mut node.body) {
+            Some(Body::File(content)) => Ok(content),
+            Some(Body::Dir(_)) => Err(errno(libc::EISDIR)),
+            _ => Err(errno(libc::EINVAL)),
+        }
+    }
+
+    /// Changes an entry as users see it; the disk learns of it by [`Disk::sync_dir`].
+    pub(super) fn set_entry(&mut self, dir: u64, name: &[u8], to: Option<u64>) -> io::Result<()> {
+        let order = self.next_change;
+        self.next_change += 1;
+        let entries = self.dir_mut(dir)?;
+        if entries.removed {
+            return Err(errno(libc::ENOENT));
+        }
+        match to {
+            Some(inode) => entries.now.insert(name.into(), inode),
+            None => entries.now.remove(name),
+        };
+        entries.pending.push(EntryChange {
+            order,
+            name: name.into(),
+            to,
+        });
+        Ok(())
+    }
+
+    pub(super) fn mark_removed(&mut self, dir: u64) -> io::Result<()> {
+        self.dir_mut(dir)?.removed = true;
+        Ok(())
+    }
+
+    /// Set-up of a test: there from the start.
+    pub(super) fn add_durable(&mut self, root: u64, path: &[u8], body: Body) -> io::Result<()> {
+        let found = self.resolve(root, path, false)?;
+        let (Some((dir, name)), None) = (found.entry, found.inode) else {
+            return Err(errno(libc::EEXIST));
+        };
+        let inode = self.add_node(body, 0o777, 0);
+        let entries = self.dir_mut(dir)?;
+        entries.now.insert(name.clone(), inode);
+        entries.durable.insert(name, inode);
+        Ok(())
+    }
+
+    /// Follows `path` beneath `start`, as `RESOLVE_BENEATH` does.
+    pub(super) fn resolve(&self, start: u64, path: &[u8], follow_last: bool) -> io::Result<Found> {
+        if path.is_empty() {
+            return Err(errno(libc::ENOENT));
+        }
+        let mut stack = vec![start];
+        let mut todo = VecDeque::new();
+        let mut links = 0;
+        push_front(&mut todo, path)?;
+        while let Some(segment) = todo.pop_front() {
+            if segment == b".." {
+                stack.pop();
+                if stack.is_empty() {
+                    return Err(errno(libc::EXDEV));
+                }
+                continue;
+            }
+            let dir = stack[stack.len() - 1];
+            let Some(&inode) = self.dir(dir)?.now.get(&segment) else {
+                if todo.is_empty() {
+                    return Ok(Found {
+                        entry: Some((dir, segment)),
+                        inode: None,
+                    });
+                }
+                return Err(errno(libc::ENOENT));
+            };
+            match &self.nodes[&inode].body {
+                Body::Symlink(target) if follow_last || !todo.is_empty() => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(errno(libc::ELOOP));
+                    }
+                    push_front(&mut todo, target)?;
+                }
+                Body::Dir(_) if !todo.is_empty() => stack.push(inode),
+                _ if todo.is_empty() => {
+                    return Ok(Found {
+                        entry: Some((dir, segment)),
+                        inode: Some(inode),
+                    });
+                }
+                _ => return Err(errno(libc::ENOTDIR)),
+            }
+        }
+        Ok(Found {
+            entry: None,
+            inode: stack.last().copied(),
+        })
+    }
+
+    /// Brings what `part` lets through of a file's changes to the disk; the rest is forgotten.
+    pub(super) fn sync_file(&mut self, inode: u64, times_too: bool) -> io::Result<()> {
+        let node = self.node(inode)?;
+        if let Body::File(content) = &mut node.body {
+            for change in mem::take(&mut content.pending) {
+                match change {
+                    Change::SetModified(ns) if times_too => node.durable_modified_ns = ns,
+                    change => change.apply(&mut content.durable),
+                }
+            }
+        }
+        if times_too {
+            node.durable_modified_ns = node.modified_ns;
+        }
+        Ok(())
+    }
+
+    /// What Linux does when pages cannot be written: they count as clean, and are gone as soon as
+    /// the cache lets go of them, which here is at once. The size stays.
+    pub(super) fn fail_sync_file(&mut self, inode: u64) -> io::Result<()> {
+        let content = self.file(inode)?;
+        content.pending.clear();
+        let len = content.now.len();
+        content.now.clone_from(&content.durable);
+        content.now.resize(len, 0);
+        Ok(())
+    }
+
+    /// A part of an `fsync`, cut short.
+    pub(super) fn tear_sync_file(&mut self, inode: u64, random: &mut Random) {
+        if let Some(node) = self.nodes.get_mut(&inode) {
+            node.settle(Keep::Some, random);
+        }
+    }
+
+    pub(super) fn sync_dir(&mut self, inode: u64) -> io::Result<()> {
+        let entries = self.dir_mut(inode)?;
+        for change in mem::take(&mut entries.pending) {
+            change.apply(&mut entries.durable);
+        }
+        Ok(())
+    }
+
+    /// The changes never reach the disk, though users go on seeing them.
+    pub(super) fn fail_sync_dir(&mut self, inode: u64) -> io::Result<()> {
+        self.dir_mut(inode)?.pending.clear();
+        Ok(())
+    }
+
+    pub(super) fn tear_sync_dir(&mut self, inode: u64, random: &mut Random) {
+        if let Some(Body::Dir(entries)) = self.nodes.get_mut(&inode).map(|node| &mut node.body) {
+            entries.settle(Keep::Some, random);
+        }
+    }
+
+    /// A power cut: what users see becomes what the disk kept.
+    pub(super) fn forget(&mut self, random: &mut Random) {
+        let keep = match random.up_to(4) {
+            0 => Keep::Nothing,
+            1 => Keep::All,
+            2 => Keep::Until(random.up_to(self.next_change as usize) as u64),
+            _ => Keep::Some,
+        };
+        for node in self.nodes.values_mut() {
+            node.settle(keep, random);
+        }
+        self.drop_unreachable();
+    }
+
+    fn drop_unreachable(&mut self) {
+        let mut reached = BTreeSet::new();
+        let mut todo = vec![self.root];
+        while let Some(inode) = todo.pop() {
+            if !reached.insert(inode) {
+                continue;
+            }
+            if let Some(Body::Dir(entries)) = self.nodes.get(&inode).map(|node| &node.body) {
+                todo.extend(entries.now.values());
+            }
+        }
+        self.nodes.retain(|inode, _| reached.contains(inode));
+    }
+}
+
+impl Node {
+    fn new(body: Body, mode: u32, now_ns: i64) -> Node {
+        Node {
+            body,
+            mode,
+            modified_ns: now_ns,
+            durable_modified_ns: now_ns,
+        }
+    }
+
+    /// Moves what `keep` says of the pending changes to the disk, and forgets the rest.
+    fn settle(&mut self, keep: Keep, random: &mut Random) {
+        match &mut self.body {
+            Body::Dir(entries) => entries.settle(keep, random),
+            Body::File(content) => {
+                for change in mem::take(&mut content.pending) {
+                    let kept = match keep {
+                        Keep::Nothing => false,
+                        Keep::All => true,
+                        // Moments number the changes of directories; data has none.
+                        Keep::Until(_) => random.coin(),
+                        Keep::Some => {
+                            change.apply_some(&mut content.durable, random);
+                            continue;
+                        }
+                    };
+                    if let (true, Change::SetModified(ns)) = (kept, &change) {
+                        self.durable_modified_ns = *ns;
+                    }
+                    if kept {
+                        change.apply(&mut content.durable);
+                    }
+                }
+                content.now.clone_from(&content.durable);
+            }
+            Body::Symlink(_) | Body::Special => {}
+        }
+        self.modified_ns = self.durable_modified_ns;
+    }
+}
+
+impl Content {
+    pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let change = Change::Write(offset, bytes.into());
+        change.apply(&mut self.now);
+        self.pending.push(change);
+    }
+
+    pub(super) fn set_len(&mut self, len: usize) {
+        self.now.resize(len, 0);
+        self.pending.push(Change::SetLen(len));
+    }
+
+    pub(super) fn set_modified(&mut self, modified_ns: i64) {
+        self.pending.push(Change::SetModified(modified_ns));
+    }
+}
+
+impl Change {
+    fn apply(&self, to: &mut Vec<u8>) {
+        match self {
+            Change::Write(offset, bytes) => {
+                let end = offset + bytes.len();
+                if to.len() < end {
+                    to.resize(end, 0);
+                }
+                to[*offset..end].copy_from_slice(bytes);
+            }
+            Change::SetLen(len) => to.resize(*len, 0),
+            Change::SetModified(_) => {}
+        }
+    }
+
+    /// Any sectors of a write may be kept, and the size without them.
+    fn apply_some(&self, to: &mut Vec<u8>, random: &mut Random) {
+        match self {
+            Change::Write(offset, bytes) => {
+                if to.len() < offset + bytes.len() && random.coin() {
+                    to.resize(offset + bytes.len(), 0);
+                }
+                for (number, sector) in bytes.chunks(SECTOR_BYTES).enumerate() {
+                    let at = offset + number * SECTOR_BYTES;
+                    if random.coin() && at < to.len() {
+                        let end = (at + sector.len()).min(to.len());
+                        to[at..end].copy_from_slice(&sector[..end - at]);
+                    }
+                }
+            }
+            Change::SetLen(_) if random.coin() => self.apply(to),
+            Change::SetLen(_) | Change::SetModified(_) => {}
+        }
+    }
+}
+
+impl Entries {
+    fn settle(&mut self, keep: Keep, random: &mut Random) {
+        // For one name changes keep their order: any prefix of them, but each name by itself.
+        let mut stopped = BTreeSet::new();
+        for change in mem::take(&mut self.pending) {
+            let kept = match keep {
+                Keep::Nothing => false,
+                Keep::All => true,
+                Keep::Until(moment) => change.order < moment,
+                Keep::Some => !stopped.contains(&change.name) && random.coin(),
+            };
+            if kept {
+                change.apply(&mut self.durable);
+            } else {
+                stopped.insert(change.name);
+            }
+        }
+        self.now.clone_from(&self.durable);
+        self.removed = false;
+    }
+}
+
+impl EntryChange {
+    fn apply(&self, to: &mut BTreeMap<Vec<u8>, u64>) {
+        match self.to {
+            Some(inode) => to.insert(self.name.clone(), inode),
+            None => to.remove(&self.name),
+        };
+    }
+}
+
+/// Puts the segments of `path` in front of what is still to be looked up.
+fn push_front(todo: &mut VecDeque<Vec<u8>>, path: &[u8]) -> io::Result<()> {
+    if path.first() == Some(&b'/') {
+        return Err(errno(libc::EXDEV));
+    }
+    if path.contains(&0) {
+        return Err(errno(libc::EINVAL));
+    }
+    for segment in path.split(|&b| b == b'/').rev() {
+        if !segment.is_empty() && segment != b"." {
+            if segment.len() > 255 {
+                return Err(errno(libc::ENAMETOOLONG));
+            }
+            todo.push_front(segment.into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,401 @@
+//! Open files and directories of the simulator: each call is one numbered operation.
+//!
+//! This module must not know what survives a power cut; `disk` does.
+
+use super::disk::{Body, Content, Entries};
+use super::{Fate, SimFs, State, errno};
+use crate::fs::{Create, EachEntry, FileKind, Metadata, OpenHow};
+use std::io;
+
+/// A directory of a [`SimFs`], behind [`Dir`](crate::fs::Dir).
+#[derive(Debug)]
+pub struct SimDir {
+    fs: SimFs,
+    inode: u64,
+    epoch: u64,
+    /// Names this descriptor as the holder of a lock.
+    handle: u64,
+}
+
+/// A file of a [`SimFs`], behind [`File`](crate::fs::File).
+#[derive(Debug)]
+pub struct SimFile {
+    fs: SimFs,
+    inode: u64,
+    epoch: u64,
+    read: bool,
+    write: bool,
+}
+
+impl SimDir {
+    pub(super) fn new(fs: &SimFs, inode: u64, epoch: u64) -> SimDir {
+        let mut state = fs.lock();
+        state.next_handle += 1;
+        let handle = state.next_handle;
+        drop(state);
+        SimDir {
+            fs: fs.clone(),
+            inode,
+            epoch,
+            handle,
+        }
+    }
+
+    pub(in crate::fs) fn open(&self, path: &[u8], how: OpenHow) -> io::Result<SimFile> {
+        let inode = self
+            .fs
+            .atomically(self.epoch, |state| self.find(state, path, how))?;
+        let fs = self.fs.clone();
+        Ok(SimFile {
+            fs,
+            inode,
+            epoch: self.epoch,
+            read: how.read,
+            write: how.write,
+        })
+    }
+
+    fn find(&self, state: &mut State, path: &[u8], how: OpenHow) -> io::Result<u64> {
+        let found = state
+            .disk
+            .resolve(self.inode, path, how.create != Create::New)?;
+        let Some(inode) = found.inode else {
+            let (Some((dir, name)), true) = (found.entry, how.create != Create::No) else {
+                return Err(errno(libc::ENOENT));
+            };
+            if state.space == Some(0) {
+                return Err(errno(libc::ENOSPC));
+            }
+            let body = Body::File(Content::default());
+            let inode = state.disk.add_node(body, how.mode, state.clock_ns);
+            state.disk.set_entry(dir, &name, Some(inode))?;
+            return Ok(inode);
+        };
+        if how.create == Create::New {
+            return Err(errno(libc::EEXIST));
+        }
+        match state.disk.node(inode)?.body {
+            Body::Dir(_) if how.write => Err(errno(libc::EISDIR)),
+            _ => Ok(inode),
+        }
+    }
+
+    pub(in crate::fs) fn open_cached(&self, path: &[u8]) -> io::Result<SimFile> {
+        if self.fs.lock().cold {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.open(path, OpenHow::READ)
+    }
+
+    pub(in crate::fs) fn open_dir(&self, path: &[u8]) -> io::Result<SimDir> {
+        let inode = self.fs.atomically(self.epoch, |state| {
+            let found = state.disk.resolve(self.inode, path, true)?;
+            let inode = found.inode.ok_or_else(|| errno(libc::ENOENT))?;
+            state.disk.dir(inode)?;
+            Ok(inode)
+        })?;
+        Ok(SimDir::new(&self.fs, inode, self.epoch))
+    }
+
+    pub(in crate::fs) fn metadata(&self, path: &[u8]) -> io::Result<Metadata> {
+        self.look(path, true)
+    }
+
+    pub(in crate::fs) fn entry_metadata(&self, name: &[u8]) -> io::Result<Metadata> {
+        self.look(name, false)
+    }
+
+    pub(in crate::fs) fn self_metadata(&self) -> io::Result<Metadata> {
+        self.fs
+            .atomically(self.epoch, |state| metadata(state, self.inode))
+    }
+
+    fn look(&self, path: &[u8], follow: bool) -> io::Result<Metadata> {
+        self.fs.atomically(self.epoch, |state| {
+            let found = state.disk.resolve(self.inode, path, follow)?;
+            metadata(state, found.inode.ok_or_else(|| errno(libc::ENOENT))?)
+        })
+    }
+
+    pub(in crate::fs) fn create_dir(&self, name: &[u8], mode: u32) -> io::Result<()> {
+        self.fs.atomically(self.epoch, |state| {
+            if state.disk.dir(self.inode)?.now.contains_key(name) {
+                return Err(errno(libc::EEXIST));
+            }
+            if state.space == Some(0) {
+                return Err(errno(libc::ENOSPC));
+            }
+            let body = Body::Dir(Entries::default());
+            let inode = state.disk.add_node(body, mode, state.clock_ns);
+            state.disk.set_entry(self.inode, name, Some(inode))
+        })
+    }
+
+    pub(in crate::fs) fn rename(
+        &self,
+        from: &[u8],
+        to_dir: &SimDir,
+        to: &[u8],
+        no_replace: bool,
+    ) -> io::Result<()> {
+        self.fs.atomically(self.epoch, |state| {
+            let inode = entry(state, self.inode, from)?;
+            let moved_dir = state.disk.dir(inode).is_ok();
+            let target = state.disk.dir(to_dir.inode)?.now.get(to).copied();
+            if let Some(target) = target {
+                if no_replace {
+                    return Err(errno(libc::EEXIST));
+                }
+                match state.disk.dir(target) {
+                    Ok(_) if !moved_dir => return Err(errno(libc::EISDIR)),
+                    Ok(entries) if !entries.now.is_empty() => return Err(errno(libc::ENOTEMPTY)),
+                    Ok(_) => state.disk.mark_removed(target)?,
+                    Err(_) if moved_dir => return Err(errno(libc::ENOTDIR)),
+                    Err(_) => {}
+                }
+            }
+            state.disk.set_entry(to_dir.inode, to, Some(inode))?;
+            state.disk.set_entry(self.inode, from, None)
+        })
+    }
+
+    pub(in crate::fs) fn unlink(&self, name: &[u8]) -> io::Result<()> {
+        self.fs.atomically(self.epoch, |state| {
+            let inode = entry(state, self.inode, name)?;
+            if state.disk.dir(inode).is_ok() {
+                return Err(errno(libc::EISDIR));
+            }
+            state.disk.set_entry(self.inode, name, None)
+        })
+    }
+
+    pub(in crate::fs) fn remove_dir(&self, name: &[u8]) -> io::Result<()> {
+        self.fs.atomically(self.epoch, |state| {
+            let inode = entry(state, self.inode, name)?;
+            if !state.disk.dir(inode)?.now.is_empty() {
+                return Err(errno(libc::ENOTEMPTY));
+            }
+            state.disk.mark_removed(inode)?;
+            state.disk.set_entry(self.inode, name, None)
+        })
+    }
+
+    pub(in crate::fs) fn sync(&self) -> io::Result<()> {
+        self.fs.operate(self.epoch, |state, fate| match fate {
+            Fate::Whole => state.disk.sync_dir(self.inode),
+            Fate::Fails(code) => {
+                state.disk.fail_sync_dir(self.inode)?;
+                Err(errno(code))
+            }
+            Fate::Torn => {
+                state.disk.tear_sync_dir(self.inode, &mut state.random);
+                Err(errno(libc::EIO))
+            }
+        })
+    }
+
+    pub(in crate::fs) fn read_dir(&self, each: &mut EachEntry<'_>) -> io::Result<()> {
+        // Copied, since `each` may operate on the same file system.
+        let entries = self.fs.atomically(self.epoch, |state| {
+            let now = &state.disk.dir(self.inode)?.now;
+            let kind = |inode| state.disk.nodes.get(inode).map(|node| kind(&node.body));
+            Ok(now
+                .iter()
+                .map(|(name, inode)| (name.clone(), kind(inode)))
+                .collect::<Vec<_>>())
+        })?;
+        for (name, kind) in &entries {
+            if each(name, *kind).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(in crate::fs) fn lock(&self, exclusive: bool) -> io::Result<()> {
+        self.fs.atomically(self.epoch, |state| {
+            let held = state.locks.entry(self.inode).or_default();
+            if held
+                .iter()
+                .any(|&(by, alone)| by != self.handle && (alone || exclusive))
+            {
+                return Err(errno(libc::EWOULDBLOCK));
+            }
+            held.retain(|&(by, _)| by != self.handle);
+            held.push((self.handle, exclusive));
+            Ok(())
+        })
+    }
+
+    pub(in crate::fs) fn free_bytes(&self) -> io::Result<u64> {
+        self.fs
+            .atomically(self.epoch, |state| Ok(state.space.unwrap_or(u64::MAX / 2)))
+    }
+
+    pub(in crate::fs) fn now_ns(&self) -> i64 {
+        self.fs.lock().clock_ns
+    }
+}
+
+impl Drop for SimDir {
+    fn drop(&mut self) {
+        let mut state = self.fs.lock();
+        if let Some(held) = state.locks.get_mut(&self.inode) {
+            held.retain(|&(by, _)| by != self.handle);
+        }
+    }
+}
+
+impl SimFile {
+    pub(in crate::fs) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.fs.atomically(self.epoch, |state| {
+            if !self.read {
+                return Err(errno(libc::EBADF));
+            }
+            let content = state.disk.file(self.inode)?;
+            let from = content
+                .now
+                .len()
+                .min(usize::try_from(offset).unwrap_or(usize::MAX));
+            let len = buf.len().min(content.now.len() - from);
+            buf[..len].copy_from_slice(&content.now[from..from + len]);
+            Ok(len)
+        })
+    }
+
+    pub(in crate::fs) fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if !self.is_resident() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.read_at(buf, offset)
+    }
+
+    pub(in crate::fs) fn read_to_vec(
+        &self,
+        buf: &mut Vec<u8>,
+        len: usize,
+        offset: u64,
+        now: bool,
+    ) -> io::Result<usize> {
+        if now && !self.is_resident() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let before = buf.len();
+        buf.resize(before + len.min(buf.capacity() - before), 0);
+        let result = self.read_at(&mut buf[before..], offset);
+        buf.truncate(before + *result.as_ref().unwrap_or(&0));
+        result
+    }
+
+    pub(in crate::fs) fn is_resident(&self) -> bool {
+        !self.fs.lock().cold
+    }
+
+    pub(in crate::fs) fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        let offset = usize::try_from(offset).map_err(|_| errno(libc::EFBIG))?;
+        self.fs.operate(self.epoch, |state, fate| {
+            if !self.write {
+                return Err(errno(libc::EBADF));
+            }
+            let wanted = match fate {
+                Fate::Fails(code) => return Err(errno(code)),
+                Fate::Torn => state.random.up_to(buf.len()),
+                Fate::Whole => buf.len(),
+            };
+            let grows = (offset + wanted).saturating_sub(state.disk.file(self.inode)?.now.len());
+            let missing = grows as u64 - state.take_space(grows as u64);
+            let fits = wanted - (missing as usize).min(wanted);
+            if fits == 0 && wanted > 0 {
+                return Err(errno(libc::ENOSPC));
+            }
+            let now_ns = state.clock_ns;
+            state.disk.file(self.inode)?.write(offset, &buf[..fits]);
+            set_modified(state, self.inode, now_ns)?;
+            Ok(fits)
+        })
+    }
+
+    pub(in crate::fs) fn sync(&self, data_only: bool) -> io::Result<()> {
+        self.fs.operate(self.epoch, |state, fate| match fate {
+            Fate::Whole => state.disk.sync_file(self.inode, !data_only),
+            Fate::Fails(code) => {
+                state.disk.fail_sync_file(self.inode)?;
+                Err(errno(code))
+            }
+            Fate::Torn => {
+                state.disk.tear_sync_file(self.inode, &mut state.random);
+                Err(errno(libc::EIO))
+            }
+        })
+    }
+
+    pub(in crate::fs) fn metadata(&self) -> io::Result<Metadata> {
+        self.fs
+            .atomically(self.epoch, |state| metadata(state, self.inode))
+    }
+
+    pub(in crate::fs) fn set_modified(&self, modified_ns: i64) -> io::Result<()> {
+        self.fs.atomically(self.epoch, |state| {
+            set_modified(state, self.inode, modified_ns)
+        })
+    }
+
+    pub(in crate::fs) fn allocate(&self, len: u64) -> io::Result<()> {
+        self.fs.atomically(self.epoch, |state| match state.space {
+            Some(space) if space < len => Err(errno(libc::ENOSPC)),
+            _ => Ok(()),
+        })
+    }
+
+    pub(in crate::fs) fn set_len(&self, len: u64) -> io::Result<()> {
+        let len = usize::try_from(len).map_err(|_| errno(libc::EFBIG))?;
+        self.fs.atomically(self.epoch, |state| {
+            state.disk.file(self.inode)?.set_len(len);
+            let now_ns = state.clock_ns;
+            set_modified(state, self.inode, now_ns)
+        })
+    }
+}
+
+fn entry(state: &State, dir: u64, name: &[u8]) -> io::Result<u64> {
+    state
+        .disk
+        .dir(dir)?
+        .now
+        .get(name)
+        .copied()
+        .ok_or_else(|| errno(libc::ENOENT))
+}
+
+fn set_modified(state: &mut State, inode: u64, modified_ns: i64) -> io::Result<()> {
+    state.disk.node(inode)?.modified_ns = modified_ns;
+    state.disk.file(inode)?.set_modified(modified_ns);
+    Ok(())
+}
+
+fn kind(body: &Body) -> FileKind {
+    match body {
+        Body::File(_) => FileKind::File,
+        Body::Dir(_) => FileKind::Directory,
+        Body::Symlink(_) => FileKind::Symlink,
+        Body::Special => FileKind::Special,
+    }
+}
+
+fn metadata(state: &mut State, inode: u64) -> io::Result<Metadata> {
+    let node = state.disk.node(inode)?;
+    let size = match &node.body {
+        Body::File(content) => content.now.len() as u64,
+        Body::Symlink(target) => target.len() as u64,
+        Body::Dir(_) | Body::Special => 0,
+    };
+    Ok(Metadata {
+        kind: kind(&node.body),
+        size,
+        inode,
+        device: 1,
+        modified_ns: node.modified_ns,
+        mode: node.mode,
+        nlink: 1,
+    })
+}
