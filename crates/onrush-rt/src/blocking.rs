@@ -75,9 +75,14 @@ impl Pool {
                 Job {
                     cell,
                     inline: false,
+                    detached: false,
                 }
             }
-            None => Job { cell, inline: true },
+            None => Job {
+                cell,
+                inline: true,
+                detached: false,
+            },
         }
     }
 
@@ -146,6 +151,18 @@ pub struct Job<T> {
     cell: Arc<dyn Slot<T>>,
     /// Run at the first poll rather than by a thread.
     inline: bool,
+    /// Dropping the future must not cancel the job.
+    detached: bool,
+}
+
+impl<T> Job<T> {
+    /// Lets the job run to its end with nobody waiting for it. One of an inline pool runs now.
+    pub fn detach(mut self) {
+        if self.inline {
+            self.cell.run();
+        }
+        self.detached = true;
+    }
 }
 
 impl<T> Future for Job<T> {
@@ -161,7 +178,9 @@ impl<T> Future for Job<T> {
 
 impl<T> Drop for Job<T> {
     fn drop(&mut self) {
-        self.cell.cancel();
+        if !self.detached {
+            self.cell.cancel();
+        }
     }
 }
 
@@ -444,6 +463,11 @@ mod tests {
         assert_eq!(block_on(first), Ok(true));
         assert_eq!(block_on(last), Ok(0));
         drop(Pool::inline().run(|| panic!("never polled, never run")));
+        let count = ran.clone();
+        pool.run(move || count.fetch_add(1, Ordering::SeqCst))
+            .detach();
+        assert_eq!(block_on(pool.run(|| ())), Ok(()));
+        assert_eq!(ran.load(Ordering::SeqCst), 1);
     }
 
     #[test]

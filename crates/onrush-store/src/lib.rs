@@ -1,0 +1,45 @@
+//! Objects as plain files, with atomic and durable replacement.
+//!
+//! [`Store`] is what the server above sees: a ranged get, a staged conditional put, a delete, and
+//! an ordered list. It has no descriptor and no path in it, so that other stores can stand behind
+//! it. [`Folder`] is the store on a disk: every object is an ordinary file beneath one directory,
+//! readable by every other tool.
+//!
+//! ```
+//! # use onrush_store::*;
+//! # use onrush_rt::{blocking::Pool, fs::sim::SimFs};
+//! # fn block_on<F: Future>(f: F) -> F::Output {
+//! #     let mut f = std::pin::pin!(f);
+//! #     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+//! #     loop { if let std::task::Poll::Ready(out) = f.as_mut().poll(&mut cx) { return out } }
+//! # }
+//! # let root = SimFs::new(1).root().unwrap();
+//! let folder = Folder::on(root, Pool::inline(), FolderOptions::default())?;
+//! let key = Key::parse(b"notes/today.txt")?;
+//! block_on(async {
+//!     let mut upload = folder.stage(&key, Some(5)).await?;
+//!     upload.write(b"hello".to_vec()).await?;
+//!     let done = upload.commit(Condition::Absent).await?; // on the disk, or an error
+//!     assert!(done.created && done.meta.size == 5);
+//!     let object = folder.get(&key).await?;
+//!     assert_eq!(object.read(1, 3, Vec::with_capacity(64)).await?, b"ell");
+//!     Ok::<(), StoreError>(())
+//! })?;
+//! # Ok::<(), StoreError>(())
+//! ```
+//!
+//! This crate must not know HTTP: no header, no status, no percent-encoding.
+
+mod error;
+mod folder;
+mod key;
+mod meta;
+mod store;
+
+pub use error::{Result, StoreError};
+pub use folder::{Durability, Folder, FolderOptions};
+pub use key::Key;
+pub use meta::{Kind, Meta, Version};
+pub use store::{
+    Check, Committed, Condition, Entry, ListHow, LocalFuture, Object, Page, ReadAt, Store, Upload,
+};

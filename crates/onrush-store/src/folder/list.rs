@@ -1,0 +1,162 @@
+//! Listing a folder page by page, in the order of the names' bytes.
+//!
+//! A directory gives its names in no useful order, so every page reads them all; but only the
+//! smallest that the page can hold are kept, and only those are looked at. Memory depends on the
+//! page, not on the folder.
+//!
+//! This module must not know how a page is shown.
+
+use super::Inner;
+use crate::error::{Result, StoreError};
+use crate::key::{Key, OWN};
+use crate::meta::{Kind, Meta};
+use crate::store::{Entry, ListHow, Page};
+use onrush_rt::fs::{Dir, FileKind, Metadata};
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::io;
+use std::ops::ControlFlow;
+
+pub(super) fn list(inner: &Inner, folder: Option<&Key>, how: &ListHow) -> Result<Page> {
+    let opened;
+    let dir = match folder {
+        None => &inner.root,
+        Some(key) => {
+            opened = open(inner, key)?;
+            &opened
+        }
+    };
+    let limit = how.limit.clamp(1, ListHow::LIMIT_MAX);
+    // One more than the page, to know whether there is a next one.
+    let mut names = smallest(dir, folder.is_none(), how, limit + 1)?;
+    let more = names.len() > limit;
+    names.truncate(limit);
+    let next = if more {
+        names.last().map(|last| last.name.clone())
+    } else {
+        None
+    };
+    let mut entries = Vec::with_capacity(names.len());
+    for name in names {
+        if let Some(meta) = look(inner, folder, dir, &name)? {
+            let Meta {
+                kind,
+                size,
+                modified_ns,
+                version,
+            } = meta;
+            entries.push(Entry {
+                name: name.name,
+                kind,
+                size,
+                modified_ns,
+                version,
+            });
+        }
+    }
+    Ok(Page { entries, next })
+}
+
+fn open(inner: &Inner, key: &Key) -> Result<Dir> {
+    inner
+        .root
+        .open_dir(key.as_bytes())
+        .map_err(|error| match error.kind() {
+            // Is the last segment no directory, or one before it?
+            io::ErrorKind::NotADirectory => match inner.meta(key) {
+                Ok(Meta {
+                    kind: Kind::File, ..
+                }) => StoreError::NotDirectory,
+                _ => StoreError::NotFound,
+            },
+            _ => StoreError::of_read(error),
+        })
+}
+
+/// A name that may be on the page, ordered by its bytes.
+struct Name {
+    name: Vec<u8>,
+    kind: Option<FileKind>,
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Name) -> Ordering {
+        self.name.cmp(&other.name)
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Name) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Name) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Name {}
+
+/// The `count` smallest names after `how.after` that may be listed, in order.
+fn smallest(dir: &Dir, top: bool, how: &ListHow, count: usize) -> Result<Vec<Name>> {
+    let after = how.after.as_deref().unwrap_or_default();
+    let mut heap: BinaryHeap<Name> = BinaryHeap::new();
+    let mut each = |name: &[u8], kind: Option<FileKind>| {
+        let left_out = name <= after
+            || (name[0] == b'.' && (!how.hidden || (top && name.eq_ignore_ascii_case(OWN))))
+            || kind == Some(FileKind::Special);
+        if left_out {
+            return ControlFlow::Continue(());
+        }
+        if heap.len() < count {
+            heap.push(Name {
+                name: name.to_vec(),
+                kind,
+            });
+        } else if let Some(mut greatest) = heap.peek_mut()
+            && name < greatest.name.as_slice()
+        {
+            greatest.name.clear();
+            greatest.name.extend_from_slice(name);
+            greatest.kind = kind;
+        }
+        ControlFlow::Continue(())
+    };
+    dir.read_dir(&mut each).map_err(StoreError::of_read)?;
+    Ok(heap.into_sorted_vec())
+}
+
+/// What a name in `dir` stands for; `None` if it is no object, or no more.
+fn look(inner: &Inner, folder: Option<&Key>, dir: &Dir, name: &Name) -> Result<Option<Meta>> {
+    let mut found = match name.kind {
+        Some(FileKind::Symlink) => None,
+        _ => match absent(dir.entry_metadata(&name.name))? {
+            Some(found) if found.kind != FileKind::Symlink => Some(found),
+            Some(_) => None,
+            None => return Ok(None),
+        },
+    };
+    if found.is_none() {
+        // A link may lead anywhere beneath the top, so it is followed from there.
+        let mut path = folder
+            .map(|key| key.as_bytes().to_vec())
+            .unwrap_or_default();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&name.name);
+        found = absent(inner.root.metadata(&path))?;
+    }
+    Ok(found.as_ref().and_then(Meta::of_file))
+}
+
+/// What cannot be reached is left out; a disk that fails is told.
+fn absent(result: io::Result<Metadata>) -> Result<Option<Metadata>> {
+    match result.map_err(StoreError::of_read) {
+        Ok(found) => Ok(Some(found)),
+        Err(StoreError::NotFound | StoreError::Forbidden) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

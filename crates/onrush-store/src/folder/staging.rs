@@ -1,0 +1,190 @@
+//! Where uploads wait for their commit: `.onrush/staging`, on the same file system as the objects.
+//! Each process has a folder of its own in there and holds it by `flock`, so that a sweep at
+//! start-up takes away what dead processes left, and never what a live one is writing.
+//!
+//! This module must not know keys or conditions.
+
+use super::Inner;
+use crate::key::OWN;
+use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
+use std::io;
+use std::mem;
+use std::ops::ControlFlow;
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const STAGING: &[u8] = b"staging";
+
+/// Nobody but the owner of the store has business in there.
+const MODE: u32 = 0o700;
+
+/// How often to try to get a folder of our own, each time under another name.
+const ATTEMPTS: i64 = 16;
+
+pub(super) struct Staging {
+    /// `.onrush/staging`.
+    all: Dir,
+    /// This process's folder in it, locked while this is open.
+    own: Dir,
+    own_name: Vec<u8>,
+    /// Numbers the uploads.
+    next: AtomicU64,
+}
+
+impl Staging {
+    /// Makes the folders, sweeps, and takes a place. Blocks: for start-up.
+    pub(super) fn open(root: &Dir) -> io::Result<Staging> {
+        let all = ensure_dir(&ensure_dir(root, OWN)?, STAGING)?;
+        sweep(&all);
+        for attempt in 0..ATTEMPTS {
+            let name = format!(
+                "{}-{:x}",
+                process::id(),
+                root.now_ns().wrapping_add(attempt)
+            );
+            if let Some(own) = take(&all, name.as_bytes())? {
+                let own_name = name.into_bytes();
+                return Ok(Staging {
+                    all,
+                    own,
+                    own_name,
+                    next: AtomicU64::new(0),
+                });
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // Every upload keeps the store alive, so by now there is none; a failure is the next
+        // start's to clear up.
+        let _ = self.all.remove_dir(&self.own_name);
+    }
+}
+
+/// A file that is to become an object. Dropped, it is removed, on the pool.
+pub(super) struct Temp {
+    inner: Arc<Inner>,
+    pub(super) file: File,
+    /// Empty once there is nothing left to remove.
+    name: Vec<u8>,
+}
+
+impl Temp {
+    pub(super) fn create(inner: &Arc<Inner>) -> io::Result<Temp> {
+        let staging = inner
+            .staging
+            .as_ref()
+            .ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
+        let number = staging.next.fetch_add(1, Ordering::Relaxed);
+        let name = number.to_string().into_bytes();
+        let file = staging
+            .own
+            .open(&name, OpenHow::create_new(inner.options.file_mode))?;
+        Ok(Temp {
+            inner: inner.clone(),
+            file,
+            name,
+        })
+    }
+
+    /// Gives the file its final name; from then on it is no longer ours to remove.
+    pub(super) fn rename(&mut self, to_dir: &Dir, to: &[u8]) -> io::Result<()> {
+        if let Some(staging) = &self.inner.staging {
+            staging.own.rename(&self.name, to_dir, to, false)?;
+            self.name.clear();
+        }
+        Ok(())
+    }
+
+    /// Whether its store syncs what it writes.
+    pub(super) fn durable(&self) -> bool {
+        self.inner.durable()
+    }
+
+    /// Removes the file here and now, so that it is gone before the failure is answered.
+    pub(super) fn remove(mut self) {
+        unlink(&self.inner, &mem::take(&mut self.name));
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let name = mem::take(&mut self.name);
+        if !name.is_empty() {
+            let inner = self.inner.clone();
+            // This may be a worker, where an unlink must not block.
+            self.inner.pool.run(move || unlink(&inner, &name)).detach();
+        }
+    }
+}
+
+/// What cannot be removed now is swept at the next start.
+fn unlink(inner: &Inner, name: &[u8]) {
+    if let (Some(staging), false) = (&inner.staging, name.is_empty()) {
+        let _ = staging.own.unlink(name);
+    }
+}
+
+fn ensure_dir(parent: &Dir, name: &[u8]) -> io::Result<Dir> {
+    match parent.create_dir(name, MODE) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => parent.open_dir(name),
+    }
+}
+
+/// Makes and locks a folder. `None` if a sweep elsewhere came between.
+fn take(all: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
+    match all.create_dir(name, MODE) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+        other => other?,
+    }
+    let locked = all
+        .open_dir(name)
+        .and_then(|dir| dir.lock_exclusive().map(|()| dir));
+    let own = match locked {
+        Ok(own) => own,
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::WouldBlock => return Ok(None),
+            _ => return Err(error),
+        },
+    };
+    // The sweep may have locked, removed and unlocked it before our lock.
+    match all.entry_metadata(name) {
+        Ok(found) if found.inode == own.self_metadata()?.inode => Ok(Some(own)),
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes the folders of processes that are gone. What resists is left for the next start.
+fn sweep(all: &Dir) {
+    for name in names(all, Some(FileKind::Directory)) {
+        let Ok(dir) = all.open_dir(&name) else {
+            continue;
+        };
+        if dir.lock_exclusive().is_err() {
+            continue; // its process lives
+        }
+        for file in names(&dir, None) {
+            let _ = dir.unlink(&file);
+        }
+        // Still locked, so that nobody can take it in between.
+        let _ = all.remove_dir(&name);
+    }
+}
+
+fn names(dir: &Dir, wanted: Option<FileKind>) -> Vec<Vec<u8>> {
+    let mut names = Vec::new();
+    let _ = dir.read_dir(&mut |name, kind| {
+        if wanted.is_none() || kind.is_none() || wanted == kind {
+            names.push(name.to_vec());
+        }
+        ControlFlow::Continue(())
+    });
+    names
+}

@@ -1,0 +1,152 @@
+//! The side of a put that a task drives: collects the bytes, in memory while they are few, and
+//! hands each step to the pool. A small put is thereby one single job.
+//!
+//! This module must not know how a commit is made.
+
+use super::staging::Temp;
+use super::{Inner, commit};
+use crate::error::{Result, StoreError};
+use crate::key::Key;
+use crate::store::{Committed, Condition, LocalFuture, Upload};
+use std::io;
+use std::mem;
+use std::sync::Arc;
+
+/// Up to so many bytes an upload stays in memory until its commit.
+const MEMORY_BYTES_MAX: usize = 16 * 1024;
+
+/// After each so many bytes the kernel is asked to begin writing, so that the sync at the end
+/// does not find a whole large object to write.
+const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
+
+pub(super) struct Staged {
+    inner: Arc<Inner>,
+    key: Key,
+    body: Body,
+    written_bytes: u64,
+}
+
+enum Body {
+    Memory(Vec<u8>),
+    File(Temp),
+    /// A write failed, or is under way and takes the file with it.
+    Lost,
+}
+
+impl Staged {
+    /// Refuses what can be refused before the first byte.
+    pub(super) async fn begin(
+        inner: &Arc<Inner>,
+        key: &Key,
+        size_bytes: Option<u64>,
+    ) -> Result<Staged> {
+        inner.staging()?;
+        if key.reserved() {
+            return Err(StoreError::Forbidden);
+        }
+        let size_bytes = size_bytes.unwrap_or(0);
+        let body = if size_bytes > MEMORY_BYTES_MAX as u64 {
+            let shared = inner.clone();
+            inner
+                .pool
+                .run(move || create(&shared, size_bytes))
+                .await?
+                .map(Body::File)?
+        } else {
+            Body::Memory(Vec::new())
+        };
+        Ok(Staged {
+            inner: inner.clone(),
+            key: key.clone(),
+            body,
+            written_bytes: 0,
+        })
+    }
+
+    async fn add(&mut self, mut buf: Vec<u8>) -> Result<Vec<u8>> {
+        let offset = self.written_bytes;
+        let added = buf.len();
+        match mem::replace(&mut self.body, Body::Lost) {
+            Body::Memory(mut held) if held.len() + added <= MEMORY_BYTES_MAX => {
+                held.extend_from_slice(&buf);
+                buf.clear();
+                self.body = Body::Memory(held);
+            }
+            Body::Memory(held) => {
+                let inner = self.inner.clone();
+                let job = move || write(Temp::create(&inner), &[&held, &buf], 0).map(|t| (t, buf));
+                buf = self.finish(self.inner.pool.run(job).await?)?;
+            }
+            Body::File(temp) => {
+                let job = move || write(Ok(temp), &[&buf], offset).map(|temp| (temp, buf));
+                buf = self.finish(self.inner.pool.run(job).await?)?;
+            }
+            Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
+        }
+        self.written_bytes += added as u64;
+        Ok(buf)
+    }
+
+    /// Takes the file back from a job that went well, and empties the buffer for its owner.
+    fn finish(&mut self, result: Result<(Temp, Vec<u8>)>) -> Result<Vec<u8>> {
+        let (temp, mut buf) = result?;
+        self.body = Body::File(temp);
+        buf.clear();
+        Ok(buf)
+    }
+}
+
+impl Upload for Staged {
+    fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>> {
+        Box::pin(self.add(buf))
+    }
+
+    fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    fn commit(self: Box<Self>, condition: Condition) -> LocalFuture<'static, Result<Committed>> {
+        let Staged {
+            inner, key, body, ..
+        } = *self;
+        let pool = inner.pool.clone();
+        let job = pool.run(move || {
+            let temp = match body {
+                Body::File(temp) => temp,
+                Body::Memory(held) => write(Temp::create(&inner), &[&held], 0)?,
+                Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
+            };
+            commit::commit(&inner, &key, temp, condition)
+        });
+        Box::pin(async move { job.await? })
+    }
+}
+
+/// A staged file for a body whose size is known, if the disk seems to have room for it. Space is
+/// not reserved: a client that only announces bytes must not be able to fill the disk.
+fn create(inner: &Arc<Inner>, size_bytes: u64) -> Result<Temp> {
+    if inner.root.free_bytes().map_err(StoreError::of_any)? < size_bytes {
+        return Err(StoreError::Full);
+    }
+    Temp::create(inner).map_err(StoreError::of_any)
+}
+
+/// Writes `parts` one after the other from `offset` on. On failure the file is removed before
+/// this returns.
+fn write(temp: io::Result<Temp>, parts: &[&[u8]], mut offset: u64) -> Result<Temp> {
+    let temp = temp.map_err(StoreError::of_any)?;
+    let begin = offset;
+    for part in parts {
+        if let Err(error) = temp.file.write_all_at(part, offset) {
+            temp.remove();
+            return Err(StoreError::of_any(error));
+        }
+        offset += part.len() as u64;
+    }
+    let (from, to) = (begin / WRITEBACK_BYTES, offset / WRITEBACK_BYTES);
+    if to > from && temp.durable() {
+        temp.file
+            .start_writeback(from * WRITEBACK_BYTES, (to - from) * WRITEBACK_BYTES);
+    }
+    Ok(temp)
+}

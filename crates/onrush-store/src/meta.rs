@@ -1,0 +1,172 @@
+//! What is known of an object without reading it.
+//!
+//! This module must not know how objects are stored; `Folder` makes its versions from files here.
+
+use onrush_rt::fs::{FileKind, Metadata};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+/// What a key names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An object with bytes.
+    File,
+    /// A folder.
+    Directory,
+}
+
+/// What is known of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// Object or folder.
+    pub kind: Kind,
+    /// Bytes of content; 0 for a folder.
+    pub size: u64,
+    /// When it was last changed, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Changes whenever the bytes may have changed.
+    pub version: Version,
+}
+
+/// A strong validator: visible ASCII without quotes or backslash, fit to be an entity tag.
+#[derive(Clone, Copy)]
+pub struct Version {
+    /// Only the first `len` bytes count.
+    text: [u8; Version::BYTES_MAX],
+    len: u8,
+}
+
+impl Version {
+    /// Bytes of a version's text at most.
+    pub const BYTES_MAX: usize = 55;
+
+    /// A version from its text, as another store or a request gives it. `None` if it is empty,
+    /// longer than [`Version::BYTES_MAX`], or has bytes other than visible ASCII but `"` and `\`.
+    pub fn parse(bytes: &[u8]) -> Option<Version> {
+        let good = |&b: &u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
+        if bytes.is_empty() || bytes.len() > Version::BYTES_MAX || !bytes.iter().all(good) {
+            return None;
+        }
+        let mut text = [0; Version::BYTES_MAX];
+        text[..bytes.len()].copy_from_slice(bytes);
+        Some(Version {
+            text,
+            len: bytes.len() as u8,
+        })
+    }
+
+    /// The text, without quotes.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    /// The text as bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.text[..usize::from(self.len)]
+    }
+
+    /// From inode, size and time, in hexadecimal with a dash between.
+    fn of_file(file: &Metadata) -> Version {
+        let mut version = Version {
+            text: [0; Version::BYTES_MAX],
+            len: 0,
+        };
+        version.push_hex(file.inode);
+        version.push(b'-');
+        version.push_hex(file.size);
+        version.push(b'-');
+        version.push_hex(file.modified_ns as u64);
+        version
+    }
+
+    fn push(&mut self, byte: u8) {
+        self.text[usize::from(self.len)] = byte;
+        self.len += 1;
+    }
+
+    fn push_hex(&mut self, number: u64) {
+        let digits = (67 - (number | 1).leading_zeros()) / 4;
+        for digit in (0..digits).rev() {
+            self.push(b"0123456789abcdef"[(number >> (4 * digit)) as usize & 15]);
+        }
+    }
+}
+
+impl PartialEq for Version {
+    fn eq(&self, other: &Version) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Version {}
+
+impl Hash for Version {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Version({self})")
+    }
+}
+
+impl Meta {
+    /// `None` for what is neither a regular file nor a directory.
+    pub(crate) fn of_file(file: &Metadata) -> Option<Meta> {
+        let (kind, size) = match file.kind {
+            FileKind::File => (Kind::File, file.size),
+            FileKind::Directory => (Kind::Directory, 0),
+            FileKind::Symlink | FileKind::Special => return None,
+        };
+        Some(Meta {
+            kind,
+            size,
+            modified_ns: file.modified_ns,
+            version: Version::of_file(file),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_its_three_numbers() {
+        let mut file = Metadata {
+            kind: FileKind::File,
+            size: 0,
+            inode: 0x10,
+            device: 0,
+            modified_ns: i64::MAX,
+            mode: 0,
+            nlink: 1,
+        };
+        assert_eq!(Version::of_file(&file).as_str(), "10-0-7fffffffffffffff");
+        file = Metadata {
+            size: u64::MAX,
+            inode: u64::MAX,
+            modified_ns: -1,
+            ..file
+        };
+        let widest = Version::of_file(&file);
+        assert_eq!(widest.as_str(), ["ffffffffffffffff"; 3].join("-"));
+        assert_eq!(Version::parse(widest.as_bytes()), Some(widest));
+    }
+
+    #[test]
+    fn only_visible_text_is_a_version() {
+        for bad in [&b""[..], b"a\"b", b"a b", b"\\", b"\xff", &[b'x'; 56]] {
+            assert_eq!(Version::parse(bad), None);
+        }
+        assert!(Version::parse(&[b'x'; 55]).is_some());
+    }
+}
