@@ -164,7 +164,11 @@ impl Folder {
 
 impl Inner {
     fn open(&self, key: &Key) -> Result<(Meta, File)> {
-        check(self.root.open(key.as_bytes(), OpenHow::READ).map_err(StoreError::of_read)?)
+        check(
+            self.root
+                .open(key.as_bytes(), OpenHow::READ)
+                .map_err(StoreError::of_read)?,
+        )
     }
 
     fn object(&self, (meta, file): (Meta, File)) -> Object {

@@ -1,0 +1,201 @@
+//! What the tests share: a place to run on (a real directory, or a simulated disk), and the
+//! smallest way to wait for a future.
+#![allow(dead_code, unreachable_pub)] // each test uses a part
+
+use onrush_rt::blocking::Pool;
+use onrush_rt::fs::sim::SimFs;
+use onrush_rt::fs::{Dir, FileKind};
+use onrush_store::*;
+use std::ffi::OsStr;
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(out) => return out,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// A directory that is removed with all that is in it.
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    pub fn new() -> TempDir {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("onrush-store-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        TempDir(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Where a test runs.
+pub enum Ground {
+    Real(TempDir),
+    Sim(SimFs),
+}
+
+impl Ground {
+    pub fn real() -> Ground {
+        Ground::Real(TempDir::new())
+    }
+
+    pub fn sim() -> Ground {
+        Ground::Sim(SimFs::new(1))
+    }
+
+    pub fn root(&self) -> Dir {
+        match self {
+            Ground::Real(dir) => Dir::open_root(dir.path()).unwrap(),
+            Ground::Sim(disk) => disk.root().unwrap(),
+        }
+    }
+
+    pub fn folder(&self) -> Folder {
+        self.folder_with(FolderOptions::default())
+    }
+
+    pub fn folder_with(&self, options: FolderOptions) -> Folder {
+        let pool = match self {
+            Ground::Real(_) => Pool::threads(1, 16),
+            Ground::Sim(_) => Pool::inline(),
+        };
+        Folder::on(self.root(), pool, options).unwrap()
+    }
+
+    pub fn symlink(&self, path: &str, target: &str) {
+        match self {
+            Ground::Real(dir) => {
+                std::os::unix::fs::symlink(target, dir.path().join(path)).unwrap();
+            }
+            Ground::Sim(disk) => disk
+                .add_symlink(path.as_bytes(), target.as_bytes())
+                .unwrap(),
+        }
+    }
+
+    pub fn fifo(&self, path: &str) {
+        match self {
+            Ground::Real(dir) => {
+                let path = dir.path().join(path);
+                let made = std::process::Command::new("mkfifo")
+                    .arg(path)
+                    .status()
+                    .unwrap();
+                assert!(made.success());
+            }
+            Ground::Sim(disk) => disk.add_fifo(path.as_bytes()).unwrap(),
+        }
+    }
+
+    /// A path on the real disk.
+    pub fn path(&self, name: &[u8]) -> Option<PathBuf> {
+        match self {
+            Ground::Real(dir) => Some(dir.path().join(OsStr::from_bytes(name))),
+            Ground::Sim(_) => None,
+        }
+    }
+}
+
+pub fn key(text: impl AsRef<[u8]>) -> Key {
+    Key::parse(text.as_ref()).unwrap()
+}
+
+pub fn put(folder: &Folder, at: &str, body: &[u8]) -> Result<Committed> {
+    put_if(folder, at, body, Condition::None)
+}
+
+/// A put in pieces, with its size announced.
+pub fn put_if(folder: &Folder, at: &str, body: &[u8], condition: Condition) -> Result<Committed> {
+    block_on(async {
+        let mut upload = folder.stage(&key(at), Some(body.len() as u64)).await?;
+        for piece in body.chunks(7000) {
+            upload.write(piece.to_vec()).await?;
+        }
+        upload.commit(condition).await
+    })
+}
+
+pub fn get(folder: &Folder, at: &str) -> Result<Vec<u8>> {
+    block_on(async {
+        let object = folder.get(&key(at)).await?;
+        let mut all = Vec::new();
+        loop {
+            let piece = object
+                .read(all.len() as u64, usize::MAX, Vec::with_capacity(5000))
+                .await?;
+            if piece.is_empty() {
+                assert_eq!(all.len() as u64, object.meta().size);
+                return Ok(all);
+            }
+            all.extend_from_slice(&piece);
+        }
+    })
+}
+
+pub fn delete(folder: &Folder, at: &str) -> Result<Meta> {
+    block_on(folder.delete(&key(at), Condition::None))
+}
+
+pub fn list(folder: &Folder, at: Option<&str>, how: ListHow) -> Result<Page> {
+    let at = at.map(key);
+    block_on(folder.list(at.as_ref(), how))
+}
+
+pub fn names(page: &Page) -> Vec<String> {
+    page.entries
+        .iter()
+        .map(|e| String::from_utf8_lossy(&e.name).into_owned())
+        .collect()
+}
+
+/// How many files lie in staging, after everything queued so far was done.
+pub fn staged(folder: &Folder, ground: &Ground) -> usize {
+    block_on(folder.pool().run(|| ())).unwrap();
+    let staging = ground.root().open_dir(b".onrush/staging").unwrap();
+    entries(&staging)
+        .iter()
+        .map(|(name, _)| entries(&staging.open_dir(name).unwrap()).len())
+        .sum()
+}
+
+pub fn entries(dir: &Dir) -> Vec<(Vec<u8>, Option<FileKind>)> {
+    let mut all = Vec::new();
+    dir.read_dir(&mut |name, kind| {
+        all.push((name.to_vec(), kind));
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    all
+}

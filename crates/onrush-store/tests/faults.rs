@@ -1,0 +1,348 @@
+//! On the simulated disk: the power goes at every operation of a put, every operation fails once,
+//! and long random histories are cut anywhere. An answered change stays; nothing is ever torn.
+
+mod common;
+
+use common::*;
+use onrush_rt::blocking::Pool;
+use onrush_rt::fs::sim::{Cut, SimFs};
+use onrush_store::*;
+use std::collections::BTreeMap;
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+/// What a put finds.
+#[derive(Clone, Copy, Debug)]
+struct Scene {
+    key: &'static str,
+    /// What is there before, if anything.
+    old: Option<usize>,
+    new: usize,
+    /// Something else in the same folder, so that the folder is there.
+    neighbour: Option<&'static str>,
+}
+
+/// Small ones go through memory, large ones through a staged file.
+const SCENES: [Scene; 6] = [
+    Scene {
+        key: "a",
+        old: None,
+        new: 3000,
+        neighbour: None,
+    },
+    Scene {
+        key: "a",
+        old: Some(5000),
+        new: 2500,
+        neighbour: None,
+    },
+    Scene {
+        key: "a",
+        old: Some(0),
+        new: 40_000,
+        neighbour: None,
+    },
+    Scene {
+        key: "x/y/a",
+        old: None,
+        new: 3000,
+        neighbour: None,
+    },
+    Scene {
+        key: "x/y/a",
+        old: None,
+        new: 40_000,
+        neighbour: Some("x/b"),
+    },
+    Scene {
+        key: "x/y/a",
+        old: Some(20_000),
+        new: 20_000,
+        neighbour: Some("x/y/b"),
+    },
+];
+
+fn old(scene: Scene) -> Option<Vec<u8>> {
+    scene.old.map(|len| vec![b'o'; len])
+}
+
+fn new(scene: Scene) -> Vec<u8> {
+    vec![b'n'; scene.new]
+}
+
+fn open(disk: &SimFs) -> Folder {
+    Folder::on(
+        disk.root().unwrap(),
+        Pool::inline(),
+        FolderOptions::default(),
+    )
+    .unwrap()
+}
+
+/// A disk on which the scene is set, durably; and every second time a server that has just
+/// started, which knows nothing yet of what is durable.
+fn set(scene: Scene, seed: u64) -> (SimFs, Folder) {
+    let disk = SimFs::new(seed);
+    let mut folder = open(&disk);
+    if let Some(neighbour) = scene.neighbour {
+        put(&folder, neighbour, b"neighbour").unwrap();
+    }
+    if let Some(old) = old(scene) {
+        put(&folder, scene.key, &old).unwrap();
+    }
+    if seed % 2 == 1 {
+        drop(folder);
+        folder = open(&disk);
+    }
+    (disk, folder)
+}
+
+/// How many operations the put of a scene takes.
+fn operations(scene: Scene, seed: u64) -> u64 {
+    let (disk, folder) = set(scene, seed);
+    let before = disk.operations();
+    put(&folder, scene.key, &new(scene)).unwrap();
+    disk.operations() - before
+}
+
+fn look(folder: &Folder, scene: Scene) -> Option<Vec<u8>> {
+    match get(folder, scene.key) {
+        Ok(found) => Some(found),
+        Err(StoreError::NotFound) => None,
+        Err(error) => panic!("{scene:?}: {error}"),
+    }
+}
+
+fn assert_neighbour_and_staging(folder: &Folder, disk: &SimFs, scene: Scene, at: &str) {
+    assert_eq!(
+        staged(folder, &Ground::Sim(disk.clone())),
+        0,
+        "{at}: a temporary stayed"
+    );
+    if let Some(neighbour) = scene.neighbour {
+        assert_eq!(
+            get(folder, neighbour).as_deref(),
+            Ok(&b"neighbour"[..]),
+            "{at}"
+        );
+    }
+}
+
+#[test]
+fn the_power_may_go_at_any_operation() {
+    let mut cuts = 0;
+    for scene in SCENES {
+        for seed in 0..24 {
+            let count = operations(scene, seed);
+            assert!(count > 5);
+            // One more: after the answer.
+            for number in 0..=count {
+                for cut in [Cut::Before, Cut::During, Cut::After] {
+                    let at = format!("{scene:?}, seed {seed}, operation {number}, {cut:?}");
+                    let (disk, folder) = set(scene, seed);
+                    disk.power_cut_at(disk.operations() + number, cut);
+                    let answer = put(&folder, scene.key, &new(scene));
+                    assert_eq!(answer.is_ok(), number == count, "{at}: {answer:?}");
+                    disk.power_cut();
+                    drop(folder);
+                    disk.restart();
+                    let folder = open(&disk);
+                    let found = look(&folder, scene);
+                    if answer.is_ok() {
+                        assert!(found == Some(new(scene)), "{at}: answered, and lost");
+                    } else {
+                        assert!(
+                            found == old(scene) || found == Some(new(scene)),
+                            "{at}: torn"
+                        );
+                    }
+                    assert_neighbour_and_staging(&folder, &disk, scene, &at);
+                    cuts += 1;
+                }
+            }
+        }
+    }
+    assert!(cuts >= 2000, "only {cuts} power cuts");
+}
+
+#[test]
+fn any_operation_may_fail() {
+    for scene in SCENES {
+        for seed in 0..4 {
+            let count = operations(scene, seed);
+            for (number, errno) in (0..count).flat_map(|n| [(n, EIO), (n, ENOSPC)]) {
+                let at = format!("{scene:?}, seed {seed}, operation {number}, errno {errno}");
+                let (disk, folder) = set(scene, seed);
+                disk.fail_at(disk.operations() + number, errno);
+                let answer = put(&folder, scene.key, &new(scene));
+                let found = look(&folder, scene);
+                match answer {
+                    // The sync of the directory, the last step, comes when the new one is there.
+                    Err(_) if number + 1 == count => assert!(found == Some(new(scene)), "{at}"),
+                    Err(error) => {
+                        let told = match errno {
+                            EIO => matches!(error, StoreError::Io(_)),
+                            _ => error == StoreError::Full,
+                        };
+                        assert!(told, "{at}: {error:?}");
+                        assert!(found == old(scene), "{at}: {error:?}");
+                    }
+                    Ok(_) => panic!("{at}: not told"),
+                }
+                assert_neighbour_and_staging(&folder, &disk, scene, &at);
+                again(&disk, folder, scene, &at);
+            }
+        }
+    }
+}
+
+/// After a failure the next put works, and is durable: no failed sync is taken for a good one.
+fn again(disk: &SimFs, folder: Folder, scene: Scene, at: &str) {
+    put(&folder, scene.key, b"again").unwrap_or_else(|error| panic!("{at}: {error}"));
+    disk.power_cut();
+    drop(folder);
+    disk.restart();
+    let folder = open(disk);
+    assert_eq!(
+        get(&folder, scene.key).as_deref(),
+        Ok(&b"again"[..]),
+        "{at}"
+    );
+    assert_neighbour_and_staging(&folder, disk, scene, at);
+}
+
+#[test]
+fn a_failed_put_and_then_a_power_cut() {
+    for scene in SCENES {
+        for seed in 0..8 {
+            for number in 0..operations(scene, seed) {
+                let (disk, folder) = set(scene, seed);
+                disk.fail_at(disk.operations() + number, EIO);
+                put(&folder, scene.key, &new(scene)).unwrap_err();
+                disk.power_cut();
+                drop(folder);
+                disk.restart();
+                let found = look(&open(&disk), scene);
+                let whole = found == old(scene) || found == Some(new(scene));
+                assert!(whole, "{scene:?}, seed {seed}, operation {number}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_nothing_after_the_next_start() {
+    for seed in 0..8 {
+        let disk = SimFs::new(seed);
+        let folder = open(&disk);
+        put(&folder, "a", b"old").unwrap();
+        let mut upload = block_on(folder.stage(&key("a"), Some(1 << 20))).unwrap();
+        block_on(upload.write(vec![0; 100_000])).unwrap();
+        disk.kill_processes();
+        assert!(block_on(upload.commit(Condition::None)).is_err());
+        drop(folder);
+        let folder = open(&disk);
+        assert_eq!(staged(&folder, &Ground::Sim(disk.clone())), 0);
+        assert_eq!(get(&folder, "a").unwrap(), b"old");
+    }
+}
+
+#[test]
+fn a_delete_that_was_answered_stays() {
+    for seed in 0..50 {
+        let disk = SimFs::new(seed);
+        let folder = open(&disk);
+        put(&folder, "d/a", b"x").unwrap();
+        delete(&folder, "d/a").unwrap();
+        if seed % 2 == 0 {
+            delete(&folder, "d").unwrap();
+        }
+        disk.power_cut();
+        disk.restart();
+        let folder = open(&disk);
+        assert_eq!(get(&folder, "d/a"), Err(StoreError::NotFound));
+        let gone = block_on(folder.meta(&key("d"))).is_err();
+        assert_eq!(gone, seed % 2 == 0);
+    }
+}
+
+/// A folder made by someone who never syncs is synced by the first put into it.
+#[test]
+fn a_folder_made_by_others_is_made_durable() {
+    for seed in 0..50 {
+        let disk = SimFs::new(seed);
+        let folder = open(&disk);
+        put(&folder, "before", b"x").unwrap();
+        let root = disk.root().unwrap();
+        root.create_dir(b"d", 0o755).unwrap();
+        root.open_dir(b"d")
+            .unwrap()
+            .create_dir(b"e", 0o755)
+            .unwrap();
+        put(&folder, "d/e/a", b"kept").unwrap();
+        disk.power_cut();
+        disk.restart();
+        assert_eq!(get(&open(&disk), "d/e/a").unwrap(), b"kept");
+    }
+}
+
+/// A small generator of its own, so that the disk's choices and the history's are independent.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// Random puts and deletes, with errors now and then, and a cut anywhere; checked against what was
+/// answered. What an unanswered or failed change left is any of the states it may have.
+#[test]
+fn long_histories_cut_anywhere() {
+    const KEYS: [&str; 5] = ["a", "b", "d/a", "d/e/a", "f/a"];
+    for seed in 0..400 {
+        let disk = SimFs::new(seed);
+        let mut random = Random(seed);
+        // For each key the contents it may have; `None` is absence.
+        let mut may: BTreeMap<&str, Vec<Option<Vec<u8>>>> =
+            KEYS.map(|key| (key, vec![None])).into();
+        for life in 0..4 {
+            let folder = open(&disk);
+            for (key, states) in &mut may {
+                let found = get(&folder, key).ok();
+                assert!(states.contains(&found), "seed {seed}, life {life}, {key}");
+                *states = vec![found];
+            }
+            let begin = disk.operations();
+            let cut = [Cut::Before, Cut::During, Cut::After][random.below(3) as usize];
+            disk.power_cut_at(begin + random.below(400), cut);
+            if random.below(2) == 0 {
+                disk.fail_at(begin + random.below(300), EIO);
+            }
+            while !disk.is_off() {
+                let key = KEYS[random.below(5) as usize];
+                let (wanted, answer) = if random.below(4) == 0 {
+                    (None, delete(&folder, key).map(|_| ()))
+                } else {
+                    let len = random.below(25_000) as usize;
+                    let body = vec![random.below(256) as u8; len];
+                    let answer = put(&folder, key, &body).map(|_| ());
+                    (Some(body), answer)
+                };
+                let states = may.get_mut(key).unwrap();
+                match answer {
+                    Ok(()) => *states = vec![wanted],
+                    Err(StoreError::NotFound) => {}
+                    Err(_) => states.push(wanted),
+                }
+            }
+            drop(folder);
+            disk.restart();
+        }
+    }
+}

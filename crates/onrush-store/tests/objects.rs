@@ -1,0 +1,481 @@
+//! What a folder does as a store: the same tests on a real directory and on the simulated disk.
+
+mod common;
+
+use common::*;
+use onrush_rt::fs::OpenHow;
+use onrush_store::*;
+
+/// Runs each test on both grounds.
+macro_rules! on_both {
+    ($($name:ident)*) => {
+        mod real { $(#[test] fn $name() { super::$name(&super::Ground::real()); })* }
+        mod sim { $(#[test] fn $name() { super::$name(&super::Ground::sim()); })* }
+    };
+}
+
+on_both! {
+    what_was_put_is_there
+    sizes_around_the_buffers
+    conditions_hold_or_nothing_happens
+    versions_and_generations_change
+    deleting
+    what_is_in_the_way_is_a_conflict
+    links_stay_beneath
+    only_files_are_objects
+    the_stores_own_folder_is_out_of_reach
+    an_aborted_upload_leaves_nothing
+    listing_page_by_page
+    listing_kinds
+    read_only_changes_nothing
+    a_live_upload_is_not_swept
+    a_full_or_cold_disk
+    a_replaced_object_stays_for_its_readers
+}
+
+fn body(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
+}
+
+fn what_was_put_is_there(ground: &Ground) {
+    let folder = ground.folder();
+    assert_eq!(get(&folder, "a"), Err(StoreError::NotFound));
+    let first = put(&folder, "a", b"one").unwrap();
+    assert!(first.created && first.meta.size == 3 && first.meta.kind == Kind::File);
+    assert_eq!(get(&folder, "a").unwrap(), b"one");
+    let second = put(&folder, "a", b"other").unwrap();
+    assert!(!second.created);
+    assert_eq!(get(&folder, "a").unwrap(), b"other");
+    assert_eq!(block_on(folder.meta(&key("a"))), Ok(second.meta));
+    assert_eq!(
+        block_on(folder.get(&key("a"))).unwrap().meta(),
+        &second.meta
+    );
+    assert!(put(&folder, "deep/er/and/deeper", b"").unwrap().created);
+    assert_eq!(get(&folder, "deep/er/and/deeper").unwrap(), b"");
+    assert_eq!(get(&folder, "deep/er"), Err(StoreError::IsDirectory));
+    assert_eq!(get(&folder, "a/b"), Err(StoreError::NotFound));
+    let odd = Key::parse(b"\xff\xfe\n").unwrap();
+    block_on(async {
+        let upload = folder.stage(&odd, None).await.unwrap();
+        upload.commit(Condition::None).await.unwrap();
+        assert_eq!(folder.get(&odd).await.unwrap().meta().size, 0);
+    });
+    if let Some(path) = ground.path(odd.as_bytes()) {
+        assert!(path.exists());
+    }
+    assert_eq!(staged(&folder, ground), 0);
+}
+
+fn sizes_around_the_buffers(ground: &Ground) {
+    let folder = ground.folder();
+    for len in [0, 1, 16_383, 16_384, 16_385, 100_000] {
+        let body = body(len);
+        put(&folder, "announced", &body).unwrap();
+        assert_eq!(get(&folder, "announced").unwrap(), body);
+        block_on(async {
+            let mut upload = folder.stage(&key("not"), None).await.unwrap();
+            for piece in body.chunks(6000) {
+                let back = upload.write(piece.to_vec()).await.unwrap();
+                assert!(back.is_empty() && back.capacity() >= piece.len());
+            }
+            assert_eq!(upload.written_bytes(), len as u64);
+            upload.commit(Condition::None).await.unwrap();
+        });
+        assert_eq!(get(&folder, "not").unwrap(), body);
+    }
+    block_on(async {
+        let object = folder.get(&key("not")).await.unwrap();
+        let all = body(100_000);
+        assert_eq!(
+            object
+                .read(99_990, 5, Vec::with_capacity(99))
+                .await
+                .unwrap(),
+            all[99_990..][..5]
+        );
+        let tail = object
+            .read(99_990, 99, Vec::with_capacity(99))
+            .await
+            .unwrap();
+        assert_eq!(tail, all[99_990..]);
+        let kept = object.read(7, 1, b"kept".to_vec()).await.unwrap();
+        assert!(kept.starts_with(b"kept"));
+        assert!(
+            object
+                .read(100_000, 9, Vec::with_capacity(9))
+                .await
+                .unwrap()
+                .is_empty()
+        );
+        let mut some = [0; 10];
+        assert_eq!(object.read_now(50_000, &mut some), Some(Ok(10)));
+        assert_eq!(some, all[50_000..50_010]);
+    });
+}
+
+fn conditions_hold_or_nothing_happens(ground: &Ground) {
+    let folder = ground.folder();
+    let refused = Err(StoreError::PreconditionFailed);
+    assert_eq!(put_if(&folder, "a", b"x", Condition::Present), refused);
+    assert_eq!(get(&folder, "a"), Err(StoreError::NotFound));
+    let one = put_if(&folder, "a", b"1", Condition::Absent).unwrap();
+    assert_eq!(put_if(&folder, "a", b"x", Condition::Absent), refused);
+    let two = put_if(
+        &folder,
+        "a",
+        b"2",
+        Condition::Versions(vec![one.meta.version]),
+    )
+    .unwrap();
+    let stale = || Condition::Versions(vec![one.meta.version]);
+    assert_eq!(put_if(&folder, "a", b"x", stale()), refused);
+    let seen = Condition::Check(Box::new(move |meta| {
+        assert_eq!(meta, Some(&two.meta));
+        Err(StoreError::Forbidden)
+    }));
+    assert_eq!(put_if(&folder, "a", b"x", seen), Err(StoreError::Forbidden));
+    assert_eq!(get(&folder, "a").unwrap(), b"2");
+    let gone = block_on(folder.delete(&key("a"), stale()));
+    assert_eq!(gone, Err(StoreError::PreconditionFailed));
+    assert_eq!(put_if(&folder, "new/a", b"x", Condition::Present), refused);
+    assert_eq!(
+        list(&folder, Some("new"), ListHow::default()),
+        Err(StoreError::NotFound)
+    );
+    block_on(folder.delete(&key("a"), Condition::Present)).unwrap();
+    let gone = block_on(folder.delete(&key("a"), Condition::Present));
+    assert_eq!(gone, Err(StoreError::PreconditionFailed));
+    assert_eq!(staged(&folder, ground), 0);
+}
+
+fn versions_and_generations_change(ground: &Ground) {
+    let folder = ground.folder();
+    let mut seen = std::collections::HashSet::new();
+    let mut last = folder.generation(&key("a"));
+    for _ in 0..200 {
+        let done = put(&folder, "a", b"same").unwrap();
+        assert!(seen.insert(done.meta.version), "a version came back");
+        assert_eq!(block_on(folder.meta(&key("a"))), Ok(done.meta));
+        let now = folder.generation(&key("a"));
+        assert_ne!(now, last);
+        last = now;
+    }
+    delete(&folder, "a").unwrap();
+    assert_ne!(folder.generation(&key("a")), last);
+}
+
+fn deleting(ground: &Ground) {
+    let folder = ground.folder();
+    assert_eq!(delete(&folder, "a"), Err(StoreError::NotFound));
+    let put_meta = put(&folder, "d/e/a", b"x").unwrap().meta;
+    assert_eq!(delete(&folder, "d/e"), Err(StoreError::NotEmpty));
+    assert_eq!(delete(&folder, "d/e/a"), Ok(put_meta));
+    assert_eq!(get(&folder, "d/e/a"), Err(StoreError::NotFound));
+    let files_only = Condition::Check(Box::new(|meta| match meta.map(|meta| meta.kind) {
+        Some(Kind::Directory) => Err(StoreError::IsDirectory),
+        _ => Ok(()),
+    }));
+    let kept = block_on(folder.delete(&key("d/e"), files_only));
+    assert_eq!(kept, Err(StoreError::IsDirectory));
+    assert_eq!(delete(&folder, "d/e").unwrap().kind, Kind::Directory);
+    assert_eq!(delete(&folder, "d/e/a"), Err(StoreError::NotFound));
+    put(&folder, "d/e/a", b"again").unwrap();
+    assert_eq!(get(&folder, "d/e/a").unwrap(), b"again");
+}
+
+fn what_is_in_the_way_is_a_conflict(ground: &Ground) {
+    let folder = ground.folder();
+    put(&folder, "file", b"x").unwrap();
+    put(&folder, "dir/file", b"x").unwrap();
+    for at in ["dir", "file/a", "file/a/b"] {
+        assert_eq!(put(&folder, at, b"y"), Err(StoreError::Conflict), "{at}");
+    }
+    assert_eq!(get(&folder, "file").unwrap(), b"x");
+    assert_eq!(staged(&folder, ground), 0);
+    // The longest name a key may have is one the disk can hold.
+    put(&folder, &"n".repeat(Key::SEGMENT_BYTES_MAX), b"x").unwrap();
+}
+
+fn links_stay_beneath(ground: &Ground) {
+    let folder = ground.folder();
+    put(&folder, "d/target", b"inside").unwrap();
+    ground.symlink("to-file", "d/target");
+    ground.symlink("to-dir", "d");
+    ground.symlink("d/up", "../d/target");
+    ground.symlink("out", "../../etc/passwd");
+    ground.symlink("absolute", "/etc/passwd");
+    ground.symlink("dangling", "nothing");
+    ground.symlink("loop", "loop");
+    ground.symlink("d/out-and-in", "../../x");
+    for good in ["to-file", "to-dir/target", "d/up", "to-dir/up"] {
+        assert_eq!(get(&folder, good).as_deref(), Ok(&b"inside"[..]), "{good}");
+    }
+    for bad in [
+        "out",
+        "absolute",
+        "dangling",
+        "loop",
+        "d/out-and-in",
+        "out/x",
+        "loop/x",
+    ] {
+        assert_eq!(get(&folder, bad), Err(StoreError::NotFound), "{bad}");
+        assert_eq!(
+            block_on(folder.meta(&key(bad))),
+            Err(StoreError::NotFound),
+            "{bad}"
+        );
+    }
+    let top = list(&folder, None, ListHow::default()).unwrap();
+    assert_eq!(names(&top), ["d", "to-dir", "to-file"]);
+    assert_eq!(top.entries[1].kind, Kind::Directory);
+    assert_eq!(top.entries[2].size, 6);
+    assert_eq!(
+        names(&list(&folder, Some("to-dir"), ListHow::default()).unwrap()),
+        ["target", "up"]
+    );
+    put(&folder, "to-dir/new", b"through").unwrap();
+    assert_eq!(get(&folder, "d/new").unwrap(), b"through");
+    for bad in ["out/x", "dangling/x", "loop/x", "absolute/x"] {
+        assert_eq!(put(&folder, bad, b"y"), Err(StoreError::Conflict), "{bad}");
+    }
+    // A link is replaced by the object, its target left alone.
+    assert!(!put(&folder, "to-file", b"own").unwrap().created);
+    assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
+    assert!(put(&folder, "out", b"own").unwrap().created);
+    assert_eq!(delete(&folder, "d/up").unwrap().size, 6);
+    assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
+    assert_eq!(staged(&folder, ground), 0);
+}
+
+fn only_files_are_objects(ground: &Ground) {
+    let folder = ground.folder();
+    ground.fifo("pipe");
+    ground.symlink("to-pipe", "pipe");
+    for at in ["pipe", "to-pipe"] {
+        assert_eq!(get(&folder, at), Err(StoreError::NotFound));
+        assert_eq!(delete(&folder, at), Err(StoreError::NotFound));
+        assert_eq!(put(&folder, at, b"x"), Err(StoreError::Conflict));
+    }
+    if let Some(path) = ground.path(b"socket") {
+        let _listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+        assert_eq!(get(&folder, "socket"), Err(StoreError::NotFound));
+        assert_eq!(put(&folder, "socket", b"x"), Err(StoreError::Conflict));
+    }
+    assert_eq!(list(&folder, None, ListHow::default()).unwrap().entries, []);
+}
+
+fn the_stores_own_folder_is_out_of_reach(ground: &Ground) {
+    let folder = ground.folder();
+    for at in [".onrush", ".onrush/staging", ".onrush/x", ".ONRUSH/x"] {
+        assert_eq!(get(&folder, at), Err(StoreError::NotFound));
+        assert!(matches!(
+            folder.try_open_now(&key(at)),
+            Some(Err(StoreError::NotFound))
+        ));
+        assert_eq!(block_on(folder.meta(&key(at))), Err(StoreError::NotFound));
+        assert_eq!(put(&folder, at, b"x"), Err(StoreError::Forbidden));
+        assert_eq!(delete(&folder, at), Err(StoreError::Forbidden));
+        assert_eq!(
+            list(&folder, Some(at), ListHow::default()),
+            Err(StoreError::NotFound)
+        );
+    }
+    put(&folder, ".dot", b"x").unwrap();
+    put(&folder, "sub/.onrush/x", b"ordinary").unwrap();
+    let how = ListHow {
+        hidden: true,
+        ..ListHow::default()
+    };
+    assert_eq!(
+        names(&list(&folder, None, how.clone()).unwrap()),
+        [".dot", "sub"]
+    );
+    assert_eq!(
+        names(&list(&folder, Some("sub"), how).unwrap()),
+        [".onrush"]
+    );
+    assert_eq!(
+        names(&list(&folder, None, ListHow::default()).unwrap()),
+        ["sub"]
+    );
+}
+
+fn an_aborted_upload_leaves_nothing(ground: &Ground) {
+    let folder = ground.folder();
+    put(&folder, "a", b"old").unwrap();
+    block_on(async {
+        let mut upload = folder.stage(&key("a"), Some(1 << 20)).await.unwrap();
+        assert_eq!(staged(&folder, ground), 1);
+        upload.write(body(50_000)).await.unwrap();
+        drop(upload);
+        assert_eq!(staged(&folder, ground), 0);
+        let mut upload = folder.stage(&key("a"), None).await.unwrap();
+        upload.write(body(50_000)).await.unwrap();
+        drop(upload.write(body(50_000))); // never polled: nothing is lost yet
+        drop(upload.commit(Condition::None)); // begun or not, whole or not at all
+    });
+    assert_eq!(staged(&folder, ground), 0);
+    assert!([3, 50_000].contains(&get(&folder, "a").unwrap().len()));
+    drop(folder);
+    let staging = ground.root().open_dir(b".onrush/staging").unwrap();
+    assert_eq!(
+        entries(&staging),
+        [],
+        "a store that ends well leaves no folder in staging"
+    );
+}
+
+fn listing_page_by_page(ground: &Ground) {
+    let options = FolderOptions {
+        durability: Durability::None,
+        ..FolderOptions::default()
+    };
+    let folder = ground.folder_with(options);
+    let mut expected: Vec<String> = (0..250)
+        .map(|i| format!("n{:03}", i * 7919 % 250))
+        .collect();
+    for name in &expected {
+        put(&folder, &format!("dir/{name}"), name.as_bytes()).unwrap();
+    }
+    expected.sort();
+    for limit in [1, 7, 249, 250, 251] {
+        let mut how = ListHow {
+            limit,
+            ..ListHow::default()
+        };
+        let mut found = Vec::new();
+        loop {
+            let page = list(&folder, Some("dir"), how.clone()).unwrap();
+            assert!(page.entries.len() <= limit);
+            found.extend(names(&page));
+            how.after = page.next;
+            if how.after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, expected, "limit {limit}");
+    }
+    let how = ListHow {
+        after: Some(b"n1005".to_vec()),
+        limit: 2,
+        hidden: false,
+    };
+    let page = list(&folder, Some("dir"), how).unwrap();
+    assert_eq!(names(&page), ["n101", "n102"]);
+    let meta = block_on(folder.meta(&key("dir/n101"))).unwrap();
+    let Entry {
+        kind,
+        size,
+        modified_ns,
+        version,
+        ..
+    } = page.entries[0].clone();
+    assert_eq!(
+        meta,
+        Meta {
+            kind,
+            size,
+            modified_ns,
+            version
+        }
+    );
+}
+
+fn listing_kinds(ground: &Ground) {
+    let folder = ground.folder();
+    put(&folder, "dir/file", b"x").unwrap();
+    put(&folder, "dir/b/file", b"x").unwrap();
+    put(&folder, "dir/Z", b"").unwrap();
+    let page = list(&folder, Some("dir"), ListHow::default()).unwrap();
+    assert_eq!(names(&page), ["Z", "b", "file"]);
+    let kinds: Vec<_> = page.entries.iter().map(|entry| entry.kind).collect();
+    assert_eq!(kinds, [Kind::File, Kind::Directory, Kind::File]);
+    assert_eq!(page.next, None);
+    for (at, error) in [
+        ("dir/file", StoreError::NotDirectory),
+        ("dir/file/x", StoreError::NotFound),
+        ("none", StoreError::NotFound),
+        ("none/x", StoreError::NotFound),
+    ] {
+        assert_eq!(
+            list(&folder, Some(at), ListHow::default()),
+            Err(error),
+            "{at}"
+        );
+    }
+}
+
+fn read_only_changes_nothing(ground: &Ground) {
+    let folder = ground.folder_with(FolderOptions {
+        writable: false,
+        ..FolderOptions::default()
+    });
+    assert_eq!(put(&folder, "a", b"x"), Err(StoreError::Forbidden));
+    assert_eq!(delete(&folder, "a"), Err(StoreError::Forbidden));
+    assert!(!folder.writable());
+    assert_eq!(entries(&ground.root()), []);
+}
+
+fn a_live_upload_is_not_swept(ground: &Ground) {
+    let one = ground.folder();
+    block_on(async {
+        let mut upload = one.stage(&key("a"), Some(1 << 20)).await.unwrap();
+        let two = ground.folder(); // sweeps
+        upload.write(body(20_000)).await.unwrap();
+        upload.commit(Condition::None).await.unwrap();
+        assert_eq!(get(&two, "a").unwrap(), body(20_000));
+    });
+    // What a dead process leaves: a folder nobody has locked.
+    let staging = ground.root().open_dir(b".onrush/staging").unwrap();
+    staging.create_dir(b"4711-dead", 0o700).unwrap();
+    staging
+        .open(b"4711-dead/0", OpenHow::create_new(0o600))
+        .unwrap();
+    let three = ground.folder();
+    assert_eq!(staged(&three, ground), 0);
+    assert!(staging.metadata(b"4711-dead").is_err());
+    assert_eq!(entries(&staging).len(), 2, "one and three live");
+}
+
+fn a_full_or_cold_disk(ground: &Ground) {
+    let Ground::Sim(disk) = ground else { return };
+    let folder = ground.folder();
+    put(&folder, "a", &body(30_000)).unwrap();
+    disk.set_cold(true);
+    assert!(folder.try_open_now(&key("a")).is_none());
+    assert_eq!(get(&folder, "a").unwrap(), body(30_000));
+    disk.set_cold(false);
+    disk.disk_full_after(Some(25_000));
+    let early = block_on(folder.stage(&key("a"), Some(25_001))).err();
+    assert_eq!(early, Some(StoreError::Full));
+    block_on(async {
+        let mut upload = folder.stage(&key("a"), None).await.unwrap();
+        upload.write(body(20_000)).await.unwrap();
+        assert_eq!(upload.write(body(20_000)).await, Err(StoreError::Full));
+        let again = upload.commit(Condition::None).await;
+        assert!(
+            matches!(again, Err(StoreError::Io(_))),
+            "a lost upload cannot be committed"
+        );
+    });
+    assert_eq!(staged(&folder, ground), 0);
+    assert_eq!(get(&folder, "a").unwrap(), body(30_000));
+    disk.disk_full_after(None);
+    put(&folder, "a", b"room again").unwrap();
+}
+
+fn a_replaced_object_stays_for_its_readers(ground: &Ground) {
+    let folder = ground.folder();
+    put(&folder, "a", b"the old one").unwrap();
+    let old = block_on(folder.get(&key("a"))).unwrap();
+    put(&folder, "a", b"new").unwrap();
+    delete(&folder, "a").unwrap();
+    let read = block_on(old.read(0, 99, Vec::with_capacity(99))).unwrap();
+    assert_eq!(read, b"the old one");
+    assert_eq!(
+        old.local_file().is_some_and(|file| file.as_fd().is_some()),
+        ground.path(b"").is_some()
+    );
+}

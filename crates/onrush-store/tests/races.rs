@@ -1,0 +1,107 @@
+//! Many threads on one folder: exactly one creator, no torn object, no lost folder.
+
+mod common;
+
+use common::*;
+use onrush_rt::blocking::Pool;
+use onrush_store::*;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+fn folder(ground: &Ground) -> Folder {
+    let options = FolderOptions {
+        durability: Durability::None,
+        ..FolderOptions::default()
+    };
+    Folder::on(ground.root(), Pool::threads(4, 16), options).unwrap()
+}
+
+#[test]
+fn exactly_one_creates() {
+    let ground = Ground::real();
+    let folder = folder(&ground);
+    const THREADS: usize = 8;
+    for round in 0..50 {
+        let winners = AtomicUsize::new(0);
+        let start = Barrier::new(THREADS);
+        thread::scope(|scope| {
+            for me in 0..THREADS {
+                let (folder, winners, start) = (&folder, &winners, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    let body = [me as u8; 100];
+                    match put_if(folder, &format!("d{round}/x"), &body, Condition::Absent) {
+                        Ok(done) => {
+                            assert!(done.created);
+                            winners.fetch_add(1, Ordering::SeqCst);
+                        }
+                        Err(error) => assert_eq!(error, StoreError::PreconditionFailed),
+                    }
+                });
+            }
+        });
+        assert_eq!(winners.into_inner(), 1);
+    }
+}
+
+#[test]
+fn counting_by_compare_and_swap_loses_nothing() {
+    let ground = Ground::real();
+    let folder = folder(&ground);
+    put(&folder, "n", b"0").unwrap();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut done = 0;
+                while done < 50 {
+                    let object = block_on(folder.get(&key("n"))).unwrap();
+                    let text = block_on(object.read(0, 99, Vec::with_capacity(99))).unwrap();
+                    let number: u32 = str::from_utf8(&text).unwrap().parse().unwrap();
+                    let seen = Condition::Versions(vec![object.meta().version]);
+                    match put_if(&folder, "n", (number + 1).to_string().as_bytes(), seen) {
+                        Ok(_) => done += 1,
+                        Err(error) => assert_eq!(error, StoreError::PreconditionFailed),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(get(&folder, "n").unwrap(), b"200");
+}
+
+#[test]
+fn readers_see_whole_objects() {
+    let ground = Ground::real();
+    let folder = folder(&ground);
+    let whole = |seed: u8| vec![seed; 20_000 + usize::from(seed)];
+    put(&folder, "d/x", &whole(0)).unwrap();
+    let left = AtomicUsize::new(2);
+    thread::scope(|scope| {
+        for writer in 0..2 {
+            let (folder, left) = (&folder, &left);
+            scope.spawn(move || {
+                for round in 0..150 {
+                    match put(folder, "d/x", &whole(writer * 100 + round % 100)) {
+                        Ok(_) | Err(StoreError::Conflict) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    if round % 10 == 9 {
+                        // Either may be gone, or not be empty, by the time it is tried.
+                        let _ = delete(folder, "d/x");
+                        let _ = delete(folder, "d");
+                    }
+                }
+                left.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        while left.load(Ordering::SeqCst) > 0 {
+            match get(&folder, "d/x") {
+                Ok(found) => assert_eq!(found, whole(found[0])),
+                Err(error) => assert_eq!(error, StoreError::NotFound),
+            }
+        }
+    });
+    put(&folder, "d/x", b"end").unwrap();
+    assert_eq!(staged(&folder, &ground), 0);
+}
