@@ -153,9 +153,15 @@ fn versions_and_generations_change(ground: &Ground) {
     let folder = ground.folder();
     let mut seen = std::collections::HashSet::new();
     let mut last = folder.generation(&key("a"));
+    let mut last_ns = i64::MIN;
     for _ in 0..200 {
+        if let Ground::Sim(disk) = ground {
+            disk.set_clock_ns(1_000_000_000); // a clock that stands still, or steps back
+        }
         let done = put(&folder, "a", b"same").unwrap();
         assert!(seen.insert(done.meta.version), "a version came back");
+        assert!(done.meta.modified_ns > last_ns, "a time came back");
+        last_ns = done.meta.modified_ns;
         assert_eq!(block_on(folder.meta(&key("a"))), Ok(done.meta));
         let now = folder.generation(&key("a"));
         assert_ne!(now, last);

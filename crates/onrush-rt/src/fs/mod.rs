@@ -14,6 +14,8 @@
 mod host;
 mod resident;
 pub mod sim;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 use std::io;

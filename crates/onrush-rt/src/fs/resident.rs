@@ -51,7 +51,12 @@ pub(super) fn is_resident(file: &File, offset: u64, len: u64) -> bool {
             Err(_) => NO_CACHESTAT.store(true, Ordering::Relaxed),
         }
     }
-    let step = (last_page - first_page) / PROBES_MAX + 1;
+    by_probes(file, offset, last, page_bytes)
+}
+
+/// Whether one byte of each page can be read without waiting; over long ranges, of some pages.
+pub(super) fn by_probes(file: &File, offset: u64, last: u64, page_bytes: u64) -> bool {
+    let step = (last / page_bytes - offset / page_bytes) / PROBES_MAX + 1;
     let mut byte = [0];
     let mut at = offset;
     loop {

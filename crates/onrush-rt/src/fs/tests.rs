@@ -1,0 +1,363 @@
+//! The same operations on the kernel, on the kernel without `openat2`, and on the simulator; then
+//! what only one of them has.
+
+use super::sim::{Cut, SimFs};
+use super::*;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Temp(PathBuf);
+
+impl Temp {
+    fn new() -> Temp {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("onrush-fs-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Temp(path)
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn on_all(test: impl Fn(&Dir)) {
+    for beneath in [Beneath::Auto, Beneath::Walk] {
+        let temp = Temp::new();
+        test(&Dir::open_root_with(&temp.0, beneath).unwrap());
+    }
+    test(&SimFs::new(1).root().unwrap());
+}
+
+#[track_caller]
+fn assert_errno<T: std::fmt::Debug>(result: io::Result<T>, errno: i32) {
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(errno));
+}
+
+fn create(dir: &Dir, path: &[u8], content: &[u8]) -> File {
+    let file = dir.open(path, OpenHow::create_new(0o644)).unwrap();
+    file.write_all_at(content, 0).unwrap();
+    file
+}
+
+fn names(dir: &Dir) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    dir.read_dir(&mut |name, _| {
+        all.push(name.to_vec());
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    all.sort();
+    all
+}
+
+#[test]
+fn files_hold_what_is_written() {
+    on_all(|root| {
+        let file = create(root, b"a", b"hello");
+        assert_errno(root.open(b"a", OpenHow::create_new(0o644)), libc::EEXIST);
+        file.write_all_at(b"world", 10).unwrap();
+        let mut buf = [1; 20];
+        assert_eq!(file.read_at(&mut buf, 0).unwrap(), 15);
+        assert_eq!(&buf[..15], b"hello\0\0\0\0\0world");
+        let mut vec = Vec::with_capacity(64);
+        assert_eq!(file.read_to_vec(&mut vec, 3, 1).unwrap(), 3);
+        assert_eq!(file.read_to_vec(&mut vec, usize::MAX, 10).unwrap(), 5);
+        assert_eq!(file.read_to_vec(&mut vec, 9, 15).unwrap(), 0);
+        assert_eq!(vec, b"ellworld");
+        file.set_len(2).unwrap();
+        file.set_modified(-1_500_000_001).unwrap();
+        let found = root.metadata(b"a").unwrap();
+        assert_eq!(found, file.metadata().unwrap());
+        assert_eq!((found.kind, found.size), (FileKind::File, 2));
+        assert_eq!((found.modified_ns, found.nlink), (-1_500_000_001, 1));
+        file.allocate(1 << 16).unwrap();
+        assert_eq!(file.metadata().unwrap().size, 2);
+        file.sync_data().unwrap();
+        file.sync().unwrap();
+        file.start_writeback(0, 2);
+        file.advise_sequential();
+        let reader = root.open(b"a", OpenHow::READ).unwrap();
+        assert_errno(reader.write_at(b"x", 0), libc::EBADF);
+        assert!(root.free_bytes().unwrap() > 0 && root.now_ns() > 0);
+    });
+}
+
+#[test]
+fn what_is_cached_is_read_at_once() {
+    on_all(|root| {
+        create(root, b"a", &[7; 100_000]);
+        let file = root.open(b"a", OpenHow::READ).unwrap();
+        assert!(file.is_resident(0, 100_000) && file.is_resident(99_999, 1));
+        let mut buf = [0; 10];
+        assert_eq!(file.try_read_at(&mut buf, 99_995).unwrap(), 5);
+        let mut vec = Vec::with_capacity(64);
+        assert_eq!(file.try_read_to_vec(&mut vec, 10, 0).unwrap(), 10);
+        assert_eq!(vec, [7; 10]);
+        match root.open_cached(b"a") {
+            Ok(file) => assert_eq!(file.metadata().unwrap().size, 100_000),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+    });
+}
+
+#[test]
+fn directories() {
+    on_all(|root| {
+        root.create_dir(b"d", 0o755).unwrap();
+        assert_errno(root.create_dir(b"d", 0o755), libc::EEXIST);
+        let d = root.open_dir(b"d").unwrap();
+        create(&d, b"one", b"1");
+        create(root, b"d/two", b"22");
+        assert_eq!(names(&d), [&b"one"[..], b"two"]);
+        assert_eq!(names(root), [b"d"]);
+        assert_eq!(names(&root.open_dir(b".").unwrap()), [b"d"]);
+        assert_errno(root.remove_dir(b"d"), libc::ENOTEMPTY);
+        assert_errno(d.rename(b"one", &d, b"two", true), libc::EEXIST);
+        d.rename(b"one", root, b"three", true).unwrap();
+        root.rename(b"three", &d, b"two", false).unwrap();
+        assert_eq!(root.metadata(b"d/two").unwrap().size, 1);
+        assert_errno(root.open(b"d/two/x", OpenHow::READ), libc::ENOTDIR);
+        assert_errno(root.open_dir(b"d/two"), libc::ENOTDIR);
+        assert_errno(root.open(b"none", OpenHow::READ), libc::ENOENT);
+        assert_eq!(
+            root.open(b"d", OpenHow::READ)
+                .unwrap()
+                .metadata()
+                .unwrap()
+                .kind,
+            FileKind::Directory
+        );
+        d.unlink(b"two").unwrap();
+        d.sync().unwrap();
+        root.remove_dir(b"d").unwrap();
+        assert_errno(d.open(b"late", OpenHow::create_new(0o644)), libc::ENOENT);
+        for bad in [&b""[..], b".", b"..", b"a/b", b"/"] {
+            assert_errno(root.create_dir(bad, 0o755), libc::EINVAL);
+            assert_errno(root.unlink(bad), libc::EINVAL);
+        }
+    });
+}
+
+#[test]
+fn no_path_leads_out() {
+    on_all(|root| {
+        root.create_dir(b"d", 0o755).unwrap();
+        let d = root.open_dir(b"d").unwrap();
+        create(root, b"outside", b"x");
+        for bad in [&b"../outside"[..], b"/etc/passwd", b".."] {
+            assert_errno(d.open(bad, OpenHow::READ), libc::EXDEV);
+            assert_errno(d.metadata(bad), libc::EXDEV);
+            assert_errno(d.open(bad, OpenHow::create_new(0o644)), libc::EXDEV);
+        }
+        assert_errno(d.open(b"", OpenHow::READ), libc::ENOENT);
+        assert!(d.open(b"a\0b", OpenHow::READ).is_err());
+    });
+}
+
+#[test]
+fn links_and_pipes() {
+    for beneath in [Beneath::Auto, Beneath::Walk] {
+        let temp = Temp::new();
+        let root = Dir::open_root_with(&temp.0, beneath).unwrap();
+        root.create_dir(b"d", 0o755).unwrap();
+        create(&root, b"d/file", b"x");
+        for (link, target) in [
+            ("in", "d/file"),
+            ("dir", "d"),
+            ("out", "/etc"),
+            ("d/up", "../.."),
+        ] {
+            std::os::unix::fs::symlink(target, temp.0.join(link)).unwrap();
+        }
+        assert_eq!(root.entry_metadata(b"in").unwrap().kind, FileKind::Symlink);
+        let pipe = temp.0.join("pipe");
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(pipe)
+                .status()
+                .unwrap()
+                .success()
+        );
+        // Neither hangs, though nobody is at the other end.
+        let file = root.open(b"pipe", OpenHow::READ).unwrap();
+        assert_eq!(file.metadata().unwrap().kind, FileKind::Special);
+        drop(file);
+        assert_errno(
+            root.open(
+                b"pipe",
+                OpenHow {
+                    write: true,
+                    read: false,
+                    ..OpenHow::READ
+                },
+            ),
+            libc::ENXIO,
+        );
+        if beneath == Beneath::Auto {
+            assert_eq!(
+                root.open(b"in", OpenHow::READ)
+                    .unwrap()
+                    .metadata()
+                    .unwrap()
+                    .size,
+                1
+            );
+            assert_eq!(root.metadata(b"dir/file").unwrap().kind, FileKind::File);
+            assert_errno(root.open(b"out/passwd", OpenHow::READ), libc::EXDEV);
+            assert_errno(root.metadata(b"d/up"), libc::EXDEV);
+            assert_errno(root.open_cached(b"out"), libc::EXDEV);
+        } else {
+            assert_errno(root.open(b"in", OpenHow::READ), libc::ELOOP);
+            assert_errno(root.open(b"dir/file", OpenHow::READ), libc::ENOTDIR);
+            assert_errno(root.open_dir(b"dir"), libc::ENOTDIR);
+            assert_errno(root.open(b"out/passwd", OpenHow::READ), libc::ENOTDIR);
+            assert_eq!(
+                root.open_cached(b"d").unwrap_err().kind(),
+                io::ErrorKind::WouldBlock
+            );
+            assert_eq!(
+                root.open(b"./d//file", OpenHow::READ)
+                    .unwrap()
+                    .metadata()
+                    .unwrap()
+                    .size,
+                1
+            );
+        }
+    }
+}
+
+#[test]
+fn locks_exclude() {
+    on_all(|root| {
+        let (one, two) = (root.open_dir(b".").unwrap(), root.open_dir(b".").unwrap());
+        one.lock_shared().unwrap();
+        two.lock_shared().unwrap();
+        assert_eq!(
+            one.lock_exclusive().unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        drop(two);
+        one.lock_exclusive().unwrap();
+        let two = root.open_dir(b".").unwrap();
+        assert_eq!(
+            two.lock_shared().unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        drop(one);
+        two.lock_exclusive().unwrap();
+    });
+}
+
+#[test]
+fn many_entries_and_an_early_end() {
+    on_all(|root| {
+        for i in 0..3000 {
+            root.create_dir(format!("a rather long name {i}").as_bytes(), 0o755)
+                .unwrap();
+        }
+        assert_eq!(names(root).len(), 3000);
+        let mut seen = 0;
+        root.read_dir(&mut |_, kind| {
+            assert!(matches!(kind, None | Some(FileKind::Directory)));
+            seen += 1;
+            if seen == 10 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })
+        .unwrap();
+        assert_eq!(seen, 10);
+    });
+}
+
+#[test]
+fn residence_by_probes_agrees() {
+    let temp = Temp::new();
+    let root = Dir::open_root(&temp.0).unwrap();
+    let File(FileInner::Host(file)) = create(&root, b"a", &[1; 1 << 20]) else {
+        unreachable!()
+    };
+    assert!(resident::by_probes(&file, 0, (1 << 20) - 1, 4096));
+    assert!(resident::by_probes(&file, 5000, 5000, 4096));
+    assert!(
+        !resident::by_probes(&file, 0, 1 << 20, 4096),
+        "the last byte is past the end"
+    );
+}
+
+/// A file synced, then changed without a sync, for many seeds: what was synced is the least.
+#[test]
+fn a_power_cut_keeps_what_was_synced_and_some_of_the_rest() {
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..200 {
+        let disk = SimFs::new(seed);
+        let root = disk.root().unwrap();
+        let file = create(&root, b"a", &[1; 1024]);
+        file.sync().unwrap();
+        root.sync().unwrap();
+        file.write_all_at(&[2; 1024], 0).unwrap();
+        create(&root, b"b", b"").sync().unwrap();
+        disk.power_cut();
+        assert_errno(file.read_at(&mut [0], 0), libc::EIO);
+        assert_errno(disk.root().map(|_| ()), libc::EIO);
+        disk.restart();
+        assert_errno(root.metadata(b"a"), libc::EIO); // dead for good
+        let root = disk.root().unwrap();
+        let mut buf = [0; 1024];
+        let file = root.open(b"a", OpenHow::READ).unwrap();
+        assert_eq!(file.read_at(&mut buf, 0).unwrap(), 1024);
+        assert!(buf[..512].iter().all(|&b| b == buf[0]), "sectors are whole");
+        seen.insert((buf[0], buf[512], root.metadata(b"b").is_ok()));
+    }
+    assert_eq!(
+        seen.len(),
+        8,
+        "every outcome a disk may have comes up: {seen:?}"
+    );
+}
+
+#[test]
+fn a_failed_sync_forgets() {
+    let disk = SimFs::new(3);
+    let root = disk.root().unwrap();
+    let file = create(&root, b"a", b"data");
+    disk.fail_at(disk.operations(), libc::EIO);
+    assert_errno(file.sync(), libc::EIO);
+    file.sync().unwrap(); // says nothing about what was lost
+    disk.fail_at(disk.operations(), libc::EIO);
+    assert_errno(root.sync(), libc::EIO);
+    root.sync().unwrap();
+    assert!(root.metadata(b"a").is_ok());
+    disk.power_cut();
+    disk.restart();
+    assert_eq!(names(&disk.root().unwrap()), [b""; 0]);
+}
+
+#[test]
+fn faults_hit_the_operation_they_name() {
+    let disk = SimFs::new(3);
+    let root = disk.root().unwrap();
+    let file = create(&root, b"a", b"data"); // operations 0 and 1
+    assert_eq!(disk.operations(), 2);
+    disk.fail_at(3, libc::ENOSPC);
+    file.write_at(b"x", 0).unwrap();
+    assert_errno(file.write_at(b"y", 0), libc::ENOSPC);
+    assert_eq!(file.write_at(b"z", 0).unwrap(), 1);
+    disk.disk_full_after(Some(2));
+    assert_eq!(
+        file.write_at(b"0123456789", 0).unwrap(),
+        6,
+        "four bytes were there already"
+    );
+    assert_errno(file.write_at(b"more", 6), libc::ENOSPC);
+    disk.power_cut_at(disk.operations(), Cut::After);
+    assert_errno(file.sync(), libc::EIO);
+    assert!(disk.is_off());
+}
