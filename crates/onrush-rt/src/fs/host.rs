@@ -213,7 +213,14 @@ impl File {
         now: bool,
     ) -> io::Result<usize> {
         if now {
-            return resident::read_cached(self.fd.as_fd(), buf, len, offset);
+            let no_such_read = match resident::read_cached(self.as_fd(), buf, len, offset) {
+                Err(error) => error.raw_os_error() == Some(libc::EOPNOTSUPP),
+                read => return read,
+            };
+            let len = len.min(buf.capacity() - buf.len());
+            if !no_such_read || !resident::surely_cached(self, offset, len) {
+                return Err(Errno::AGAIN.into());
+            }
         }
         if len >= buf.capacity() - buf.len() {
             return Ok(retry_on_intr(|| {
@@ -230,9 +237,12 @@ impl File {
     }
 
     pub(super) fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut slices = [IoSliceMut::new(buf)];
+        let mut slices = [IoSliceMut::new(&mut *buf)];
         match rustix::io::preadv2(&self.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
             Ok(read) => Ok(read),
+            Err(Errno::OPNOTSUPP) if resident::surely_cached(self, offset, buf.len()) => {
+                self.read_at(buf, offset)
+            }
             // The file system cannot tell, or a signal came: let the pool read it.
             Err(Errno::OPNOTSUPP | Errno::INTR | Errno::NOSYS) => Err(Errno::AGAIN.into()),
             Err(error) => Err(error.into()),

@@ -70,6 +70,22 @@ pub(super) fn by_probes(file: &File, offset: u64, last: u64, page_bytes: u64) ->
     }
 }
 
+/// For file systems without `RWF_NOWAIT`, above all tmpfs: whether all that a read of `len` bytes
+/// could find is cached, so that a plain read does not wait.
+pub(super) fn surely_cached(file: &File, offset: u64, len: usize) -> bool {
+    if NO_CACHESTAT.load(Ordering::Relaxed) {
+        return false; // the probes need RWF_NOWAIT
+    }
+    let Ok(found) = file.metadata() else {
+        return false;
+    };
+    is_resident(
+        file,
+        offset,
+        (len as u64).min(found.size.saturating_sub(offset)),
+    )
+}
+
 fn pages_cached(fd: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<u64> {
     let range = Range { off, len };
     let mut found = CacheStat::default();
@@ -92,7 +108,8 @@ fn pages_cached(fd: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<u64> {
     }
 }
 
-/// Appends to `buf` at most `len` cached bytes, never growing it.
+/// Appends to `buf` at most `len` cached bytes, never growing it. `EOPNOTSUPP` where the file
+/// system has no such read.
 pub(super) fn read_cached(
     fd: BorrowedFd<'_>,
     buf: &mut Vec<u8>,
@@ -116,14 +133,7 @@ pub(super) fn read_cached(
             libc::RWF_NOWAIT,
         )
     };
-    let Ok(read) = usize::try_from(read) else {
-        let error = io::Error::last_os_error();
-        return Err(match error.raw_os_error() {
-            // The file system cannot tell, or a signal came: let the pool read it.
-            Some(libc::EOPNOTSUPP | libc::EINTR | libc::ENOSYS) => io::ErrorKind::WouldBlock.into(),
-            _ => error,
-        });
-    };
+    let read = usize::try_from(read).map_err(|_| io::Error::last_os_error())?;
     grow(buf, read);
     Ok(read)
 }

@@ -10,10 +10,14 @@ struct Temp(PathBuf);
 
 impl Temp {
     fn new() -> Temp {
+        Temp::new_in(std::env::temp_dir())
+    }
+
+    fn new_in(parent: PathBuf) -> Temp {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("onrush-fs-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let path = parent.join(name);
         std::fs::create_dir(&path).unwrap();
         Temp(path)
     }
@@ -29,6 +33,11 @@ fn on_all(test: impl Fn(&Dir)) {
     for beneath in [Beneath::Auto, Beneath::Walk] {
         let temp = Temp::new();
         test(&Dir::open_root_with(&temp.0, beneath).unwrap());
+    }
+    let tmpfs = PathBuf::from("/dev/shm"); // has no RWF_NOWAIT
+    if tmpfs.is_dir() {
+        let temp = Temp::new_in(tmpfs);
+        test(&Dir::open_root(&temp.0).unwrap());
     }
     test(&SimFs::new(1).root().unwrap());
 }

@@ -1,4 +1,5 @@
-//! The two changes, each straight down under the lock of its key, on a thread of the pool.
+//! The two changes, each straight down on a thread of the pool. Whoever calls holds the lock of
+//! the key.
 //!
 //! What holds after a failure: up to the rename nothing has changed for readers, and the staged
 //! file is gone when the error is told. If only the sync of the directory *after* the rename
@@ -38,7 +39,6 @@ pub(super) fn commit(
 }
 
 fn publish(inner: &Inner, key: &Key, temp: &mut Temp, condition: Condition) -> Result<Committed> {
-    let _lock = inner.stripes.lock(key);
     let sync_failures = inner.parents.sync_failures();
 
     let current = inner.current(key)?;
@@ -102,7 +102,6 @@ fn ensure_parent<'a>(inner: &'a Inner, key: &Key) -> Result<Parent<'a>> {
 /// Deletes an object or an empty folder, and gives what it was. After a failure of the last sync
 /// it is gone for readers, but a power cut may bring it back.
 pub(super) fn delete(inner: &Inner, key: &Key, condition: Condition) -> Result<Meta> {
-    let _lock = inner.stripes.lock(key);
     let meta = match inner.meta(key) {
         Err(StoreError::NotFound) => {
             condition.check(None)?;

@@ -266,9 +266,13 @@ impl Store for Folder {
             if key.reserved() || !self.writable() {
                 return Err(StoreError::Forbidden);
             }
+            let lock = stripes::acquire(&self.inner, key).await;
             let key = key.clone();
-            self.run(move |inner| commit::delete(inner, &key, condition))
-                .await
+            self.run(move |inner| {
+                let _lock = lock;
+                commit::delete(inner, &key, condition)
+            })
+            .await
         })
     }
 

@@ -4,7 +4,7 @@
 //! This module must not know how a commit is made.
 
 use super::staging::Temp;
-use super::{Inner, commit};
+use super::{Inner, commit, stripes};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::store::{Committed, Condition, LocalFuture, Upload};
@@ -109,16 +109,20 @@ impl Upload for Staged {
         let Staged {
             inner, key, body, ..
         } = *self;
-        let pool = inner.pool.clone();
-        let job = pool.run(move || {
-            let temp = match body {
-                Body::File(temp) => temp,
-                Body::Memory(held) => write(Temp::create(&inner), &[&held], 0)?,
-                Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
+        Box::pin(async move {
+            let lock = stripes::acquire(&inner, &key).await;
+            let pool = inner.pool.clone();
+            let job = move || {
+                let _lock = lock;
+                let temp = match body {
+                    Body::File(temp) => temp,
+                    Body::Memory(held) => write(Temp::create(&inner), &[&held], 0)?,
+                    Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
+                };
+                commit::commit(&inner, &key, temp, condition)
             };
-            commit::commit(&inner, &key, temp, condition)
-        });
-        Box::pin(async move { job.await? })
+            pool.run(job).await?
+        })
     }
 }
 
