@@ -39,6 +39,7 @@ fn body(len: usize) -> Vec<u8> {
 
 fn what_was_put_is_there(ground: &Ground) {
     let folder = ground.folder();
+    let _as_any_store: &dyn Store = &folder;
     assert_eq!(get(&folder, "a"), Err(StoreError::NotFound));
     let first = put(&folder, "a", b"one").unwrap();
     assert!(first.created && first.meta.size == 3 && first.meta.kind == Kind::File);
