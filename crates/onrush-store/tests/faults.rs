@@ -267,6 +267,26 @@ fn a_delete_that_was_answered_stays() {
     }
 }
 
+/// Folders come and go, and may get the inode of one that is remembered as durable.
+#[test]
+fn a_folder_made_again_is_made_durable_again() {
+    for seed in 0..50 {
+        let disk = SimFs::new(seed);
+        let folder = open(&disk);
+        for _ in 0..3 {
+            put(&folder, "d/e/a", b"kept").unwrap();
+            delete(&folder, "d/e/a").unwrap();
+            delete(&folder, "d/e").unwrap();
+            delete(&folder, "d").unwrap();
+            disk.sync_all();
+        }
+        put(&folder, "d/e/a", b"kept").unwrap();
+        disk.power_cut();
+        disk.restart();
+        assert_eq!(get(&open(&disk), "d/e/a").unwrap(), b"kept");
+    }
+}
+
 /// A folder made by someone who never syncs is synced by the first put into it.
 #[test]
 fn a_folder_made_by_others_is_made_durable() {
@@ -325,9 +345,16 @@ fn long_histories_cut_anywhere() {
                 disk.fail_at(begin + random.below(300), EIO);
             }
             while !disk.is_off() {
+                if random.below(4) == 0 {
+                    disk.sync_all();
+                }
                 let key = KEYS[random.below(5) as usize];
                 let (wanted, answer) = if random.below(4) == 0 {
-                    (None, delete(&folder, key).map(|_| ()))
+                    let answer = delete(&folder, key).map(|_| ());
+                    for parent in ["d/e", "d", "f"] {
+                        let _ = delete(&folder, parent); // only when empty
+                    }
+                    (None, answer)
                 } else {
                     let len = random.below(25_000) as usize;
                     let body = vec![random.below(256) as u8; len];
