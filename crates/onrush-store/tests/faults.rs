@@ -231,6 +231,27 @@ fn a_failed_put_and_then_a_power_cut() {
     }
 }
 
+/// The kernel tells a failed sync once, perhaps to another request than the one it harmed: whoever
+/// was under way meanwhile must not claim to be durable.
+#[test]
+fn a_sync_that_failed_for_another_request_is_told_too() {
+    let count = operations(SCENES[0], 0);
+    let disk = SimFs::new(0);
+    let folder = open(&disk);
+    let (other, at) = (folder.clone(), disk.clone());
+    let meanwhile = Condition::Check(Box::new(move |_| {
+        at.fail_at(at.operations() + count - 1, EIO);
+        assert!(matches!(
+            put(&other, "a", &[b'n'; 3000]),
+            Err(StoreError::Io(_))
+        ));
+        Ok(())
+    }));
+    let answer = put_if(&folder, "b", b"x", meanwhile);
+    assert!(matches!(answer, Err(StoreError::Io(_))), "{answer:?}");
+    put(&folder, "b", b"x").unwrap();
+}
+
 #[test]
 fn a_killed_process_leaves_nothing_after_the_next_start() {
     for seed in 0..8 {
