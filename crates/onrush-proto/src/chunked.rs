@@ -1,5 +1,12 @@
 //! Chunked transfer coding (RFC 9112 §7.1): a decoder over borrowed pieces, and an encoder.
-use crate::{limits::Limits, reject::Reject};
+//!
+//! Must not know how large a body may be; it bounds only its own framing.
+//!
+//! Framing is read one byte at a time by a small machine, data is never looked at. Stricter than
+//! the RFC asks in one place: white space between a chunk size and its extensions is refused, for
+//! readers disagree about it.
+
+use crate::{limits::Limits, reject::Reject, token};
 use std::ops::Range;
 
 /// One step of decoding.
@@ -13,20 +20,354 @@ pub struct Piece {
     pub end: bool,
 }
 
-/// Small (≤ 32 bytes), allocation-free until trailers occur.
-#[derive(Clone, Debug)]
-pub struct Decoder {/* … */}
-impl Decoder {
-    pub fn new() -> Self { todo!() }
-    /// Uses up a prefix of `input`. `consumed == 0 && !end` only when `input` is empty. One call returns at most one data range.
-    pub fn decode(&mut self, input: &[u8], limits: &Limits) -> Result<Piece, Reject> { todo!() }
-    /// Bytes of the present chunk that are still to come: they may be read past this decoder and told with `skip`.
-    pub fn chunk_remaining(&self) -> u64 { todo!() }
-    pub fn skip(&mut self, bytes: u64) { todo!() }
-    /// Raw trailer field lines, validated ("name: value\r\n" each), after the end.
-    pub fn take_trailers(&mut self) -> Option<Box<[u8]>> { todo!() }
+impl Piece {
+    /// A step that used up `bytes` of framing and gave no data.
+    pub(crate) fn framing(bytes: usize, end: bool) -> Piece {
+        Piece {
+            consumed: bytes,
+            data: bytes..bytes,
+            end,
+        }
+    }
 }
-/// Appends the chunk header for `len > 0` bytes: hex, CRLF. After the data the caller appends CRLF.
-pub fn encode_chunk_header(len: usize, out: &mut Vec<u8>) { todo!() }
+
+/// What the next byte belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// First digit of a chunk size.
+    SizeStart,
+    /// Further digits.
+    Size,
+    /// After `;`: white space or the name of an extension.
+    ExtensionStart,
+    ExtensionName,
+    /// White space after a name: `=` or `;` must follow.
+    ExtensionNameEnd,
+    /// After `=`.
+    ExtensionValueStart,
+    ExtensionToken,
+    ExtensionQuoted,
+    /// After a backslash in a quoted string.
+    ExtensionEscape,
+    /// After the closing quote.
+    ExtensionQuotedEnd,
+    /// White space after a value: `;` must follow.
+    ExtensionEnd,
+    /// The LF that ends a chunk size line.
+    SizeLf,
+    Data,
+    /// The CR and LF after a chunk's data.
+    DataCr,
+    DataLf,
+    /// First byte of a trailer line, or the CR of the empty line.
+    TrailerStart,
+    TrailerName,
+    TrailerValue,
+    TrailerLf,
+    /// The LF of the empty line.
+    EndLf,
+    End,
+    /// A violation was found; nothing further is read.
+    Broken,
+}
+
+/// Incremental decoder; 32 bytes, allocation-free until trailers occur.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    /// In `Size`: the digits so far. In `Data`: bytes of the chunk still to come.
+    remaining: u64,
+    /// Trailer lines as they came, the empty line not included.
+    trailers: Option<Box<Trailers>>,
+    /// Extension bytes of all chunks so far.
+    extension_bytes: u32,
+    state: State,
+    /// Digits of the present chunk size.
+    digits: u8,
+}
+
+/// Boxed, for hardly any body has trailers.
+#[derive(Clone, Debug, Default)]
+struct Trailers {
+    bytes: Vec<u8>,
+    /// Where the present line begins.
+    line: usize,
+    count: usize,
+}
+
+/// Most digits of a chunk size. 64 bits need 16; more could only be zeros in front.
+const DIGITS_MAX: u8 = 16;
+
+/// Fields that must not come after the body, for they say how to read or route it (RFC 9110
+/// §6.5.1). A sender has no use for them there; an attacker has.
+const TRAILERS_FORBIDDEN: [&str; 11] = [
+    "content-length",
+    "transfer-encoding",
+    "host",
+    "connection",
+    "keep-alive",
+    "te",
+    "trailer",
+    "upgrade",
+    "expect",
+    "content-encoding",
+    "content-range",
+];
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Decoder::new()
+    }
+}
+
+impl Decoder {
+    /// A decoder before the first chunk.
+    pub const fn new() -> Self {
+        Decoder {
+            remaining: 0,
+            trailers: None,
+            extension_bytes: 0,
+            state: State::SizeStart,
+            digits: 0,
+        }
+    }
+
+    /// Uses up a prefix of `input`: framing up to the next data, and that data as far as it is
+    /// there. `consumed == 0` without `end` only when `input` is empty; at most one data range a
+    /// call. After the end nothing is consumed and `end` stays.
+    ///
+    /// Fails with 400 for malformed framing, 431 for a trailer section that is too large; the
+    /// connection cannot be used after that, and every later call fails too.
+    pub fn decode(&mut self, input: &[u8], limits: &Limits) -> Result<Piece, Reject> {
+        let mut at = 0;
+        loop {
+            match self.state {
+                State::Data => return Ok(self.data(at, input.len())),
+                State::End => return Ok(Piece::framing(at, true)),
+                _ => {}
+            }
+            let Some(&byte) = input.get(at) else {
+                return Ok(Piece::framing(at, false));
+            };
+            at += 1;
+            match self.step(byte, limits) {
+                Ok(state) => self.state = state,
+                Err(reject) => {
+                    self.state = State::Broken;
+                    return Err(reject);
+                }
+            }
+        }
+    }
+
+    /// The data at `start..` of an input with `len` bytes.
+    fn data(&mut self, start: usize, len: usize) -> Piece {
+        let there = (len - start) as u64;
+        let count = self.remaining.min(there);
+        self.skip(count);
+        let end = start + count as usize;
+        Piece {
+            consumed: end,
+            data: start..end,
+            end: false,
+        }
+    }
+
+    /// Every transition but those of data.
+    fn step(&mut self, byte: u8, limits: &Limits) -> Result<State, Reject> {
+        match self.state {
+            State::SizeStart | State::Size => self.size(byte, limits),
+            State::ExtensionStart
+            | State::ExtensionName
+            | State::ExtensionNameEnd
+            | State::ExtensionValueStart
+            | State::ExtensionToken
+            | State::ExtensionQuoted
+            | State::ExtensionEscape
+            | State::ExtensionQuotedEnd
+            | State::ExtensionEnd => self.extension(byte, limits),
+            State::SizeLf => match (byte, self.remaining) {
+                (b'\n', 0) => Ok(State::TrailerStart),
+                (b'\n', _) => Ok(State::Data),
+                _ => malformed("bare CR in a chunk size line"),
+            },
+            State::DataCr if byte == b'\r' => Ok(State::DataLf),
+            State::DataLf if byte == b'\n' => {
+                (self.remaining, self.digits) = (0, 0);
+                Ok(State::SizeStart)
+            }
+            State::DataCr | State::DataLf => malformed("chunk data without its CRLF"),
+            State::TrailerStart
+            | State::TrailerName
+            | State::TrailerValue
+            | State::TrailerLf
+            | State::EndLf => self.trailer(byte, limits),
+            State::Data | State::End => Ok(self.state),
+            State::Broken => malformed("malformed chunked body"),
+        }
+    }
+
+    fn size(&mut self, byte: u8, limits: &Limits) -> Result<State, Reject> {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            b'\r' if self.state == State::Size => return Ok(State::SizeLf),
+            b';' if self.state == State::Size => return self.extension(byte, limits),
+            _ => return malformed("malformed chunk size"),
+        };
+        self.digits += 1;
+        if self.digits > DIGITS_MAX {
+            return malformed("chunk size too long");
+        }
+        // Sixteen digits fit exactly: nothing is shifted out.
+        self.remaining = self.remaining << 4 | u64::from(digit);
+        Ok(State::Size)
+    }
+
+    /// `*( ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`; what they say is ignored.
+    fn extension(&mut self, byte: u8, limits: &Limits) -> Result<State, Reject> {
+        use State::*;
+        let next = match (self.state, byte) {
+            (ExtensionQuoted, b'"') => ExtensionQuotedEnd,
+            (ExtensionQuoted, b'\\') => ExtensionEscape,
+            (ExtensionQuoted | ExtensionEscape, _) if token::is_value_byte(byte) => ExtensionQuoted,
+            (ExtensionName | ExtensionToken | ExtensionQuotedEnd, b'\r') => return Ok(SizeLf),
+            (Size | ExtensionName | ExtensionNameEnd, b';') => ExtensionStart,
+            (ExtensionToken | ExtensionQuotedEnd | ExtensionEnd, b';') => ExtensionStart,
+            (ExtensionName | ExtensionNameEnd, b'=') => ExtensionValueStart,
+            (ExtensionStart | ExtensionNameEnd | ExtensionValueStart, b' ' | b'\t') => self.state,
+            (ExtensionName, b' ' | b'\t') => ExtensionNameEnd,
+            (ExtensionToken | ExtensionQuotedEnd | ExtensionEnd, b' ' | b'\t') => ExtensionEnd,
+            (ExtensionValueStart, b'"') => ExtensionQuoted,
+            (ExtensionStart | ExtensionName, _) if token::is_tchar(byte) => ExtensionName,
+            (ExtensionValueStart | ExtensionToken, _) if token::is_tchar(byte) => ExtensionToken,
+            _ => return malformed("malformed chunk extension"),
+        };
+        self.extension_bytes = self.extension_bytes.saturating_add(1);
+        if self.extension_bytes as usize > limits.chunk_extension_bytes_max {
+            return malformed("chunk extensions too long");
+        }
+        Ok(next)
+    }
+
+    fn trailer(&mut self, byte: u8, limits: &Limits) -> Result<State, Reject> {
+        if self.state == State::EndLf {
+            return if byte == b'\n' {
+                Ok(State::End)
+            } else {
+                malformed("malformed trailer")
+            };
+        }
+        if self.state == State::TrailerStart && byte == b'\r' {
+            return Ok(State::EndLf);
+        }
+        let trailers = self.trailers.get_or_insert_default();
+        if trailers.bytes.len() >= limits.trailer_bytes_max {
+            return Err(Reject::new(431, "trailer section too large"));
+        }
+        trailers.bytes.push(byte);
+        match self.state {
+            State::TrailerStart if token::is_tchar(byte) => {
+                trailers.line = trailers.bytes.len() - 1;
+                trailers.count += 1;
+                if trailers.count > limits.field_count_max {
+                    return Err(Reject::new(431, "too many trailer fields"));
+                }
+                Ok(State::TrailerName)
+            }
+            State::TrailerName if token::is_tchar(byte) => Ok(State::TrailerName),
+            State::TrailerName if byte == b':' => {
+                let name = &trailers.bytes[trailers.line..trailers.bytes.len() - 1];
+                if TRAILERS_FORBIDDEN
+                    .iter()
+                    .any(|no| name.eq_ignore_ascii_case(no.as_bytes()))
+                {
+                    return malformed("a field that must not be a trailer");
+                }
+                Ok(State::TrailerValue)
+            }
+            State::TrailerValue if byte == b'\r' => Ok(State::TrailerLf),
+            State::TrailerValue if token::is_value_byte(byte) => Ok(State::TrailerValue),
+            State::TrailerLf if byte == b'\n' => Ok(State::TrailerStart),
+            _ => malformed("malformed trailer"),
+        }
+    }
+
+    /// Bytes of the present chunk that are still to come: they may be read past this decoder and
+    /// told with [`skip`](Decoder::skip). 0 while the size of the next chunk is not known.
+    #[inline]
+    pub fn chunk_remaining(&self) -> u64 {
+        if self.state == State::Data {
+            self.remaining
+        } else {
+            0
+        }
+    }
+
+    /// Tells of `bytes` data bytes that went past this decoder.
+    ///
+    /// # Panics
+    /// When `bytes` are more than [`chunk_remaining`](Decoder::chunk_remaining).
+    #[inline]
+    pub fn skip(&mut self, bytes: u64) {
+        assert!(bytes <= self.chunk_remaining(), "skipped past the chunk");
+        self.remaining -= bytes;
+        if self.state == State::Data && self.remaining == 0 {
+            self.state = State::DataCr;
+        }
+    }
+
+    /// Refuses to read on: every later call fails with 400.
+    pub(crate) fn break_off(&mut self) {
+        self.state = State::Broken;
+    }
+
+    /// Whether the body ended, trailers included.
+    #[inline]
+    pub fn ended(&self) -> bool {
+        self.state == State::End
+    }
+
+    /// Raw trailer field lines, validated (`name:value CRLF` each, as they came), after the end.
+    /// `None` before it, when there were none, and the second time.
+    pub fn take_trailers(&mut self) -> Option<Box<[u8]>> {
+        if self.state != State::End {
+            return None;
+        }
+        self.trailers
+            .take()
+            .map(|trailers| trailers.bytes.into_boxed_slice())
+    }
+}
+
+fn malformed<T>(reason: &'static str) -> Result<T, Reject> {
+    Err(Reject {
+        status: 400,
+        reason,
+    })
+}
+
+/// Appends the chunk header for `len > 0` bytes: hex, CRLF. After the data the caller appends
+/// CRLF. A length of 0 appends nothing, for it would end the body.
+#[inline]
+pub fn encode_chunk_header(len: usize, out: &mut Vec<u8>) {
+    if len == 0 {
+        return;
+    }
+    let digits = (usize::BITS - len.leading_zeros()).div_ceil(4);
+    let mut header = [0; 18];
+    for (place, byte) in header[..digits as usize].iter_mut().rev().enumerate() {
+        *byte = b"0123456789abcdef"[len >> (4 * place) & 15];
+    }
+    header[digits as usize] = b'\r';
+    header[digits as usize + 1] = b'\n';
+    out.extend_from_slice(&header[..digits as usize + 2]);
+}
+
 /// Appends `0 CRLF trailers CRLF`; trailers are already rendered field lines.
-pub fn encode_end(trailers: &[u8], out: &mut Vec<u8>) { todo!() }
+#[inline]
+pub fn encode_end(trailers: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"0\r\n");
+    out.extend_from_slice(trailers);
+    out.extend_from_slice(b"\r\n");
+}

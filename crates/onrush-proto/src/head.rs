@@ -1,54 +1,431 @@
 //! The request head (RFC 9112 §2, §3, §5) as offsets into the bytes it was parsed from.
 //!
-//! Parsing is httparse's; this module adds what a server must be strict about and keeps the table
-//! of offsets. Must not know about connections or bodies beyond their framing.
+//! Splitting into lines and fields is httparse's; this module adds what a server must be strict
+//! about and keeps the table of offsets. Must not know about connections or bodies beyond their
+//! framing.
+//!
+//! httparse lets a bare LF end a line. That is not looked for with a second pass over the bytes:
+//! a line ending always lies right before the next field name, so the byte there is enough.
+//! Whatever looks wrong or unfinished goes to `scan`, which names the first violation.
 
-use crate::{limits::Limits, reject::Reject};
+use crate::{
+    limits::Limits,
+    notes::Notes,
+    reject::Reject,
+    scan,
+    span::Span,
+    target::{self, Form},
+    token,
+};
+use std::mem::MaybeUninit;
 
 /// HTTP/1.0 or HTTP/1.1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Version { /// HTTP/1.0
-    Http10, /// HTTP/1.1
-    Http11 }
+///
+/// Any other version, minor ones included, is refused with 505: nothing above 1.1 was ever
+/// published with major version 1, so such a request comes from a probe and not from a client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// HTTP/1.0
+    Http10,
+    /// HTTP/1.1
+    #[default]
+    Http11,
+}
 
 /// How the body that follows a head is delimited (RFC 9112 §6.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing { /// No body, or `Content-Length: 0`... (`Length(0)` never occurs)
-    None, /// `Content-Length`, > 0
-    Length(u64), /// `Transfer-Encoding: chunked`
-    Chunked }
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Framing {
+    /// No body: neither field was sent, or `Content-Length: 0`. (`Length(0)` never occurs.)
+    #[default]
+    None,
+    /// `Content-Length`, in bytes, more than 0.
+    Length(u64),
+    /// `Transfer-Encoding: chunked`
+    Chunked,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Field {
+    name: Span,
+    value: Span,
+}
 
 /// One parsed head. Reusable: `parse` overwrites it, its table keeps its capacity.
-/// Holds offsets only; every accessor takes the bytes it was parsed from (`bytes[0]` = first byte given to `parse`).
+///
+/// Holds offsets only; every accessor takes the bytes it was parsed from (`bytes[0]` = first byte
+/// given to `parse`) and panics, or gives nonsense, when given others.
 #[derive(Clone, Debug, Default)]
-pub struct Head { /* private: offsets u32, Vec<Field{name_start:u32,name_len:u16,value_start:u32,value_len:u32}>, flags */ }
+pub struct Head {
+    fields: Vec<Field>,
+    method: Span,
+    target: Span,
+    /// Empty for the empty path of absolute-form.
+    path: Span,
+    query: Option<Span>,
+    host: Option<Span>,
+    content_length: Option<u64>,
+    framing: Framing,
+    version: Version,
+    keep_alive: bool,
+    expects_continue: bool,
+}
 
 /// What `parse` found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parsed { /// More bytes are needed.
-    Partial, /// The head ends after this many bytes.
-    Complete(usize) }
+pub enum Parsed {
+    /// More bytes are needed.
+    Partial,
+    /// The head ends after this many bytes.
+    Complete(usize),
+}
+
+/// Fields that fit the small table; more are rare and pay for a second parse.
+const FIELDS_USUAL: usize = 32;
+
+/// Offsets are 32 bits; no bound on heads is taken to be larger than this.
+const HEAD_CEILING: usize = 1 << 30;
 
 impl Head {
-    /// Parses a head at the start of `bytes`...
-    pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Result<Parsed, Reject> { todo!() }
-    pub fn version(&self) -> Version { todo!() }
-    pub fn framing(&self) -> Framing { todo!() }
-    /// `Content-Length` as sent (also 0), None when absent.
-    pub fn content_length(&self) -> Option<u64> { todo!() }
-    pub fn keep_alive(&self) -> bool { todo!() }
-    pub fn expects_continue(&self) -> bool { todo!() }
-    pub fn method<'b>(&self, bytes: &'b [u8]) -> &'b str { todo!() }
-    /// Raw request target as sent.
-    pub fn target<'b>(&self, bytes: &'b [u8]) -> &'b [u8] { todo!() }
-    /// Path of the target, undecoded, without query; `*` for asterisk-form; "/" for empty path of absolute form.
-    pub fn path<'b>(&self, bytes: &'b [u8]) -> &'b [u8] { todo!() }
-    pub fn query<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> { todo!() }
-    /// Host (absolute-form authority wins over the Host field).
-    pub fn host<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> { todo!() }
-    /// First value of a field, name compared without case.
-    pub fn field<'b>(&self, bytes: &'b [u8], name: &str) -> Option<&'b [u8]> { todo!() }
-    /// All field lines in order: (name, value).
-    pub fn fields<'b>(&self, bytes: &'b [u8]) -> impl Iterator<Item = (&'b str, &'b [u8])> + use<'b, '_> { std::iter::empty() }
-    pub fn field_count(&self) -> usize { todo!() }
+    /// Parses one head at the start of `bytes`, up to two empty lines before it included.
+    ///
+    /// More than one head may lie in `bytes`; only the first is read. After anything but
+    /// `Complete` the accessors have nothing sensible to say.
+    ///
+    /// Fails with the refusal to answer: 400 for broken syntax and framing, 414, 417, 431, 501,
+    /// 505 (the crate's documentation has the list). The same bytes are refused for the same
+    /// reason however many of them had come at the time of an earlier, `Partial` call.
+    #[inline]
+    pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Result<Parsed, Reject> {
+        match self.read::<FIELDS_USUAL>(bytes, limits) {
+            Ok(parsed) => Ok(parsed),
+            Err(None) => self.parse_crowded(bytes, limits),
+            Err(Some(reject)) => Err(reject),
+        }
+    }
+
+    #[cold]
+    fn parse_crowded(&mut self, bytes: &[u8], limits: &Limits) -> Result<Parsed, Reject> {
+        self.read::<{ Limits::FIELDS_CEILING }>(bytes, limits)
+            .map_err(|reject| {
+                let scanned = || scan::scan(bytes, limits).err();
+                reject
+                    .or_else(scanned)
+                    .unwrap_or(Reject::new(431, "too many fields"))
+            })
+    }
+
+    /// Parses with room for `N` fields. Fails with `None` when that is too little.
+    #[inline]
+    fn read<const N: usize>(
+        &mut self,
+        bytes: &[u8],
+        limits: &Limits,
+    ) -> Result<Parsed, Option<Reject>> {
+        let mut table = [const { MaybeUninit::uninit() }; N];
+        let mut request = httparse::Request::new(&mut []);
+        let head_bytes = match request.parse_with_uninit_headers(bytes, &mut table) {
+            Ok(httparse::Status::Complete(n)) => n,
+            Ok(httparse::Status::Partial) => return Ok(partial(bytes, limits)?),
+            Err(httparse::Error::TooManyHeaders) => return Err(None),
+            Err(_) => return Err(Some(explain(bytes, limits))),
+        };
+        let (Some(method), Some(target)) = (request.method, request.path) else {
+            return Err(Some(explain(bytes, limits)));
+        };
+        let base = bytes.as_ptr() as usize;
+        self.method = Span::locate(method.as_bytes(), base);
+        self.target = Span::locate(target.as_bytes(), base);
+        self.version = match request.version {
+            Some(0) => Version::Http10,
+            _ => Version::Http11,
+        };
+        let bytes = &bytes[..head_bytes];
+        let (notes, lines_end_well) = self.keep_fields(bytes, request.headers);
+        if !(lines_end_well && self.sizes_fit(bytes, limits) && bytes.ends_with(b"\r\n\r\n")) {
+            return Err(Some(explain(bytes, limits)));
+        }
+        let Some(query_mark) = target::check_bytes(target.as_bytes()) else {
+            return Err(Some(explain(bytes, limits)));
+        };
+        self.settle_target(bytes, query_mark, &notes)?;
+        self.settle_framing(&notes)?;
+        self.settle_connection(&notes)?;
+        Ok(Parsed::Complete(head_bytes))
+    }
+
+    /// Fills the table of offsets and notes the fields the machine itself obeys. Gives also
+    /// whether every line before a field ended with CR LF.
+    #[inline]
+    fn keep_fields<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        headers: &[httparse::Header<'b>],
+    ) -> (Notes<'b>, bool) {
+        let base = bytes.as_ptr() as usize;
+        let mut notes = Notes::default();
+        let mut lines_end_well = true;
+        self.fields.clear();
+        self.fields.extend(headers.iter().map(|header| {
+            let name = Span::locate(header.name.as_bytes(), base);
+            let value = Span::locate(header.value, base);
+            // The LF is certain: a name starts where httparse saw a line end.
+            let line_end = bytes.get((name.start as usize).wrapping_sub(2));
+            lines_end_well &= line_end == Some(&b'\r');
+            notes.see(header.name.as_bytes(), header.value, value);
+            Field { name, value }
+        }));
+        (notes, lines_end_well)
+    }
+
+    /// The bounds, and whether what httparse skipped before the method needs a closer look.
+    #[inline]
+    fn sizes_fit(&self, bytes: &[u8], limits: &Limits) -> bool {
+        bytes.len() <= limits.head_bytes_max.min(HEAD_CEILING)
+            && self.fields.len() <= limits.field_count_max
+            && self.target.len as usize <= limits.target_bytes_max
+            && self.method.len as usize <= scan::METHOD_BYTES_MAX
+            && (self.method.start == 0 || scan::scan(bytes, limits).is_ok())
+    }
+
+    /// Splits the target and decides the host (RFC 9112 §3.2, §3.3).
+    #[inline]
+    fn settle_target(
+        &mut self,
+        bytes: &[u8],
+        query_mark: Option<usize>,
+        notes: &Notes<'_>,
+    ) -> Result<(), Reject> {
+        let Span { start, len } = self.target;
+        self.host = notes.host;
+        match bytes[start as usize] {
+            // Of the methods only CONNECT changes the meaning of a target; see below.
+            b'/' => {
+                let path = query_mark.map_or(len, |mark| mark as u32);
+                self.path = Span { start, len: path };
+                self.query = query_mark.map(|_| Span {
+                    start: start + path + 1,
+                    len: len - path - 1,
+                });
+            }
+            _ => self.settle_odd_target(bytes, query_mark)?,
+        }
+        if self.method.len == 7 && self.method.of(bytes) == b"CONNECT" {
+            return Err(Reject::new(501, "CONNECT is not supported"));
+        }
+        match notes.host_count {
+            1 => {
+                let value = notes.host.map_or(&b""[..], |host| host.of(bytes));
+                if !value.is_empty() && !target::is_host(value) {
+                    return Err(Reject::new(400, "malformed Host"));
+                }
+            }
+            0 if self.version == Version::Http10 => {}
+            0 => return Err(Reject::new(400, "missing Host")),
+            _ => return Err(Reject::new(400, "more than one Host")),
+        }
+        Ok(())
+    }
+
+    /// The target forms other than origin-form.
+    #[cold]
+    fn settle_odd_target(&mut self, bytes: &[u8], query_mark: Option<usize>) -> Result<(), Reject> {
+        let connect = self.method.of(bytes) == b"CONNECT";
+        let options = self.method.of(bytes) == b"OPTIONS";
+        let start = self.target.start as usize;
+        self.query = None;
+        match target::form(self.target.of(bytes), query_mark) {
+            _ if connect => Err(Reject::new(501, "CONNECT is not supported")),
+            Some(Form::Asterisk) if options => {
+                self.path = self.target;
+                Ok(())
+            }
+            Some(Form::Absolute { host, path, query }) => {
+                self.host = Some(Span::new(start + host.start, host.len()));
+                self.path = Span::new(start + path.start, path.len());
+                self.query = query.map(|query| Span::new(start + query.start, query.len()));
+                Ok(())
+            }
+            _ => Err(Reject::new(400, "malformed request target")),
+        }
+    }
+
+    /// RFC 9112 §6.1 to §6.3, without any of the leniencies they allow.
+    #[inline]
+    fn settle_framing(&mut self, notes: &Notes<'_>) -> Result<(), Reject> {
+        self.framing = Framing::None;
+        self.content_length = None;
+        if notes.lengths == 0 && !notes.coding.seen {
+            return Ok(());
+        }
+        self.settle_body(notes)
+    }
+
+    fn settle_body(&mut self, notes: &Notes<'_>) -> Result<(), Reject> {
+        if notes.lengths > 0 && notes.coding.seen {
+            return Err(Reject::new(400, "Content-Length with Transfer-Encoding"));
+        }
+        if notes.lengths > 1 {
+            return Err(Reject::new(400, "more than one Content-Length"));
+        }
+        if notes.lengths == 1 {
+            let length =
+                token::decimal(notes.length).ok_or(Reject::new(400, "malformed Content-Length"))?;
+            self.content_length = Some(length);
+            if length > 0 {
+                self.framing = Framing::Length(length);
+            }
+            return Ok(());
+        }
+        if self.version == Version::Http10 {
+            return Err(Reject::new(400, "Transfer-Encoding in HTTP/1.0"));
+        }
+        if notes.coding.malformed {
+            return Err(Reject::new(400, "malformed Transfer-Encoding"));
+        }
+        if notes.coding.unknown {
+            return Err(Reject::new(501, "unknown transfer coding"));
+        }
+        self.framing = Framing::Chunked;
+        Ok(())
+    }
+
+    /// `Connection` and `Expect` (RFC 9112 §9.3, RFC 9110 §10.1.1).
+    #[inline]
+    fn settle_connection(&mut self, notes: &Notes<'_>) -> Result<(), Reject> {
+        let new = self.version == Version::Http11;
+        self.keep_alive = !notes.close && (new || notes.keep_alive);
+        self.expects_continue = false;
+        if notes.expect && new {
+            if notes.expect_other {
+                return Err(Reject::new(417, "unknown expectation"));
+            }
+            self.expects_continue = true;
+        }
+        Ok(())
+    }
+}
+
+/// What to say of bytes that are no whole head yet.
+#[cold]
+fn partial(bytes: &[u8], limits: &Limits) -> Result<Parsed, Reject> {
+    scan::scan(bytes, limits).map(|_| Parsed::Partial)
+}
+
+/// The first violation in bytes that the fast path did not like.
+#[cold]
+fn explain(bytes: &[u8], limits: &Limits) -> Reject {
+    let scanned = scan::scan(bytes, limits);
+    debug_assert!(
+        scanned.is_err(),
+        "the two readings of a head disagree: {bytes:?}"
+    );
+    // Should they ever disagree, the stricter one holds.
+    scanned
+        .err()
+        .unwrap_or(Reject::new(400, "malformed request head"))
+}
+
+/// Reading a parsed head. `bytes` are always those that were given to [`Head::parse`].
+impl Head {
+    /// The version of the request.
+    #[inline]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// How the body is delimited.
+    #[inline]
+    pub fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// `Content-Length` as sent, in bytes (also 0); `None` when absent.
+    #[inline]
+    pub fn content_length(&self) -> Option<u64> {
+        self.content_length
+    }
+
+    /// Whether the peer lets the connection be used again (RFC 9112 §9.3).
+    #[inline]
+    pub fn keep_alive(&self) -> bool {
+        self.keep_alive
+    }
+
+    /// Whether `Expect: 100-continue` was sent, in HTTP/1.1 (RFC 9110 §10.1.1).
+    #[inline]
+    pub fn expects_continue(&self) -> bool {
+        self.expects_continue
+    }
+
+    /// The method as sent; it is case-sensitive (RFC 9110 §9.1).
+    #[inline]
+    pub fn method<'b>(&self, bytes: &'b [u8]) -> &'b str {
+        match self.method.of(bytes) {
+            b"GET" => "GET",
+            b"HEAD" => "HEAD",
+            b"POST" => "POST",
+            b"PUT" => "PUT",
+            other => str::from_utf8(other).unwrap_or_default(),
+        }
+    }
+
+    /// Raw request target as sent: printable ASCII without `#`.
+    #[inline]
+    pub fn target<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        self.target.of(bytes)
+    }
+
+    /// Path of the target, undecoded, without query; `*` for asterisk-form; `/` for the empty path
+    /// of absolute-form. Otherwise it begins with `/`.
+    #[inline]
+    pub fn path<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        if self.path.len == 0 {
+            b"/"
+        } else {
+            self.path.of(bytes)
+        }
+    }
+
+    /// Query of the target, undecoded, without `?`; `None` when there is no `?`.
+    #[inline]
+    pub fn query<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
+        self.query.map(|query| query.of(bytes))
+    }
+
+    /// Host, with its port if one was sent. The authority of absolute-form wins over the Host
+    /// field (RFC 9112 §3.2.2). `None` only in HTTP/1.0; may be empty.
+    #[inline]
+    pub fn host<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
+        self.host.map(|host| host.of(bytes))
+    }
+
+    /// First value of a field, name compared without case; spaces around it are gone.
+    #[inline]
+    pub fn field<'b>(&self, bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
+        self.fields
+            .iter()
+            .find(|field| {
+                field.name.len as usize == name.len()
+                    && field.name.of(bytes).eq_ignore_ascii_case(name.as_bytes())
+            })
+            .map(|field| field.value.of(bytes))
+    }
+
+    /// All field lines in order: (name as sent, value).
+    #[inline]
+    pub fn fields<'b>(
+        &self,
+        bytes: &'b [u8],
+    ) -> impl Iterator<Item = (&'b str, &'b [u8])> + use<'b, '_> {
+        self.fields.iter().map(move |field| {
+            let name = str::from_utf8(field.name.of(bytes)).unwrap_or_default();
+            (name, field.value.of(bytes))
+        })
+    }
+
+    /// How many field lines there are.
+    #[inline]
+    pub fn field_count(&self) -> usize {
+        self.fields.len()
+    }
 }

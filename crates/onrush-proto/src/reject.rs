@@ -10,3 +10,18 @@ pub struct Reject {
     /// One short English phrase for the body and the log.
     pub reason: &'static str,
 }
+
+impl Reject {
+    /// A refusal with this status (400 to 599) and this phrase.
+    pub const fn new(status: u16, reason: &'static str) -> Reject {
+        Reject { status, reason }
+    }
+}
+
+impl std::fmt::Display for Reject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.status, self.reason)
+    }
+}
+
+impl std::error::Error for Reject {}

@@ -1,31 +1,297 @@
-//! Response heads (RFC 9112 §4, RFC 9110 §15): field lines that cannot split a response, and their rendering.
+//! Response heads (RFC 9112 §4, RFC 9110 §15): field lines that cannot split a response, and the
+//! pieces a head is rendered from. Must not know what a connection decides.
 
-/// Rendered field lines: `Name: value CRLF` each. Refuses names that are not tokens and values with
-/// CR, LF, NUL or other control characters (response splitting), and the fields that framing owns
-/// (Content-Length, Transfer-Encoding, Connection, Date, Keep-Alive, Trailer? …decide & document).
-#[derive(Clone, Debug, Default)]
-pub struct FieldLines { lines: Vec<u8> }
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldError { /// not a token
-    Name, /// control characters
-    Value, /// owned by the framing
-    Reserved }
-impl FieldLines {
-    pub const fn new() -> Self { FieldLines { lines: Vec::new() } }
-    pub fn append(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> { todo!() }
-    /// Removes all lines of that name, then appends.
-    pub fn set(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> { todo!() }
-    pub fn remove(&mut self, name: &str) { todo!() }
-    pub fn get(&self, name: &str) -> Option<&[u8]> { todo!() }
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> { std::iter::empty() }
-    pub fn as_bytes(&self) -> &[u8] { &self.lines }
-    pub fn is_empty(&self) -> bool { self.lines.is_empty() }
+use crate::{reject::Reject, token};
+
+/// Rendered field lines: `Name: value CRLF` each.
+///
+/// Refuses names that are not tokens and values with CR, LF, NUL or other control characters
+/// (response splitting), and the fields that are the connection's own to write: `Connection`,
+/// `Content-Length`, `Transfer-Encoding`, `Keep-Alive`, `Proxy-Connection`, `Date`, `Server`. To
+/// close a connection there is the `close` argument of
+/// [`send_head`](crate::connection::Connection::send_head); lengths have theirs too. `Upgrade` and
+/// `Trailer` are for the handler to send.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldLines {
+    lines: Vec<u8>,
 }
-/// The standard reason phrase, or "" for unknown codes.
-pub fn reason_phrase(status: u16) -> &'static str { todo!() }
+
+/// Why a field line was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldError {
+    /// The name is not a token (RFC 9110 §5.1).
+    Name,
+    /// The value has control characters, or spaces at an end (RFC 9110 §5.5).
+    Value,
+    /// The field is the connection's own to write.
+    Reserved,
+}
+
+impl std::fmt::Display for FieldError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            FieldError::Name => "the field name is not a token",
+            FieldError::Value => "the field value has bytes that no field value may have",
+            FieldError::Reserved => "the field is written by the server itself",
+        })
+    }
+}
+
+impl std::error::Error for FieldError {}
+
+const RESERVED: [&str; 7] = [
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "keep-alive",
+    "proxy-connection",
+    "date",
+    "server",
+];
+
+impl FieldLines {
+    /// No lines, nothing allocated.
+    pub const fn new() -> Self {
+        FieldLines { lines: Vec::new() }
+    }
+
+    /// Appends a line, also when there are lines of that name already. On failure nothing changes.
+    pub fn append(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
+        check(name, value)?;
+        self.lines.reserve(name.len() + value.len() + 4);
+        self.lines.extend_from_slice(name.as_bytes());
+        self.lines.extend_from_slice(b": ");
+        self.lines.extend_from_slice(value);
+        self.lines.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+
+    /// Removes all lines of that name, then appends. On failure nothing changes.
+    pub fn set(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
+        check(name, value)?;
+        self.remove(name);
+        self.append(name, value)
+    }
+
+    /// Removes all lines of that name, compared without case.
+    pub fn remove(&mut self, name: &str) {
+        let mut at = 0;
+        while let Some(line) = line_len(&self.lines[at..]) {
+            if split(&self.lines[at..at + line])
+                .0
+                .eq_ignore_ascii_case(name)
+            {
+                self.lines.drain(at..at + line);
+            } else {
+                at += line;
+            }
+        }
+    }
+
+    /// The first value of that name, compared without case.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.iter()
+            .find(|(have, _)| have.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// All lines in order: (name, value).
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let mut rest = &self.lines[..];
+        std::iter::from_fn(move || {
+            let (line, after) = rest.split_at(line_len(rest)?);
+            rest = after;
+            Some(split(line))
+        })
+    }
+
+    /// The lines as they go on the wire.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.lines
+    }
+
+    /// Whether there are no lines.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Removes all lines and keeps the memory.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.lines.clear();
+    }
+}
+
+fn check(name: &str, value: &[u8]) -> Result<(), FieldError> {
+    if !token::is_token(name.as_bytes()) {
+        return Err(FieldError::Name);
+    }
+    if RESERVED
+        .iter()
+        .any(|reserved| name.eq_ignore_ascii_case(reserved))
+    {
+        return Err(FieldError::Reserved);
+    }
+    if !token::is_field_value(value) || token::trim(value).len() != value.len() {
+        return Err(FieldError::Value);
+    }
+    Ok(())
+}
+
+/// Bytes of the first line, its CRLF included. `None` at the end.
+fn line_len(lines: &[u8]) -> Option<usize> {
+    memchr::memchr(b'\n', lines).map(|lf| lf + 1)
+}
+
+/// Name and value of one whole line. Every line was written by `append`.
+fn split(line: &[u8]) -> (&str, &[u8]) {
+    let colon = memchr::memchr(b':', line).unwrap_or(0);
+    let name = str::from_utf8(&line[..colon]).unwrap_or_default();
+    let value = line.get(colon + 2..line.len() - 2).unwrap_or_default();
+    (name, value)
+}
+
+/// Makes from one list the reason phrases and, ready to send, all that comes before a date.
+macro_rules! statuses {
+    ($($code:literal $phrase:literal)*) => {
+        /// The standard reason phrase (RFC 9110 §15 and the IANA registry), or `""` for unknown
+        /// codes.
+        pub fn reason_phrase(status: u16) -> &'static str {
+            match status {
+                $($code => $phrase,)*
+                _ => "",
+            }
+        }
+
+        /// Status line, `Server`, and `Date` up to its value. `None` for unknown codes.
+        #[inline]
+        fn opening(status: u16) -> Option<&'static [u8]> {
+            match status {
+                $($code => Some(
+                    concat!(
+                        "HTTP/1.1 ", $code, " ", $phrase, "\r\nServer: onrush\r\nDate: "
+                    ).as_bytes()
+                ),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+statuses! {
+    100 "Continue" 101 "Switching Protocols" 102 "Processing" 103 "Early Hints"
+    104 "Upload Resumption Supported"
+    200 "OK" 201 "Created" 202 "Accepted" 203 "Non-Authoritative Information" 204 "No Content"
+    205 "Reset Content" 206 "Partial Content" 207 "Multi-Status" 208 "Already Reported"
+    226 "IM Used"
+    300 "Multiple Choices" 301 "Moved Permanently" 302 "Found" 303 "See Other" 304 "Not Modified"
+    305 "Use Proxy" 307 "Temporary Redirect" 308 "Permanent Redirect"
+    400 "Bad Request" 401 "Unauthorized" 402 "Payment Required" 403 "Forbidden" 404 "Not Found"
+    405 "Method Not Allowed" 406 "Not Acceptable" 407 "Proxy Authentication Required"
+    408 "Request Timeout" 409 "Conflict" 410 "Gone" 411 "Length Required"
+    412 "Precondition Failed" 413 "Content Too Large" 414 "URI Too Long"
+    415 "Unsupported Media Type" 416 "Range Not Satisfiable" 417 "Expectation Failed"
+    421 "Misdirected Request" 422 "Unprocessable Content" 423 "Locked" 424 "Failed Dependency"
+    425 "Too Early" 426 "Upgrade Required" 428 "Precondition Required" 429 "Too Many Requests"
+    431 "Request Header Fields Too Large" 451 "Unavailable For Legal Reasons"
+    500 "Internal Server Error" 501 "Not Implemented" 502 "Bad Gateway"
+    503 "Service Unavailable" 504 "Gateway Timeout" 505 "HTTP Version Not Supported"
+    506 "Variant Also Negotiates" 507 "Insufficient Storage" 508 "Loop Detected"
+    511 "Network Authentication Required"
+}
 
 /// How long the content of an answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContentLength { /// exactly this many bytes
-    Known(u64), /// not known ahead: chunked in 1.1, until close in 1.0
-    Unknown }
+pub enum ContentLength {
+    /// Exactly this many bytes.
+    Known(u64),
+    /// Not known ahead: chunked in 1.1, until close in 1.0.
+    Unknown,
+}
+
+/// Appends status line, `Server` and `Date` with its line end. `status` is 100 to 999.
+#[inline]
+pub(crate) fn render_opening(status: u16, date: &[u8; 29], out: &mut Vec<u8>) {
+    match opening(status) {
+        Some(opening) => out.extend_from_slice(opening),
+        None => render_unknown_opening(status, out),
+    }
+    out.extend_from_slice(date);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cold]
+fn render_unknown_opening(status: u16, out: &mut Vec<u8>) {
+    render_status_line(status, out);
+    out.extend_from_slice(b"Server: onrush\r\nDate: ");
+}
+
+/// Appends a status line (RFC 9112 §4). `status` is 100 to 999.
+pub(crate) fn render_status_line(status: u16, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(reason_phrase(status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends `Content-Length` with its line end.
+#[inline]
+pub(crate) fn render_length(bytes: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"Content-Length: ");
+    out.extend_from_slice(itoa::Buffer::new().format(bytes).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Statuses whose answers never have content (RFC 9110 §6.4.1; 205: §15.3.6).
+#[inline]
+pub(crate) fn has_no_content(status: u16) -> bool {
+    status < 200 || matches!(status, 204 | 205 | 304)
+}
+
+/// Appends `Content-Type`, or nothing when it could break out of its line.
+#[inline]
+pub(crate) fn render_content_type(content_type: &str, out: &mut Vec<u8>) {
+    // The last gate before the wire: a line break here would let its author write the answer.
+    if token::is_field_value(content_type.as_bytes()) {
+        out.extend_from_slice(b"Content-Type: ");
+        out.extend_from_slice(content_type.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Appends `Content-Length` where the RFC allows one (RFC 9110 §8.6).
+#[inline]
+pub(crate) fn render_allowed_length(status: u16, bytes: u64, out: &mut Vec<u8>) {
+    match status {
+        101 | 204 => {}
+        205 => render_length(0, out),
+        304 if bytes == 0 => {}
+        _ => render_length(bytes, out),
+    }
+}
+
+/// Appends what becomes of the connection; `last`: it closes.
+#[cold]
+pub(crate) fn render_persistence(status: u16, last: bool, out: &mut Vec<u8>) {
+    out.extend_from_slice(match () {
+        _ if status == 101 => b"Connection: upgrade\r\n".as_slice(),
+        _ if last => b"Connection: close\r\n",
+        _ => b"Connection: keep-alive\r\n",
+    });
+}
+
+/// Appends the whole answer to a refused request, without its content for HEAD.
+#[cold]
+pub(crate) fn render_reject(reject: Reject, head: bool, date: &[u8; 29], out: &mut Vec<u8>) {
+    render_opening(reject.status, date, out);
+    render_content_type("text/plain; charset=utf-8", out);
+    render_length(reject.reason.len() as u64 + 1, out);
+    out.extend_from_slice(b"Connection: close\r\n\r\n");
+    if !head {
+        out.extend_from_slice(reject.reason.as_bytes());
+        out.push(b'\n');
+    }
+}

@@ -1,1 +1,171 @@
-//! Tokens, comma lists and quoted strings (RFC 9110 §5.6).
+//! Tokens, comma lists and quoted strings (RFC 9110 §5.6). Must not know any field by name.
+
+/// What a byte may be part of; one table instead of a comparison chain per byte.
+static CLASS: [u8; 256] = class_table();
+
+const TCHAR: u8 = 1;
+const VALUE: u8 = 2;
+const HOST: u8 = 4;
+
+const fn class_table() -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let b = byte as u8;
+        let alphanumeric = b.is_ascii_alphanumeric();
+        if alphanumeric || is_one_of(b, b"!#$%&'*+-.^_`|~") {
+            table[byte] |= TCHAR;
+        }
+        if b == b'\t' || (b >= b' ' && b != 0x7f) {
+            table[byte] |= VALUE;
+        }
+        if alphanumeric || is_one_of(b, b"-._~!$&'()*+,;=") {
+            table[byte] |= HOST;
+        }
+        byte += 1;
+    }
+    table
+}
+
+const fn is_one_of(byte: u8, set: &[u8]) -> bool {
+    let mut at = 0;
+    while at < set.len() {
+        if set[at] == byte {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+/// Whether `byte` may stand in a token (RFC 9110 §5.6.2).
+#[inline]
+pub fn is_tchar(byte: u8) -> bool {
+    CLASS[byte as usize] & TCHAR != 0
+}
+
+/// Whether `byte` may stand in a field value: tab, space, visible ASCII, obs-text (RFC 9110 §5.5).
+#[inline]
+pub fn is_value_byte(byte: u8) -> bool {
+    CLASS[byte as usize] & VALUE != 0
+}
+
+/// Whether `byte` may stand in a registered name as it is: unreserved or sub-delims
+/// (RFC 3986 §3.2.2), so neither `%` nor `:` nor brackets.
+#[inline]
+pub fn is_reg_name_byte(byte: u8) -> bool {
+    CLASS[byte as usize] & HOST != 0
+}
+
+/// Whether `bytes` are one token: at least one byte, all of them [`is_tchar`].
+#[inline]
+pub fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|&b| is_tchar(b))
+}
+
+/// Whether `bytes` may be a field value: no control character but tab. May be empty.
+#[inline]
+pub fn is_field_value(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&b| is_value_byte(b))
+}
+
+/// `bytes` without spaces and tabs at either end (OWS, RFC 9110 §5.6.3).
+#[inline]
+pub fn trim(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] = bytes {
+        bytes = rest;
+    }
+    while let [rest @ .., b' ' | b'\t'] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+/// The members of a comma list (RFC 9110 §5.6.1), trimmed, in order, **empty ones included**: what
+/// an empty member means is for the reader of the field to say. Commas in quoted strings do not
+/// separate. An empty value has one empty member.
+pub fn list(value: &[u8]) -> List<'_> {
+    List { rest: Some(value) }
+}
+
+/// Iterator over list members, made by [`list`].
+#[derive(Clone, Debug)]
+pub struct List<'a> {
+    /// What has not been given out; `None` after the last member.
+    rest: Option<&'a [u8]>,
+}
+
+impl<'a> Iterator for List<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let rest = self.rest?;
+        let end = member_end(rest);
+        self.rest = rest.get(end + 1..);
+        Some(trim(&rest[..end]))
+    }
+}
+
+/// Where the first comma outside quoted strings is, or the length.
+fn member_end(bytes: &[u8]) -> usize {
+    let mut quoted = false;
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => quoted = !quoted,
+            b'\\' if quoted => at += 1,
+            b',' if !quoted => return at,
+            _ => {}
+        }
+        at += 1;
+    }
+    bytes.len()
+}
+
+/// Whether the comma list `value` has the member `name`, compared without case.
+#[inline]
+pub fn list_contains(value: &[u8], name: &str) -> bool {
+    // Nearly every such field has one member, alone.
+    value.eq_ignore_ascii_case(name.as_bytes())
+        || (value.len() > name.len()
+            && list(value).any(|member| member.eq_ignore_ascii_case(name.as_bytes())))
+}
+
+/// Splits a quoted string (RFC 9110 §5.6.4) off the start of `bytes`: what stands between the
+/// quotes, escapes not yet resolved, and what follows the closing quote. `None` when `bytes` do
+/// not start with a whole and well-formed one.
+pub fn quoted_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let inner = bytes.strip_prefix(b"\"")?;
+    let mut at = 0;
+    loop {
+        match *inner.get(at)? {
+            b'"' => return Some((&inner[..at], &inner[at + 1..])),
+            b'\\' => {
+                if !is_value_byte(*inner.get(at + 1)?) {
+                    return None;
+                }
+                at += 2;
+            }
+            byte if is_value_byte(byte) => at += 1,
+            _ => return None,
+        }
+    }
+}
+
+/// Reads a decimal number of digits alone (`1*DIGIT`): no sign, no space, at least one digit.
+/// `None` also when it does not fit 64 bits.
+#[inline]
+pub fn decimal(bytes: &[u8]) -> Option<u64> {
+    if bytes.is_empty() {
+        return None;
+    }
+    let mut number: u64 = 0;
+    for &byte in bytes {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number = number.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    Some(number)
+}

@@ -1,0 +1,47 @@
+//! Onrush: an HTTP server engine for Linux, close to what the kernel costs.
+//!
+//! One worker per core, each with its own io_uring or epoll, its own tasks and its own share of the
+//! connections. Handlers are `async fn`s that need not be `Send`.
+//!
+//! ```no_run
+//! use onrush::{Request, Response, Server};
+//!
+//! async fn hello(_: Request) -> Response {
+//!     Response::text("Hello, World!")
+//! }
+//!
+//! fn main() -> std::io::Result<()> {
+//!     Server::bind("127.0.0.1:8080").serve(hello)
+//! }
+//! ```
+//!
+//! Time limits, size limits and strict framing are on by default; see [`Limits`] for each of them.
+//! A handler that panics costs its request, which is answered 500, and nothing else.
+//!
+//! Floors inside this crate, lowest first: [`body`] · [`response`] · `log` · `route` and
+//! [`handler`] · [`request`] · [`engine`] · [`server`] · [`sim`].
+
+#![forbid(unsafe_code)]
+
+pub mod body;
+pub mod engine;
+pub mod handler;
+mod log;
+pub mod request;
+pub mod response;
+mod route;
+pub mod server;
+pub mod sim;
+
+pub use body::{Body, BodySender, Part};
+pub use bytes::Bytes;
+pub use handler::{Application, Handler, per_worker};
+pub use log::AccessLog;
+pub use onrush_proto::limits::Limits;
+pub use onrush_rt::buf::Buf;
+pub use onrush_rt::driver::Preference as DriverPreference;
+pub use onrush_rt::worker::Local;
+pub use request::{Request, RequestBody};
+pub use response::{IntoResponse, Response};
+pub use route::Router;
+pub use server::{Handle, Running, Server};

@@ -1,0 +1,483 @@
+//! Receive memory: blocks from a per-worker pool, and cheap counted views into them.
+//!
+//! A [`Block`] has one owner and may be written; turned into a [`Buf`] it is shared and read-only.
+//! When the last view is dropped the block returns to its pool's free list, last in first out, so
+//! that the memory used next is the memory that is still in the cache. Every block is charged to
+//! the worker's [`Budget`]; when that is spent, [`Pool::take`] says no and the caller waits.
+//!
+//! Must not know about sockets, rings or HTTP.
+#![allow(unsafe_code)]
+
+use std::alloc::{self, Layout};
+use std::cell::{Cell, RefCell};
+use std::ops::{Deref, Range};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+/// How much memory one worker may hold in buffers, and how much it holds now. Bytes.
+#[derive(Debug)]
+pub struct Budget {
+    used: Cell<usize>,
+    max: usize,
+}
+
+impl Budget {
+    /// A budget of `bytes_max` bytes.
+    pub fn new(bytes_max: usize) -> Rc<Budget> {
+        Rc::new(Budget {
+            used: Cell::new(0),
+            max: bytes_max,
+        })
+    }
+
+    /// Takes `bytes` out of the budget; `false` and no change when that much is not left.
+    pub fn charge(&self, bytes: usize) -> bool {
+        let used = self.used.get();
+        if bytes > self.max - used {
+            return false;
+        }
+        self.used.set(used + bytes);
+        true
+    }
+
+    /// Gives back what [`Budget::charge`] took.
+    pub fn refund(&self, bytes: usize) {
+        debug_assert!(bytes <= self.used.get());
+        self.used.set(self.used.get() - bytes);
+    }
+
+    /// Bytes charged at present.
+    pub fn used_bytes(&self) -> usize {
+        self.used.get()
+    }
+
+    /// The cap, in bytes.
+    pub fn max_bytes(&self) -> usize {
+        self.max
+    }
+}
+
+/// In front of every block's bytes.
+struct Header {
+    /// Views alive; 1 while a `Block` owns it.
+    refs: Cell<u32>,
+    /// Bytes that follow this header.
+    capacity: u32,
+    /// Where the block returns to; `None` only while it lies in the free list.
+    pool: RefCell<Option<Pool>>,
+}
+
+const HEADER_BYTES: usize = size_of::<Header>().next_multiple_of(16);
+
+fn layout(capacity: usize) -> Layout {
+    Layout::from_size_align(HEADER_BYTES + capacity, 16).expect("block size fits an address space")
+}
+
+/// A pool of equal blocks for one worker, and of odd sizes on demand. Cloning shares the pool.
+#[derive(Clone)]
+pub struct Pool(Rc<PoolInner>);
+
+struct PoolInner {
+    block_bytes: usize,
+    /// Blocks kept for reuse at most; more are given back to the allocator.
+    free_max: usize,
+    free: RefCell<Vec<NonNull<Header>>>,
+    budget: Rc<Budget>,
+}
+
+impl Pool {
+    /// A pool of blocks of `block_bytes`, keeping up to `free_max` unused ones.
+    pub fn new(block_bytes: usize, free_max: usize, budget: Rc<Budget>) -> Pool {
+        Pool(Rc::new(PoolInner {
+            block_bytes,
+            free_max,
+            free: RefCell::default(),
+            budget,
+        }))
+    }
+
+    /// The size of a standard block, in bytes.
+    pub fn block_bytes(&self) -> usize {
+        self.0.block_bytes
+    }
+
+    /// The budget this pool charges.
+    pub fn budget(&self) -> &Rc<Budget> {
+        &self.0.budget
+    }
+
+    /// A standard block, or `None` when the budget is spent.
+    #[inline]
+    pub fn take(&self) -> Option<Block> {
+        let free = self.0.free.borrow_mut().pop();
+        match free {
+            Some(header) => {
+                // SAFETY: pointers in the free list are live blocks that nobody else refers to.
+                unsafe { *header.as_ref().pool.borrow_mut() = Some(self.clone()) };
+                Some(Block { header, len: 0 })
+            }
+            None => self.allocate(self.0.block_bytes),
+        }
+    }
+
+    /// A block of at least `bytes`, or `None` when the budget is spent.
+    pub fn take_sized(&self, bytes: usize) -> Option<Block> {
+        if bytes <= self.0.block_bytes {
+            self.take()
+        } else {
+            self.allocate(bytes)
+        }
+    }
+
+    /// A block of just `bytes`, for keeping little without holding a standard block for it; `None`
+    /// when the budget is spent.
+    pub fn take_exact(&self, bytes: usize) -> Option<Block> {
+        self.allocate(bytes)
+    }
+
+    fn allocate(&self, bytes: usize) -> Option<Block> {
+        let capacity = u32::try_from(bytes).expect("blocks are smaller than 4 GiB");
+        if !self.0.budget.charge(HEADER_BYTES + bytes) {
+            return None;
+        }
+        // SAFETY: the layout is not empty. Zeroed, so that the bytes may be handed out as a slice.
+        let memory = unsafe { alloc::alloc_zeroed(layout(bytes)) };
+        let Some(header) = NonNull::new(memory.cast::<Header>()) else {
+            alloc::handle_alloc_error(layout(bytes));
+        };
+        let pool = RefCell::new(Some(self.clone()));
+        // SAFETY: freshly allocated, large and aligned enough for a header.
+        unsafe {
+            header.write(Header {
+                refs: Cell::new(1),
+                capacity,
+                pool,
+            })
+        };
+        Some(Block { header, len: 0 })
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("block_bytes", &self.0.block_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for PoolInner {
+    fn drop(&mut self) {
+        for header in self.free.get_mut().drain(..) {
+            // SAFETY: unused blocks belong to the free list alone.
+            unsafe { free(header, &self.budget) };
+        }
+    }
+}
+
+/// Gives a block back to the allocator.
+///
+/// # Safety
+/// `header` is a live block that nobody refers to any more.
+unsafe fn free(header: NonNull<Header>, budget: &Budget) {
+    // SAFETY: live by this function's contract.
+    let capacity = unsafe { header.as_ref() }.capacity as usize;
+    budget.refund(HEADER_BYTES + capacity);
+    // SAFETY: allocated with this very layout, not used after this.
+    unsafe {
+        header.drop_in_place();
+        alloc::dealloc(header.as_ptr().cast(), layout(capacity));
+    }
+}
+
+/// Called by the last owner of a block.
+#[inline]
+fn recycle(header: NonNull<Header>) {
+    // SAFETY: the caller was the last owner, so the block is live and unshared.
+    let (pool, capacity) = unsafe {
+        let header = header.as_ref();
+        (header.pool.borrow_mut().take(), header.capacity as usize)
+    };
+    let pool = pool.expect("a block in use knows its pool");
+    let mut list = pool.0.free.borrow_mut();
+    if capacity == pool.0.block_bytes && list.len() < pool.0.free_max {
+        list.push(header);
+    } else {
+        // SAFETY: as above; it is not in the free list.
+        unsafe { free(header, &pool.0.budget) };
+    }
+}
+
+/// Memory with one owner: to be filled, then shared as a [`Buf`].
+pub struct Block {
+    header: NonNull<Header>,
+    /// Bytes filled, from the start.
+    len: u32,
+}
+
+impl Block {
+    /// Size of the memory, in bytes.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        // SAFETY: a block's header lives as long as the block.
+        unsafe { self.header.as_ref() }.capacity as usize
+    }
+
+    /// Bytes filled so far.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether nothing has been filled in.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    fn data(&self) -> NonNull<u8> {
+        data(self.header)
+    }
+
+    /// Address of the memory, for the kernel to write to. Valid until the block is dropped.
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.data().as_ptr()
+    }
+
+    /// The filled bytes.
+    #[inline]
+    pub fn filled(&self) -> &[u8] {
+        // SAFETY: `len <= capacity`, all bytes are initialised, and nobody else writes to them.
+        unsafe { std::slice::from_raw_parts(self.data().as_ptr(), self.len()) }
+    }
+
+    /// The bytes not filled yet.
+    #[inline]
+    pub fn spare(&mut self) -> &mut [u8] {
+        let room = self.capacity() - self.len();
+        // SAFETY: within the capacity, initialised, and borrowed mutably through `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.data().as_ptr().add(self.len()), room) }
+    }
+
+    /// Counts `bytes` of the spare room as filled.
+    ///
+    /// # Panics
+    /// When there is not that much room.
+    #[inline]
+    pub fn advance(&mut self, bytes: usize) {
+        assert!(bytes <= self.capacity() - self.len());
+        self.len += bytes as u32;
+    }
+
+    /// Copies as much of `bytes` as there is room for; gives the number copied.
+    pub fn extend(&mut self, bytes: &[u8]) -> usize {
+        let spare = self.spare();
+        let n = bytes.len().min(spare.len());
+        spare[..n].copy_from_slice(&bytes[..n]);
+        self.advance(n);
+        n
+    }
+
+    /// Shares the filled bytes.
+    #[inline]
+    pub fn into_buf(self) -> Buf {
+        let buf = Buf {
+            header: self.header,
+            start: 0,
+            len: self.len,
+        };
+        std::mem::forget(self);
+        buf
+    }
+}
+
+#[inline]
+fn data(header: NonNull<Header>) -> NonNull<u8> {
+    // SAFETY: every block is allocated with its bytes right behind the header.
+    unsafe { header.cast::<u8>().add(HEADER_BYTES) }
+}
+
+impl Drop for Block {
+    #[inline]
+    fn drop(&mut self) {
+        recycle(self.header);
+    }
+}
+
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Block({} of {} bytes)", self.len, self.capacity())
+    }
+}
+
+/// A counted, read-only view into a block. Cloning and slicing copy no bytes. Not `Send`: it
+/// belongs to its worker.
+pub struct Buf {
+    header: NonNull<Header>,
+    start: u32,
+    len: u32,
+}
+
+impl Buf {
+    /// The part of this view that `range` names.
+    ///
+    /// # Panics
+    /// When the range does not lie within the view.
+    #[inline]
+    pub fn slice(&self, range: Range<usize>) -> Buf {
+        assert!(range.end <= self.len as usize);
+        let mut part = self.clone();
+        part.truncate(range.end);
+        part.advance(range.start);
+        part
+    }
+
+    /// Drops the first `bytes` from the view.
+    ///
+    /// # Panics
+    /// When it is shorter than that.
+    #[inline]
+    pub fn advance(&mut self, bytes: usize) {
+        assert!(bytes <= self.len as usize);
+        self.start += bytes as u32;
+        self.len -= bytes as u32;
+    }
+
+    /// Keeps only the first `bytes`; no change when the view is shorter.
+    #[inline]
+    pub fn truncate(&mut self, bytes: usize) {
+        self.len = self.len.min(bytes.min(u32::MAX as usize) as u32);
+    }
+
+    /// Takes the memory back for writing when this is its only view, with the viewed bytes moved
+    /// to the front.
+    pub fn try_into_block(self) -> Result<Block, Buf> {
+        // SAFETY: the view keeps its block alive.
+        if unsafe { self.header.as_ref() }.refs.get() != 1 {
+            return Err(self);
+        }
+        let block = Block {
+            header: self.header,
+            len: self.len,
+        };
+        let start = data(self.header).as_ptr();
+        // SAFETY: both ranges lie within the block, of which this is the only view.
+        unsafe { std::ptr::copy(start.add(self.start as usize), start, self.len as usize) };
+        std::mem::forget(self);
+        Ok(block)
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start + len` lies within the filled part of a block that this view keeps alive,
+        // and nobody writes to a block that has views.
+        unsafe {
+            let first = data(self.header).as_ptr().add(self.start as usize);
+            std::slice::from_raw_parts(first, self.len as usize)
+        }
+    }
+}
+
+impl Clone for Buf {
+    #[inline]
+    fn clone(&self) -> Buf {
+        // SAFETY: the view keeps its block alive.
+        let refs = &unsafe { self.header.as_ref() }.refs;
+        refs.set(refs.get().checked_add(1).expect("fewer than 2^32 views"));
+        Buf {
+            header: self.header,
+            start: self.start,
+            len: self.len,
+        }
+    }
+}
+
+impl Drop for Buf {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the view keeps its block alive until here.
+        let refs = &unsafe { self.header.as_ref() }.refs;
+        let left = refs.get() - 1;
+        if left == 0 {
+            // One owner again, as the free list expects it.
+            recycle(self.header);
+        } else {
+            refs.set(left);
+        }
+    }
+}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(budget_bytes: usize) -> Pool {
+        Pool::new(64, 4, Budget::new(budget_bytes))
+    }
+
+    #[test]
+    fn a_dropped_block_is_reused_last_in_first_out() {
+        let pool = pool(1 << 20);
+        let first = pool.take().unwrap();
+        let second = pool.take().unwrap();
+        let address = second.as_ptr();
+        drop(first);
+        drop(second);
+        assert_eq!(pool.take().unwrap().as_ptr(), address);
+    }
+
+    #[test]
+    fn views_share_and_keep_their_block() {
+        let pool = pool(1 << 20);
+        let mut block = pool.take().unwrap();
+        assert_eq!(block.extend(b"hello world"), 11);
+        let whole = block.into_buf();
+        let world = whole.slice(6..11);
+        drop(whole);
+        assert_eq!(&*world, b"world");
+        let block = world.try_into_block().unwrap();
+        assert_eq!(block.filled(), b"world");
+    }
+
+    #[test]
+    fn a_shared_view_is_not_writable() {
+        let pool = pool(1 << 20);
+        let view = pool.take().unwrap().into_buf();
+        let other = view.clone();
+        assert!(view.try_into_block().is_err());
+        drop(other);
+    }
+
+    #[test]
+    fn the_budget_bounds_blocks_and_is_given_back() {
+        let pool = pool(2 * (HEADER_BYTES + 64));
+        let (a, b) = (pool.take().unwrap(), pool.take().unwrap());
+        assert!(pool.take().is_none());
+        drop(a);
+        assert!(pool.take().is_some());
+        drop(b);
+        let budget = pool.budget().clone();
+        drop(pool);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn odd_sizes_are_not_kept() {
+        let pool = pool(1 << 20);
+        let large = pool.take_sized(1000).unwrap();
+        assert_eq!(large.capacity(), 1000);
+        drop(large);
+        assert_eq!(pool.budget().used_bytes(), 0);
+    }
+}

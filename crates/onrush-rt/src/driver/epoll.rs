@@ -1,0 +1,597 @@
+//! The epoll driver: edge-triggered, one registration per stream, at the cost of a bare loop.
+//!
+//! A stream is registered once for reading; interest in writing is added the first time a send
+//! does not fit and then stays, because an edge costs nothing until it happens. A receive that did
+//! not fill its buffer has emptied the socket (epoll(7)), so the common request costs one `recv`.
+//!
+//! Must not know about the other drivers.
+
+use super::{ACCEPT_PAUSE, Config, Event, ListenSocket, ListenerId, Socket, StreamId};
+use super::{direct, stale};
+use crate::buf::{Block, Budget, Pool};
+use crate::fs::File;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+/// Events fetched by one `epoll_wait`.
+const BATCH: usize = 512;
+/// Connections accepted from one listener in one turn; level-triggered, so the rest is not lost.
+const ACCEPT_BATCH: u32 = 256;
+/// Set in the data of listeners; so generations, which lie in the same half, have 31 bits.
+const LISTENER: u64 = 1 << 63;
+const GENERATION_MASK: u32 = u32::MAX >> 1;
+const WAKE: u64 = u64::MAX;
+
+const READ: EventFlags = EventFlags::IN
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
+
+/// What a stream wants and what is known of it; one bit each.
+mod flag {
+    /// The driver receives for the owner.
+    pub(super) const BUFFERS: u8 = 1;
+    /// The owner asked for one `Readable`.
+    pub(super) const WANT_READ: u8 = 2;
+    /// The owner asked for one `Writable`.
+    pub(super) const WANT_WRITE: u8 = 4;
+    /// The socket may hold bytes, or its end, that nobody fetched.
+    pub(super) const READABLE: u8 = 8;
+    /// The kernel said that the peer will send nothing more.
+    pub(super) const PEER_ENDED: u8 = 16;
+    /// Registered for writing too, and no report of room has gone by unasked since.
+    pub(super) const WATCHES_WRITE: u8 = 32;
+    /// In the list of streams to look at without the kernel.
+    pub(super) const QUEUED: u8 = 64;
+}
+
+#[derive(Debug)]
+struct Stream {
+    socket: Option<OwnedFd>,
+    generation: u32,
+    flags: u8,
+    token: u64,
+}
+
+#[derive(Debug)]
+struct Listener {
+    socket: Option<OwnedFd>,
+    /// Set while accepting is paused: when to try again.
+    paused_until: Option<Instant>,
+}
+
+/// See the module's description.
+pub struct Epoll {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+    /// How many of `events` have been looked at.
+    taken: usize,
+    streams: Vec<Stream>,
+    free: Vec<u32>,
+    listeners: Vec<Listener>,
+    /// Listeners with connections to accept in this turn, and how many they may still yield.
+    accepting: Vec<(u32, u32)>,
+    /// Streams that are readable as far as is known and were not drained.
+    ready: VecDeque<u32>,
+    /// How many of `ready` may still be looked at before the kernel is asked again.
+    ready_left: usize,
+    /// A `Writable` found together with something readable, to be given next.
+    writable: Option<StreamId>,
+    pool: Pool,
+    /// The budget was spent: wait a moment instead of spinning on readable streams.
+    starved: bool,
+}
+
+impl Epoll {
+    /// A driver with nothing attached (`epoll_create1(2)`).
+    pub fn new(config: &Config) -> io::Result<Epoll> {
+        let budget = Budget::new(config.receive_bytes_max);
+        Ok(Epoll {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            events: Vec::with_capacity(BATCH),
+            taken: 0,
+            streams: Vec::new(),
+            free: Vec::new(),
+            listeners: Vec::new(),
+            accepting: Vec::new(),
+            ready: VecDeque::new(),
+            ready_left: 0,
+            writable: None,
+            pool: Pool::new(config.epoll_buffer_bytes, 16, budget),
+            starved: false,
+        })
+    }
+
+    /// The pool that receives go to.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(super) fn watch_wakes(&mut self, eventfd: &OwnedFd) -> io::Result<()> {
+        // Edge-triggered: each write to the eventfd is an event, and it need never be read.
+        let flags = EventFlags::IN | EventFlags::ET;
+        Ok(epoll::add(
+            &self.epoll,
+            eventfd,
+            EventData::new_u64(WAKE),
+            flags,
+        )?)
+    }
+
+    pub(super) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = self.resume_listeners(timeout);
+        let moment = Duration::from_millis(1);
+        let timeout = match timeout {
+            _ if self.has_ready() => Some(Duration::ZERO),
+            // Buffers may come back at any time, and nobody says so.
+            other if self.starved => Some(other.map_or(moment, |t| t.min(moment))),
+            other => other,
+        };
+        self.starved = false;
+        let timeout = timeout.map(|t| rustix::event::Timespec {
+            tv_sec: t.as_secs().min(i32::MAX as u64) as i64,
+            tv_nsec: i64::from(t.subsec_nanos()),
+        });
+        self.ready_left = self.ready.len();
+        self.taken = 0;
+        self.events.clear();
+        let room = rustix::buffer::spare_capacity(&mut self.events);
+        match epoll::wait(&self.epoll, room, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn has_ready(&self) -> bool {
+        self.taken < self.events.len()
+            || (!self.ready.is_empty() && !self.starved)
+            || !self.accepting.is_empty()
+            || self.writable.is_some()
+    }
+
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(id) = self.writable.take()
+                && let Some(event) = self.give_writable(id)
+            {
+                return Some(event);
+            }
+            if let Some(event) = self.accept() {
+                return Some(event);
+            }
+            if self.taken == self.events.len() {
+                return self.next_ready();
+            }
+            let (data, flags) = self.take_fetched();
+            if data == WAKE {
+                continue;
+            }
+            if data & LISTENER != 0 {
+                self.accepting.push((data as u32, ACCEPT_BATCH));
+                continue;
+            }
+            if let Some(event) = self.notice(data, flags) {
+                return Some(event);
+            }
+        }
+    }
+
+    #[inline]
+    fn take_fetched(&mut self) -> (u64, EventFlags) {
+        let event = self.events[self.taken];
+        self.taken += 1;
+        (event.data.u64(), event.flags)
+    }
+
+    /// One event of the kernel for a stream.
+    #[inline]
+    fn notice(&mut self, data: u64, flags: EventFlags) -> Option<Event> {
+        let (index, generation) = (data as u32, (data >> 32) as u32);
+        let stream = self.streams.get_mut(index as usize)?;
+        if stream.generation != generation || stream.socket.is_none() {
+            return None; // Closed earlier in this turn.
+        }
+        let over = EventFlags::HUP | EventFlags::ERR;
+        if flags.intersects(EventFlags::OUT | over) {
+            if stream.flags & flag::WANT_WRITE != 0 {
+                self.writable = Some(StreamId { index, generation });
+            } else {
+                // Who asks later must hear of it all the same: see `want_write`.
+                stream.flags &= !flag::WATCHES_WRITE;
+            }
+        }
+        let stream = &mut self.streams[index as usize];
+        if flags.intersects(EventFlags::RDHUP | over) {
+            stream.flags |= flag::PEER_ENDED;
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::RDHUP | over) {
+            stream.flags |= flag::READABLE;
+            return self.give_readable(index);
+        }
+        None
+    }
+
+    /// Turns known readability into what the owner asked for.
+    #[inline]
+    fn give_readable(&mut self, index: u32) -> Option<Event> {
+        let stream = &mut self.streams[index as usize];
+        if stream.flags & flag::BUFFERS != 0 {
+            return self.receive_now(index);
+        }
+        if stream.flags & flag::WANT_READ != 0 {
+            stream.flags &= !flag::WANT_READ;
+            let (token, generation) = (stream.token, stream.generation);
+            return Some(Event::Readable {
+                stream: StreamId { index, generation },
+                token,
+            });
+        }
+        None
+    }
+
+    #[inline]
+    fn receive_now(&mut self, index: u32) -> Option<Event> {
+        let Some(mut block) = self.pool.take() else {
+            self.starved = true;
+            self.queue(index);
+            return None;
+        };
+        let stream = &mut self.streams[index as usize];
+        let (token, generation) = (stream.token, stream.generation);
+        let id = StreamId { index, generation };
+        let fd = stream.socket.as_ref()?.as_fd();
+        match direct::recv(fd, crate::sys::writable(block.spare())) {
+            Ok(0) => {
+                stream.flags &= !(flag::BUFFERS | flag::READABLE);
+                Some(Event::End {
+                    stream: id,
+                    token,
+                    result: Ok(()),
+                })
+            }
+            Ok(n) => {
+                let more = n == block.capacity() || stream.flags & flag::PEER_ENDED != 0;
+                if more {
+                    self.queue(index);
+                } else {
+                    stream.flags &= !flag::READABLE;
+                }
+                block.advance(n);
+                Some(Event::Data {
+                    stream: id,
+                    token,
+                    data: Block::into_buf(block),
+                })
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                stream.flags &= !flag::READABLE;
+                None
+            }
+            Err(error) => {
+                stream.flags &= !(flag::BUFFERS | flag::READABLE);
+                Some(Event::End {
+                    stream: id,
+                    token,
+                    result: Err(error),
+                })
+            }
+        }
+    }
+
+    fn give_writable(&mut self, id: StreamId) -> Option<Event> {
+        let stream = self.stream(id)?;
+        if stream.flags & flag::WANT_WRITE == 0 {
+            return None;
+        }
+        stream.flags &= !flag::WANT_WRITE;
+        Some(Event::Writable {
+            stream: id,
+            token: stream.token,
+        })
+    }
+
+    fn queue(&mut self, index: u32) {
+        let stream = &mut self.streams[index as usize];
+        if stream.flags & flag::QUEUED == 0 {
+            stream.flags |= flag::QUEUED;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Streams known to be readable, after the kernel's events: each gets its turn. At most one
+    /// pass a turn, so that one busy stream cannot keep the worker from the kernel.
+    fn next_ready(&mut self) -> Option<Event> {
+        while !self.starved && self.ready_left > 0 {
+            self.ready_left -= 1;
+            let index = self.ready.pop_front()?;
+            let stream = &mut self.streams[index as usize];
+            stream.flags &= !flag::QUEUED;
+            if stream.socket.is_some()
+                && stream.flags & flag::READABLE != 0
+                && let Some(event) = self.give_readable(index)
+            {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    fn accept(&mut self) -> Option<Event> {
+        use rustix::net::SocketFlags;
+        while let Some((index, left)) = self.accepting.last_mut() {
+            let listener = ListenerId(*index);
+            let entry = &mut self.listeners[*index as usize];
+            *left -= 1;
+            let exhausted = *left == 0;
+            let Some(socket) = entry
+                .socket
+                .as_ref()
+                .filter(|_| entry.paused_until.is_none())
+            else {
+                self.accepting.pop();
+                continue;
+            };
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match rustix::net::accept_with(socket, flags) {
+                Ok(socket) => {
+                    if exhausted {
+                        self.accepting.pop();
+                    }
+                    return Some(Event::Accepted {
+                        listener,
+                        socket: Socket::Os(socket),
+                    });
+                }
+                Err(Errno::AGAIN) => {
+                    self.accepting.pop();
+                }
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {
+                    if exhausted {
+                        self.accepting.pop();
+                    }
+                }
+                Err(error) => {
+                    self.accepting.pop();
+                    return Some(self.pause_listener(listener, error.into()));
+                }
+            }
+        }
+        None
+    }
+
+    fn pause_listener(&mut self, listener: ListenerId, error: io::Error) -> Event {
+        let entry = &mut self.listeners[listener.0 as usize];
+        entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+        if let Some(socket) = &entry.socket {
+            // Level-triggered: it would report at once, again and again.
+            let _ = epoll::delete(&self.epoll, socket);
+        }
+        Event::AcceptPaused { listener, error }
+    }
+
+    /// Takes up listeners whose pause is over; gives the timeout shortened to the next such end.
+    fn resume_listeners(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        if self.listeners.iter().all(|l| l.paused_until.is_none()) {
+            return timeout;
+        }
+        let now = Instant::now();
+        let mut timeout = timeout;
+        for index in 0..self.listeners.len() {
+            match self.listeners[index].paused_until {
+                Some(until) if until <= now => self.resume_listener(index),
+                Some(until) => timeout = Some(timeout.map_or(until - now, |t| t.min(until - now))),
+                None => {}
+            }
+        }
+        timeout
+    }
+
+    fn resume_listener(&mut self, index: usize) {
+        let entry = &mut self.listeners[index];
+        entry.paused_until = None;
+        if let Some(socket) = &entry.socket {
+            let data = EventData::new_u64(LISTENER | index as u64);
+            if epoll::add(&self.epoll, socket, data, listener_flags()).is_err() {
+                entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+            }
+        }
+    }
+
+    pub(super) fn listen(&mut self, socket: ListenSocket) -> io::Result<ListenerId> {
+        let ListenSocket::Os(socket) = socket else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let index = self.listeners.len();
+        let data = EventData::new_u64(LISTENER | index as u64);
+        epoll::add(&self.epoll, &socket, data, listener_flags())?;
+        self.listeners.push(Listener {
+            socket: Some(socket),
+            paused_until: None,
+        });
+        Ok(ListenerId(index as u32))
+    }
+
+    pub(super) fn unlisten(&mut self, listener: ListenerId) {
+        if let Some(entry) = self.listeners.get_mut(listener.0 as usize) {
+            if let Some(socket) = entry.socket.take() {
+                let _ = epoll::delete(&self.epoll, &socket);
+            }
+            entry.paused_until = None;
+        }
+    }
+
+    pub(super) fn attach(&mut self, socket: Socket, token: u64) -> io::Result<StreamId> {
+        let Socket::Os(socket) = socket else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let index = self
+            .free
+            .last()
+            .copied()
+            .unwrap_or(self.streams.len() as u32);
+        let generation = self.streams.get(index as usize).map_or(0, |s| s.generation);
+        let data = EventData::new_u64(u64::from(generation) << 32 | u64::from(index));
+        epoll::add(&self.epoll, &socket, data, READ)?;
+        let stream = Stream {
+            socket: Some(socket),
+            generation,
+            flags: 0,
+            token,
+        };
+        if self.free.pop().is_some() {
+            // A place in the ready list is remembered across reuse, or it would be listed twice.
+            let queued = self.streams[index as usize].flags & flag::QUEUED;
+            self.streams[index as usize] = Stream {
+                flags: queued,
+                ..stream
+            };
+        } else {
+            self.streams.push(stream);
+        }
+        Ok(StreamId { index, generation })
+    }
+
+    #[inline]
+    fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
+        let stream = self.streams.get_mut(id.index as usize)?;
+        (stream.generation == id.generation && stream.socket.is_some()).then_some(stream)
+    }
+
+    #[inline]
+    pub(super) fn descriptor(&self, id: StreamId) -> Option<BorrowedFd<'_>> {
+        let stream = self.streams.get(id.index as usize)?;
+        let fits = stream.generation == id.generation;
+        stream.socket.as_ref().filter(|_| fits).map(AsFd::as_fd)
+    }
+
+    #[inline]
+    pub(super) fn receive(&mut self, id: StreamId) {
+        if let Some(stream) = self.stream(id) {
+            stream.flags = (stream.flags | flag::BUFFERS) & !flag::WANT_READ;
+            if stream.flags & flag::READABLE != 0 {
+                self.queue(id.index);
+            }
+        }
+    }
+
+    pub(super) fn pause(&mut self, id: StreamId) -> bool {
+        if let Some(stream) = self.stream(id) {
+            stream.flags &= !flag::BUFFERS;
+        }
+        true
+    }
+
+    pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+        let stream = self.stream(id).ok_or_else(stale)?;
+        let fd = stream.socket.as_ref().ok_or_else(stale)?.as_fd();
+        let result = direct::recv(fd, into);
+        match &result {
+            // A short receive has emptied the socket: nothing to see before the next edge.
+            Ok(n) if *n < into.len() && *n > 0 && stream.flags & flag::PEER_ENDED == 0 => {
+                stream.flags &= !flag::READABLE;
+            }
+            Ok(_) => stream.flags |= flag::READABLE,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                stream.flags &= !flag::READABLE;
+            }
+            Err(_) => {}
+        }
+        result
+    }
+
+    pub(super) fn want_read(&mut self, id: StreamId) {
+        if let Some(stream) = self.stream(id) {
+            stream.flags |= flag::WANT_READ;
+            if stream.flags & flag::READABLE != 0 {
+                self.queue(id.index);
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn send(&mut self, id: StreamId, bytes: &[u8]) -> io::Result<usize> {
+        direct::send(self.descriptor(id).ok_or_else(stale)?, bytes)
+    }
+
+    pub(super) fn send_vectored(
+        &mut self,
+        id: StreamId,
+        parts: &[IoSlice<'_>],
+    ) -> io::Result<usize> {
+        direct::send_vectored(self.descriptor(id).ok_or_else(stale)?, parts)
+    }
+
+    pub(super) fn send_file(
+        &mut self,
+        id: StreamId,
+        file: &File,
+        offset: u64,
+        bytes: usize,
+    ) -> io::Result<usize> {
+        direct::send_file(self.descriptor(id).ok_or_else(stale)?, file, offset, bytes)
+    }
+
+    pub(super) fn want_write(&mut self, id: StreamId) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        let watches = stream.flags & flag::WATCHES_WRITE != 0;
+        stream.flags |= flag::WANT_WRITE | flag::WATCHES_WRITE;
+        if !watches {
+            let data = EventData::new_u64(u64::from(id.generation) << 32 | u64::from(id.index));
+            let socket = self.streams[id.index as usize].socket.as_ref();
+            let socket = socket.expect("the stream is open");
+            // Modifying reports at once when it is writable by now, so no edge is missed. It fails
+            // only for want of kernel memory; the write time limit ends such a connection.
+            let _ = epoll::modify(&self.epoll, socket, data, READ | EventFlags::OUT);
+        }
+    }
+
+    pub(super) fn shutdown_write(&mut self, id: StreamId) {
+        if let Some(fd) = self.descriptor(id) {
+            let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+        }
+    }
+
+    pub(super) fn close(&mut self, id: StreamId) {
+        drop(self.remove(id));
+        for index in 0..self.listeners.len() {
+            if self.listeners[index].paused_until.is_some() {
+                self.resume_listener(index); // A descriptor is free again.
+            }
+        }
+    }
+
+    pub(super) fn detach(&mut self, id: StreamId) -> Option<Socket> {
+        let socket = self.remove(id)?;
+        let _ = epoll::delete(&self.epoll, &socket);
+        Some(Socket::Os(socket))
+    }
+
+    fn remove(&mut self, id: StreamId) -> Option<OwnedFd> {
+        let stream = self.stream(id)?;
+        stream.generation = (stream.generation + 1) & GENERATION_MASK;
+        stream.flags &= flag::QUEUED;
+        let socket = stream.socket.take();
+        self.free.push(id.index);
+        socket
+    }
+}
+
+impl std::fmt::Debug for Epoll {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Epoll")
+            .field("streams", &self.streams.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Several workers may watch one listener: wake one, not all.
+fn listener_flags() -> EventFlags {
+    EventFlags::IN | EventFlags::EXCLUSIVE
+}

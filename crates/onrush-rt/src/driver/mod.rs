@@ -1,0 +1,394 @@
+//! Drivers: what turns kernel readiness and completions into one stream of [`Event`]s.
+//!
+//! A driver is *pulled*: [`Driver::turn`] enters the kernel once, then [`Driver::next`] yields
+//! events one at a time. On epoll a readiness becomes received bytes inside the pull, in memory
+//! that is still hot; on io_uring the bytes are in ring-mapped buffers already. Sends are tried at
+//! once by a plain non-blocking call on both; only when the peer is slow does the driver wait, and
+//! then for writability, so that no operation ever owns the caller's memory.
+//!
+//! Receiving is one small machine per stream: *buffers* (the driver receives into pooled blocks and
+//! yields [`Event::Data`]), *off*, and from there *readiness* for those who read with
+//! [`Driver::recv`] into memory of their own. Leaving *buffers* may take the kernel a moment:
+//! [`Driver::pause`] says whether it is quiet at once, otherwise [`Event::Quiet`] follows.
+//!
+//! Must not know about tasks, timers or HTTP.
+
+pub mod epoll;
+pub mod probe;
+pub mod sim;
+pub mod uring;
+
+use crate::buf::Buf;
+use crate::fs::File;
+use rustix::fd::OwnedFd;
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+pub use probe::{Choice, Preference, choose};
+
+/// Names a stream at its driver. Stale, and then harmless, after the stream was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StreamId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// Names a listener at its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerId(pub(crate) u32);
+
+/// A connected socket: of the kernel, or of the simulated network.
+#[derive(Debug)]
+pub enum Socket {
+    /// A non-blocking socket descriptor.
+    Os(OwnedFd),
+    /// One end of a simulated connection.
+    Sim(sim::End),
+}
+
+/// A listening socket: of the kernel, or of the simulated network.
+#[derive(Debug)]
+pub enum ListenSocket {
+    /// A non-blocking listening descriptor.
+    Os(OwnedFd),
+    /// A simulated listener.
+    Sim(sim::Listener),
+}
+
+/// Something that happened. `token` is what the owner attached the stream with.
+#[derive(Debug)]
+pub enum Event {
+    /// A connection was accepted; it is not attached yet.
+    Accepted {
+        /// Whose connection.
+        listener: ListenerId,
+        /// The connection, non-blocking.
+        socket: Socket,
+    },
+    /// Accepting failed (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`). The driver pauses the listener
+    /// and tries again by itself, when a stream is closed or after a moment.
+    AcceptPaused {
+        /// Which listener pauses.
+        listener: ListenerId,
+        /// Why.
+        error: io::Error,
+    },
+    /// Bytes arrived, never none.
+    Data {
+        /// The stream.
+        stream: StreamId,
+        /// Its owner's token.
+        token: u64,
+        /// The bytes.
+        data: Buf,
+    },
+    /// Nothing more will arrive: an orderly end (`Ok`; the other direction still works) or a
+    /// failure (`ECONNRESET`, `ETIMEDOUT`, …).
+    End {
+        /// The stream.
+        stream: StreamId,
+        /// Its owner's token.
+        token: u64,
+        /// How it ended.
+        result: io::Result<()>,
+    },
+    /// The stream has left *buffers* as [`Driver::pause`] asked: no `Data` follows.
+    Quiet {
+        /// The stream.
+        stream: StreamId,
+        /// Its owner's token.
+        token: u64,
+    },
+    /// [`Driver::recv`] may be tried again, as [`Driver::want_read`] asked. Given once.
+    Readable {
+        /// The stream.
+        stream: StreamId,
+        /// Its owner's token.
+        token: u64,
+    },
+    /// Sending may be tried again, as [`Driver::want_write`] asked. Given once.
+    Writable {
+        /// The stream.
+        stream: StreamId,
+        /// Its owner's token.
+        token: u64,
+    },
+}
+
+/// Sizes a driver is built with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Receive buffers posted to the ring at a time; a power of two. io_uring only.
+    pub ring_buffers: u16,
+    /// Size of one ring buffer, in bytes.
+    pub ring_buffer_bytes: usize,
+    /// Size of the receive buffer on epoll, in bytes.
+    pub epoll_buffer_bytes: usize,
+    /// Cap on the receive memory of one worker, in bytes.
+    pub receive_bytes_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            ring_buffers: 256,
+            ring_buffer_bytes: 4096,
+            epoll_buffer_bytes: 16 * 1024,
+            receive_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// Longest time a listener stays paused after accepting failed.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The driver of one worker. An enum, so that no signature carries a type parameter for it.
+#[derive(Debug)]
+pub enum Driver {
+    /// io_uring: multishot accept and receive, ring-mapped buffers.
+    Uring(Box<uring::Uring>),
+    /// epoll, edge-triggered.
+    Epoll(Box<epoll::Epoll>),
+    /// The simulated network and clock.
+    Sim(Box<sim::SimDriver>),
+}
+
+macro_rules! each {
+    ($self:ident, $driver:ident => $call:expr) => {
+        match $self {
+            Driver::Uring($driver) => $call,
+            Driver::Epoll($driver) => $call,
+            Driver::Sim($driver) => $call,
+        }
+    };
+}
+
+impl Driver {
+    /// Enters the kernel once: hands over what was asked for, and waits up to `timeout` for
+    /// something to happen (`None`: as long as it takes; zero: not at all).
+    ///
+    /// Fails only when the driver itself is broken; a worker cannot go on then.
+    pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        each!(self, driver => driver.turn(timeout))
+    }
+
+    /// The next event, or `None` when another turn is due.
+    #[inline]
+    #[allow(clippy::should_implement_trait)] // Not an iterator: others call in between.
+    pub fn next(&mut self) -> Option<Event> {
+        each!(self, driver => driver.next())
+    }
+
+    /// Whether events wait that need no kernel: the next turn must not sleep.
+    pub fn has_ready(&self) -> bool {
+        each!(self, driver => driver.has_ready())
+    }
+
+    /// Starts accepting.
+    pub fn listen(&mut self, socket: ListenSocket) -> io::Result<ListenerId> {
+        each!(self, driver => driver.listen(socket))
+    }
+
+    /// Stops accepting and closes the listener; the kernel refuses what was queued at it.
+    pub fn unlisten(&mut self, listener: ListenerId) {
+        each!(self, driver => driver.unlisten(listener));
+    }
+
+    /// Takes over a connected socket, receiving off.
+    pub fn attach(&mut self, socket: Socket, token: u64) -> io::Result<StreamId> {
+        each!(self, driver => driver.attach(socket, token))
+    }
+
+    /// Receives into pooled buffers from now on and yields `Data`, then one `End`.
+    #[inline]
+    pub fn receive(&mut self, stream: StreamId) {
+        each!(self, driver => driver.receive(stream));
+    }
+
+    /// Stops receiving into pooled buffers. `true`: it is quiet now; `false`: `Data` may still
+    /// come, then `Quiet` (or `End`).
+    pub fn pause(&mut self, stream: StreamId) -> bool {
+        each!(self, driver => driver.pause(stream))
+    }
+
+    /// Receives into `into` without waiting (`recv(2)`); `Ok(0)` is the end of the stream. To be
+    /// used only while the stream is paused and quiet.
+    pub fn recv(&mut self, stream: StreamId, into: &mut [u8]) -> io::Result<usize> {
+        let into = crate::sys::writable(into);
+        each!(self, driver => driver.recv(stream, into))
+    }
+
+    /// Appends up to `bytes_max` bytes to `into`, within its spare capacity, as
+    /// [`Driver::recv`] does; `Ok(0)` is the end of the stream.
+    pub fn recv_append(
+        &mut self,
+        stream: StreamId,
+        into: &mut Vec<u8>,
+        bytes_max: usize,
+    ) -> io::Result<usize> {
+        each!(self, driver => crate::sys::append(into, bytes_max, |spare| driver.recv(stream, spare)))
+    }
+
+    /// Asks for one `Readable`, after [`Driver::recv`] said `WouldBlock`.
+    pub fn want_read(&mut self, stream: StreamId) {
+        each!(self, driver => driver.want_read(stream));
+    }
+
+    /// Sends without waiting (`send(2)`, `MSG_NOSIGNAL`); gives the bytes taken.
+    #[inline]
+    pub fn send(&mut self, stream: StreamId, bytes: &[u8]) -> io::Result<usize> {
+        each!(self, driver => driver.send(stream, bytes))
+    }
+
+    /// [`Driver::send`], telling the kernel that more follows at once (`MSG_MORE`): a head before
+    /// the file that it heads then shares a segment with the file's beginning.
+    pub fn send_more(&mut self, stream: StreamId, bytes: &[u8]) -> io::Result<usize> {
+        match self.descriptor(stream) {
+            Some(fd) => direct::send_more(fd, bytes),
+            None => self.send(stream, bytes),
+        }
+    }
+
+    /// Sends from several places without waiting (`sendmsg(2)`); gives the bytes taken.
+    pub fn send_vectored(&mut self, stream: StreamId, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        each!(self, driver => driver.send_vectored(stream, parts))
+    }
+
+    /// Sends up to `bytes` of a file from `offset`, without copying (`sendfile(2)`) and without
+    /// waiting for the peer; gives the bytes taken, 0 at the end of the file. Reading what is not
+    /// in the page cache does wait for the disk: see [`File::is_resident`].
+    pub fn send_file(
+        &mut self,
+        stream: StreamId,
+        file: &File,
+        offset: u64,
+        bytes: usize,
+    ) -> io::Result<usize> {
+        each!(self, driver => driver.send_file(stream, file, offset, bytes))
+    }
+
+    /// Asks for one `Writable`, after a send said `WouldBlock` or took less than it was given.
+    pub fn want_write(&mut self, stream: StreamId) {
+        each!(self, driver => driver.want_write(stream));
+    }
+
+    /// Ends our direction (`shutdown(2)`, `SHUT_WR`); the peer's goes on.
+    pub fn shutdown_write(&mut self, stream: StreamId) {
+        each!(self, driver => driver.shutdown_write(stream));
+    }
+
+    /// Closes the stream. No event for it follows. Bytes sent before still reach the peer unless
+    /// bytes of the peer lie unread, when the kernel resets the connection.
+    pub fn close(&mut self, stream: StreamId) {
+        each!(self, driver => driver.close(stream));
+    }
+
+    /// Closes the stream with a reset (`SO_LINGER` 0), dropping what was not sent.
+    pub fn reset(&mut self, stream: StreamId) {
+        match self {
+            // An operation in the ring may hold the socket, and closing it would begin orderly.
+            Driver::Uring(driver) => return driver.reset(stream),
+            Driver::Sim(driver) => driver.before_reset(stream),
+            Driver::Epoll(driver) => {
+                if let Some(fd) = driver.descriptor(stream) {
+                    // Failing to set it leaves an orderly close.
+                    let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
+                }
+            }
+        }
+        self.close(stream);
+    }
+
+    /// Gives the socket back, for another worker or another protocol. The stream must be paused
+    /// and quiet, with no `Readable` or `Writable` asked for; `None` when the id is stale.
+    pub fn detach(&mut self, stream: StreamId) -> Option<Socket> {
+        each!(self, driver => driver.detach(stream))
+    }
+
+    /// The kernel's descriptor of a stream, for socket options; `None` when simulated or stale.
+    pub fn descriptor(&self, stream: StreamId) -> Option<rustix::fd::BorrowedFd<'_>> {
+        match self {
+            Driver::Uring(driver) => driver.descriptor(stream),
+            Driver::Epoll(driver) => driver.descriptor(stream),
+            Driver::Sim(_) => None,
+        }
+    }
+
+    /// Takes notice when [`crate::worker::Remote`] is called from another thread.
+    pub(crate) fn watch_wakes(&mut self, eventfd: &OwnedFd) -> io::Result<()> {
+        match self {
+            Driver::Uring(driver) => driver.watch_wakes(eventfd),
+            Driver::Epoll(driver) => driver.watch_wakes(eventfd),
+            Driver::Sim(_) => Ok(()),
+        }
+    }
+
+    /// `io_uring`, `epoll` or `sim`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Driver::Uring(_) => "io_uring",
+            Driver::Epoll(_) => "epoll",
+            Driver::Sim(_) => "sim",
+        }
+    }
+}
+
+/// The error for an id whose stream is gone.
+pub(crate) fn stale() -> io::Error {
+    io::ErrorKind::NotConnected.into()
+}
+
+/// Sends by plain calls, as both kernel drivers do.
+pub(crate) mod direct {
+    use super::{File, IoSlice, io};
+    use rustix::fd::BorrowedFd;
+    use rustix::io::Errno;
+    use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+    use std::mem::MaybeUninit;
+
+    const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+
+    #[inline]
+    pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+        retry(|| rustix::net::send(fd, bytes, SEND))
+    }
+
+    pub(crate) fn send_more(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+        retry(|| rustix::net::send(fd, bytes, SEND | SendFlags::MORE))
+    }
+
+    pub(crate) fn send_vectored(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        retry(|| {
+            let mut control = SendAncillaryBuffer::default();
+            rustix::net::sendmsg(fd, parts, &mut control, SEND)
+        })
+    }
+
+    pub(crate) fn send_file(
+        fd: BorrowedFd<'_>,
+        file: &File,
+        offset: u64,
+        bytes: usize,
+    ) -> io::Result<usize> {
+        let Some(from) = file.as_fd() else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        retry(|| rustix::fs::sendfile(fd, from, Some(&mut offset.clone()), bytes))
+    }
+
+    #[inline]
+    pub(crate) fn recv(fd: BorrowedFd<'_>, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+        let flags = RecvFlags::DONTWAIT;
+        retry(|| rustix::net::recv(fd, &mut *into, flags).map(|((filled, _), _)| filled.len()))
+    }
+
+    #[inline]
+    fn retry(mut call: impl FnMut() -> Result<usize, Errno>) -> io::Result<usize> {
+        loop {
+            match call() {
+                Err(Errno::INTR) => {}
+                result => return result.map_err(io::Error::from),
+            }
+        }
+    }
+}

@@ -1,0 +1,779 @@
+//! The io_uring driver: multishot accept, multishot receive into ring-mapped buffers, one
+//! `io_uring_enter` a turn.
+//!
+//! Submissions that name a stream's descriptor are built at the turn itself, from notes that carry
+//! the stream's generation. So no submission can ever reach a descriptor number that was closed
+//! and given to another connection in between. Completions carry the generation as well; those of
+//! closed streams give their buffer back and mean nothing else.
+//!
+//! Must not know about the other drivers.
+#![allow(unsafe_code)]
+
+use super::{ACCEPT_PAUSE, Config, Event, ListenSocket, ListenerId, Socket, StreamId};
+use super::{direct, stale};
+use crate::buf::{Budget, Pool};
+use crate::fs::File;
+use crate::sys::bufring::BufferRing;
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+/// The one group of provided buffers.
+const GROUP: u16 = 0;
+const SUBMISSIONS: u32 = 1024;
+const COMPLETIONS: u32 = 8192;
+
+/// What a completion belongs to: `kind << 56 | generation << 32 | index`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Kind {
+    Accept = 1,
+    Receive,
+    Cancel,
+    Unlisten,
+    PollRead,
+    PollWrite,
+    Wake,
+}
+
+fn tag(kind: Kind, index: u32, generation: u32) -> u64 {
+    (kind as u64) << 56 | u64::from(generation & 0xff_ffff) << 32 | u64::from(index)
+}
+
+/// The receive machine of one stream: Off → Armed → Cancelling → Off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receive {
+    /// The kernel holds no receive of this stream.
+    Off,
+    /// Wanted; noted for the next turn, or waiting for buffers.
+    Noted,
+    /// The kernel has it.
+    Armed,
+    /// The kernel was asked, or will be at the next turn, to give it up.
+    Cancelling,
+}
+
+#[derive(Debug)]
+struct Stream {
+    socket: Option<OwnedFd>,
+    generation: u32,
+    receive: Receive,
+    /// The owner wants *buffers*; while `Cancelling` this may be true again.
+    wanted: bool,
+    /// The owner is owed a `Quiet`.
+    quiet_due: bool,
+    /// Polls noted or in the kernel: `POLL_READ`, `POLL_WRITE`.
+    polls: u8,
+    /// The owner is owed a `Readable`; a poll may outlive this.
+    readable_due: bool,
+    token: u64,
+}
+
+const POLL_READ: u8 = 1;
+const POLL_WRITE: u8 = 2;
+
+#[derive(Debug)]
+struct Listener {
+    socket: Option<OwnedFd>,
+    /// Set while accepting is paused: when to try again.
+    paused_until: Option<Instant>,
+}
+
+/// What to submit at the next turn.
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    kind: Kind,
+    index: u32,
+    generation: u32,
+}
+
+/// Which of the ring's set-up flags the kernel accepted, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setup {
+    /// `SINGLE_ISSUER | DEFER_TASKRUN | NO_SQARRAY`.
+    DeferNoSqArray,
+    /// `SINGLE_ISSUER | DEFER_TASKRUN`.
+    Defer,
+    /// `SINGLE_ISSUER | COOP_TASKRUN`.
+    Coop,
+    /// No such flag.
+    Plain,
+}
+
+impl Setup {
+    /// The ladder, downwards.
+    pub const LADDER: [Setup; 4] = [
+        Setup::DeferNoSqArray,
+        Setup::Defer,
+        Setup::Coop,
+        Setup::Plain,
+    ];
+
+    /// The flags' names, for the log.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Setup::DeferNoSqArray => "SINGLE_ISSUER, DEFER_TASKRUN, NO_SQARRAY",
+            Setup::Defer => "SINGLE_ISSUER, DEFER_TASKRUN",
+            Setup::Coop => "SINGLE_ISSUER, COOP_TASKRUN",
+            Setup::Plain => "no task-run flags",
+        }
+    }
+
+    fn build(self) -> io::Result<IoUring> {
+        let mut builder = IoUring::builder();
+        builder
+            .setup_cqsize(COMPLETIONS)
+            .setup_submit_all()
+            .setup_clamp();
+        match self {
+            Setup::DeferNoSqArray => {
+                builder
+                    .setup_single_issuer()
+                    .setup_defer_taskrun()
+                    .setup_no_sqarray();
+            }
+            Setup::Defer => {
+                builder.setup_single_issuer().setup_defer_taskrun();
+            }
+            Setup::Coop => {
+                builder.setup_single_issuer().setup_coop_taskrun();
+            }
+            Setup::Plain => {}
+        }
+        builder.build(SUBMISSIONS)
+    }
+}
+
+/// See the module's description.
+pub struct Uring {
+    // The ring goes first when this is dropped: it ends every receive before the buffers go.
+    ring: IoUring,
+    buffers: BufferRing,
+    streams: Vec<Stream>,
+    free: Vec<u32>,
+    listeners: Vec<Listener>,
+    notes: Vec<Note>,
+    /// Streams whose receive ended for want of buffers.
+    starved: Vec<StreamId>,
+    wake_fd: Option<i32>,
+    /// Owed a `Quiet` before the next completion is looked at, unless it is closed or receives
+    /// again by then.
+    follow: Option<StreamId>,
+    /// Completions taken since the last turn; a bound, so that the worker's tasks get their turn.
+    taken: u32,
+}
+
+impl Uring {
+    /// Builds a ring as `setup` says and registers its buffers (`io_uring_setup(2)`,
+    /// `IORING_REGISTER_PBUF_RING`). Fails with what the kernel said.
+    pub fn new(setup: Setup, config: &Config) -> io::Result<Uring> {
+        let ring = setup.build()?;
+        let budget = Budget::new(config.receive_bytes_max);
+        let pool = Pool::new(config.ring_buffer_bytes, 1024, budget);
+        let buffers = BufferRing::register(&ring, GROUP, config.ring_buffers, pool)?;
+        Ok(Uring {
+            ring,
+            buffers,
+            streams: Vec::new(),
+            free: Vec::new(),
+            listeners: Vec::new(),
+            notes: Vec::new(),
+            starved: Vec::new(),
+            wake_fd: None,
+            follow: None,
+            taken: 0,
+        })
+    }
+
+    /// The pool that receives go to.
+    pub fn pool(&self) -> &Pool {
+        self.buffers.pool()
+    }
+
+    pub(super) fn watch_wakes(&mut self, eventfd: &OwnedFd) -> io::Result<()> {
+        self.wake_fd = Some(eventfd.as_raw_fd());
+        self.note(Kind::Wake, 0, 0);
+        Ok(())
+    }
+
+    fn note(&mut self, kind: Kind, index: u32, generation: u32) {
+        self.notes.push(Note {
+            kind,
+            index,
+            generation,
+        });
+    }
+
+    pub(super) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = self.resume_listeners(timeout);
+        self.buffers.refill();
+        if !self.starved.is_empty() && self.buffers.posted() > 0 {
+            for stream in std::mem::take(&mut self.starved) {
+                self.note(Kind::Receive, stream.index, stream.generation);
+            }
+        }
+        // Starved and nothing freed: look again in a moment instead of spinning.
+        let timeout = match timeout {
+            Some(t) if !self.starved.is_empty() => Some(t.min(Duration::from_millis(1))),
+            None if !self.starved.is_empty() => Some(Duration::from_millis(1)),
+            other => other,
+        };
+        self.submit_notes()?;
+        self.taken = 0;
+        self.enter(timeout)
+    }
+
+    fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let pending = self.ring.submission().len() as u32;
+        let want = u32::from(timeout != Some(Duration::ZERO));
+        let mut flags = EnterFlags::GETEVENTS;
+        let spec = timeout.filter(|_| want > 0).map(types::Timespec::from);
+        let submitter = self.ring.submitter();
+        let result = match &spec {
+            Some(spec) => {
+                flags.insert(EnterFlags::EXT_ARG);
+                let args = types::SubmitArgs::new().timespec(spec);
+                // SAFETY: the argument is of the kind that EXT_ARG names and outlives the call.
+                unsafe { submitter.enter(pending, want, flags.bits(), Some(&args)) }
+            }
+            // SAFETY: no argument goes with these flags.
+            None => unsafe { submitter.enter::<libc::sigset_t>(pending, want, flags.bits(), None) },
+        };
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // Time is up, a signal came, or completions must be taken first.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Builds the submissions for what was noted and is still true.
+    fn submit_notes(&mut self) -> io::Result<()> {
+        let mut notes = std::mem::take(&mut self.notes);
+        let mut done = 0;
+        let mut room = Ok(true);
+        for &note in &notes {
+            room = self.make_room();
+            if !matches!(room, Ok(true)) {
+                break;
+            }
+            if let Some(entry) = self.build(note) {
+                self.push(&entry);
+            }
+            done += 1;
+        }
+        notes.drain(..done); // What found no room waits for the next turn.
+        self.notes = notes;
+        room.map(drop)
+    }
+
+    fn build(&mut self, note: Note) -> Option<squeue::Entry> {
+        let Note {
+            kind,
+            index,
+            generation,
+        } = note;
+        let user_data = tag(kind, index, generation);
+        let entry = match kind {
+            Kind::Wake => {
+                let fd = types::Fd(self.wake_fd?);
+                opcode::PollAdd::new(fd, libc::POLLIN as u32)
+                    .multi(true)
+                    .build()
+            }
+            Kind::Accept => {
+                let listener = &self.listeners[index as usize];
+                let fd = types::Fd(listener.socket.as_ref()?.as_raw_fd());
+                let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+                opcode::AcceptMulti::new(fd).flags(flags).build()
+            }
+            Kind::Receive => {
+                let stream = self.stream(StreamId { index, generation })?;
+                if stream.receive != Receive::Noted {
+                    return None;
+                }
+                stream.receive = Receive::Armed;
+                let fd = types::Fd(stream.socket.as_ref()?.as_raw_fd());
+                opcode::RecvMulti::new(fd, GROUP).build()
+            }
+            Kind::Cancel => {
+                let stream = self.stream(StreamId { index, generation })?;
+                if stream.receive != Receive::Cancelling {
+                    return None;
+                }
+                opcode::AsyncCancel::new(tag(Kind::Receive, index, generation)).build()
+            }
+            Kind::Unlisten => opcode::AsyncCancel::new(tag(Kind::Accept, index, 0)).build(),
+            Kind::PollRead | Kind::PollWrite => {
+                let stream = self.stream(StreamId { index, generation })?;
+                let fd = types::Fd(stream.socket.as_ref()?.as_raw_fd());
+                let events = if kind == Kind::PollRead {
+                    libc::POLLIN
+                } else {
+                    libc::POLLOUT
+                };
+                opcode::PollAdd::new(fd, events as u32).build()
+            }
+        };
+        Some(entry.user_data(user_data))
+    }
+
+    /// Hands submissions over early when their queue is full. `false`: the kernel takes none
+    /// before completions have been taken, or for want of memory.
+    fn make_room(&mut self) -> io::Result<bool> {
+        while self.ring.submission().is_full() {
+            match self.ring.submit() {
+                Ok(_) => {}
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EBUSY | libc::EAGAIN) => return Ok(false),
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(true)
+    }
+
+    /// After `make_room` said yes.
+    fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: no operation that this driver submits refers to memory of its own; receives
+        // go to ring buffers, which stay mapped as long as the ring lives.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        debug_assert!(pushed.is_ok(), "there was room");
+    }
+
+    pub(super) fn has_ready(&self) -> bool {
+        self.follow.is_some()
+    }
+
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(id) = self.follow.take()
+                && let Some(event) = self.quiet(id)
+            {
+                return Some(event);
+            }
+            if self.taken == COMPLETIONS {
+                return None;
+            }
+            let entry = self.ring.completion().next()?;
+            self.taken += 1;
+            let (result, flags, data) = (entry.result(), entry.flags(), entry.user_data());
+            let (index, generation) = (data as u32, (data >> 32) as u32 & 0xff_ffff);
+            let event = match data >> 56 {
+                k if k == Kind::Receive as u64 => self.received(index, generation, result, flags),
+                k if k == Kind::Accept as u64 => self.accepted(index, result, flags),
+                k if k == Kind::PollRead as u64 => self.polled(index, generation, false),
+                k if k == Kind::PollWrite as u64 => self.polled(index, generation, true),
+                k if k == Kind::Wake as u64 => {
+                    if !cqueue::more(flags) {
+                        self.note(Kind::Wake, 0, 0);
+                    }
+                    None
+                }
+                _ => None, // A cancellation's own result: the receive's completion tells.
+            };
+            if event.is_some() {
+                return event;
+            }
+        }
+    }
+
+    #[inline]
+    fn received(&mut self, index: u32, generation: u32, result: i32, flags: u32) -> Option<Event> {
+        let data = cqueue::buffer_select(flags).map(|id| self.buffers.take(id, result.max(0)));
+        let id = StreamId { index, generation };
+        let over = !cqueue::more(flags);
+        let stream = self.stream(id)?; // The buffer, if any, goes back by being dropped.
+        let token = stream.token;
+        if result > 0 {
+            if over {
+                self.receive_ended(id);
+            }
+            return Some(Event::Data {
+                stream: id,
+                token,
+                data: data?,
+            });
+        }
+        if !over {
+            return None;
+        }
+        match -result {
+            libc::ENOBUFS => {
+                if stream.receive == Receive::Armed {
+                    stream.receive = Receive::Noted;
+                    self.starved.push(id);
+                    return None;
+                }
+                self.receive_ended(id);
+                None
+            }
+            libc::EINTR | libc::EAGAIN | libc::ECANCELED => {
+                self.receive_ended(id);
+                None
+            }
+            errno => {
+                stream.receive = Receive::Off;
+                (stream.wanted, stream.quiet_due) = (false, false);
+                let result = if errno == 0 {
+                    Ok(())
+                } else {
+                    Err(io::Error::from_raw_os_error(errno))
+                };
+                Some(Event::End {
+                    stream: id,
+                    token,
+                    result,
+                })
+            }
+        }
+    }
+
+    /// A multishot receive ended with data, or for a reason that is none: arm it again if wanted.
+    fn receive_ended(&mut self, id: StreamId) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        if stream.wanted {
+            stream.receive = Receive::Noted;
+            self.note(Kind::Receive, id.index, id.generation);
+        } else {
+            stream.receive = Receive::Off;
+            self.follow = Some(id); // After the data of this very completion.
+        }
+    }
+
+    /// After the terminal completion that `pause` waited for.
+    fn quiet(&mut self, id: StreamId) -> Option<Event> {
+        let stream = self.stream(id)?;
+        let token = stream.token;
+        let due = std::mem::take(&mut stream.quiet_due);
+        due.then_some(Event::Quiet { stream: id, token })
+    }
+
+    fn polled(&mut self, index: u32, generation: u32, write: bool) -> Option<Event> {
+        let id = StreamId { index, generation };
+        let stream = self.stream(id)?;
+        let token = stream.token;
+        stream.polls &= !(if write { POLL_WRITE } else { POLL_READ });
+        if !write && !std::mem::take(&mut stream.readable_due) {
+            return None; // Taken back by `receive`.
+        }
+        Some(if write {
+            Event::Writable { stream: id, token }
+        } else {
+            Event::Readable { stream: id, token }
+        })
+    }
+
+    fn accepted(&mut self, index: u32, result: i32, flags: u32) -> Option<Event> {
+        let listener = ListenerId(index);
+        let open = self.listeners[index as usize].socket.is_some();
+        if result >= 0 {
+            // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+            let socket = unsafe { OwnedFd::from_raw_fd(result) };
+            if !cqueue::more(flags) && open {
+                self.note(Kind::Accept, index, 0);
+            }
+            // Also when accepting has stopped meanwhile: it came before.
+            return Some(Event::Accepted {
+                listener,
+                socket: Socket::Os(socket),
+            });
+        }
+        if cqueue::more(flags) || !open {
+            return None;
+        }
+        let error = io::Error::from_raw_os_error(-result);
+        match -result {
+            // The failure of one connection, or none: the next one may be had at once.
+            libc::EINTR
+            | libc::EAGAIN
+            | libc::ECANCELED
+            | libc::ECONNABORTED
+            | libc::EPROTO
+            | libc::EPERM => {
+                self.note(Kind::Accept, index, 0);
+                None
+            }
+            _ => {
+                let entry = &mut self.listeners[index as usize];
+                entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+                Some(Event::AcceptPaused { listener, error })
+            }
+        }
+    }
+
+    /// Takes up listeners whose pause is over; gives the timeout shortened to the next such end.
+    fn resume_listeners(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        if self.listeners.iter().all(|l| l.paused_until.is_none()) {
+            return timeout;
+        }
+        let now = Instant::now();
+        let mut timeout = timeout;
+        for index in 0..self.listeners.len() {
+            match self.listeners[index].paused_until {
+                Some(until) if until <= now => self.resume_listener(index),
+                Some(until) => timeout = Some(timeout.map_or(until - now, |t| t.min(until - now))),
+                None => {}
+            }
+        }
+        timeout
+    }
+
+    fn resume_listener(&mut self, index: usize) {
+        self.listeners[index].paused_until = None;
+        if self.listeners[index].socket.is_some() {
+            self.note(Kind::Accept, index as u32, 0);
+        }
+    }
+
+    pub(super) fn listen(&mut self, socket: ListenSocket) -> io::Result<ListenerId> {
+        let ListenSocket::Os(socket) = socket else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let index = self.listeners.len() as u32;
+        self.listeners.push(Listener {
+            socket: Some(socket),
+            paused_until: None,
+        });
+        self.note(Kind::Accept, index, 0);
+        Ok(ListenerId(index))
+    }
+
+    pub(super) fn unlisten(&mut self, listener: ListenerId) {
+        let Some(entry) = self.listeners.get_mut(listener.0 as usize) else {
+            return;
+        };
+        entry.paused_until = None;
+        if entry.socket.take().is_some() {
+            // The ring's accept holds the socket open until it is cancelled: at the next turn.
+            self.note(Kind::Unlisten, listener.0, 0);
+        }
+    }
+
+    pub(super) fn attach(&mut self, socket: Socket, token: u64) -> io::Result<StreamId> {
+        let Socket::Os(socket) = socket else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let (receive, wanted, quiet_due) = (Receive::Off, false, false);
+        let stream = |generation| Stream {
+            socket: Some(socket),
+            generation,
+            receive,
+            wanted,
+            quiet_due,
+            polls: 0,
+            readable_due: false,
+            token,
+        };
+        let index = match self.free.pop() {
+            Some(index) => {
+                let place = &mut self.streams[index as usize];
+                *place = stream(place.generation);
+                index
+            }
+            None => {
+                self.streams.push(stream(0));
+                self.streams.len() as u32 - 1
+            }
+        };
+        Ok(StreamId {
+            index,
+            generation: self.streams[index as usize].generation,
+        })
+    }
+
+    #[inline]
+    fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
+        let stream = self.streams.get_mut(id.index as usize)?;
+        (stream.generation == id.generation && stream.socket.is_some()).then_some(stream)
+    }
+
+    #[inline]
+    pub(super) fn descriptor(&self, id: StreamId) -> Option<BorrowedFd<'_>> {
+        let stream = self.streams.get(id.index as usize)?;
+        let fits = stream.generation == id.generation;
+        stream.socket.as_ref().filter(|_| fits).map(AsFd::as_fd)
+    }
+
+    pub(super) fn receive(&mut self, id: StreamId) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        stream.wanted = true;
+        (stream.quiet_due, stream.readable_due) = (false, false);
+        if stream.receive == Receive::Off {
+            stream.receive = Receive::Noted;
+            self.note(Kind::Receive, id.index, id.generation);
+        }
+    }
+
+    pub(super) fn pause(&mut self, id: StreamId) -> bool {
+        let Some(stream) = self.stream(id) else {
+            return true;
+        };
+        stream.wanted = false;
+        match stream.receive {
+            Receive::Off => !stream.quiet_due,
+            Receive::Noted => {
+                stream.receive = Receive::Off;
+                true
+            }
+            Receive::Armed => {
+                stream.receive = Receive::Cancelling;
+                stream.quiet_due = true;
+                self.note(Kind::Cancel, id.index, id.generation);
+                false
+            }
+            Receive::Cancelling => {
+                stream.quiet_due = true;
+                false
+            }
+        }
+    }
+
+    pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+        direct::recv(self.descriptor(id).ok_or_else(stale)?, into)
+    }
+
+    pub(super) fn want_read(&mut self, id: StreamId) {
+        if let Some(stream) = self.stream(id) {
+            stream.readable_due = true;
+            self.poll(id, Kind::PollRead, POLL_READ);
+        }
+    }
+
+    fn poll(&mut self, id: StreamId, kind: Kind, bit: u8) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        if stream.polls & bit == 0 {
+            stream.polls |= bit;
+            self.note(kind, id.index, id.generation);
+        }
+    }
+
+    #[inline]
+    pub(super) fn send(&mut self, id: StreamId, bytes: &[u8]) -> io::Result<usize> {
+        direct::send(self.descriptor(id).ok_or_else(stale)?, bytes)
+    }
+
+    pub(super) fn send_vectored(
+        &mut self,
+        id: StreamId,
+        parts: &[IoSlice<'_>],
+    ) -> io::Result<usize> {
+        direct::send_vectored(self.descriptor(id).ok_or_else(stale)?, parts)
+    }
+
+    pub(super) fn send_file(
+        &mut self,
+        id: StreamId,
+        file: &File,
+        offset: u64,
+        bytes: usize,
+    ) -> io::Result<usize> {
+        direct::send_file(self.descriptor(id).ok_or_else(stale)?, file, offset, bytes)
+    }
+
+    pub(super) fn want_write(&mut self, id: StreamId) {
+        self.poll(id, Kind::PollWrite, POLL_WRITE);
+    }
+
+    pub(super) fn shutdown_write(&mut self, id: StreamId) {
+        if let Some(fd) = self.descriptor(id) {
+            let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+        }
+    }
+
+    pub(super) fn close(&mut self, id: StreamId) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        let held =
+            stream.polls != 0 || matches!(stream.receive, Receive::Armed | Receive::Cancelling);
+        if let Some(socket) = self.remove(id)
+            && held
+        {
+            // The kernel's operation holds the socket open: end it, or no FIN would go out.
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+        }
+        self.descriptor_freed();
+    }
+
+    pub(super) fn reset(&mut self, id: StreamId) {
+        if let Some(socket) = self.remove(id) {
+            abort(socket);
+            self.descriptor_freed();
+        }
+    }
+
+    fn descriptor_freed(&mut self) {
+        for index in 0..self.listeners.len() {
+            if self.listeners[index].paused_until.is_some() {
+                self.resume_listener(index);
+            }
+        }
+    }
+
+    pub(super) fn detach(&mut self, id: StreamId) -> Option<Socket> {
+        self.remove(id).map(Socket::Os)
+    }
+
+    fn remove(&mut self, id: StreamId) -> Option<OwnedFd> {
+        let stream = self.stream(id)?;
+        stream.generation = (stream.generation + 1) & 0xff_ffff;
+        let socket = stream.socket.take();
+        self.free.push(id.index);
+        socket
+    }
+}
+
+/// Closes a socket with a reset, also while an operation of the ring still holds it open. Shutting
+/// it down would send a FIN first, and the peer could take what it has for the whole.
+fn abort(socket: OwnedFd) {
+    // Disconnecting (connect(2), `AF_UNSPEC`) resets at once and wakes the ring's operation; only
+    // TCP knows it. Should it fail, an orderly end is all that is left.
+    let tcp = rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).is_ok();
+    if !tcp || rustix::net::connect_unspec(&socket).is_err() {
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // The kernel must have let go of every buffer before they are freed: closing a ring only
+        // begins that. Cancelling synchronously (Linux 6.0) ends it; before, closing sockets does.
+        for stream in &mut self.streams {
+            if let Some(socket) = stream.socket.take() {
+                let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+            }
+        }
+        let everything = types::CancelBuilder::any();
+        let second = types::Timespec::new().sec(1);
+        let _ = self
+            .ring
+            .submitter()
+            .register_sync_cancel(Some(second), everything);
+        // Lets the cancelled operations go, and with them the sockets they hold: a listener's
+        // address is free when this returns.
+        let _ = self.enter(Some(Duration::ZERO));
+        self.taken = 0;
+        while self.next().is_some() {}
+    }
+}
+
+impl std::fmt::Debug for Uring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uring")
+            .field("streams", &self.streams.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,106 @@
+//! What other threads may do to a worker: schedule its tasks and wake it.
+//!
+//! One lock-free queue takes wakes from the worker's own thread and from others alike; only a
+//! worker that sleeps in the kernel costs the sender a system call.
+//!
+//! Must not know how tasks run or what the driver is.
+
+use async_task::Runnable;
+use crossbeam_queue::SegQueue;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The receiving end is the worker's; everyone else holds it in an `Arc`.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    runnable: SegQueue<Runnable>,
+    /// The owner is in the kernel, or about to be.
+    sleeping: AtomicBool,
+    /// Somebody called [`Mailbox::notify`] since the owner last looked.
+    notified: AtomicBool,
+    /// The worker is gone: what is pushed now never runs.
+    closed: AtomicBool,
+    eventfd: OwnedFd,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> io::Result<Mailbox> {
+        Ok(Mailbox {
+            runnable: SegQueue::new(),
+            sleeping: AtomicBool::new(false),
+            notified: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    pub(crate) fn eventfd(&self) -> &OwnedFd {
+        &self.eventfd
+    }
+
+    /// Schedules a task. From any thread.
+    pub(crate) fn push(&self, runnable: Runnable) {
+        if self.closed.load(Ordering::Acquire) {
+            // Its future must not be dropped on this thread, and its own is gone. A waker that
+            // outlives the worker is rare and costs the memory of one task.
+            std::mem::forget(runnable);
+            return;
+        }
+        self.runnable.push(runnable);
+        self.wake();
+    }
+
+    /// Makes the worker look at what its sink shares with other threads. From any thread.
+    pub(crate) fn notify(&self) {
+        self.notified.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // Pairs with the fence in `prepare_to_sleep`: either this sees the flag, or the worker
+        // sees what was pushed.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
+            // Fails only when the counter is full, and then the worker is being woken already.
+            let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Announces sleep; `false` when something came in meanwhile and the worker must not sleep.
+    pub(crate) fn prepare_to_sleep(&self) -> bool {
+        self.sleeping.store(true, Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.runnable.is_empty() && !self.notified.load(Ordering::Acquire) {
+            return true;
+        }
+        self.awake();
+        false
+    }
+
+    pub(crate) fn awake(&self) {
+        self.sleeping.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take_notified(&self) -> bool {
+        self.notified.load(Ordering::Relaxed) && self.notified.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn pop(&self) -> Option<Runnable> {
+        self.runnable.pop()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.runnable.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runnable.is_empty()
+    }
+
+    /// After this nothing is taken in any more. By the owner only.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,469 @@
+//! Sockets: listening, and streams as futures read and write them.
+//!
+//! Connecting, reading and writing try the call first and wait for readiness only when it would
+//! block, so no kernel operation ever refers to a caller's buffer: every future here may be dropped
+//! at any point. Servers do not use these streams: they take a driver's events directly.
+//!
+//! Must not know about protocols.
+
+use crate::driver::{Event, ListenSocket, ListenerId, Socket, StreamId};
+use crate::worker::{Local, RUNTIME};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use slab::Slab;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::task::{Context, Poll, Waker};
+
+/// How a listening socket is made.
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// Connections the kernel queues before it refuses more (`listen(2)`; capped by `somaxconn`).
+    pub backlog: u32,
+    /// `SO_REUSEPORT`: several sockets on one port, between which the kernel spreads connections.
+    pub reuse_port: bool,
+    /// `TCP_NODELAY`, inherited by every connection accepted.
+    pub nodelay: bool,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        ListenOptions {
+            backlog: 4096,
+            reuse_port: false,
+            nodelay: true,
+        }
+    }
+}
+
+/// How several workers accept from one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// One listener each, on the same port (`SO_REUSEPORT`).
+    PerWorker,
+    /// One listener for all; whoever is free accepts.
+    Shared,
+}
+
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// TCP over IPv4 or IPv6.
+    Tcp(SocketAddr),
+    /// A Unix socket at this path.
+    Unix(std::path::PathBuf),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Tcp(address) => address.fmt(f),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Binds one listening socket for each of `workers`, and gives the address they have (which tells
+/// the port when 0 was asked for).
+///
+/// A port that any other socket listens on is refused with `AddrInUse`, also when that socket is
+/// another process's with `SO_REUSEPORT`, which the kernel alone would let share it.
+pub fn listen(
+    address: &Address,
+    spread: Spread,
+    workers: usize,
+    options: &ListenOptions,
+) -> io::Result<(Vec<ListenSocket>, Address)> {
+    let address = match address {
+        Address::Unix(path) => {
+            let socket = bind_unix(path, options.backlog)?;
+            return Ok((share(socket, workers)?, address.clone()));
+        }
+        Address::Tcp(address) => address,
+    };
+    let alone = ListenOptions {
+        reuse_port: false,
+        ..options.clone()
+    };
+    let first = bind_tcp(*address, &alone)?;
+    let bound = bound_address(&first)?;
+    if spread == Spread::Shared || workers == 1 {
+        start_listening(&first, options)?;
+        return Ok((share(first, workers)?, Address::Tcp(bound)));
+    }
+    // It is free. Sockets that share a port must all say so from the start, so bind afresh. This
+    // one never listens: whoever it queued would be reset when it goes.
+    drop(first);
+    let together = ListenOptions {
+        reuse_port: true,
+        ..options.clone()
+    };
+    let sockets = (0..workers).map(|_| {
+        let socket = bind_tcp(bound, &together)?;
+        start_listening(&socket, options)?;
+        Ok(ListenSocket::Os(socket))
+    });
+    Ok((sockets.collect::<io::Result<_>>()?, Address::Tcp(bound)))
+}
+
+/// The same listening socket for each of `workers`, as with a socket passed by a supervisor.
+pub fn share(socket: OwnedFd, workers: usize) -> io::Result<Vec<ListenSocket>> {
+    let mut sockets = Vec::with_capacity(workers);
+    for _ in 1..workers {
+        sockets.push(ListenSocket::Os(socket.try_clone()?));
+    }
+    sockets.push(ListenSocket::Os(socket));
+    Ok(sockets)
+}
+
+const NEW: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+fn family(address: &SocketAddr) -> AddressFamily {
+    if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    }
+}
+
+fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(family(&address), SocketType::STREAM, NEW, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if options.reuse_port {
+        sockopt::set_socket_reuseport(&socket, true)?;
+    }
+    if options.nodelay {
+        sockopt::set_tcp_nodelay(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    Ok(socket)
+}
+
+fn start_listening(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {
+    let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
+    Ok(rustix::net::listen(socket, backlog)?)
+}
+
+/// Binds a Unix socket. A file left behind by a server that is gone is replaced; a live server's
+/// is `AddrInUse`, and so is anything there that is no socket.
+fn bind_unix(path: &Path, backlog: u32) -> io::Result<OwnedFd> {
+    let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, NEW, None);
+    let address = SocketAddrUnix::new(path)?;
+    let socket = new()?;
+    match rustix::net::bind(&socket, &address) {
+        Err(Errno::ADDRINUSE) => {
+            // Connecting to an ordinary file is refused too, and that is nobody's to remove.
+            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+            match rustix::net::connect(new()?, &address) {
+                Err(Errno::CONNREFUSED) if is_socket => std::fs::remove_file(path)?,
+                _ => return Err(io::ErrorKind::AddrInUse.into()),
+            }
+            rustix::net::bind(&socket, &address)?;
+        }
+        result => result?,
+    }
+    rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(socket)
+}
+
+fn bound_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
+    let name = rustix::net::getsockname(socket)?;
+    SocketAddr::try_from(name).map_err(|_| io::ErrorKind::Unsupported.into())
+}
+
+/// The peer of a connected socket (`getpeername(2)`); `None` for Unix and simulated sockets.
+pub fn peer_address(descriptor: impl AsFd) -> Option<SocketAddr> {
+    SocketAddr::try_from(rustix::net::getpeername(descriptor).ok()??).ok()
+}
+
+#[derive(Debug, Default)]
+struct Source {
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+#[derive(Debug, Default)]
+struct Accepting {
+    queue: VecDeque<io::Result<Socket>>,
+    waker: Option<Waker>,
+}
+
+/// The wakers of all streams and listeners that futures of one worker wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    streams: RefCell<Slab<Source>>,
+    listeners: RefCell<Vec<(ListenerId, Accepting)>>,
+}
+
+impl Sources {
+    /// Takes an event that a future waits for; gives back those that are the sink's.
+    #[inline]
+    pub(crate) fn route(&self, event: Event) -> Option<Event> {
+        let token = match &event {
+            Event::Data { token, .. }
+            | Event::End { token, .. }
+            | Event::Quiet { token, .. }
+            | Event::Readable { token, .. }
+            | Event::Writable { token, .. } => *token,
+            Event::Accepted { .. } | Event::AcceptPaused { .. } => return self.accepted(event),
+        };
+        if token & RUNTIME == 0 {
+            return Some(event);
+        }
+        let waker = {
+            let mut streams = self.streams.borrow_mut();
+            let source = streams.get_mut((token & !RUNTIME) as usize)?;
+            match event {
+                Event::Writable { .. } => source.writer.take(),
+                _ => source.reader.take(),
+            }
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        None
+    }
+
+    fn accepted(&self, event: Event) -> Option<Event> {
+        let (listener, result) = match event {
+            Event::Accepted { listener, socket } => (listener, Ok(socket)),
+            Event::AcceptPaused { listener, error } => (listener, Err(error)),
+            other => return Some(other),
+        };
+        let mut listeners = self.listeners.borrow_mut();
+        let Some((_, accepting)) = listeners.iter_mut().find(|(id, _)| *id == listener) else {
+            return Some(match result {
+                Ok(socket) => Event::Accepted { listener, socket },
+                Err(error) => Event::AcceptPaused { listener, error },
+            });
+        };
+        accepting.queue.push_back(result);
+        let waker = accepting.waker.take();
+        drop(listeners);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        None
+    }
+}
+
+/// A connected stream socket: TCP, Unix or simulated. Dropping it closes it.
+#[derive(Debug)]
+pub struct Stream {
+    local: Local,
+    id: StreamId,
+    source: usize,
+}
+
+impl Stream {
+    /// Takes over a connected socket.
+    pub fn new(local: &Local, socket: Socket) -> io::Result<Stream> {
+        let source = local
+            .sources()
+            .streams
+            .borrow_mut()
+            .insert(Source::default());
+        match local.driver().attach(socket, RUNTIME | source as u64) {
+            Ok(id) => Ok(Stream {
+                local: local.clone(),
+                id,
+                source,
+            }),
+            Err(error) => {
+                local.sources().streams.borrow_mut().remove(source);
+                Err(error)
+            }
+        }
+    }
+
+    /// Connects over TCP.
+    pub async fn connect(local: &Local, address: SocketAddr) -> io::Result<Stream> {
+        let socket = rustix::net::socket_with(family(&address), SocketType::STREAM, NEW, None)?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        let result = rustix::net::connect(&socket, &address);
+        Stream::connecting(local, socket, result).await
+    }
+
+    /// Connects to a Unix socket.
+    pub async fn connect_unix(local: &Local, path: &Path) -> io::Result<Stream> {
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, NEW, None)?;
+        let result = rustix::net::connect(&socket, &SocketAddrUnix::new(path)?);
+        Stream::connecting(local, socket, result).await
+    }
+
+    async fn connecting(
+        local: &Local,
+        socket: OwnedFd,
+        result: Result<(), Errno>,
+    ) -> io::Result<Stream> {
+        match result {
+            Ok(()) => return Stream::new(local, Socket::Os(socket)),
+            Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let stream = Stream::new(local, Socket::Os(socket))?;
+        stream.writable().await;
+        let driver = local.driver();
+        let fd = driver
+            .descriptor(stream.id)
+            .ok_or(io::ErrorKind::NotConnected)?;
+        let outcome = sockopt::socket_error(fd)?;
+        drop(driver);
+        outcome?;
+        Ok(stream)
+    }
+
+    async fn writable(&self) {
+        let mut asked = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut asked, true) && self.source_is_woken(cx) {
+                return Poll::Ready(());
+            }
+            self.wait_writable(cx);
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// The event takes the writer's waker away; a waker still there means a spurious poll.
+    fn source_is_woken(&self, cx: &mut Context<'_>) -> bool {
+        let mut streams = self.local.sources().streams.borrow_mut();
+        match &mut streams[self.source].writer {
+            Some(waker) => {
+                waker.clone_from(cx.waker());
+                false
+            }
+            None => true,
+        }
+    }
+
+    fn wait_writable(&self, cx: &mut Context<'_>) {
+        let waker = Some(cx.waker().clone());
+        self.local.sources().streams.borrow_mut()[self.source].writer = waker;
+        self.local.driver().want_write(self.id);
+    }
+
+    /// Reads what has arrived, waiting for the first byte; 0 at the end of the stream.
+    pub async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_read(cx, into)).await
+    }
+
+    /// [`Stream::read`] as a poll.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        let result = self.local.driver().recv(self.id, into);
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let waker = Some(cx.waker().clone());
+                self.local.sources().streams.borrow_mut()[self.source].reader = waker;
+                self.local.driver().want_read(self.id);
+                Poll::Pending
+            }
+            result => Poll::Ready(result),
+        }
+    }
+
+    /// Writes some of `bytes`, waiting until the peer takes any.
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_write(cx, bytes)).await
+    }
+
+    /// [`Stream::write`] as a poll.
+    pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = self.local.driver().send(self.id, bytes);
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.wait_writable(cx);
+                Poll::Pending
+            }
+            result => Poll::Ready(result),
+        }
+    }
+
+    /// Writes all of `bytes`.
+    pub async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write(bytes).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                n => bytes = &bytes[n..],
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends our direction.
+    pub fn shutdown_write(&mut self) {
+        self.local.driver().shutdown_write(self.id);
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.local.driver().close(self.id);
+        let source = self
+            .local
+            .sources()
+            .streams
+            .borrow_mut()
+            .remove(self.source);
+        drop(source);
+    }
+}
+
+/// A listener whose connections futures take. Dropping it stops accepting.
+#[derive(Debug)]
+pub struct Listener {
+    local: Local,
+    id: ListenerId,
+}
+
+impl Listener {
+    /// Starts accepting.
+    pub fn new(local: &Local, socket: ListenSocket) -> io::Result<Listener> {
+        let id = local.driver().listen(socket)?;
+        local
+            .sources()
+            .listeners
+            .borrow_mut()
+            .push((id, Accepting::default()));
+        Ok(Listener {
+            local: local.clone(),
+            id,
+        })
+    }
+
+    /// The next connection. An error (such as `EMFILE`) does not end the listener: accepting goes
+    /// on by itself after a pause.
+    pub async fn accept(&mut self) -> io::Result<Stream> {
+        let socket = poll_fn(|cx| {
+            let mut listeners = self.local.sources().listeners.borrow_mut();
+            let found = listeners.iter_mut().find(|(id, _)| *id == self.id);
+            let (_, accepting) = found.expect("registered until dropped");
+            match accepting.queue.pop_front() {
+                Some(result) => Poll::Ready(result),
+                None => {
+                    accepting.waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await?;
+        Stream::new(&self.local, socket)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.local.driver().unlisten(self.id);
+        self.local
+            .sources()
+            .listeners
+            .borrow_mut()
+            .retain(|(id, _)| *id != self.id);
+    }
+}

@@ -1,0 +1,125 @@
+//! A ring of provided buffers (`IORING_REGISTER_PBUF_RING`, io_uring_register(2)).
+//!
+//! The kernel takes buffers from the head of a ring in shared memory; this side adds them at its
+//! tail. A buffer id is a place in the ring's bookkeeping; the block behind it changes with every
+//! refill, so that a view may keep its block as long as it likes.
+#![allow(unsafe_code)]
+
+use crate::buf::{Block, Buf, Pool};
+use io_uring::{IoUring, types::BufRingEntry};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::io;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// See the module's description.
+pub(crate) struct BufferRing {
+    entries: *mut BufRingEntry,
+    /// Number of entries, a power of two.
+    count: u16,
+    tail: u16,
+    /// The block that each buffer id stands for while the kernel may write to it.
+    posted: Box<[Option<Block>]>,
+    /// Ids without a block.
+    vacant: Vec<u16>,
+    pool: Pool,
+}
+
+impl BufferRing {
+    /// Maps, registers and fills a ring of `count` buffers from `pool`.
+    pub(crate) fn register(
+        ring: &IoUring,
+        group: u16,
+        count: u16,
+        pool: Pool,
+    ) -> io::Result<BufferRing> {
+        if !count.is_power_of_two() || count > 32768 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the number of ring buffers must be a power of two up to 32768",
+            ));
+        }
+        let bytes = usize::from(count) * size_of::<BufRingEntry>();
+        // SAFETY: a fresh private mapping, with no address asked for.
+        let memory = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::POPULATE,
+            )?
+        };
+        let mut this = BufferRing {
+            entries: memory.cast(),
+            count,
+            tail: 0,
+            posted: (0..count).map(|_| None).collect(),
+            vacant: (0..count).rev().collect(),
+            pool,
+        };
+        // SAFETY: the mapping is page-aligned, holds `count` entries and lives until `this` is
+        // dropped, which the driver does after the ring.
+        unsafe {
+            ring.submitter()
+                .register_buf_ring_with_flags(memory as u64, count, group, 0)?;
+        }
+        this.refill();
+        Ok(this)
+    }
+
+    /// The pool that blocks come from and return to.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Buffers that the kernel may use now.
+    pub(crate) fn posted(&self) -> usize {
+        usize::from(self.count) - self.vacant.len()
+    }
+
+    /// Puts blocks behind all vacant ids, as far as the budget allows.
+    #[inline]
+    pub(crate) fn refill(&mut self) {
+        if self.vacant.is_empty() {
+            return;
+        }
+        while let Some(id) = self.vacant.pop() {
+            let Some(block) = self.pool.take() else {
+                self.vacant.push(id);
+                break;
+            };
+            let place = usize::from(self.tail & (self.count - 1));
+            // SAFETY: `place < count`, and the kernel does not read entries at or past the tail.
+            let entry = unsafe { &mut *self.entries.add(place) };
+            entry.set_addr(block.as_ptr() as u64);
+            entry.set_len(block.capacity() as u32);
+            entry.set_bid(id);
+            self.posted[usize::from(id)] = Some(block);
+            self.tail = self.tail.wrapping_add(1);
+        }
+        // SAFETY: the tail's place in the mapping, which the kernel reads atomically.
+        let shared = unsafe { &*BufRingEntry::tail(self.entries).cast::<AtomicU16>() };
+        shared.store(self.tail, Ordering::Release);
+    }
+
+    /// The buffer that a completion names, with `bytes` received.
+    ///
+    /// # Panics
+    /// When the kernel names a buffer that it was not given, or more bytes than it holds.
+    #[inline]
+    pub(crate) fn take(&mut self, id: u16, bytes: i32) -> Buf {
+        let mut block = self.posted[usize::from(id)]
+            .take()
+            .expect("a posted buffer");
+        self.vacant.push(id);
+        block.advance(bytes as usize);
+        block.into_buf()
+    }
+}
+
+impl Drop for BufferRing {
+    fn drop(&mut self) {
+        let bytes = usize::from(self.count) * size_of::<BufRingEntry>();
+        // SAFETY: mapped by `register` with this size; the ring that used it is closed.
+        let _ = unsafe { rustix::mm::munmap(self.entries.cast(), bytes) };
+    }
+}

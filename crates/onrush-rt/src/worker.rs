@@ -1,0 +1,452 @@
+//! One worker: a driver, its timers, its tasks, and the loop that turns them.
+//!
+//! Must not know what protocol its connections speak. A worker has no thread-local identity: its
+//! futures and its [`Sink`] reach it through a [`Local`].
+
+use crate::blocking;
+use crate::buf::Pool;
+use crate::driver::{self, Choice, Driver, Event, sim};
+use crate::executor::{Executor, Task};
+use crate::mailbox::Mailbox;
+use crate::net::Sources;
+use crate::timer::{TimerId, Wheel};
+use slab::Slab;
+use std::cell::{Cell, RefCell, RefMut};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// Tokens and timer payloads with this bit belong to the runtime's own futures; those without it
+/// are the sink's.
+pub(crate) const RUNTIME: u64 = 1 << 63;
+
+/// Who takes the events of the streams, listeners and timers that no future waits for: a server.
+///
+/// Calls never come nested. Methods take `&self`, because handlers called from here call back.
+pub trait Sink {
+    /// An event of a listener, or of a stream whose token has the top bit clear.
+    fn event(&self, event: Event);
+    /// A timer of [`Local::schedule`] is due.
+    fn timer(&self, payload: u64);
+    /// Another thread called [`Remote::notify`].
+    fn notified(&self);
+    /// All events of this turn have been given; tasks run next.
+    fn turned(&self) {}
+}
+
+/// A sink for workers that run nothing but tasks.
+impl Sink for () {
+    fn event(&self, _: Event) {}
+    fn timer(&self, _: u64) {}
+    fn notified(&self) {}
+}
+
+#[derive(Debug)]
+enum Clock {
+    Kernel,
+    Sim(sim::Net),
+}
+
+#[derive(Debug)]
+struct Inner {
+    executor: Executor,
+    driver: RefCell<Driver>,
+    pool: Pool,
+    wheel: RefCell<Wheel>,
+    sleepers: RefCell<Slab<Option<Waker>>>,
+    pub(crate) sources: Sources,
+    mailbox: Arc<Mailbox>,
+    blocking: blocking::Pool,
+    clock: Clock,
+    now_ms: Cell<u64>,
+    unix_seconds: Cell<u64>,
+    index: usize,
+}
+
+/// A worker's handle on itself, for its sink and its futures. Cheap to clone; not `Send`.
+#[derive(Clone, Debug)]
+pub struct Local(Rc<Inner>);
+
+/// A worker, to be turned by the thread that owns it.
+#[derive(Debug)]
+pub struct Worker {
+    local: Local,
+}
+
+/// What other threads may do to a worker.
+#[derive(Clone, Debug)]
+pub struct Remote(Arc<Mailbox>);
+
+impl Remote {
+    /// Has [`Sink::notified`] called in the worker's next turn, waking it if it sleeps.
+    pub fn notify(&self) {
+        self.0.notify();
+    }
+}
+
+impl Worker {
+    /// A worker on the chosen driver. To be called on the thread that will turn it.
+    pub fn new(
+        choice: &Choice,
+        config: &driver::Config,
+        blocking: blocking::Pool,
+        index: usize,
+    ) -> io::Result<Worker> {
+        Worker::with_driver(choice.build(config)?, Clock::Kernel, blocking, index)
+    }
+
+    /// A worker on a simulated network; its blocking work runs inline, its clock is the network's.
+    pub fn simulated(net: sim::Net, index: usize) -> io::Result<Worker> {
+        let driver = sim::SimDriver::new(net.clone(), 64 << 20);
+        let blocking = blocking::Pool::inline();
+        Worker::with_driver(
+            Driver::Sim(Box::new(driver)),
+            Clock::Sim(net),
+            blocking,
+            index,
+        )
+    }
+
+    fn with_driver(
+        mut driver: Driver,
+        clock: Clock,
+        blocking: blocking::Pool,
+        index: usize,
+    ) -> io::Result<Worker> {
+        let mailbox = Arc::new(Mailbox::new()?);
+        driver.watch_wakes(mailbox.eventfd())?;
+        let pool = match &driver {
+            Driver::Uring(driver) => driver.pool().clone(),
+            Driver::Epoll(driver) => driver.pool().clone(),
+            Driver::Sim(driver) => driver.pool().clone(),
+        };
+        let inner = Inner {
+            executor: Executor::new(mailbox.clone()),
+            driver: RefCell::new(driver),
+            pool,
+            wheel: RefCell::new(Wheel::new(0)),
+            sleepers: RefCell::default(),
+            sources: Sources::default(),
+            mailbox,
+            blocking,
+            clock,
+            now_ms: Cell::new(0),
+            unix_seconds: Cell::new(0),
+            index,
+        };
+        let worker = Worker {
+            local: Local(Rc::new(inner)),
+        };
+        worker.local.read_clock();
+        *worker.local.0.wheel.borrow_mut() = Wheel::new(worker.local.now_ms());
+        Ok(worker)
+    }
+
+    /// The handle for this worker's futures.
+    pub fn local(&self) -> &Local {
+        &self.local
+    }
+
+    /// The handle for other threads.
+    pub fn remote(&self) -> Remote {
+        Remote(self.local.0.mailbox.clone())
+    }
+
+    /// Enters the kernel once and deals with everything that came of it: events, timers, tasks.
+    /// Sleeps, when `may_sleep`, until there is something to do. Gives whether there was.
+    ///
+    /// Fails only when the driver is broken; the worker cannot go on then.
+    pub fn turn(&mut self, sink: &impl Sink, may_sleep: bool) -> io::Result<bool> {
+        let inner = &*self.local.0;
+        let timeout = if may_sleep {
+            self.timeout()
+        } else {
+            Some(Duration::ZERO)
+        };
+        let sleeps = timeout != Some(Duration::ZERO) && inner.mailbox.prepare_to_sleep();
+        let timeout = if sleeps {
+            timeout
+        } else {
+            Some(Duration::ZERO)
+        };
+        let result = inner.driver.borrow_mut().turn(timeout);
+        inner.mailbox.awake();
+        result?;
+        self.local.read_clock();
+
+        let mut busy = false;
+        loop {
+            let event = inner.driver.borrow_mut().next();
+            let Some(event) = event else { break };
+            busy = true;
+            if let Some(event) = inner.sources.route(event) {
+                sink.event(event);
+            }
+        }
+        busy |= self.expire(sink);
+        if inner.mailbox.take_notified() {
+            busy = true;
+            sink.notified();
+        }
+        sink.turned();
+        Ok(inner.executor.run() || busy)
+    }
+
+    /// Turns the worker until `future` is ready; tasks spawned on it make progress meanwhile.
+    pub fn block_on<F: Future>(&mut self, future: F) -> io::Result<F::Output> {
+        struct Flag(std::sync::atomic::AtomicBool, Arc<Mailbox>);
+        impl std::task::Wake for Flag {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, std::sync::atomic::Ordering::Release);
+                self.1.notify();
+            }
+        }
+        let mailbox = self.local.0.mailbox.clone();
+        let flag = Arc::new(Flag(std::sync::atomic::AtomicBool::new(true), mailbox));
+        let waker = Waker::from(flag.clone());
+        let mut future = pin!(future);
+        loop {
+            if flag.0.swap(false, std::sync::atomic::Ordering::AcqRel)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
+            {
+                return Ok(output);
+            }
+            self.turn(&(), true)?;
+        }
+    }
+
+    /// When the wheel next has something to do, in ms of this worker's clock.
+    pub fn next_timer_ms(&self) -> Option<u64> {
+        self.local.0.wheel.borrow().next_ms()
+    }
+
+    /// Whether something is due that needs neither time nor the kernel.
+    pub fn has_work(&self) -> bool {
+        !self.local.0.mailbox.is_empty() || self.local.0.driver.borrow().has_ready()
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if self.has_work() {
+            return Some(Duration::ZERO);
+        }
+        let now = self.local.now_ms();
+        let due = self.local.0.wheel.borrow().next_ms()?;
+        // One more millisecond than the difference, because `now` is rounded down.
+        Some(Duration::from_millis((due + 1).saturating_sub(now)))
+    }
+
+    fn expire(&self, sink: &impl Sink) -> bool {
+        let inner = &*self.local.0;
+        let now = inner.now_ms.get();
+        let mut any = false;
+        loop {
+            let due = inner.wheel.borrow_mut().expire(now);
+            let Some(payload) = due else { return any };
+            any = true;
+            if payload & RUNTIME == 0 {
+                sink.timer(payload);
+                continue;
+            }
+            let key = (payload & !RUNTIME) as usize;
+            let waker = inner
+                .sleepers
+                .borrow_mut()
+                .get_mut(key)
+                .and_then(Option::take);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.local.0.executor.shut_down();
+    }
+}
+
+impl Local {
+    /// Milliseconds of this worker's monotonic clock, as of this turn.
+    #[inline]
+    pub fn now_ms(&self) -> u64 {
+        self.0.now_ms.get()
+    }
+
+    /// Seconds since 1970, as of this turn.
+    #[inline]
+    pub fn unix_seconds(&self) -> u64 {
+        self.0.unix_seconds.get()
+    }
+
+    /// Which worker this is, from 0.
+    pub fn index(&self) -> usize {
+        self.0.index
+    }
+
+    /// The driver, borrowed for one call: hold it across nothing else.
+    #[inline]
+    pub fn driver(&self) -> RefMut<'_, Driver> {
+        self.0.driver.borrow_mut()
+    }
+
+    /// The worker's receive buffers.
+    pub fn pool(&self) -> &Pool {
+        &self.0.pool
+    }
+
+    /// The pool for file work that may block.
+    pub fn blocking(&self) -> &blocking::Pool {
+        &self.0.blocking
+    }
+
+    /// Starts a task on this worker; it first runs in the present turn or the next.
+    pub fn spawn<F>(&self, future: F) -> Task<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        self.0.executor.spawn(future)
+    }
+
+    /// Tasks that have not ended.
+    pub fn live_tasks(&self) -> usize {
+        self.0.executor.live_tasks()
+    }
+
+    /// Has [`Sink::timer`] called with `payload` (top bit clear) at `deadline_ms` of this worker's
+    /// clock or soon after.
+    pub fn schedule(&self, deadline_ms: u64, payload: u64) -> TimerId {
+        debug_assert!(payload & RUNTIME == 0);
+        self.0.wheel.borrow_mut().schedule(deadline_ms, payload)
+    }
+
+    /// Takes back a [`Local::schedule`]; no harm when it has fired.
+    pub fn unschedule(&self, timer: TimerId) {
+        self.0.wheel.borrow_mut().cancel(timer);
+    }
+
+    /// Waits, never shorter than `duration` and up to a millisecond longer. The deadline counts
+    /// from this call (not from the beginning of the turn, nor from the first poll).
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        let now = match &self.0.clock {
+            _ if duration.is_zero() => Duration::from_millis(self.now_ms()),
+            Clock::Kernel => monotonic(),
+            Clock::Sim(net) => Duration::from_millis(net.now_ms()),
+        };
+        let deadline_ns = now.saturating_add(duration).as_nanos();
+        let deadline_ms = u64::try_from(deadline_ns.div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        Sleep {
+            local: self.clone(),
+            deadline_ms,
+            timer: None,
+        }
+    }
+
+    /// `future`'s output, or `None` when it has none after `duration`; it is dropped then.
+    pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        let mut sleep = pin!(self.sleep(duration));
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
+        })
+        .await
+    }
+
+    pub(crate) fn sources(&self) -> &Sources {
+        &self.0.sources
+    }
+
+    fn read_clock(&self) {
+        let (now_ms, unix_seconds) = match &self.0.clock {
+            Clock::Kernel => {
+                use rustix::time::{ClockId, clock_gettime};
+                let wall = clock_gettime(ClockId::RealtimeCoarse);
+                (monotonic().as_millis() as u64, wall.tv_sec as u64)
+            }
+            // An arbitrary day, the same in every run.
+            Clock::Sim(net) => (net.now_ms(), 1_790_000_000 + net.now_ms() / 1000),
+        };
+        self.0.now_ms.set(now_ms);
+        self.0.unix_seconds.set(unix_seconds);
+    }
+}
+
+fn monotonic() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// See [`Local::sleep`]. May be dropped at any time.
+#[derive(Debug)]
+pub struct Sleep {
+    local: Local,
+    deadline_ms: u64,
+    /// The wheel's entry and the place of the waker.
+    timer: Option<(TimerId, usize)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.local.now_ms() >= self.deadline_ms {
+            self.disarm();
+            return Poll::Ready(());
+        }
+        let waker = Some(cx.waker().clone());
+        match self.timer {
+            Some((_, key)) => self.local.0.sleepers.borrow_mut()[key] = waker,
+            None => {
+                let key = self.local.0.sleepers.borrow_mut().insert(waker);
+                let payload = RUNTIME | key as u64;
+                let timer = self
+                    .local
+                    .0
+                    .wheel
+                    .borrow_mut()
+                    .schedule(self.deadline_ms, payload);
+                self.timer = Some((timer, key));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Sleep {
+    fn disarm(&mut self) {
+        if let Some((timer, key)) = self.timer.take() {
+            self.local.0.wheel.borrow_mut().cancel(timer);
+            let waker = self.local.0.sleepers.borrow_mut().remove(key);
+            drop(waker);
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.disarm();
+    }
+}
+
+/// The cores this process may run on (`sched_getaffinity(2)`), lowest first.
+pub fn affinity() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else {
+        return vec![0];
+    };
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|&core| set.is_set(core))
+        .collect()
+}
+
+/// Pins the calling thread to one core (`sched_setaffinity(2)`).
+pub fn pin_to(core: usize) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}

@@ -1,0 +1,257 @@
+//! The content of an answer: bytes, pieces of files, or a stream. Must not know how it is framed.
+
+use bytes::Bytes;
+use futures_core::Stream;
+use onrush_rt::fs::File;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// The content of an answer.
+#[derive(Default)]
+pub struct Body(pub(crate) Content);
+
+#[derive(Default)]
+pub(crate) enum Content {
+    #[default]
+    Empty,
+    Static(&'static [u8]),
+    Bytes(Bytes),
+    /// Pieces known ahead, one after the other.
+    Parts(VecDeque<Part>),
+    Stream {
+        stream: Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>,
+        length: Option<u64>,
+    },
+}
+
+/// A piece of a body that is known ahead.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// `length` bytes of a file from `offset`, sent without copying where the kernel can.
+    File {
+        /// The file; it may be shared by many answers.
+        file: Arc<File>,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes. A file that is shorter by then ends the connection, so that the client
+        /// sees that the answer is not whole.
+        length: u64,
+    },
+}
+
+impl Part {
+    fn length(&self) -> u64 {
+        match self {
+            Part::Bytes(bytes) => bytes.len() as u64,
+            Part::File { length, .. } => *length,
+        }
+    }
+}
+
+impl Body {
+    /// No content.
+    pub fn empty() -> Body {
+        Body::default()
+    }
+
+    /// `length` bytes of a file from `offset`.
+    pub fn file(file: Arc<File>, offset: u64, length: u64) -> Body {
+        Body::parts([Part::File {
+            file,
+            offset,
+            length,
+        }])
+    }
+
+    /// Several pieces, one after the other: the parts of a multipart answer, say.
+    pub fn parts(parts: impl IntoIterator<Item = Part>) -> Body {
+        Body(Content::Parts(
+            parts.into_iter().filter(|part| part.length() > 0).collect(),
+        ))
+    }
+
+    /// Content made while it is sent, at the pace at which the client takes it. Without a `length`
+    /// it is sent chunked. A stream's error, or a length that was not kept, ends the connection.
+    pub fn stream<S>(stream: S, length: Option<u64>) -> Body
+    where
+        S: Stream<Item = io::Result<Bytes>> + 'static,
+    {
+        Body(Content::Stream {
+            stream: Box::pin(stream),
+            length,
+        })
+    }
+
+    /// A body and the sender that fills it, for writing an answer step by step from a task. The
+    /// sender waits while more than `bytes_max` bytes wait to be sent.
+    pub fn channel(bytes_max: usize) -> (BodySender, Body) {
+        let shared = Rc::new(RefCell::new(Channel {
+            bytes_max,
+            ..Channel::default()
+        }));
+        (
+            BodySender(shared.clone()),
+            Body::stream(Receiver(shared), None),
+        )
+    }
+
+    /// The length in bytes, where it is known ahead.
+    pub fn length(&self) -> Option<u64> {
+        match &self.0 {
+            Content::Empty => Some(0),
+            Content::Static(bytes) => Some(bytes.len() as u64),
+            Content::Bytes(bytes) => Some(bytes.len() as u64),
+            Content::Parts(parts) => Some(parts.iter().map(Part::length).sum()),
+            Content::Stream { length, .. } => *length,
+        }
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.length() {
+            Some(length) => write!(f, "Body({length} bytes)"),
+            None => f.write_str("Body(stream)"),
+        }
+    }
+}
+
+impl From<&'static str> for Body {
+    #[inline]
+    fn from(text: &'static str) -> Body {
+        Body(Content::Static(text.as_bytes()))
+    }
+}
+
+impl From<&'static [u8]> for Body {
+    fn from(bytes: &'static [u8]) -> Body {
+        Body(Content::Static(bytes))
+    }
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Body {
+        Body(Content::Bytes(text.into()))
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(bytes: Vec<u8>) -> Body {
+        Body(Content::Bytes(bytes.into()))
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Body {
+        Body(Content::Bytes(bytes))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Channel {
+    queue: VecDeque<io::Result<Bytes>>,
+    queued_bytes: usize,
+    bytes_max: usize,
+    sender_gone: bool,
+    receiver_gone: bool,
+    sender: Option<Waker>,
+    receiver: Option<Waker>,
+}
+
+/// The writing end of [`Body::channel`]. Dropping it ends the body.
+#[derive(Debug)]
+pub struct BodySender(Rc<RefCell<Channel>>);
+
+impl BodySender {
+    /// Queues a piece, waiting for room. Fails with `BrokenPipe` when the client is gone.
+    pub async fn send(&mut self, bytes: impl Into<Bytes>) -> io::Result<()> {
+        let mut bytes = Some(bytes.into());
+        poll_fn(|cx| {
+            let mut channel = self.0.borrow_mut();
+            if channel.receiver_gone {
+                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+            if channel.queued_bytes > 0 && channel.queued_bytes >= channel.bytes_max {
+                channel.sender = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            if let Some(bytes) = bytes.take().filter(|bytes| !bytes.is_empty()) {
+                channel.queued_bytes += bytes.len();
+                channel.queue.push_back(Ok(bytes));
+            }
+            let waker = channel.receiver.take();
+            drop(channel);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+
+    /// Ends the body as broken: the client sees that the answer is not whole.
+    pub fn abort(self, error: io::Error) {
+        self.0.borrow_mut().queue.push_back(Err(error));
+    }
+}
+
+impl Drop for BodySender {
+    fn drop(&mut self) {
+        let mut channel = self.0.borrow_mut();
+        channel.sender_gone = true;
+        let waker = channel.receiver.take();
+        drop(channel);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+struct Receiver(Rc<RefCell<Channel>>);
+
+impl Stream for Receiver {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut channel = self.0.borrow_mut();
+        match channel.queue.pop_front() {
+            Some(item) => {
+                if let Ok(bytes) = &item {
+                    channel.queued_bytes -= bytes.len();
+                }
+                let waker = channel.sender.take();
+                drop(channel);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+                Poll::Ready(Some(item))
+            }
+            None if channel.sender_gone => Poll::Ready(None),
+            None => {
+                channel.receiver = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let mut channel = self.0.borrow_mut();
+        channel.receiver_gone = true;
+        let waker = channel.sender.take();
+        drop(channel);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}

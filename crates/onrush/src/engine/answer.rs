@@ -1,0 +1,287 @@
+//! Answers: small ones rendered behind each other into one buffer, larger ones sent by a future.
+//!
+//! Must not know how requests are parsed.
+
+use super::Engine;
+use super::connection::ConnId;
+use crate::body::{Content, Part};
+use crate::response::Response;
+use bytes::Bytes;
+use futures_core::Stream;
+use onrush_proto::chunked;
+use onrush_proto::connection::{After, SendAs};
+use onrush_proto::response::ContentLength;
+use onrush_rt::fs::File;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+/// Content up to this size leaves in one buffer with its head.
+const SMALL_BYTES: usize = 16 * 1024;
+/// A file is sent in steps of this size, so that other connections get their turn.
+const FILE_STEP_BYTES: u64 = 1 << 20;
+/// What is not in memory is read from the disk in steps of this size, by the blocking pool.
+const DISK_STEP_BYTES: u64 = 256 * 1024;
+
+/// Sends the rest of an answer; gives what follows, or `None` when the connection had to be ended.
+pub(super) type Driving = Pin<Box<dyn Future<Output = Option<After>>>>;
+
+/// What became of an answer.
+pub(super) enum Answer {
+    /// The connection is gone.
+    Gone,
+    /// It is whole in the buffer.
+    Rendered(After),
+    /// The buffer was taken, to be sent with the rest.
+    Driving(Driving),
+}
+
+impl Engine {
+    /// Renders an answer behind what is in `out`, as far as that goes.
+    #[inline]
+    pub(super) fn answer(
+        self: &Rc<Self>,
+        id: ConnId,
+        response: Response,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        let date = self.date();
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else {
+            return Answer::Gone;
+        };
+        let reject = conn.active.as_mut().and_then(|active| active.reject.take());
+        if let Some(reject) = reject {
+            // The request broke the rules after it was handed out; that outranks any answer.
+            conn.machine.send_reject(reject, &date, out);
+            return Answer::Rendered(conn.machine.next(self.limits()));
+        }
+        let length = response.body.length();
+        let send_as = conn.machine.send_head(
+            response.status.0,
+            response.content_type,
+            response.fields.as_bytes(),
+            length.map_or(ContentLength::Unknown, ContentLength::Known),
+            &date,
+            response.close || self.draining.get(),
+            out,
+        );
+        if let Some(log) = conn.active.as_mut().and_then(|active| active.log.take()) {
+            log.finish(response.status.0, length);
+        }
+        match (send_as, response.body.0) {
+            (SendAs::Nothing, _) => {}
+            (SendAs::Length(_), Content::Static(bytes)) if bytes.len() <= SMALL_BYTES => {
+                out.extend_from_slice(bytes);
+            }
+            (SendAs::Length(_), Content::Bytes(bytes)) if bytes.len() <= SMALL_BYTES => {
+                out.extend_from_slice(&bytes);
+            }
+            (send_as, content) => {
+                let head = std::mem::take(out);
+                return Answer::Driving(Box::pin(self.clone().drive(id, head, content, send_as)));
+            }
+        }
+        Answer::Rendered(conn.machine.next(self.limits()))
+    }
+
+    async fn drive(
+        self: Rc<Self>,
+        id: ConnId,
+        head: Vec<u8>,
+        content: Content,
+        send_as: SendAs,
+    ) -> Option<After> {
+        let result = match content {
+            Content::Empty => self.send_all(id, &head).await,
+            Content::Static(bytes) => self.send_both(id, &head, bytes).await,
+            Content::Bytes(bytes) => self.send_both(id, &head, &bytes).await,
+            Content::Parts(parts) => self.send_parts(id, head, parts).await,
+            Content::Stream { stream, .. } => self.send_stream(id, head, stream, send_as).await,
+        };
+        if let Err(error) = result {
+            tracing::debug!(%error, "an answer was not sent whole");
+            self.abort(id);
+            return None;
+        }
+        let mut conns = self.conns.borrow_mut();
+        Some(conns.get(id)?.machine.next(self.limits()))
+    }
+
+    async fn send_all(&self, id: ConnId, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let sent = poll_fn(|cx| self.poll_send(id, cx, bytes)).await?;
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+
+    async fn send_both(&self, id: ConnId, first: &[u8], second: &[u8]) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < first.len() {
+            sent += poll_fn(|cx| self.poll_send_both(id, cx, &first[sent..], second)).await?;
+        }
+        self.send_all(id, &second[sent - first.len()..]).await
+    }
+
+    async fn send_parts(
+        &self,
+        id: ConnId,
+        head: Vec<u8>,
+        parts: impl IntoIterator<Item = Part>,
+    ) -> io::Result<()> {
+        let mut head = &head[..];
+        for part in parts {
+            match part {
+                Part::Bytes(bytes) => {
+                    self.send_both(id, head, &bytes).await?;
+                    head = &[];
+                }
+                Part::File {
+                    file,
+                    offset,
+                    length,
+                } => {
+                    while !head.is_empty() {
+                        let sent = poll_fn(|cx| self.poll_send_more(id, cx, head)).await?;
+                        head = &head[sent..];
+                    }
+                    self.send_file(id, &file, offset, length).await?;
+                }
+            }
+        }
+        self.send_all(id, head).await
+    }
+
+    async fn send_file(
+        &self,
+        id: ConnId,
+        file: &Arc<File>,
+        mut offset: u64,
+        length: u64,
+    ) -> io::Result<()> {
+        let end = offset + length;
+        while offset < end {
+            let mut step = (end - offset).min(FILE_STEP_BYTES);
+            if !file.is_resident(offset, step) {
+                step = step.min(DISK_STEP_BYTES);
+                self.read_ahead(file, offset, step).await?;
+            }
+            let step_end = offset + step;
+            while offset < step_end {
+                let left = (step_end - offset) as usize;
+                let sent = poll_fn(|cx| self.poll_send_file(id, cx, file, offset, left)).await?;
+                if sent == 0 {
+                    // It was cut short while it was sent: the length that was promised is gone.
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                offset += sent as u64;
+            }
+            if offset < end {
+                yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings a part of a file into the page cache without holding up the worker.
+    async fn read_ahead(&self, file: &Arc<File>, offset: u64, length: u64) -> io::Result<()> {
+        let file = file.clone();
+        let job = self.local.blocking().run(move || {
+            let mut scratch = vec![0; 64 * 1024];
+            let (mut at, end) = (offset, offset + length);
+            while at < end {
+                match file.read_at(&mut scratch, at)? {
+                    0 => break,
+                    n => at += n as u64,
+                }
+            }
+            Ok(())
+        });
+        job.await
+            .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+    }
+
+    async fn send_stream(
+        &self,
+        id: ConnId,
+        mut pending: Vec<u8>,
+        mut stream: Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>,
+        send_as: SendAs,
+    ) -> io::Result<()> {
+        let mut left = match send_as {
+            SendAs::Length(bytes) => bytes,
+            _ => u64::MAX,
+        };
+        loop {
+            // The head must not wait for a producer that is slow to begin.
+            let mut item = poll_fn(|cx| match stream.as_mut().poll_next(cx) {
+                Poll::Ready(item) => Poll::Ready(Some(item)),
+                Poll::Pending => Poll::Ready(None),
+            })
+            .await;
+            if item.is_none() {
+                self.send_all(id, &std::mem::take(&mut pending)).await?;
+                item = Some(poll_fn(|cx| stream.as_mut().poll_next(cx)).await);
+            }
+            let Some(bytes) = item.flatten().transpose()? else {
+                break;
+            };
+            left = left
+                .checked_sub(bytes.len() as u64)
+                .ok_or(io::ErrorKind::InvalidData)?;
+            self.send_piece(id, &mut pending, &bytes, send_as).await?;
+        }
+        match send_as {
+            SendAs::Chunked => chunked::encode_end(&[], &mut pending),
+            SendAs::Length(_) if left > 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => {}
+        }
+        self.send_all(id, &pending).await
+    }
+
+    /// Sends what is pending and one piece behind it, as a chunk where due.
+    async fn send_piece(
+        &self,
+        id: ConnId,
+        pending: &mut Vec<u8>,
+        bytes: &Bytes,
+        send_as: SendAs,
+    ) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(()); // As a chunk it would end the body.
+        }
+        let chunked = send_as == SendAs::Chunked;
+        if chunked {
+            chunked::encode_chunk_header(bytes.len(), pending);
+        }
+        if bytes.len() <= SMALL_BYTES {
+            pending.extend_from_slice(bytes);
+        } else {
+            self.send_both(id, pending, bytes).await?;
+            pending.clear();
+        }
+        if chunked {
+            pending.extend_from_slice(b"\r\n");
+        }
+        self.send_all(id, pending).await?;
+        pending.clear();
+        Ok(())
+    }
+}
+
+/// Lets other tasks and connections of this worker have a turn.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,250 @@
+//! Bytes of request bodies: from what has been received, or straight into the reader's memory.
+//!
+//! While a handler reads little at a time the driver goes on receiving into its buffers, up to a
+//! bound. For a large body the driver is paused and, once it is quiet, the reader's own memory is
+//! received into. Must not know what the bytes are for.
+
+use super::Engine;
+use super::connection::{Active, Conn, ConnId};
+use onrush_proto::limits::Limits;
+use onrush_proto::reject::Reject;
+use onrush_rt::buf::Buf;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// Body bytes received ahead of the handler, per connection, before the client is slowed down.
+pub(super) const AHEAD_BYTES_MAX: usize = 64 * 1024;
+/// Shorter runs are not worth switching the driver over for.
+const DIRECT_BYTES_MIN: u64 = 32 * 1024;
+
+/// How a request's body is reached.
+pub(crate) struct BodySource {
+    pub(super) engine: Rc<Engine>,
+    pub(super) id: ConnId,
+}
+
+impl std::fmt::Debug for BodySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("BodySource").field(&self.id).finish()
+    }
+}
+
+/// What one look at a body gave.
+enum Look {
+    Piece(Buf),
+    End,
+    Failed(io::Error),
+    /// Nothing has been received that was not used up.
+    Empty,
+}
+
+impl BodySource {
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
+        let mut conns = self.engine.conns.borrow_mut();
+        let Some(conn) = conns.get(self.id) else {
+            return Poll::Ready(Some(Err(gone())));
+        };
+        match look(conn, self.engine.limits(), usize::MAX) {
+            Look::Piece(piece) => {
+                self.engine.set_limit(self.id, conn, 0);
+                Poll::Ready(Some(Ok(piece)))
+            }
+            Look::End => Poll::Ready(None),
+            Look::Failed(error) => Poll::Ready(Some(Err(error))),
+            Look::Empty => match self.engine.wait_for_body(self.id, conn, cx, true) {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Some(Err(error))),
+            },
+        }
+    }
+
+    pub(crate) fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        let mut conns = self.engine.conns.borrow_mut();
+        let Some(conn) = conns.get(self.id) else {
+            return Poll::Ready(Err(gone()));
+        };
+        let mut filled = 0;
+        loop {
+            let room = into.capacity() - into.len();
+            if room == 0 {
+                break;
+            }
+            match look(conn, self.engine.limits(), room) {
+                Look::Piece(piece) => {
+                    into.extend_from_slice(&piece);
+                    filled += piece.len();
+                }
+                Look::Empty | Look::End if filled > 0 => break,
+                Look::End => return Poll::Ready(Ok(0)),
+                Look::Failed(error) => return Poll::Ready(Err(error)),
+                Look::Empty => return self.engine.poll_direct(self.id, conn, cx, into),
+            }
+        }
+        self.engine.set_limit(self.id, conn, 0);
+        Poll::Ready(Ok(filled))
+    }
+
+    pub(crate) fn remaining(&self) -> Option<u64> {
+        let mut conns = self.engine.conns.borrow_mut();
+        let conn = conns.get(self.id)?;
+        conn.machine.body_remaining()
+    }
+
+    pub(crate) fn set_limit(&mut self, bytes_max: u64) -> io::Result<()> {
+        let mut conns = self.engine.conns.borrow_mut();
+        let conn = conns.get(self.id).ok_or_else(gone)?;
+        conn.machine
+            .set_body_limit(bytes_max)
+            .map_err(|reject| broken(conn, reject))
+    }
+
+    pub(crate) fn take_trailers(&mut self) -> Option<Box<[u8]>> {
+        self.engine
+            .conns
+            .borrow_mut()
+            .get(self.id)?
+            .machine
+            .take_trailers()
+    }
+}
+
+fn gone() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
+}
+
+/// Notes that the body cannot be read on and which answer is owed for it.
+fn broken(conn: &mut Conn, reject: Reject) -> io::Error {
+    let kind = match reject.status {
+        413 => io::ErrorKind::FileTooLarge,
+        _ => io::ErrorKind::InvalidData,
+    };
+    let active = conn.active();
+    (active.broken_body, active.reject) = (Some(kind), Some(reject));
+    io::Error::new(kind, reject.reason)
+}
+
+/// Looks at up to `bytes_max` received bytes for the next piece of the body.
+fn look(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> Look {
+    loop {
+        if let Some(kind) = conn.active().broken_body {
+            return Look::Failed(kind.into());
+        }
+        if conn.machine.body_ended() {
+            return Look::End;
+        }
+        let Some(mut data) = conn.active().pop_input() else {
+            return Look::Empty;
+        };
+        let within = &data[..data.len().min(bytes_max)];
+        let piece = match conn.machine.receive_body(within, limits) {
+            Ok(piece) => piece,
+            Err(reject) => return Look::Failed(broken(conn, reject)),
+        };
+        let body = data.slice(piece.data);
+        data.advance(piece.consumed);
+        conn.active().unpop_input(data);
+        if !body.is_empty() {
+            return Look::Piece(body);
+        }
+    }
+}
+
+impl Engine {
+    /// Has the reader woken when more has come; fails when nothing more will come.
+    fn wait_for_body(
+        &self,
+        id: ConnId,
+        conn: &mut Conn,
+        cx: &mut Context<'_>,
+        resume: bool,
+    ) -> io::Result<()> {
+        if conn.ended {
+            let reject = Reject::new(400, "request body ended early");
+            let active = conn.active();
+            (active.broken_body, active.reject) =
+                (Some(io::ErrorKind::UnexpectedEof), Some(reject));
+            return Err(gone());
+        }
+        if conn.machine.continue_due() {
+            let mut out = Vec::new();
+            conn.machine.send_continue(&mut out);
+            self.send_now_or_keep(conn, &out)?;
+        }
+        if resume && conn.paused {
+            conn.paused = false;
+            conn.active().quiet = false;
+            self.local.driver().receive(conn.stream);
+        }
+        conn.active().reader = Some(cx.waker().clone());
+        self.set_limit(id, conn, self.limits().body_timeout_ms);
+        Ok(())
+    }
+
+    /// Receives straight into `into` when enough of the body is still to come for that.
+    fn poll_direct(
+        &self,
+        id: ConnId,
+        conn: &mut Conn,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        let run = conn.machine.body_run();
+        let already = conn.active().quiet;
+        if run < DIRECT_BYTES_MIN && !(already && run > 0) || conn.ended {
+            let result = self.wait_for_body(id, conn, cx, true);
+            return result.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending);
+        }
+        if !conn.paused {
+            conn.paused = true;
+            conn.active().quiet = self.local.driver().pause(conn.stream);
+        }
+        if !conn.active().quiet {
+            // `Quiet` or the last of what was under way wakes the reader.
+            let result = self.wait_for_body(id, conn, cx, false);
+            return result.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending);
+        }
+        let bytes_max = usize::try_from(run).unwrap_or(usize::MAX);
+        let received = self
+            .local
+            .driver()
+            .recv_append(conn.stream, into, bytes_max);
+        match received {
+            Ok(0) => conn.ended = true,
+            Ok(n) => {
+                if let Err(reject) = conn.machine.skip_body(n as u64, self.limits()) {
+                    return Poll::Ready(Err(broken(conn, reject)));
+                }
+                self.set_limit(id, conn, 0);
+                return Poll::Ready(Ok(n));
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.local.driver().want_read(conn.stream);
+            }
+            Err(error) => {
+                conn.active().broken_body = Some(error.kind());
+                return Poll::Ready(Err(error));
+            }
+        }
+        let result = self.wait_for_body(id, conn, cx, false);
+        result.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
+    }
+
+    /// More was received for a connection that is at work. Slows the client down when it is far
+    /// ahead of the handler; wakes the handler when it waits.
+    pub(super) fn queue_input(&self, conn: &mut Conn, data: Buf) -> Option<std::task::Waker> {
+        let active: &mut Active = conn.active();
+        active.push_input(data);
+        let waker = active.reader.take();
+        if active.input_bytes >= AHEAD_BYTES_MAX && !conn.paused {
+            conn.paused = true;
+            let quiet = self.local.driver().pause(conn.stream);
+            conn.active().quiet = quiet;
+        }
+        waker
+    }
+}

@@ -1,0 +1,229 @@
+//! What a worker keeps of each connection. An idle one is an entry here: a protocol machine, a
+//! deadline and a few flags; no buffer, no task, no stack.
+//!
+//! Must not know how the entry is driven.
+
+use crate::log::Entry as LogEntry;
+use onrush_proto::connection::Connection as Machine;
+use onrush_rt::buf::Buf;
+use onrush_rt::driver::StreamId;
+use onrush_rt::executor::Task;
+use onrush_rt::timer::TimerId;
+use std::collections::VecDeque;
+use std::io;
+use std::task::Waker;
+
+/// Names a connection of one worker; stale after it was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnId {
+    index: u32,
+    generation: u32,
+}
+
+impl ConnId {
+    /// As a driver token and a timer payload: the top bit stays clear for the runtime's own.
+    pub(crate) fn token(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    pub(crate) fn from_token(token: u64) -> ConnId {
+        ConnId {
+            index: token as u32,
+            generation: (token >> 32) as u32,
+        }
+    }
+}
+
+/// What a connection is doing, as far as events are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Between requests, or in a head.
+    Ready,
+    /// A handler runs, or a task sends its answer.
+    Busy,
+    /// Answers wait in `out` for the peer to take them; then `after_flush`.
+    Flushing,
+    /// Our direction is shut down; what comes is thrown away until the peer ends or time is up.
+    Lingering,
+}
+
+/// What follows when `out` has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    Continue,
+    Close,
+    Linger,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) stream: StreamId,
+    pub(crate) machine: Machine,
+    /// When the present wait is over, in ms; `u64::MAX` for never. Checked when the timer fires,
+    /// so that moving it costs a store.
+    pub(crate) deadline_ms: u64,
+    /// When the timer fires, and the timer.
+    pub(crate) timer_ms: u64,
+    pub(crate) timer: Option<TimerId>,
+    pub(crate) phase: Phase,
+    /// The peer will send nothing more.
+    pub(crate) ended: bool,
+    /// The driver was told to pause, so it must be told to receive again.
+    pub(crate) paused: bool,
+    /// A head has begun and not ended; its time is running.
+    pub(crate) in_head: bool,
+    /// A rest of a request body is to be thrown away before the next head.
+    pub(crate) draining_body: bool,
+    /// Everything that only a connection at work needs.
+    pub(crate) active: Option<Box<Active>>,
+}
+
+/// What a connection holds while it is at work.
+#[derive(Debug, Default)]
+pub(crate) struct Active {
+    /// Received and not used up: a partial head, body bytes, pipelined requests.
+    pub(crate) input: VecDeque<Buf>,
+    pub(crate) input_bytes: usize,
+    /// Rendered and not yet taken by the kernel, from `out_sent` on.
+    pub(crate) out: Vec<u8>,
+    pub(crate) out_sent: usize,
+    pub(crate) after_flush: Option<Then>,
+    /// The handler's task, or the one that sends the answer. Dropping it cancels it.
+    pub(crate) task: Option<Task<()>>,
+    /// Who waits for body bytes.
+    pub(crate) reader: Option<Waker>,
+    /// Who waits for the peer to take bytes.
+    pub(crate) writer: Option<Waker>,
+    /// The driver is paused and quiet: body bytes may be received directly.
+    pub(crate) quiet: bool,
+    /// The body could not be read on.
+    pub(crate) broken_body: Option<io::ErrorKind>,
+    /// The answer owed for a body that broke the rules, when the handler gives none of its own.
+    pub(crate) reject: Option<onrush_proto::reject::Reject>,
+    /// When the present request must be done with, in ms.
+    pub(crate) total_deadline_ms: Option<u64>,
+    pub(crate) log: Option<Box<LogEntry>>,
+}
+
+impl Active {
+    pub(crate) fn push_input(&mut self, data: Buf) {
+        self.input_bytes += data.len();
+        self.input.push_back(data);
+    }
+
+    pub(crate) fn pop_input(&mut self) -> Option<Buf> {
+        let data = self.input.pop_front()?;
+        self.input_bytes -= data.len();
+        Some(data)
+    }
+
+    /// Puts back what was not used up, to be the next input.
+    pub(crate) fn unpop_input(&mut self, data: Buf) {
+        if !data.is_empty() {
+            self.input_bytes += data.len();
+            self.input.push_front(data);
+        }
+    }
+
+    pub(crate) fn unsent(&self) -> &[u8] {
+        &self.out[self.out_sent..]
+    }
+
+    fn is_idle(&self) -> bool {
+        self.input.is_empty() && self.unsent().is_empty() && self.task.is_none()
+    }
+}
+
+impl Conn {
+    pub(crate) fn active(&mut self) -> &mut Active {
+        self.active.get_or_insert_default()
+    }
+
+    /// Gives back what an idle connection does not need.
+    pub(crate) fn settle(&mut self) {
+        if self.active.as_ref().is_some_and(|active| active.is_idle()) {
+            self.active = None;
+        }
+    }
+}
+
+/// The connections of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct Conns {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    open: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    conn: Option<Conn>,
+}
+
+impl Conns {
+    /// Makes room for a connection: its id, before the driver knows it.
+    pub(crate) fn reserve(&mut self) -> ConnId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry {
+                generation: 0,
+                conn: None,
+            });
+            self.entries.len() as u32 - 1
+        });
+        ConnId {
+            index,
+            generation: self.entries[index as usize].generation,
+        }
+    }
+
+    /// Gives up a reservation.
+    pub(crate) fn release(&mut self, id: ConnId) {
+        self.free.push(id.index);
+    }
+
+    pub(crate) fn insert(&mut self, id: ConnId, conn: Conn) {
+        self.entries[id.index as usize].conn = Some(conn);
+        self.open += 1;
+    }
+
+    #[inline]
+    pub(crate) fn get(&mut self, id: ConnId) -> Option<&mut Conn> {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        if entry.generation == id.generation {
+            entry.conn.as_mut()
+        } else {
+            None
+        }
+    }
+
+    /// Takes a connection out. The caller drops it outside any borrow: its task is user code.
+    pub(crate) fn remove(&mut self, id: ConnId) -> Option<Conn> {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        if entry.generation != id.generation {
+            return None;
+        }
+        let conn = entry.conn.take()?;
+        entry.generation = (entry.generation + 1) & 0x7fff_ffff;
+        self.free.push(id.index);
+        self.open -= 1;
+        Some(conn)
+    }
+
+    pub(crate) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// The ids of all open connections.
+    pub(crate) fn ids(&self) -> Vec<ConnId> {
+        let id = |(index, entry): (usize, &Entry)| {
+            entry.conn.as_ref()?;
+            Some(ConnId {
+                index: index as u32,
+                generation: entry.generation,
+            })
+        };
+        self.entries.iter().enumerate().filter_map(id).collect()
+    }
+}

@@ -1,0 +1,346 @@
+//! One worker's half of the server: its connections, from accept to close.
+//!
+//! Events of the driver come in through [`Sink`]; requests go to the application. No borrow of the
+//! engine's cells is held while user code runs, because user code calls back in (reading a body,
+//! dropping a request), and dropping a task is running user code as well.
+//!
+//! Modules, lowest first: [`connection`] (what is kept) · `deadline` (time limits) · `send` (bytes
+//! out) · `body` (bytes of bodies in) · `answer` (answers) · `receive` (requests). Must not know
+//! how workers are made or how many there are.
+
+mod answer;
+mod body;
+mod connection;
+mod deadline;
+mod receive;
+mod send;
+
+pub(crate) use body::BodySource;
+pub(crate) use connection::ConnId;
+
+use crate::handler::Service;
+use crate::log::AccessLog;
+use crate::response::Response;
+use connection::{Conn, Conns, Phase};
+use onrush_proto::connection::Connection as Machine;
+use onrush_proto::head::Head;
+use onrush_proto::limits::Limits;
+use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
+use onrush_rt::worker::{Local, Sink};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+/// Heads kept for reuse at most.
+const HEADS_MAX: usize = 256;
+/// Answer to a connection over the cap, whatever it asks.
+const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n\
+    Content-Length: 0\r\nConnection: close\r\n\r\n";
+
+/// What an engine is told by the server's configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) limits: Limits,
+    /// Open connections of this worker at most.
+    pub(crate) connections_max: usize,
+    pub(crate) access_log: AccessLog,
+}
+
+/// See the module's description.
+pub struct Engine {
+    local: Local,
+    settings: Settings,
+    service: Rc<dyn Service>,
+    conns: RefCell<Conns>,
+    /// Boxed, because a request carries its head along.
+    #[allow(clippy::vec_box)]
+    heads: RefCell<Vec<Box<Head>>>,
+    /// Answers rendered in the present call, before they are sent. Taken while in use.
+    out: Cell<Vec<u8>>,
+    /// The second that `date` was rendered for.
+    date_s: Cell<u64>,
+    date: Cell<[u8; 29]>,
+    listeners: RefCell<Vec<ListenerId>>,
+    draining: Cell<bool>,
+    counters: Counters,
+}
+
+/// Plain counters of one worker, since its start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Connections accepted.
+    pub accepted: Cell<u64>,
+    /// Connections closed, for whatever reason.
+    pub done: Cell<u64>,
+    /// Connections refused because the cap was reached.
+    pub refused: Cell<u64>,
+    /// Requests given to the application.
+    pub requests: Cell<u64>,
+    /// Requests refused before that.
+    pub rejected: Cell<u64>,
+    /// Connections ended by a time limit.
+    pub timed_out: Cell<u64>,
+    /// Handlers that panicked.
+    pub panicked: Cell<u64>,
+}
+
+#[inline]
+fn count(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}
+
+impl Engine {
+    /// An engine on the worker of `local`, serving `service`.
+    pub(crate) fn new(local: &Local, settings: Settings, service: Rc<dyn Service>) -> Rc<Engine> {
+        Rc::new(Engine {
+            local: local.clone(),
+            settings,
+            service,
+            conns: RefCell::default(),
+            heads: RefCell::default(),
+            out: Cell::default(),
+            date_s: Cell::new(u64::MAX),
+            date: Cell::new([0; 29]),
+            listeners: RefCell::default(),
+            draining: Cell::new(false),
+            counters: Counters::default(),
+        })
+    }
+
+    pub(crate) fn local(&self) -> &Local {
+        &self.local
+    }
+
+    /// What this engine has counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Connections open now.
+    pub fn open_connections(&self) -> usize {
+        self.conns.borrow().open()
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.settings.limits
+    }
+
+    /// Starts accepting from a listening socket.
+    pub(crate) fn listen(&self, socket: ListenSocket) -> io::Result<()> {
+        let listener = self.local.driver().listen(socket)?;
+        self.listeners.borrow_mut().push(listener);
+        Ok(())
+    }
+
+    /// Stops accepting, lets every request in flight be answered, with `Connection: close`, and
+    /// closes each connection as it becomes idle.
+    pub(crate) fn drain(&self) {
+        self.draining.set(true);
+        for listener in self.listeners.take() {
+            self.local.driver().unlisten(listener);
+        }
+        // A request may be on its way on a connection that looks idle: it gets a moment.
+        let soon = self.local.now_ms() + deadline::DRAIN_IDLE_MS;
+        let ids = self.conns.borrow().ids();
+        for id in ids {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { continue };
+            conn.machine.close_after_next();
+            if conn.phase == Phase::Ready {
+                self.set_deadline(id, conn, conn.deadline_ms.min(soon));
+            }
+        }
+    }
+
+    /// Closes everything at once.
+    pub(crate) fn close_all(&self) {
+        let ids = self.conns.borrow().ids();
+        for id in ids {
+            self.close(id);
+        }
+    }
+
+    fn accept(&self, socket: Socket) {
+        count(&self.counters.accepted);
+        let id = self.conns.borrow_mut().reserve();
+        let attached = self.local.driver().attach(socket, id.token());
+        let stream = match attached {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be taken over");
+                self.conns.borrow_mut().release(id);
+                count(&self.counters.done);
+                return;
+            }
+        };
+        if self.open_connections() >= self.settings.connections_max {
+            self.conns.borrow_mut().release(id);
+            count(&self.counters.refused);
+            count(&self.counters.done);
+            let mut driver = self.local.driver();
+            let _ = driver.send(stream, CROWDED); // It is going away; nothing more can be done.
+            driver.close(stream);
+            return;
+        }
+        let mut conn = Conn {
+            stream,
+            machine: Machine::new(),
+            deadline_ms: u64::MAX,
+            timer_ms: u64::MAX,
+            timer: None,
+            phase: Phase::Ready,
+            ended: false,
+            paused: false,
+            in_head: true,
+            draining_body: false,
+            active: None,
+        };
+        if self.draining.get() {
+            conn.machine.close_after_next();
+        }
+        self.local.driver().receive(stream);
+        let mut conns = self.conns.borrow_mut();
+        conns.insert(id, conn);
+        let conn = conns.get(id).expect("just inserted");
+        // A new connection has as long for its first head as a started head has.
+        self.set_limit(id, conn, self.limits().head_timeout_ms);
+    }
+
+    /// Closes a connection and cancels what works for it.
+    fn close(&self, id: ConnId) {
+        let conn = self.conns.borrow_mut().remove(id);
+        let Some(conn) = conn else { return };
+        self.local.driver().close(conn.stream);
+        if let Some(timer) = conn.timer {
+            self.local.unschedule(timer);
+        }
+        count(&self.counters.done);
+        drop(conn);
+    }
+
+    /// Closes a connection so that the peer cannot take what it got for whole.
+    fn abort(&self, id: ConnId) {
+        let stream = self.conns.borrow_mut().get(id).map(|conn| conn.stream);
+        if let Some(stream) = stream {
+            self.local.driver().reset(stream);
+        }
+        self.close(id);
+    }
+
+    /// The date of this second (RFC 9110 §6.6.1).
+    #[inline]
+    fn date(&self) -> [u8; 29] {
+        let now = self.local.unix_seconds();
+        if self.date_s.replace(now) != now {
+            self.date.set(onrush_proto::date::format(now));
+        }
+        self.date.get()
+    }
+
+    pub(crate) fn peer(&self, id: ConnId) -> Option<SocketAddr> {
+        let stream = self.conns.borrow_mut().get(id)?.stream;
+        onrush_rt::net::peer_address(self.local.driver().descriptor(stream)?)
+    }
+
+    fn take_head(&self) -> Box<Head> {
+        self.heads.borrow_mut().pop().unwrap_or_default()
+    }
+
+    #[inline]
+    pub(crate) fn recycle_head(&self, head: Box<Head>) {
+        let mut heads = self.heads.borrow_mut();
+        if heads.len() < HEADS_MAX {
+            heads.push(head);
+        }
+    }
+
+    /// The peer ended its direction (`Ok`) or the connection broke.
+    fn ended(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
+        if result.is_err() {
+            return self.close(id);
+        }
+        let reader = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            conn.ended = true;
+            match conn.phase {
+                Phase::Ready | Phase::Lingering => None,
+                Phase::Busy => Some(conn.active().reader.take()),
+                Phase::Flushing => Some(None),
+            }
+        };
+        match reader {
+            None => self.close(id),
+            Some(Some(reader)) => reader.wake(),
+            Some(None) => {} // Somebody is at work and will see it.
+        }
+    }
+
+    /// A body that somebody reads directly has become readable, or may be from now on.
+    fn readable(&self, id: ConnId, quiet: bool) {
+        let reader = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            let Some(active) = conn.active.as_mut() else {
+                return;
+            };
+            active.quiet |= quiet;
+            active.reader.take()
+        };
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The engine as the worker's sink.
+#[derive(Debug)]
+pub(crate) struct Inlet(pub(crate) Rc<Engine>);
+
+impl Sink for Inlet {
+    #[inline]
+    fn event(&self, event: Event) {
+        match event {
+            Event::Data { token, data, .. } => self.0.received(ConnId::from_token(token), data),
+            Event::Accepted { socket, .. } => self.0.accept(socket),
+            Event::End { token, result, .. } => self.0.ended(ConnId::from_token(token), result),
+            Event::Quiet { token, .. } => self.0.readable(ConnId::from_token(token), true),
+            Event::Readable { token, .. } => self.0.readable(ConnId::from_token(token), false),
+            Event::Writable { token, .. } => self.0.writable(ConnId::from_token(token)),
+            Event::AcceptPaused { error, .. } => {
+                tracing::warn!(%error, "accepting pauses");
+            }
+        }
+    }
+
+    fn timer(&self, payload: u64) {
+        self.0.timer_fired(ConnId::from_token(payload));
+    }
+
+    fn notified(&self) {}
+}
+
+/// Runs user code; `None` when it panicked. The panic hook has printed why.
+fn guarded<T>(engine: &Engine, call: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(call));
+    if result.is_err() {
+        count(&engine.counters.panicked);
+        tracing::error!("a handler panicked; its request is answered 500");
+    }
+    result.ok()
+}
+
+/// The answer to a request whose handler panicked.
+fn panic_response() -> Response {
+    Response::text("internal server error\n").with_status(500)
+}

@@ -1,0 +1,466 @@
+//! Requests: from received bytes to the application, one after the other, in order.
+//!
+//! [`Engine::pump`] is the loop of a connection: parse a head, call the handler, render its answer;
+//! all answers to what one receive brought leave in one send. A handler that is not ready at once
+//! becomes a task, and the loop goes on when it has answered.
+
+use super::answer::{Answer, Driving};
+use super::body::BodySource;
+use super::connection::{Active, Conn, ConnId, Phase, Then};
+use super::{Engine, count, guarded, panic_response};
+use crate::handler::Started;
+use crate::log::{AccessLog, Entry as LogEntry};
+use crate::request::{Request, RequestBody};
+use crate::response::Response;
+use onrush_proto::connection::{After, Step};
+use onrush_proto::head::{Framing, Head};
+use onrush_proto::reject::Reject;
+use onrush_rt::buf::Buf;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Rendered answers are sent when there are this many bytes of them, whatever is still to parse.
+const OUT_BYTES_MAX: usize = 128 * 1024;
+/// The buffer for answers is given back when one call has made it larger than this.
+const OUT_KEPT_BYTES: usize = 256 * 1024;
+
+/// How the loop goes on after one step.
+enum Next {
+    /// With this input, or with what is queued when it is empty.
+    Again(Buf),
+    /// When more has been received.
+    NeedMore,
+    /// Not here: the connection is gone, or somebody else drives it now.
+    Stop,
+    /// What is rendered is the last.
+    Last(Then),
+}
+
+impl Engine {
+    /// The driver received `data`.
+    #[inline]
+    pub(super) fn received(self: &Rc<Self>, id: ConnId, data: Buf) {
+        let waker = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            match conn.phase {
+                Phase::Ready => None,
+                Phase::Busy | Phase::Flushing => Some(self.queue_input(conn, data.clone())),
+                Phase::Lingering => return,
+            }
+        };
+        match waker {
+            None => self.pump(id, Some(data)),
+            Some(Some(waker)) => waker.wake(),
+            Some(None) => {}
+        }
+    }
+
+    /// Goes on with a connection whose last answer has left.
+    pub(super) fn go_on(self: &Rc<Self>, id: ConnId) {
+        {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            conn.phase = Phase::Ready;
+            if conn.paused {
+                conn.paused = false;
+                conn.active().quiet = false;
+                self.local.driver().receive(conn.stream);
+            }
+        }
+        self.pump(id, None);
+    }
+
+    /// Deals with `data` behind what is queued, as far as it goes, and sends the answers.
+    fn pump(self: &Rc<Self>, id: ConnId, data: Option<Buf>) {
+        let mut out = self.out.take();
+        out.clear();
+        let then = self.pump_into(id, data, &mut out);
+        if let Some(then) = then
+            && self.flush(id, &out, then)
+        {
+            self.rest(id);
+        }
+        if out.capacity() <= OUT_KEPT_BYTES {
+            self.out.set(out);
+        }
+    }
+
+    /// Gives what follows when `out` has left; `None` when that is somebody else's business.
+    fn pump_into(
+        self: &Rc<Self>,
+        id: ConnId,
+        mut data: Option<Buf>,
+        out: &mut Vec<u8>,
+    ) -> Option<Then> {
+        let mut answers = 0;
+        loop {
+            let Some(input) = self.next_input(id, data.take())? else {
+                return Some(Then::Continue);
+            };
+            match self.step(id, input, out) {
+                Next::Again(rest) => data = Some(rest),
+                Next::NeedMore => {
+                    // What is queued behind a partial head belongs to it.
+                    let mut conns = self.conns.borrow_mut();
+                    let conn = conns.get(id)?;
+                    if conn
+                        .active
+                        .as_ref()
+                        .is_none_or(|active| active.input.len() < 2)
+                    {
+                        return Some(Then::Continue);
+                    }
+                }
+                Next::Stop => return None,
+                Next::Last(then) => return Some(then),
+            }
+            answers += 1;
+            if answers >= self.limits().pipelined_requests_max || out.len() > OUT_BYTES_MAX {
+                answers = 0;
+                if let Some(rest) = data.take().filter(|rest| !rest.is_empty()) {
+                    self.conns.borrow_mut().get(id)?.active().unpop_input(rest);
+                }
+                let sent = self.flush(id, out, Then::Continue);
+                out.clear();
+                if !sent {
+                    return None; // `go_on` follows when the peer has taken it.
+                }
+            }
+        }
+    }
+
+    /// The input to parse next: what is queued first, then `data`; joined when a head spans them.
+    /// `None` when the connection is gone.
+    #[inline]
+    fn next_input(&self, id: ConnId, data: Option<Buf>) -> Option<Option<Buf>> {
+        let data = data.filter(|data| !data.is_empty());
+        let mut conns = self.conns.borrow_mut();
+        let conn = conns.get(id)?;
+        let Some(active) = conn.active.as_mut() else {
+            return Some(data);
+        };
+        if conn.in_head {
+            if let Some(data) = data {
+                active.push_input(data);
+            }
+            return Some(self.join(active));
+        }
+        match data {
+            Some(data) => Some(Some(data)),
+            None => Some(active.pop_input()),
+        }
+    }
+
+    /// The first two queued buffers as one, since a head began in the first and goes on behind it.
+    fn join(&self, active: &mut Active) -> Option<Buf> {
+        let first = active.pop_input()?;
+        let Some(second) = active.pop_input() else {
+            return Some(first);
+        };
+        let bytes = first.len() + second.len();
+        let mut block = match first.try_into_block() {
+            Ok(block) if block.capacity() >= bytes => block,
+            // Twice the room, so that a head in many pieces is not copied for each of them.
+            kept => {
+                let mut block = self.local.pool().take_exact((bytes * 2).max(512))?;
+                match kept {
+                    Ok(old) => block.extend(old.filled()),
+                    Err(old) => block.extend(&old),
+                };
+                block
+            }
+        };
+        block.extend(&second);
+        Some(block.into_buf())
+    }
+
+    fn step(self: &Rc<Self>, id: ConnId, data: Buf, out: &mut Vec<u8>) -> Next {
+        let mut head = self.take_head();
+        let parsed = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else {
+                return Next::Stop;
+            };
+            if conn.draining_body {
+                drop(head);
+                return self.drain_body(conn, data);
+            }
+            match conn.machine.receive_head(&data, &mut head, self.limits()) {
+                Ok(Step::Request { head_bytes }) => {
+                    conn.in_head = false;
+                    Ok(head_bytes)
+                }
+                Ok(Step::NeedMore) => {
+                    self.keep_partial(id, conn, data);
+                    drop(conns);
+                    self.recycle_head(head);
+                    return Next::NeedMore;
+                }
+                Err(reject) => {
+                    conn.machine.send_reject(reject, &self.date(), out);
+                    Err((reject, conn.machine.next(self.limits())))
+                }
+            }
+        };
+        match parsed {
+            Ok(head_bytes) => self.begin(id, data, head, head_bytes, out),
+            Err((reject, after)) => {
+                self.recycle_head(head);
+                count(&self.counters.rejected);
+                tracing::debug!(status = reject.status, reason = reject.reason, "refused");
+                Next::Last(then(after))
+            }
+        }
+    }
+
+    /// Throws away what an answered request left unread of its body.
+    fn drain_body(&self, conn: &mut Conn, mut data: Buf) -> Next {
+        match conn.machine.receive_body(&data, self.limits()) {
+            Ok(piece) => {
+                conn.draining_body = !piece.end;
+                data.advance(piece.consumed);
+                Next::Again(data)
+            }
+            Err(_) => Next::Last(Then::Linger), // The answer has left; none is due any more.
+        }
+    }
+
+    /// Keeps the beginning of a head until more of it comes.
+    fn keep_partial(&self, id: ConnId, conn: &mut Conn, data: Buf) {
+        if !conn.in_head {
+            conn.in_head = true;
+            self.set_limit(id, conn, self.limits().head_timeout_ms);
+        }
+        // Little is moved to a small block, so that slow clients do not hold the large ones.
+        let small = data.len() * 4 < self.local.pool().block_bytes();
+        let block = small.then(|| self.local.pool().take_exact((data.len() * 2).max(512)));
+        let kept = match block.flatten() {
+            Some(mut block) if data.len() < block.capacity() => {
+                block.extend(&data);
+                block.into_buf()
+            }
+            _ => data,
+        };
+        conn.active().unpop_input(kept);
+    }
+
+    /// Hands a request to the application and takes its answer if it is ready.
+    #[inline]
+    fn begin(
+        self: &Rc<Self>,
+        id: ConnId,
+        mut data: Buf,
+        head: Box<Head>,
+        head_bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        count(&self.counters.requests);
+        let bytes = data.slice(0..head_bytes);
+        data.advance(head_bytes);
+        let mut body = RequestBody(None);
+        if head.framing() != Framing::None {
+            body = RequestBody(Some(BodySource {
+                engine: self.clone(),
+                id,
+            }));
+            // Reading the body may send a 100, which must come behind earlier answers.
+            let sent = self.send_or_keep(id, out);
+            out.clear();
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id).filter(|_| sent.is_ok()) else {
+                return Next::Stop;
+            };
+            conn.active()
+                .unpop_input(std::mem::replace(&mut data, bytes.slice(0..0)));
+        }
+        if self.settings.access_log == AccessLog::On || self.limits().total_timeout_ms > 0 {
+            self.note_request(id, &head, &bytes);
+        }
+        let request = Request::new(bytes, head, self.clone(), id, body);
+        match guarded(self, || self.service.start(request)) {
+            Some(Started::Ready(response)) => self.answer_now(id, response, data, out),
+            None => self.answer_now(id, panic_response(), data, out),
+            Some(Started::Pending(answer)) => {
+                let work = self.clone().finish_handler(id, answer);
+                self.hand_over(id, data, out, work)
+            }
+        }
+    }
+
+    /// Remembers of a request what the log and the total time limit need.
+    fn note_request(&self, id: ConnId, head: &Head, bytes: &Buf) {
+        let log = (self.settings.access_log == AccessLog::On)
+            .then(|| LogEntry::new(head.method(bytes), head.target(bytes), self.peer(id)));
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else { return };
+        conn.active().log = log;
+        let total_ms = u64::from(self.limits().total_timeout_ms);
+        if total_ms > 0 {
+            conn.active().total_deadline_ms = Some(self.local.now_ms() + total_ms);
+            self.set_limit(id, conn, 0);
+        }
+    }
+
+    #[inline]
+    fn answer_now(
+        self: &Rc<Self>,
+        id: ConnId,
+        response: Response,
+        data: Buf,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        match self.answer(id, response, out) {
+            Answer::Gone => Next::Stop,
+            Answer::Rendered(after) => self.after(id, after, data),
+            Answer::Driving(mut driving) => {
+                // Most of it may fit into the socket's buffer: try before making a task of it.
+                let polled = driving
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()));
+                match polled {
+                    Poll::Ready(Some(after)) => self.after(id, after, data),
+                    Poll::Ready(None) => Next::Stop,
+                    Poll::Pending => {
+                        let work = self.clone().finish_driving(id, driving);
+                        self.hand_over(id, data, out, work)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes a task of what is not ready, and keeps the input for after it.
+    fn hand_over(
+        self: &Rc<Self>,
+        id: ConnId,
+        data: Buf,
+        out: &[u8],
+        work: impl Future<Output = ()> + 'static,
+    ) -> Next {
+        if self.send_or_keep(id, out).is_err() {
+            self.close(id);
+            return Next::Stop;
+        }
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else {
+            return Next::Stop;
+        };
+        conn.phase = Phase::Busy;
+        let active = conn.active();
+        active.unpop_input(data);
+        // Only a wait for the peer is limited, and the total; the handler may take its time.
+        self.set_limit(id, conn, 0);
+        conn.active().task = Some(self.local.spawn(work));
+        Next::Stop
+    }
+
+    async fn finish_handler(
+        self: Rc<Self>,
+        id: ConnId,
+        mut answer: Pin<Box<dyn Future<Output = Response>>>,
+    ) {
+        let response = std::future::poll_fn(|cx| {
+            let polled = guarded(&self, || answer.as_mut().poll(cx));
+            polled.unwrap_or_else(|| Poll::Ready(panic_response()))
+        })
+        .await;
+        drop(answer);
+        let mut out = Vec::new();
+        match self.answer(id, response, &mut out) {
+            Answer::Gone => {}
+            Answer::Rendered(after) => self.finished(id, after, &out),
+            Answer::Driving(driving) => self.finish_driving(id, driving).await,
+        }
+    }
+
+    async fn finish_driving(self: Rc<Self>, id: ConnId, driving: Driving) {
+        if let Some(after) = driving.await {
+            self.finished(id, after, &[]);
+        }
+    }
+
+    /// A task has answered: what it rendered last is sent, then the connection goes on.
+    fn finished(self: &Rc<Self>, id: ConnId, after: After, out: &[u8]) {
+        let task = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            conn.draining_body = after == After::DrainThenKeepAlive;
+            conn.active().total_deadline_ms = None;
+            conn.active().task.take()
+        };
+        if let Some(task) = task {
+            task.detach(); // It is this very task, which ends by itself.
+        }
+        if self.flush(id, out, then(after)) {
+            self.go_on(id);
+        }
+    }
+
+    /// What follows an answer that was rendered at once.
+    #[inline]
+    fn after(&self, id: ConnId, after: After, data: Buf) -> Next {
+        match after {
+            After::KeepAlive => {}
+            After::DrainThenKeepAlive => {
+                if let Some(conn) = self.conns.borrow_mut().get(id) {
+                    conn.draining_body = true;
+                }
+            }
+            last => return Next::Last(then(last)),
+        }
+        if self.limits().total_timeout_ms > 0
+            && let Some(conn) = self.conns.borrow_mut().get(id)
+        {
+            conn.active().total_deadline_ms = None;
+        }
+        Next::Again(data)
+    }
+
+    /// Nothing is left to do for now.
+    #[inline]
+    fn rest(&self, id: ConnId) {
+        let ended = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            if conn.paused {
+                // Somebody read a body directly and answered at once.
+                conn.paused = false;
+                conn.active().quiet = false;
+                self.local.driver().receive(conn.stream);
+            }
+            if !conn.in_head {
+                conn.settle();
+                let idle_ms = self.limits().idle_timeout_ms;
+                self.set_limit(id, conn, if self.draining.get() { 1 } else { idle_ms });
+            }
+            conn.ended
+        };
+        if ended {
+            self.close(id); // A partial head will never be whole.
+        }
+    }
+
+    /// Answers a connection that broke a rule outside the loop, and ends it.
+    pub(super) fn refuse(self: &Rc<Self>, id: ConnId, reject: Reject) {
+        let mut out = Vec::new();
+        let after = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            conn.machine.send_reject(reject, &self.date(), &mut out);
+            conn.machine.next(self.limits())
+        };
+        count(&self.counters.rejected);
+        self.flush(id, &out, then(after));
+    }
+}
+
+fn then(after: After) -> Then {
+    match after {
+        After::KeepAlive | After::DrainThenKeepAlive => Then::Continue,
+        After::Close => Then::Close,
+        After::LingeringClose => Then::Linger,
+    }
+}

@@ -1,0 +1,251 @@
+//! Bytes out: tried at once, kept when the peer is slow, and sent on when it takes them.
+//!
+//! Must not know what the bytes mean.
+
+use super::Engine;
+use super::connection::{Conn, ConnId, Phase, Then};
+use onrush_rt::driver::{Driver, StreamId};
+use onrush_rt::fs::File;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// The error for a connection that is gone.
+fn gone() -> io::Error {
+    io::ErrorKind::ConnectionAborted.into()
+}
+
+impl Engine {
+    /// Sends `out`, behind what waits already, and does `then` when all of it has left: at once, or
+    /// later when the peer was slow. `true` when at once.
+    pub(super) fn flush(self: &Rc<Self>, id: ConnId, out: &[u8], then: Then) -> bool {
+        let sent = self.send_or_keep(id, out);
+        match sent {
+            Ok(true) => match then {
+                Then::Continue => true,
+                Then::Close => {
+                    self.close(id);
+                    false
+                }
+                Then::Linger => {
+                    self.linger(id);
+                    false
+                }
+            },
+            Ok(false) => {
+                let mut conns = self.conns.borrow_mut();
+                if let Some(conn) = conns.get(id) {
+                    conn.phase = Phase::Flushing;
+                    conn.active().after_flush = Some(then);
+                    self.set_limit(id, conn, self.limits().write_timeout_ms);
+                }
+                false
+            }
+            Err(_) => {
+                self.close(id);
+                false
+            }
+        }
+    }
+
+    /// Sends `out`, or keeps what the kernel does not take. `Ok(true)`: nothing was kept.
+    pub(super) fn send_or_keep(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
+        let mut conns = self.conns.borrow_mut();
+        self.send_now_or_keep(conns.get(id).ok_or_else(gone)?, out)
+    }
+
+    /// [`Engine::send_or_keep`] for a connection that is at hand.
+    #[inline]
+    pub(super) fn send_now_or_keep(&self, conn: &mut Conn, out: &[u8]) -> io::Result<bool> {
+        if conn
+            .active
+            .as_ref()
+            .is_some_and(|active| !active.unsent().is_empty())
+        {
+            conn.active().out.extend_from_slice(out);
+            return Ok(false);
+        }
+        if out.is_empty() {
+            return Ok(true);
+        }
+        let sent = match self.local.driver().send(conn.stream, out) {
+            Ok(sent) => sent,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error),
+        };
+        if sent == out.len() {
+            return Ok(true);
+        }
+        let active = conn.active();
+        active.out.clear();
+        active.out.extend_from_slice(&out[sent..]);
+        active.out_sent = 0;
+        self.local.driver().want_write(conn.stream);
+        Ok(false)
+    }
+
+    /// Sends what is kept. `Ok(true)`: nothing is left.
+    fn send_kept(&self, id: ConnId) -> io::Result<bool> {
+        let mut conns = self.conns.borrow_mut();
+        let conn = conns.get(id).ok_or_else(gone)?;
+        let stream = conn.stream;
+        let Some(active) = conn.active.as_mut() else {
+            return Ok(true);
+        };
+        if !active.unsent().is_empty() {
+            match self
+                .local
+                .driver()
+                .send(stream, &active.out[active.out_sent..])
+            {
+                Ok(sent) => active.out_sent += sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let done = active.unsent().is_empty();
+        if done {
+            (active.out, active.out_sent) = (Vec::new(), 0);
+        } else {
+            self.local.driver().want_write(stream);
+            self.set_limit(id, conn, self.limits().write_timeout_ms);
+        }
+        Ok(done)
+    }
+
+    /// The peer takes bytes again.
+    pub(super) fn writable(self: &Rc<Self>, id: ConnId) {
+        let sent = self.send_kept(id);
+        let (writer, then) = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            let flushing = conn.phase == Phase::Flushing;
+            let Some(active) = conn.active.as_mut() else {
+                return;
+            };
+            match sent {
+                Ok(true) if flushing => (None, active.after_flush.take()),
+                Ok(true) => (active.writer.take(), None),
+                Ok(false) => return,
+                Err(_) => (None, Some(Then::Close)),
+            }
+        };
+        if let Some(writer) = writer {
+            return writer.wake();
+        }
+        match then {
+            Some(Then::Continue) => self.go_on(id),
+            Some(Then::Close) => self.close(id),
+            Some(Then::Linger) => self.linger(id),
+            None => {}
+        }
+    }
+
+    /// A send of a task: `send` is tried when nothing is kept before it.
+    fn poll_with(
+        &self,
+        id: ConnId,
+        cx: &mut Context<'_>,
+        send: impl FnOnce(&mut Driver, StreamId) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        let kept = match self.send_kept(id) {
+            Ok(done) => !done,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else {
+            return Poll::Ready(Err(gone()));
+        };
+        if !kept {
+            match send(&mut self.local.driver(), conn.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => {
+                    self.set_limit(id, conn, 0);
+                    return Poll::Ready(result);
+                }
+            }
+        }
+        conn.active().writer = Some(cx.waker().clone());
+        self.local.driver().want_write(conn.stream);
+        self.set_limit(id, conn, self.limits().write_timeout_ms);
+        Poll::Pending
+    }
+
+    /// Sends from memory; gives the bytes taken.
+    pub(super) fn poll_send(
+        &self,
+        id: ConnId,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_with(id, cx, |driver, stream| driver.send(stream, bytes))
+    }
+
+    /// Sends from memory what a file follows at once; gives the bytes taken.
+    pub(super) fn poll_send_more(
+        &self,
+        id: ConnId,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_with(id, cx, |driver, stream| driver.send_more(stream, bytes))
+    }
+
+    /// Sends two pieces, the second behind the first; gives the bytes taken of both.
+    pub(super) fn poll_send_both(
+        &self,
+        id: ConnId,
+        cx: &mut Context<'_>,
+        first: &[u8],
+        second: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let parts = [io::IoSlice::new(first), io::IoSlice::new(second)];
+        self.poll_with(id, cx, |driver, stream| {
+            driver.send_vectored(stream, &parts)
+        })
+    }
+
+    /// Sends from a file; gives the bytes taken, 0 at its end.
+    pub(super) fn poll_send_file(
+        &self,
+        id: ConnId,
+        cx: &mut Context<'_>,
+        file: &File,
+        offset: u64,
+        bytes: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_with(id, cx, |driver, stream| {
+            driver.send_file(stream, file, offset, bytes)
+        })
+    }
+
+    /// Ends our direction and throws away what still comes, so that the peer can read the answer:
+    /// closing with bytes unread would reset the connection, and the reset may overtake it.
+    pub(super) fn linger(self: &Rc<Self>, id: ConnId) {
+        let (ended, input) = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            conn.phase = Phase::Lingering;
+            conn.paused = false;
+            let ended = conn.ended;
+            let input = conn
+                .active
+                .as_mut()
+                .map(|active| std::mem::take(&mut active.input));
+            if let Some(active) = conn.active.as_mut() {
+                active.input_bytes = 0;
+                active.total_deadline_ms = None;
+            }
+            let mut driver = self.local.driver();
+            driver.shutdown_write(conn.stream);
+            driver.receive(conn.stream);
+            drop(driver);
+            self.set_limit(id, conn, self.limits().linger_timeout_ms.max(1));
+            (ended, input)
+        };
+        drop(input);
+        if ended {
+            self.close(id);
+        }
+    }
+}

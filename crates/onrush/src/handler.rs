@@ -1,0 +1,148 @@
+//! Handlers: what the server calls with each request.
+//!
+//! A handler's future is polled once, at once, in a slot that is reused from request to request.
+//! Most are ready then, and cost no allocation; one that is not moves out, slot and all, to become
+//! a task. Must not know about connections.
+
+use crate::request::Request;
+use crate::response::{IntoResponse, Response};
+use onrush_rt::worker::Local;
+use pin_project_lite::pin_project;
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Answers requests. Implemented by `async fn(Request) -> impl IntoResponse` and such closures, and
+/// by types that want a name.
+///
+/// The future runs on the worker the request came to and need not be `Send`. It is dropped when the
+/// client goes away. It must not block: file work belongs to [`Local::blocking`].
+pub trait Handler: 'static {
+    /// Answers one request.
+    fn handle(&self, request: Request) -> impl Future<Output = Response> + use<Self> + 'static;
+}
+
+impl<F, Answer> Handler for F
+where
+    F: Fn(Request) -> Answer + 'static,
+    Answer: Future<Output: IntoResponse> + 'static,
+{
+    #[inline]
+    fn handle(
+        &self,
+        request: Request,
+    ) -> impl Future<Output = Response> + use<F, Answer> + 'static {
+        let answer = self(request);
+        async move { answer.await.into_response() }
+    }
+}
+
+/// What a server serves: a [`Handler`] that each worker gets a clone of, or a
+/// [`Router`](crate::Router).
+pub trait Application: Send + Sync + 'static {
+    /// Makes one worker's instance. Called on that worker's thread.
+    fn instantiate(&self, local: &Local) -> Rc<dyn Service>;
+}
+
+impl<H: Handler + Clone + Send + Sync> Application for H {
+    fn instantiate(&self, _: &Local) -> Rc<dyn Service> {
+        erase(self.clone())
+    }
+}
+
+/// Makes a handler on each worker, for handlers that are neither `Send` nor `Clone`: state in an
+/// `Rc`, say, that one worker's requests share.
+pub fn per_worker<H, Make>(make: Make) -> impl Application
+where
+    H: Handler,
+    Make: Fn(&Local) -> H + Send + Sync + 'static,
+{
+    struct PerWorker<Make>(Make);
+    impl<H: Handler, Make: Fn(&Local) -> H + Send + Sync + 'static> Application for PerWorker<Make> {
+        fn instantiate(&self, local: &Local) -> Rc<dyn Service> {
+            erase(self.0(local))
+        }
+    }
+    PerWorker(make)
+}
+
+/// A handler with its type erased, on one worker.
+pub trait Service {
+    /// Calls the handler and polls its future once.
+    fn start(&self, request: Request) -> Started;
+}
+
+/// What [`Service::start`] gives.
+pub enum Started {
+    /// The answer.
+    Ready(Response),
+    /// The future, to be polled again with a waker that counts.
+    Pending(Pin<Box<dyn Future<Output = Response>>>),
+}
+
+pub(crate) fn erase<H: Handler>(handler: H) -> Rc<dyn Service> {
+    erase_fn(move |request| handler.handle(request))
+}
+
+fn erase_fn<F, Answer>(call: F) -> Rc<dyn Service>
+where
+    F: Fn(Request) -> Answer + 'static,
+    Answer: Future<Output = Response> + 'static,
+{
+    Rc::new(Erased {
+        call,
+        slot: Cell::new(None),
+    })
+}
+
+struct Erased<F, Answer> {
+    call: F,
+    /// The slot, while no request is being polled in it.
+    slot: Cell<Option<Pin<Box<Slot<Answer>>>>>,
+}
+
+pin_project! {
+    struct Slot<Answer> {
+        #[pin]
+        answer: Option<Answer>,
+    }
+}
+
+impl<Answer: Future<Output = Response>> Future for Slot<Answer> {
+    type Output = Response;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
+        let answer = self.project().answer.as_pin_mut();
+        answer
+            .expect("polled only while it holds a future")
+            .poll(cx)
+    }
+}
+
+impl<F, Answer> Service for Erased<F, Answer>
+where
+    F: Fn(Request) -> Answer + 'static,
+    Answer: Future<Output = Response> + 'static,
+{
+    fn start(&self, request: Request) -> Started {
+        let mut slot = self
+            .slot
+            .take()
+            .unwrap_or_else(|| Box::pin(Slot { answer: None }));
+        slot.as_mut()
+            .project()
+            .answer
+            .set(Some((self.call)(request)));
+        // A waker that does nothing is enough: what is pending is polled again with a real one.
+        match slot.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(response) => {
+                slot.as_mut().project().answer.set(None);
+                self.slot.set(Some(slot));
+                Started::Ready(response)
+            }
+            Poll::Pending => Started::Pending(slot),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What a handler is given: the request's head as a view, and its body as it arrives.
+//!
+//! Must not know about connections beyond the handle it reads its body through.
+
+use crate::engine::{BodySource, ConnId, Engine};
+use crate::route::Params;
+use onrush_proto::head::{Head, Version};
+use onrush_rt::buf::Buf;
+use onrush_rt::worker::Local;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// A request. Its head is a view into the memory it was received in.
+#[derive(Debug)]
+pub struct Request {
+    /// The bytes that `head`'s offsets refer to.
+    bytes: Buf,
+    /// `None` only while this is being dropped.
+    head: Option<Box<Head>>,
+    engine: Rc<Engine>,
+    connection: ConnId,
+    params: Params,
+    body: RequestBody,
+}
+
+impl Request {
+    #[inline]
+    pub(crate) fn new(
+        bytes: Buf,
+        head: Box<Head>,
+        engine: Rc<Engine>,
+        connection: ConnId,
+        body: RequestBody,
+    ) -> Request {
+        let params = Params::default();
+        Request {
+            bytes,
+            head: Some(head),
+            engine,
+            connection,
+            params,
+            body,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn head(&self) -> &Head {
+        self.head.as_deref().expect("there until dropped")
+    }
+
+    pub(crate) fn set_params(&mut self, params: Params) {
+        self.params = params;
+    }
+
+    /// The method as sent: `GET`, `PUT`, … Case matters (RFC 9110 §9.1).
+    #[inline]
+    pub fn method(&self) -> &str {
+        self.head().method(&self.bytes)
+    }
+
+    /// The request target as sent, undecoded (RFC 9112 §3.2).
+    pub fn target(&self) -> &str {
+        text(self.head().target(&self.bytes))
+    }
+
+    /// The target's path, undecoded, without the query.
+    #[inline]
+    pub fn path(&self) -> &str {
+        text(self.head().path(&self.bytes))
+    }
+
+    /// What follows the first `?` of the target, undecoded.
+    pub fn query(&self) -> Option<&str> {
+        self.head().query(&self.bytes).map(text)
+    }
+
+    /// HTTP/1.0 or HTTP/1.1.
+    pub fn version(&self) -> Version {
+        self.head().version()
+    }
+
+    /// The host and port the client asked for, as sent.
+    pub fn host(&self) -> Option<&str> {
+        self.head().host(&self.bytes).map(text)
+    }
+
+    /// The first value of a field, its name compared without case. Values are bytes: nearly always
+    /// ASCII, but HTTP does not promise it.
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        self.head().field(&self.bytes, name)
+    }
+
+    /// The first value of a field when it is UTF-8.
+    pub fn header_str(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.header(name)?).ok()
+    }
+
+    /// All field lines in the order they were sent.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.head().fields(&self.bytes)
+    }
+
+    /// A parameter of the route's template, undecoded: `id` of `/things/{id}`.
+    pub fn param(&self, name: &str) -> Option<&str> {
+        self.params.get(name, self.path())
+    }
+
+    /// The route's template, such as `/things/{id}`, when a router chose the handler.
+    pub fn route(&self) -> Option<&str> {
+        self.params.template()
+    }
+
+    /// `Content-Length` as sent; `None` for a chunked body and for none at all.
+    pub fn content_length(&self) -> Option<u64> {
+        self.head().content_length()
+    }
+
+    /// Whether a body follows, of whatever length.
+    pub fn has_body(&self) -> bool {
+        self.head().framing() != onrush_proto::head::Framing::None
+    }
+
+    /// The peer's address (`getpeername(2)`); `None` on Unix sockets and when it is gone.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.engine.peer(self.connection)
+    }
+
+    /// The worker this request runs on: to sleep, to spawn tasks, to reach the blocking pool.
+    pub fn local(&self) -> &Local {
+        self.engine.local()
+    }
+
+    /// The body, to be read as it arrives.
+    pub fn body(&mut self) -> &mut RequestBody {
+        &mut self.body
+    }
+
+    /// The body alone; the head's memory is given back.
+    pub fn into_body(mut self) -> RequestBody {
+        std::mem::take(&mut self.body)
+    }
+}
+
+impl Drop for Request {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(head) = self.head.take() {
+            self.engine.recycle_head(head);
+        }
+    }
+}
+
+/// A part of a head that the parser has seen to be ASCII.
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+/// A request's body, read at the handler's pace: while nobody reads, the client is slowed down.
+///
+/// Errors: `UnexpectedEof` when the client ended or reset the connection in the middle, `TimedOut`
+/// when it paused for too long, `InvalidData` for broken framing, `FileTooLarge` beyond the limit.
+/// After any of these the connection cannot go on: the server answers the client by itself when
+/// the handler gives no answer of its own.
+#[derive(Debug, Default)]
+pub struct RequestBody(pub(crate) Option<BodySource>);
+
+impl RequestBody {
+    /// The next piece, as large as it happened to arrive; `None` at the end.
+    pub async fn next(&mut self) -> Option<io::Result<Buf>> {
+        let source = self.0.as_mut()?;
+        poll_fn(|cx| source.poll_next(cx)).await
+    }
+
+    /// Appends to `into`, up to its spare capacity, waiting for at least one byte; 0 at the end.
+    /// For large bodies: the bytes are received straight into this memory.
+    ///
+    /// # Panics
+    /// When `into` has no spare capacity.
+    pub async fn fill(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        assert!(
+            into.capacity() > into.len(),
+            "a body needs room to be read to"
+        );
+        match self.0.as_mut() {
+            Some(source) => poll_fn(|cx| source.poll_fill(cx, into)).await,
+            None => Ok(0),
+        }
+    }
+
+    /// The whole body, when it is at most `bytes_max` long; `FileTooLarge` otherwise.
+    pub async fn read_all(&mut self, bytes_max: usize) -> io::Result<Vec<u8>> {
+        let mut all = Vec::new();
+        while let Some(piece) = self.next().await {
+            let piece = piece?;
+            if piece.len() > bytes_max - all.len() {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            all.extend_from_slice(&piece);
+        }
+        Ok(all)
+    }
+
+    /// Bytes still to come, where the framing says (`Content-Length`).
+    pub fn remaining(&self) -> Option<u64> {
+        self.0.as_ref().map_or(Some(0), BodySource::remaining)
+    }
+
+    /// Lowers the limit on this body's length, before any of it is read; it cannot be raised above
+    /// `Limits::body_bytes_max`. Fails with `FileTooLarge` when the client has announced more.
+    pub fn set_limit(&mut self, bytes_max: u64) -> io::Result<()> {
+        self.0
+            .as_mut()
+            .map_or(Ok(()), |source| source.set_limit(bytes_max))
+    }
+
+    /// The trailer fields (RFC 9110 §6.5) as rendered lines, after the end was reached.
+    pub fn take_trailers(&mut self) -> Option<Box<[u8]>> {
+        self.0.as_mut()?.take_trailers()
+    }
+}

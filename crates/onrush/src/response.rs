@@ -1,0 +1,181 @@
+//! What a handler answers. Must not know how it is sent.
+
+use crate::body::Body;
+use onrush_proto::response::{FieldError, FieldLines};
+
+/// An answer: status, field lines and content.
+///
+/// `Date`, `Content-Length`, `Transfer-Encoding` and `Connection` are the server's own business
+/// and cannot be set.
+///
+/// ```
+/// use onrush::Response;
+/// let answer = Response::text("made").with_status(201).header("Location", "/things/7");
+/// assert_eq!(answer.status(), 201);
+/// ```
+#[derive(Debug, Default)]
+pub struct Response {
+    pub(crate) status: Status,
+    pub(crate) content_type: Option<&'static str>,
+    pub(crate) fields: FieldLines,
+    pub(crate) body: Body,
+    pub(crate) close: bool,
+}
+
+/// A status code, 200 unless set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status(pub(crate) u16);
+
+impl Default for Status {
+    fn default() -> Self {
+        Status(200)
+    }
+}
+
+impl Response {
+    /// An answer without content.
+    ///
+    /// # Panics
+    /// When `status` is not a final status code, 200 to 599.
+    pub fn new(status: u16) -> Response {
+        Response::default().with_status(status)
+    }
+
+    /// 200 with content of no stated type.
+    pub fn with_body(body: impl Into<Body>) -> Response {
+        Response {
+            body: body.into(),
+            ..Response::default()
+        }
+    }
+
+    /// 200 with `text/plain; charset=utf-8`.
+    #[inline]
+    pub fn text(body: impl Into<Body>) -> Response {
+        Response::with_body(body).content_type("text/plain; charset=utf-8")
+    }
+
+    /// 200 with `text/html; charset=utf-8`.
+    pub fn html(body: impl Into<Body>) -> Response {
+        Response::with_body(body).content_type("text/html; charset=utf-8")
+    }
+
+    /// 200 with `application/json`; `body` is JSON already.
+    pub fn json(body: impl Into<Body>) -> Response {
+        Response::with_body(body).content_type("application/json")
+    }
+
+    /// The same answer with another status.
+    ///
+    /// # Panics
+    /// When `status` is not a final status code, 200 to 599.
+    pub fn with_status(mut self, status: u16) -> Response {
+        assert!(
+            (200..=599).contains(&status),
+            "not a final status code: {status}"
+        );
+        self.status = Status(status);
+        self
+    }
+
+    /// Sets `Content-Type` to a constant, which costs nothing per answer.
+    ///
+    /// # Panics
+    /// When it holds control characters.
+    #[inline]
+    pub fn content_type(mut self, content_type: &'static str) -> Response {
+        debug_assert!(content_type.bytes().all(|b| (b' '..=b'~').contains(&b)));
+        self.content_type = Some(content_type);
+        self
+    }
+
+    /// Sets a field, replacing earlier lines of that name.
+    ///
+    /// # Panics
+    /// When the name is not a token, the value holds control characters, or the field is one that
+    /// only the server may set. For values that come from outside use [`Response::try_header`].
+    pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Response {
+        if let Err(error) = self.try_header(name, value) {
+            panic!("header {name:?} was refused: {error:?}");
+        }
+        self
+    }
+
+    /// Sets a field, replacing earlier lines of that name; refuses what could split the answer.
+    pub fn try_header(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), FieldError> {
+        if name.eq_ignore_ascii_case("content-type") {
+            self.content_type = None;
+        }
+        self.fields.set(name, value.as_ref())
+    }
+
+    /// Adds a field line beside others of the same name (`Set-Cookie`, `Vary`, …).
+    pub fn append_header(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), FieldError> {
+        self.fields.append(name, value.as_ref())
+    }
+
+    /// Asks for the connection to be closed after this answer.
+    pub fn close(mut self) -> Response {
+        self.close = true;
+        self
+    }
+
+    /// The status code.
+    pub fn status(&self) -> u16 {
+        self.status.0
+    }
+
+    /// A field's first value.
+    pub fn get_header(&self, name: &str) -> Option<&[u8]> {
+        match self.content_type {
+            Some(value) if name.eq_ignore_ascii_case("content-type") => Some(value.as_bytes()),
+            _ => self.fields.get(name),
+        }
+    }
+
+    /// The content.
+    pub fn body(&self) -> &Body {
+        &self.body
+    }
+}
+
+/// What a handler may return.
+pub trait IntoResponse {
+    /// The answer it stands for.
+    fn into_response(self) -> Response;
+}
+
+impl IntoResponse for Response {
+    #[inline]
+    fn into_response(self) -> Response {
+        self
+    }
+}
+
+impl IntoResponse for &'static str {
+    fn into_response(self) -> Response {
+        Response::text(self)
+    }
+}
+
+impl IntoResponse for String {
+    fn into_response(self) -> Response {
+        Response::text(self)
+    }
+}
+
+/// A bare status code: an answer without content.
+impl IntoResponse for u16 {
+    fn into_response(self) -> Response {
+        Response::new(self)
+    }
+}
+
+impl<T: IntoResponse, E: IntoResponse> IntoResponse for Result<T, E> {
+    fn into_response(self) -> Response {
+        match self {
+            Ok(value) => value.into_response(),
+            Err(error) => error.into_response(),
+        }
+    }
+}

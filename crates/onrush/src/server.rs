@@ -1,0 +1,446 @@
+//! The server: listening sockets, one thread per worker, and their end.
+//!
+//! Must not know what the application does.
+
+use crate::engine::{Engine, Inlet, Settings};
+use crate::handler::Application;
+use crate::log::AccessLog;
+use onrush_proto::limits::Limits;
+use onrush_rt::blocking;
+use onrush_rt::driver::{self, Choice, ListenSocket, Preference, choose};
+use onrush_rt::net::{self, Address, ListenOptions, Spread};
+use onrush_rt::worker::{Remote, Worker, affinity, pin_to};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A timer payload that names no connection: it only wakes the worker.
+const WAKE_UP: u64 = u64::MAX >> 1;
+
+/// Builds and starts a server.
+#[derive(Debug)]
+pub struct Server {
+    address: String,
+    inherited: Vec<OwnedFd>,
+    workers: Option<usize>,
+    pinned: bool,
+    preference: Preference,
+    spread: Spread,
+    listen: ListenOptions,
+    limits: Limits,
+    driver: driver::Config,
+    connections_max: usize,
+    access_log: AccessLog,
+    drain_timeout: Duration,
+    blocking_threads: usize,
+}
+
+impl Server {
+    /// A server for `address`: `"127.0.0.1:8080"`, `"[::1]:0"` (0: any free port), or
+    /// `"unix:/run/app.sock"`. Nothing is bound before [`Server::start`].
+    pub fn bind(address: impl Into<String>) -> Server {
+        Server {
+            address: address.into(),
+            inherited: Vec::new(),
+            workers: None,
+            pinned: true,
+            preference: Preference::Auto,
+            spread: Spread::PerWorker,
+            listen: ListenOptions::default(),
+            limits: Limits::default(),
+            driver: driver::Config::default(),
+            connections_max: usize::MAX,
+            access_log: AccessLog::Off,
+            drain_timeout: Duration::from_secs(30),
+            blocking_threads: 16,
+        }
+    }
+
+    /// Takes `ONRUSH_WORKERS` (a number) and `ONRUSH_DRIVER` (`auto`, `io_uring`, `epoll`) from the
+    /// environment, where they are set. Fails with what is wrong with them.
+    pub fn from_env(mut self) -> io::Result<Server> {
+        let wrong = |name: &str, what: &str| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{name}: {what}"))
+        };
+        if let Ok(workers) = std::env::var("ONRUSH_WORKERS") {
+            let workers = workers.parse().ok().filter(|&n| n > 0);
+            let workers = workers.ok_or_else(|| wrong("ONRUSH_WORKERS", "not a number above 0"))?;
+            self.workers = Some(workers);
+        }
+        if let Ok(name) = std::env::var("ONRUSH_DRIVER") {
+            self.preference = name
+                .parse()
+                .map_err(|what: String| wrong("ONRUSH_DRIVER", &what))?;
+        }
+        Ok(self)
+    }
+
+    /// Serves on listening sockets made by somebody else (a supervisor, say) instead of an address.
+    /// They must be non-blocking; all workers share them.
+    pub fn inherit(mut self, sockets: Vec<OwnedFd>) -> Server {
+        self.inherited = sockets;
+        self
+    }
+
+    /// The number of workers; by default one for each core this process may run on.
+    pub fn workers(mut self, workers: usize) -> Server {
+        self.workers = Some(workers.max(1));
+        self
+    }
+
+    /// Whether workers are pinned to one core each (default: yes, when there are cores enough).
+    pub fn pinned(mut self, pinned: bool) -> Server {
+        self.pinned = pinned;
+        self
+    }
+
+    /// Which driver to use.
+    pub fn driver(mut self, preference: Preference) -> Server {
+        self.preference = preference;
+        self
+    }
+
+    /// Sizes the driver is built with.
+    pub fn driver_config(mut self, config: driver::Config) -> Server {
+        self.driver = config;
+        self
+    }
+
+    /// How the workers accept from one address: with a listener each (the default), or with one.
+    pub fn spread(mut self, spread: Spread) -> Server {
+        self.spread = spread;
+        self
+    }
+
+    /// Connections the kernel queues for each listener before it refuses more. Default 4096.
+    pub fn backlog(mut self, connections: u32) -> Server {
+        self.listen.backlog = connections;
+        self
+    }
+
+    /// Bounds on requests, in bytes and time.
+    pub fn limits(mut self, limits: Limits) -> Server {
+        self.limits = limits;
+        self
+    }
+
+    /// Open connections at most, all workers together; those beyond are answered 503. Unlimited by
+    /// default: the number of descriptors ends it.
+    pub fn connections_max(mut self, connections: usize) -> Server {
+        self.connections_max = connections;
+        self
+    }
+
+    /// Whether each request makes a log event. Default: off.
+    pub fn access_log(mut self, access_log: AccessLog) -> Server {
+        self.access_log = access_log;
+        self
+    }
+
+    /// How long requests in flight may take when the server is told to end. Default 30 s.
+    pub fn drain_timeout(mut self, timeout: Duration) -> Server {
+        self.drain_timeout = timeout;
+        self
+    }
+
+    /// Threads for file work that may block, at most, for all workers. Default 16.
+    pub fn blocking_threads(mut self, threads: usize) -> Server {
+        self.blocking_threads = threads.max(1);
+        self
+    }
+
+    /// Serves until [`Handle::shutdown`] is called, or a worker fails.
+    pub fn serve(self, application: impl Application) -> io::Result<()> {
+        self.start(application)?.wait()
+    }
+
+    /// Binds, starts the workers and returns while they serve.
+    ///
+    /// Fails, before any thread runs on, with a wrong or occupied address, a refused driver, or
+    /// whatever else a worker needs and cannot have.
+    pub fn start(mut self, application: impl Application) -> io::Result<Running> {
+        let cores = affinity();
+        let workers = self.workers.unwrap_or(cores.len());
+        let choice = choose(self.preference, &self.driver)?;
+        tracing::info!(
+            driver = choice.name(),
+            reason = choice.reason(),
+            workers,
+            "starting"
+        );
+        let (sockets, address) = self.listen(workers)?;
+        let pool = blocking::Pool::threads(self.blocking_threads, 4096);
+        let control = Arc::new(Control::default());
+        let mut running = Running {
+            address,
+            driver: choice.clone(),
+            handle: Handle(control.clone()),
+            threads: Vec::new(),
+        };
+        let application: Arc<dyn Application> = Arc::new(application);
+        let pinned = self.pinned && workers <= cores.len();
+        let (ready, readiness) = mpsc::channel();
+        for (index, sockets) in sockets.into_iter().enumerate() {
+            let job = Job {
+                index,
+                core: pinned.then(|| cores[index]),
+                choice: choice.clone(),
+                config: self.driver.clone(),
+                settings: self.settings(workers),
+                sockets,
+                pool: pool.clone(),
+                application: application.clone(),
+                control: control.clone(),
+                drain_timeout: self.drain_timeout,
+            };
+            let ready = ready.clone();
+            let thread = std::thread::Builder::new().name(format!("onrush-{index}"));
+            running.threads.push(thread.spawn(move || job.run(&ready))?);
+        }
+        drop(ready);
+        for _ in 0..workers {
+            // A worker that ended before it was ready has dropped its end of the channel.
+            if readiness.recv().is_err() {
+                running.handle.shutdown_now();
+                running.wait()?;
+                return Err(io::Error::other("a worker ended at once"));
+            }
+        }
+        Ok(running)
+    }
+
+    fn settings(&self, workers: usize) -> Settings {
+        Settings {
+            limits: self.limits.clone(),
+            connections_max: self.connections_max.div_ceil(workers),
+            access_log: self.access_log,
+        }
+    }
+
+    /// One list of sockets for each worker, and the address to show.
+    fn listen(&mut self, workers: usize) -> io::Result<(Vec<Vec<ListenSocket>>, Address)> {
+        if !self.inherited.is_empty() {
+            let mut lists: Vec<Vec<ListenSocket>> = (0..workers).map(|_| Vec::new()).collect();
+            for socket in self.inherited.drain(..) {
+                for (list, socket) in lists.iter_mut().zip(net::share(socket, workers)?) {
+                    list.push(socket);
+                }
+            }
+            return Ok((lists, Address::Unix("inherited".into())));
+        }
+        let address = parse_address(&self.address)?;
+        let result = net::listen(&address, self.spread, workers, &self.listen);
+        let (sockets, address) = result.map_err(|error| explain(&address, error))?;
+        Ok((
+            sockets.into_iter().map(|socket| vec![socket]).collect(),
+            address,
+        ))
+    }
+}
+
+fn parse_address(text: &str) -> io::Result<Address> {
+    use std::net::ToSocketAddrs;
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(Address::Unix(path.into()));
+    }
+    let wrong = |what| io::Error::new(io::ErrorKind::InvalidInput, format!("{text}: {what}"));
+    let mut addresses = text
+        .to_socket_addrs()
+        .map_err(|_| wrong("not an address and port"))?;
+    addresses
+        .next()
+        .map(Address::Tcp)
+        .ok_or_else(|| wrong("no such host"))
+}
+
+fn explain(address: &Address, error: io::Error) -> io::Error {
+    let what = match error.kind() {
+        io::ErrorKind::AddrInUse => "is in use by another server; choose another port".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "may not be bound by this user; ports below 1024 need a privilege".to_owned()
+        }
+        io::ErrorKind::AddrNotAvailable => "is not an address of this machine".to_owned(),
+        _ => format!("cannot be listened on: {error}"),
+    };
+    io::Error::new(error.kind(), format!("{address} {what}"))
+}
+
+const RUNNING: u8 = 0;
+const DRAINING: u8 = 1;
+const ENDING: u8 = 2;
+
+#[derive(Debug, Default)]
+struct Control {
+    state: AtomicU8,
+    workers: Mutex<Vec<Remote>>,
+}
+
+impl Control {
+    fn set(&self, state: u8) {
+        self.state.fetch_max(state, Ordering::AcqRel);
+        for worker in self
+            .workers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
+            worker.notify();
+        }
+    }
+
+    fn state(&self) -> u8 {
+        self.state.load(Ordering::Acquire)
+    }
+}
+
+/// Ends a server, from any thread. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle(Arc<Control>);
+
+impl Handle {
+    /// Stops accepting, answers what is in flight within the drain time-out, then ends.
+    pub fn shutdown(&self) {
+        self.0.set(DRAINING);
+    }
+
+    /// Ends at once; requests in flight are lost.
+    pub fn shutdown_now(&self) {
+        self.0.set(ENDING);
+    }
+
+    /// Whether the server was told to end.
+    pub fn is_ending(&self) -> bool {
+        self.0.state() != RUNNING
+    }
+}
+
+/// A server at work.
+#[derive(Debug)]
+pub struct Running {
+    address: Address,
+    driver: Choice,
+    handle: Handle,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl Running {
+    /// The address it serves; tells the port when 0 was asked for.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The driver in use, and why.
+    pub fn driver(&self) -> &Choice {
+        &self.driver
+    }
+
+    /// Number of workers.
+    pub fn workers(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// What ends it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Waits until all workers have ended; gives the first failure among them, on which the others
+    /// are ended too.
+    pub fn wait(self) -> io::Result<()> {
+        let mut result = Ok(());
+        for thread in self.threads {
+            let ended = thread
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
+            if ended.is_err() && result.is_ok() {
+                result = ended;
+                self.handle.shutdown_now();
+            }
+        }
+        result
+    }
+}
+
+/// What one worker's thread needs.
+struct Job {
+    index: usize,
+    core: Option<usize>,
+    choice: Choice,
+    config: driver::Config,
+    settings: Settings,
+    sockets: Vec<ListenSocket>,
+    pool: blocking::Pool,
+    application: Arc<dyn Application>,
+    control: Arc<Control>,
+    drain_timeout: Duration,
+}
+
+impl Job {
+    fn run(self, ready: &mpsc::Sender<()>) -> io::Result<()> {
+        if let Some(core) = self.core
+            && let Err(error) = pin_to(core)
+        {
+            tracing::warn!(core, %error, "a worker could not be pinned");
+        }
+        let result = self.serve(ready);
+        if result.is_err() {
+            self.control.set(ENDING); // A server that lost a worker would serve unevenly for ever.
+        }
+        result
+    }
+
+    fn serve(&self, ready: &mpsc::Sender<()>) -> io::Result<()> {
+        let mut worker = Worker::new(&self.choice, &self.config, self.pool.clone(), self.index)?;
+        let service = self.application.instantiate(worker.local());
+        let engine = Engine::new(worker.local(), self.settings.clone(), service);
+        let inlet = Inlet(engine.clone());
+        for socket in &self.sockets {
+            engine.listen(duplicate(socket)?)?;
+        }
+        let remote = worker.remote();
+        self.control
+            .workers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(remote);
+        let _ = ready.send(()); // `start` may have given up on another worker.
+        while self.control.state() == RUNNING {
+            worker.turn(&inlet, true)?;
+        }
+        if self.control.state() == DRAINING {
+            self.drain(&mut worker, &inlet)?;
+        }
+        engine.close_all();
+        Ok(())
+    }
+
+    /// Turns on until nobody is connected, time is up, or the end is wanted at once.
+    fn drain(&self, worker: &mut Worker, inlet: &Inlet) -> io::Result<()> {
+        let engine = &inlet.0;
+        engine.drain();
+        let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).unwrap_or(u64::MAX / 2);
+        let end_ms = worker.local().now_ms() + timeout_ms;
+        worker.local().schedule(end_ms, WAKE_UP);
+        while engine.open_connections() > 0 && self.control.state() != ENDING {
+            if worker.local().now_ms() >= end_ms {
+                let open = engine.open_connections();
+                tracing::warn!(open, "the drain time-out ended connections");
+                break;
+            }
+            worker.turn(inlet, true)?;
+        }
+        Ok(())
+    }
+}
+
+/// The driver owns its listener; the job keeps one, so that a port stays taken until all workers
+/// have ended.
+fn duplicate(socket: &ListenSocket) -> io::Result<ListenSocket> {
+    match socket {
+        ListenSocket::Os(fd) => Ok(ListenSocket::Os(fd.try_clone()?)),
+        ListenSocket::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
