@@ -231,6 +231,27 @@ fn a_failed_put_and_then_a_power_cut() {
     }
 }
 
+/// The kernel tells a failed sync once, perhaps to another request than the one it harmed: whoever
+/// was under way meanwhile must not claim to be durable.
+#[test]
+fn a_sync_that_failed_for_another_request_is_told_too() {
+    let count = operations(SCENES[0], 0);
+    let disk = SimFs::new(0);
+    let folder = open(&disk);
+    let (other, at) = (folder.clone(), disk.clone());
+    let meanwhile = Condition::Check(Box::new(move |_| {
+        at.fail_at(at.operations() + count - 1, EIO);
+        assert!(matches!(
+            put(&other, "a", &[b'n'; 3000]),
+            Err(StoreError::Io(_))
+        ));
+        Ok(())
+    }));
+    let answer = put_if(&folder, "b", b"x", meanwhile);
+    assert!(matches!(answer, Err(StoreError::Io(_))), "{answer:?}");
+    put(&folder, "b", b"x").unwrap();
+}
+
 #[test]
 fn a_killed_process_leaves_nothing_after_the_next_start() {
     for seed in 0..8 {
@@ -264,6 +285,26 @@ fn a_delete_that_was_answered_stays() {
         assert_eq!(get(&folder, "d/a"), Err(StoreError::NotFound));
         let gone = block_on(folder.meta(&key("d"))).is_err();
         assert_eq!(gone, seed % 2 == 0);
+    }
+}
+
+/// Folders come and go, and may get the inode of one that is remembered as durable.
+#[test]
+fn a_folder_made_again_is_made_durable_again() {
+    for seed in 0..50 {
+        let disk = SimFs::new(seed);
+        let folder = open(&disk);
+        for _ in 0..3 {
+            put(&folder, "d/e/a", b"kept").unwrap();
+            delete(&folder, "d/e/a").unwrap();
+            delete(&folder, "d/e").unwrap();
+            delete(&folder, "d").unwrap();
+            disk.sync_all();
+        }
+        put(&folder, "d/e/a", b"kept").unwrap();
+        disk.power_cut();
+        disk.restart();
+        assert_eq!(get(&open(&disk), "d/e/a").unwrap(), b"kept");
     }
 }
 
@@ -325,9 +366,16 @@ fn long_histories_cut_anywhere() {
                 disk.fail_at(begin + random.below(300), EIO);
             }
             while !disk.is_off() {
+                if random.below(4) == 0 {
+                    disk.sync_all();
+                }
                 let key = KEYS[random.below(5) as usize];
                 let (wanted, answer) = if random.below(4) == 0 {
-                    (None, delete(&folder, key).map(|_| ()))
+                    let answer = delete(&folder, key).map(|_| ());
+                    for parent in ["d/e", "d", "f"] {
+                        let _ = delete(&folder, parent); // only when empty
+                    }
+                    (None, answer)
                 } else {
                     let len = random.below(25_000) as usize;
                     let body = vec![random.below(256) as u8; len];

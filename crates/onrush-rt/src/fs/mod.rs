@@ -234,6 +234,7 @@ impl Dir {
 
     /// Makes this directory's entries durable (`fsync(2)`). After a failure the entries may or
     /// may not be; calling again proves nothing, the kernel reports an error once.
+    /// File systems that cannot sync a directory (some network ones, `EINVAL`) count as done.
     pub fn sync(&self) -> io::Result<()> {
         either!(&self.0, DirInner, dir => dir.sync())
     }

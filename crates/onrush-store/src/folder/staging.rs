@@ -100,11 +100,6 @@ impl Temp {
         Ok(())
     }
 
-    /// Whether its store syncs what it writes.
-    pub(super) fn durable(&self) -> bool {
-        self.inner.durable()
-    }
-
     /// Removes the file here and now, so that it is gone before the failure is answered.
     pub(super) fn remove(mut self) {
         unlink(&self.inner, &mem::take(&mut self.name));

@@ -15,8 +15,9 @@ use std::sync::Arc;
 /// Up to so many bytes an upload stays in memory until its commit.
 const MEMORY_BYTES_MAX: usize = 16 * 1024;
 
-/// After each so many bytes the kernel is asked to begin writing, so that the sync at the end
-/// does not find a whole large object to write.
+/// After each so many bytes the kernel is asked to begin writing, so that the end does not find a
+/// whole large object to write: not the sync, and without syncs not the rename, at which ext4
+/// writes a file that replaces another (`auto_da_alloc`).
 const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 
 pub(super) struct Staged {
@@ -148,7 +149,7 @@ fn write(temp: io::Result<Temp>, parts: &[&[u8]], mut offset: u64) -> Result<Tem
         offset += part.len() as u64;
     }
     let (from, to) = (begin / WRITEBACK_BYTES, offset / WRITEBACK_BYTES);
-    if to > from && temp.durable() {
+    if to > from {
         temp.file
             .start_writeback(from * WRITEBACK_BYTES, (to - from) * WRITEBACK_BYTES);
     }

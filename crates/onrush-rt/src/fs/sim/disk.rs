@@ -3,12 +3,15 @@
 //! This module must not know handles, operation numbers or injected faults.
 
 use super::{Random, errno};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::mem;
 
 /// The unit a disk writes whole.
 const SECTOR_BYTES: usize = 512;
+
+/// So many of the inodes that lost a name last are looked at to be used again.
+const REUSE_CANDIDATES: usize = 4;
 
 /// Symbolic links followed in one lookup, as the kernel's limit.
 const LINKS_MAX: usize = 40;
@@ -17,8 +20,9 @@ const LINKS_MAX: usize = 40;
 pub(super) struct Disk {
     pub(super) nodes: BTreeMap<u64, Node>,
     root: u64,
-    /// Numbers are never used twice, so an inode number names one node for ever.
     next_inode: u64,
+    /// Inodes that lost a name, the latest last: perhaps free to be used again, as disks do.
+    dropped: Vec<u64>,
     /// Orders the changes of all directories in time.
     next_change: u64,
 }
@@ -97,15 +101,42 @@ impl Disk {
             nodes,
             root,
             next_inode: root + 1,
+            dropped: Vec::new(),
             next_change: 0,
         }
     }
 
-    pub(super) fn add_node(&mut self, body: Body, mode: u32, now_ns: i64) -> u64 {
-        let inode = self.next_inode;
-        self.next_inode += 1;
-        self.nodes.insert(inode, Node::new(body, mode, now_ns));
+    /// Makes a node that has no name yet; `open` are the inodes somebody has open. As real file
+    /// systems do, it likes to give the number of a file that is gone.
+    pub(super) fn add_node(&mut self, node: Node, open: &HashMap<u64, usize>) -> u64 {
+        let free = |&inode: &u64| !open.contains_key(&inode) && !self.named(inode);
+        let from = self.dropped.len().saturating_sub(REUSE_CANDIDATES);
+        let found = self.dropped[from..].iter().rposition(free);
+        let inode = match found {
+            Some(at) => self.dropped.remove(from + at),
+            None => {
+                self.next_inode += 1;
+                self.next_inode - 1
+            }
+        };
+        self.dropped.retain(|&dropped| dropped != inode);
+        self.nodes.insert(inode, node);
         inode
+    }
+
+    /// Whether any directory has a name for it, as users see it or as the disk holds it.
+    fn named(&self, inode: u64) -> bool {
+        self.nodes.values().any(|node| match &node.body {
+            Body::Dir(entries) => {
+                let pending = entries
+                    .pending
+                    .iter()
+                    .any(|change| change.to == Some(inode));
+                let mut all = entries.now.values().chain(entries.durable.values());
+                pending || all.any(|&named| named == inode)
+            }
+            _ => false,
+        })
     }
 
     pub(super) fn node(&mut self, inode: u64) -> io::Result<&mut Node> {
@@ -142,7 +173,7 @@ impl Disk {
         if entries.removed {
             return Err(errno(libc::ENOENT));
         }
-        match to {
+        let before = match to {
             Some(inode) => entries.now.insert(name.into(), inode),
             None => entries.now.remove(name),
         };
@@ -151,6 +182,7 @@ impl Disk {
             name: name.into(),
             to,
         });
+        self.dropped.extend(before);
         Ok(())
     }
 
@@ -165,7 +197,7 @@ impl Disk {
         let (Some((dir, name)), None) = (found.entry, found.inode) else {
             return Err(errno(libc::EEXIST));
         };
-        let inode = self.add_node(body, 0o777, 0);
+        let inode = self.add_node(Node::new(body, 0o777, 0), &HashMap::new());
         let entries = self.dir_mut(dir)?;
         entries.now.insert(name.clone(), inode);
         entries.durable.insert(name, inode);
@@ -266,6 +298,18 @@ impl Disk {
         Ok(())
     }
 
+    /// What the kernel does by itself now and then: all that is pending reaches the disk.
+    pub(super) fn sync_all(&mut self) -> io::Result<()> {
+        let inodes: Vec<u64> = self.nodes.keys().copied().collect();
+        for inode in inodes {
+            match self.dir(inode) {
+                Ok(_) => self.sync_dir(inode)?,
+                Err(_) => self.sync_file(inode, true)?,
+            }
+        }
+        Ok(())
+    }
+
     /// The changes never reach the disk, though users go on seeing them.
     pub(super) fn fail_sync_dir(&mut self, inode: u64) -> io::Result<()> {
         self.dir_mut(inode)?.pending.clear();
@@ -308,7 +352,7 @@ impl Disk {
 }
 
 impl Node {
-    fn new(body: Body, mode: u32, now_ns: i64) -> Node {
+    pub(super) fn new(body: Body, mode: u32, now_ns: i64) -> Node {
         Node {
             body,
             mode,

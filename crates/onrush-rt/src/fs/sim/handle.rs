@@ -2,54 +2,84 @@
 //!
 //! This module must not know what survives a power cut; `disk` does.
 
-use super::disk::{Body, Content, Entries};
+use super::disk::{Body, Content, Entries, Node};
 use super::{Fate, SimFs, State, errno};
 use crate::fs::{Create, EachEntry, FileKind, Metadata, OpenHow};
 use std::io;
 
-/// A directory of a [`SimFs`], behind [`Dir`](crate::fs::Dir).
+/// Keeps an inode open in one life of the file system.
 #[derive(Debug)]
-pub struct SimDir {
+pub(super) struct Handle {
     fs: SimFs,
     inode: u64,
     epoch: u64,
-    /// Names this descriptor as the holder of a lock.
-    handle: u64,
+    /// Names this handle as the holder of a lock.
+    number: u64,
+}
+
+impl Handle {
+    pub(super) fn new(fs: &SimFs, inode: u64, epoch: u64) -> Handle {
+        let mut state = fs.lock();
+        state.next_handle += 1;
+        let number = state.next_handle;
+        if state.epoch == epoch {
+            *state.open.entry(inode).or_default() += 1;
+        }
+        drop(state);
+        Handle {
+            fs: fs.clone(),
+            inode,
+            epoch,
+            number,
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let mut state = self.fs.lock();
+        if state.epoch != self.epoch {
+            return;
+        }
+        if let Some(held) = state.locks.get_mut(&self.inode) {
+            held.retain(|&(by, _)| by != self.number);
+        }
+        if let Some(count) = state.open.get_mut(&self.inode) {
+            *count -= 1;
+            if *count == 0 {
+                state.open.remove(&self.inode);
+            }
+        }
+    }
+}
+
+/// A directory of a [`SimFs`], behind [`Dir`](crate::fs::Dir).
+#[derive(Debug)]
+pub struct SimDir {
+    at: Handle,
 }
 
 /// A file of a [`SimFs`], behind [`File`](crate::fs::File).
 #[derive(Debug)]
 pub struct SimFile {
-    fs: SimFs,
-    inode: u64,
-    epoch: u64,
+    at: Handle,
     read: bool,
     write: bool,
 }
 
 impl SimDir {
-    pub(super) fn new(fs: &SimFs, inode: u64, epoch: u64) -> SimDir {
-        let mut state = fs.lock();
-        state.next_handle += 1;
-        let handle = state.next_handle;
-        drop(state);
-        SimDir {
-            fs: fs.clone(),
-            inode,
-            epoch,
-            handle,
-        }
+    pub(super) fn new(at: Handle) -> SimDir {
+        SimDir { at }
     }
 
     pub(in crate::fs) fn open(&self, path: &[u8], how: OpenHow) -> io::Result<SimFile> {
         let inode = self
+            .at
             .fs
-            .atomically(self.epoch, |state| self.find(state, path, how))?;
-        let fs = self.fs.clone();
+            .atomically(self.at.epoch, |state| self.find(state, path, how))?;
+        let at = Handle::new(&self.at.fs, inode, self.at.epoch);
         Ok(SimFile {
-            fs,
-            inode,
-            epoch: self.epoch,
+            at,
             read: how.read,
             write: how.write,
         })
@@ -58,7 +88,7 @@ impl SimDir {
     fn find(&self, state: &mut State, path: &[u8], how: OpenHow) -> io::Result<u64> {
         let found = state
             .disk
-            .resolve(self.inode, path, how.create != Create::New)?;
+            .resolve(self.at.inode, path, how.create != Create::New)?;
         let Some(inode) = found.inode else {
             let (Some((dir, name)), true) = (found.entry, how.create != Create::No) else {
                 return Err(errno(libc::ENOENT));
@@ -67,7 +97,8 @@ impl SimDir {
                 return Err(errno(libc::ENOSPC));
             }
             let body = Body::File(Content::default());
-            let inode = state.disk.add_node(body, how.mode, state.clock_ns);
+            let node = Node::new(body, how.mode, state.clock_ns);
+            let inode = state.disk.add_node(node, &state.open);
             state.disk.set_entry(dir, &name, Some(inode))?;
             return Ok(inode);
         };
@@ -81,20 +112,20 @@ impl SimDir {
     }
 
     pub(in crate::fs) fn open_cached(&self, path: &[u8]) -> io::Result<SimFile> {
-        if self.fs.lock().cold {
+        if self.at.fs.lock().cold {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.open(path, OpenHow::READ)
     }
 
     pub(in crate::fs) fn open_dir(&self, path: &[u8]) -> io::Result<SimDir> {
-        let inode = self.fs.atomically(self.epoch, |state| {
-            let found = state.disk.resolve(self.inode, path, true)?;
+        let inode = self.at.fs.atomically(self.at.epoch, |state| {
+            let found = state.disk.resolve(self.at.inode, path, true)?;
             let inode = found.inode.ok_or_else(|| errno(libc::ENOENT))?;
             state.disk.dir(inode)?;
             Ok(inode)
         })?;
-        Ok(SimDir::new(&self.fs, inode, self.epoch))
+        Ok(SimDir::new(Handle::new(&self.at.fs, inode, self.at.epoch)))
     }
 
     pub(in crate::fs) fn metadata(&self, path: &[u8]) -> io::Result<Metadata> {
@@ -106,28 +137,30 @@ impl SimDir {
     }
 
     pub(in crate::fs) fn self_metadata(&self) -> io::Result<Metadata> {
-        self.fs
-            .atomically(self.epoch, |state| metadata(state, self.inode))
+        self.at
+            .fs
+            .atomically(self.at.epoch, |state| metadata(state, self.at.inode))
     }
 
     fn look(&self, path: &[u8], follow: bool) -> io::Result<Metadata> {
-        self.fs.atomically(self.epoch, |state| {
-            let found = state.disk.resolve(self.inode, path, follow)?;
+        self.at.fs.atomically(self.at.epoch, |state| {
+            let found = state.disk.resolve(self.at.inode, path, follow)?;
             metadata(state, found.inode.ok_or_else(|| errno(libc::ENOENT))?)
         })
     }
 
     pub(in crate::fs) fn create_dir(&self, name: &[u8], mode: u32) -> io::Result<()> {
-        self.fs.atomically(self.epoch, |state| {
-            if state.disk.dir(self.inode)?.now.contains_key(name) {
+        self.at.fs.atomically(self.at.epoch, |state| {
+            if state.disk.dir(self.at.inode)?.now.contains_key(name) {
                 return Err(errno(libc::EEXIST));
             }
             if state.space == Some(0) {
                 return Err(errno(libc::ENOSPC));
             }
             let body = Body::Dir(Entries::default());
-            let inode = state.disk.add_node(body, mode, state.clock_ns);
-            state.disk.set_entry(self.inode, name, Some(inode))
+            let node = Node::new(body, mode, state.clock_ns);
+            let inode = state.disk.add_node(node, &state.open);
+            state.disk.set_entry(self.at.inode, name, Some(inode))
         })
     }
 
@@ -138,10 +171,10 @@ impl SimDir {
         to: &[u8],
         no_replace: bool,
     ) -> io::Result<()> {
-        self.fs.atomically(self.epoch, |state| {
-            let inode = entry(state, self.inode, from)?;
+        self.at.fs.atomically(self.at.epoch, |state| {
+            let inode = entry(state, self.at.inode, from)?;
             let moved_dir = state.disk.dir(inode).is_ok();
-            let target = state.disk.dir(to_dir.inode)?.now.get(to).copied();
+            let target = state.disk.dir(to_dir.at.inode)?.now.get(to).copied();
             if let Some(target) = target {
                 if no_replace {
                     return Err(errno(libc::EEXIST));
@@ -154,41 +187,41 @@ impl SimDir {
                     Err(_) => {}
                 }
             }
-            state.disk.set_entry(to_dir.inode, to, Some(inode))?;
-            state.disk.set_entry(self.inode, from, None)
+            state.disk.set_entry(to_dir.at.inode, to, Some(inode))?;
+            state.disk.set_entry(self.at.inode, from, None)
         })
     }
 
     pub(in crate::fs) fn unlink(&self, name: &[u8]) -> io::Result<()> {
-        self.fs.atomically(self.epoch, |state| {
-            let inode = entry(state, self.inode, name)?;
+        self.at.fs.atomically(self.at.epoch, |state| {
+            let inode = entry(state, self.at.inode, name)?;
             if state.disk.dir(inode).is_ok() {
                 return Err(errno(libc::EISDIR));
             }
-            state.disk.set_entry(self.inode, name, None)
+            state.disk.set_entry(self.at.inode, name, None)
         })
     }
 
     pub(in crate::fs) fn remove_dir(&self, name: &[u8]) -> io::Result<()> {
-        self.fs.atomically(self.epoch, |state| {
-            let inode = entry(state, self.inode, name)?;
+        self.at.fs.atomically(self.at.epoch, |state| {
+            let inode = entry(state, self.at.inode, name)?;
             if !state.disk.dir(inode)?.now.is_empty() {
                 return Err(errno(libc::ENOTEMPTY));
             }
             state.disk.mark_removed(inode)?;
-            state.disk.set_entry(self.inode, name, None)
+            state.disk.set_entry(self.at.inode, name, None)
         })
     }
 
     pub(in crate::fs) fn sync(&self) -> io::Result<()> {
-        self.fs.operate(self.epoch, |state, fate| match fate {
-            Fate::Whole => state.disk.sync_dir(self.inode),
+        self.at.fs.operate(self.at.epoch, |state, fate| match fate {
+            Fate::Whole => state.disk.sync_dir(self.at.inode),
             Fate::Fails(code) => {
-                state.disk.fail_sync_dir(self.inode)?;
+                state.disk.fail_sync_dir(self.at.inode)?;
                 Err(errno(code))
             }
             Fate::Torn => {
-                state.disk.tear_sync_dir(self.inode, &mut state.random);
+                state.disk.tear_sync_dir(self.at.inode, &mut state.random);
                 Err(errno(libc::EIO))
             }
         })
@@ -196,8 +229,8 @@ impl SimDir {
 
     pub(in crate::fs) fn read_dir(&self, each: &mut EachEntry<'_>) -> io::Result<()> {
         // Copied, since `each` may operate on the same file system.
-        let entries = self.fs.atomically(self.epoch, |state| {
-            let now = &state.disk.dir(self.inode)?.now;
+        let entries = self.at.fs.atomically(self.at.epoch, |state| {
+            let now = &state.disk.dir(self.at.inode)?.now;
             let kind = |inode| state.disk.nodes.get(inode).map(|node| kind(&node.body));
             Ok(now
                 .iter()
@@ -213,46 +246,38 @@ impl SimDir {
     }
 
     pub(in crate::fs) fn lock(&self, exclusive: bool) -> io::Result<()> {
-        self.fs.atomically(self.epoch, |state| {
-            let held = state.locks.entry(self.inode).or_default();
+        self.at.fs.atomically(self.at.epoch, |state| {
+            let held = state.locks.entry(self.at.inode).or_default();
             if held
                 .iter()
-                .any(|&(by, alone)| by != self.handle && (alone || exclusive))
+                .any(|&(by, alone)| by != self.at.number && (alone || exclusive))
             {
                 return Err(errno(libc::EWOULDBLOCK));
             }
-            held.retain(|&(by, _)| by != self.handle);
-            held.push((self.handle, exclusive));
+            held.retain(|&(by, _)| by != self.at.number);
+            held.push((self.at.number, exclusive));
             Ok(())
         })
     }
 
     pub(in crate::fs) fn free_bytes(&self) -> io::Result<u64> {
-        self.fs
-            .atomically(self.epoch, |state| Ok(state.space.unwrap_or(u64::MAX / 2)))
+        self.at.fs.atomically(self.at.epoch, |state| {
+            Ok(state.space.unwrap_or(u64::MAX / 2))
+        })
     }
 
     pub(in crate::fs) fn now_ns(&self) -> i64 {
-        self.fs.lock().clock_ns
-    }
-}
-
-impl Drop for SimDir {
-    fn drop(&mut self) {
-        let mut state = self.fs.lock();
-        if let Some(held) = state.locks.get_mut(&self.inode) {
-            held.retain(|&(by, _)| by != self.handle);
-        }
+        self.at.fs.lock().clock_ns
     }
 }
 
 impl SimFile {
     pub(in crate::fs) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.fs.atomically(self.epoch, |state| {
+        self.at.fs.atomically(self.at.epoch, |state| {
             if !self.read {
                 return Err(errno(libc::EBADF));
             }
-            let content = state.disk.file(self.inode)?;
+            let content = state.disk.file(self.at.inode)?;
             let from = content
                 .now
                 .len()
@@ -288,12 +313,12 @@ impl SimFile {
     }
 
     pub(in crate::fs) fn is_resident(&self) -> bool {
-        !self.fs.lock().cold
+        !self.at.fs.lock().cold
     }
 
     pub(in crate::fs) fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         let offset = usize::try_from(offset).map_err(|_| errno(libc::EFBIG))?;
-        self.fs.operate(self.epoch, |state, fate| {
+        self.at.fs.operate(self.at.epoch, |state, fate| {
             if !self.write {
                 return Err(errno(libc::EBADF));
             }
@@ -302,57 +327,60 @@ impl SimFile {
                 Fate::Torn => state.random.up_to(buf.len()),
                 Fate::Whole => buf.len(),
             };
-            let grows = (offset + wanted).saturating_sub(state.disk.file(self.inode)?.now.len());
+            let grows = (offset + wanted).saturating_sub(state.disk.file(self.at.inode)?.now.len());
             let missing = grows as u64 - state.take_space(grows as u64);
             let fits = wanted - (missing as usize).min(wanted);
             if fits == 0 && wanted > 0 {
                 return Err(errno(libc::ENOSPC));
             }
             let now_ns = state.clock_ns;
-            state.disk.file(self.inode)?.write(offset, &buf[..fits]);
-            set_modified(state, self.inode, now_ns)?;
+            state.disk.file(self.at.inode)?.write(offset, &buf[..fits]);
+            set_modified(state, self.at.inode, now_ns)?;
             Ok(fits)
         })
     }
 
     pub(in crate::fs) fn sync(&self, data_only: bool) -> io::Result<()> {
-        self.fs.operate(self.epoch, |state, fate| match fate {
-            Fate::Whole => state.disk.sync_file(self.inode, !data_only),
+        self.at.fs.operate(self.at.epoch, |state, fate| match fate {
+            Fate::Whole => state.disk.sync_file(self.at.inode, !data_only),
             Fate::Fails(code) => {
-                state.disk.fail_sync_file(self.inode)?;
+                state.disk.fail_sync_file(self.at.inode)?;
                 Err(errno(code))
             }
             Fate::Torn => {
-                state.disk.tear_sync_file(self.inode, &mut state.random);
+                state.disk.tear_sync_file(self.at.inode, &mut state.random);
                 Err(errno(libc::EIO))
             }
         })
     }
 
     pub(in crate::fs) fn metadata(&self) -> io::Result<Metadata> {
-        self.fs
-            .atomically(self.epoch, |state| metadata(state, self.inode))
+        self.at
+            .fs
+            .atomically(self.at.epoch, |state| metadata(state, self.at.inode))
     }
 
     pub(in crate::fs) fn set_modified(&self, modified_ns: i64) -> io::Result<()> {
-        self.fs.atomically(self.epoch, |state| {
-            set_modified(state, self.inode, modified_ns)
+        self.at.fs.atomically(self.at.epoch, |state| {
+            set_modified(state, self.at.inode, modified_ns)
         })
     }
 
     pub(in crate::fs) fn allocate(&self, len: u64) -> io::Result<()> {
-        self.fs.atomically(self.epoch, |state| match state.space {
-            Some(space) if space < len => Err(errno(libc::ENOSPC)),
-            _ => Ok(()),
-        })
+        self.at
+            .fs
+            .atomically(self.at.epoch, |state| match state.space {
+                Some(space) if space < len => Err(errno(libc::ENOSPC)),
+                _ => Ok(()),
+            })
     }
 
     pub(in crate::fs) fn set_len(&self, len: u64) -> io::Result<()> {
         let len = usize::try_from(len).map_err(|_| errno(libc::EFBIG))?;
-        self.fs.atomically(self.epoch, |state| {
-            state.disk.file(self.inode)?.set_len(len);
+        self.at.fs.atomically(self.at.epoch, |state| {
+            state.disk.file(self.at.inode)?.set_len(len);
             let now_ns = state.clock_ns;
-            set_modified(state, self.inode, now_ns)
+            set_modified(state, self.at.inode, now_ns)
         })
     }
 }

@@ -19,6 +19,7 @@ pub use handle::{SimDir, SimFile};
 
 use super::{Dir, DirInner};
 use disk::Disk;
+use handle::Handle;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,6 +86,8 @@ struct State {
     /// `flock`s by inode: the handles that hold it, and whether alone.
     locks: HashMap<u64, Vec<(u64, bool)>>,
     next_handle: u64,
+    /// How many live handles there are of each inode.
+    open: HashMap<u64, usize>,
 }
 
 impl SimFs {
@@ -103,6 +106,7 @@ impl SimFs {
             clock_ns: 1_700_000_000_000_000_000,
             locks: HashMap::new(),
             next_handle: 0,
+            open: HashMap::new(),
         };
         SimFs {
             state: Arc::new(Mutex::new(state)),
@@ -118,7 +122,9 @@ impl SimFs {
         }
         let epoch = state.epoch;
         drop(state);
-        Ok(Dir(DirInner::Sim(SimDir::new(self, ROOT, epoch))))
+        Ok(Dir(DirInner::Sim(SimDir::new(Handle::new(
+            self, ROOT, epoch,
+        )))))
     }
 
     /// How many operations there have been; the next one has this number.
@@ -165,9 +171,14 @@ impl SimFs {
     /// Ends all handles and locks but keeps the tree, as `kill -9` of every process does: the
     /// page cache survives.
     pub fn kill_processes(&self) {
-        let mut state = self.lock();
-        state.epoch += 1;
-        state.locks.clear();
+        self.lock().end_epoch();
+    }
+
+    /// Writes everything to the disk, as the kernel does by itself from time to time; what a
+    /// failed `fsync` forgot stays forgotten. Not a numbered operation.
+    pub fn sync_all(&self) {
+        // Fails only for an inode that is not there, and these were just listed.
+        let _ = self.lock().disk.sync_all();
     }
 
     /// Lets the disk be full after `bytes` more; `None` lifts the limit. Space freed by deletion
@@ -256,9 +267,15 @@ impl State {
             return;
         }
         self.off = true;
+        self.end_epoch();
+        self.disk.forget(&mut self.random);
+    }
+
+    /// All handles are dead from now on.
+    fn end_epoch(&mut self) {
         self.epoch += 1;
         self.locks.clear();
-        self.disk.forget(&mut self.random);
+        self.open.clear();
     }
 
     /// Takes `bytes` of free space, or as many as there are.
