@@ -17,7 +17,7 @@ use crate::{
     head::{Framing, Head, Parsed, Version},
     limits::Limits,
     reject::Reject,
-    response::{self, ContentLength},
+    response::{self, ContentLength, HeadCache},
 };
 
 pub use crate::verdict::{After, Eof, SendAs, Step};
@@ -121,7 +121,7 @@ impl Connection {
         }
         match head.parse(input, limits) {
             Ok(Parsed::Complete(head_bytes)) => {
-                self.begin(head, input, limits)?;
+                self.begin(head, limits)?;
                 Ok(Step::Request { head_bytes })
             }
             Ok(Parsed::Partial) => {
@@ -151,13 +151,13 @@ impl Connection {
     }
 
     #[inline]
-    fn begin(&mut self, head: &Head, input: &[u8], limits: &Limits) -> Result<(), Reject> {
+    fn begin(&mut self, head: &Head, limits: &Limits) -> Result<(), Reject> {
         self.scanned = 0;
         self.parsed = 0;
         self.phase = Phase::Received;
         self.version = head.version();
         self.peer_closes = !head.keep_alive();
-        self.head_only = head.method(input) == "HEAD";
+        self.head_only = head.is_head_method();
         self.last = false;
         self.body = Body::Ended;
         self.expects = false;
@@ -397,21 +397,7 @@ impl Connection {
         close: bool,
         out: &mut Vec<u8>,
     ) -> SendAs {
-        debug_assert!(self.phase == Phase::Received, "an answer without a request");
-        debug_assert!(
-            status == 101 || (200..=999).contains(&status),
-            "no final status"
-        );
-        let send_as = self.content_framing(status, length);
-        self.last = close
-            || self.draining
-            || self.peer_closes
-            || send_as == SendAs::UntilClose
-            || (self.body != Body::Ended && self.body_spoils_reuse());
-        self.phase = Phase::Answering;
-        self.expects = false;
-        self.open_answer = send_as == SendAs::Chunked;
-
+        let send_as = self.begin_answer(status, length, close);
         let content_type_len = content_type.map_or(0, str::len);
         // 192 bytes hold every fixed part, the longest reason phrase and length included.
         out.reserve(192 + content_type_len + fields.len());
@@ -429,6 +415,51 @@ impl Connection {
         }
         out.extend_from_slice(fields);
         out.extend_from_slice(b"\r\n");
+        send_as
+    }
+
+    /// [`send_head`](Connection::send_head) without further fields, by way of a cache of the last
+    /// such head. Hot path.
+    #[inline]
+    pub fn send_plain_head(
+        &mut self,
+        status: u16,
+        content_type: Option<&'static str>,
+        length: u64,
+        date: &[u8; 29],
+        cache: &mut HeadCache,
+        out: &mut Vec<u8>,
+    ) -> SendAs {
+        let usual = !(self.draining || self.peer_closes)
+            && self.body == Body::Ended
+            && self.version == Version::Http11
+            && status != 101;
+        let known = ContentLength::Known(length);
+        if !usual {
+            return self.send_head(status, content_type, b"", known, date, false, out);
+        }
+        let send_as = self.begin_answer(status, known, false);
+        cache.render(status, content_type, length, date, out);
+        send_as
+    }
+
+    /// The transition that a final head is, and how its content is to be sent.
+    #[inline]
+    fn begin_answer(&mut self, status: u16, length: ContentLength, close: bool) -> SendAs {
+        debug_assert!(self.phase == Phase::Received, "an answer without a request");
+        debug_assert!(
+            status == 101 || (200..=999).contains(&status),
+            "no final status"
+        );
+        let send_as = self.content_framing(status, length);
+        self.last = close
+            || self.draining
+            || self.peer_closes
+            || send_as == SendAs::UntilClose
+            || (self.body != Body::Ended && self.body_spoils_reuse());
+        self.phase = Phase::Answering;
+        self.expects = false;
+        self.open_answer = send_as == SendAs::Chunked;
         send_as
     }
 

@@ -68,7 +68,34 @@ pub struct Head {
     version: Version,
     keep_alive: bool,
     expects_continue: bool,
+    is_head_method: bool,
+    /// The bytes this was parsed from, when they were few, and the bounds they were held to: the
+    /// same bytes need not be parsed again. Empty otherwise.
+    seen: Vec<u8>,
+    seen_under: Bounds,
 }
+
+/// The limits that parsing a head depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Bounds {
+    head_bytes_max: usize,
+    field_count_max: usize,
+    target_bytes_max: usize,
+}
+
+impl Bounds {
+    #[inline]
+    fn of(limits: &Limits) -> Bounds {
+        Bounds {
+            head_bytes_max: limits.head_bytes_max,
+            field_count_max: limits.field_count_max,
+            target_bytes_max: limits.target_bytes_max,
+        }
+    }
+}
+
+/// Longer heads are not remembered: copying them would cost more than it saves.
+const SEEN_BYTES_MAX: usize = 1024;
 
 /// What `parse` found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +123,23 @@ impl Head {
     /// reason however many of them had come at the time of an earlier, `Partial` call.
     #[inline]
     pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Result<Parsed, Reject> {
+        // A client that keeps its connection mostly repeats itself, often to the byte.
+        if !self.seen.is_empty()
+            && bytes.starts_with(&self.seen)
+            && self.seen_under == Bounds::of(limits)
+        {
+            return Ok(Parsed::Complete(self.seen.len()));
+        }
+        self.seen.clear();
+        let parsed = self.parse_anew(bytes, limits)?;
+        if let Parsed::Complete(n @ ..=SEEN_BYTES_MAX) = parsed {
+            self.seen.extend_from_slice(&bytes[..n]);
+            self.seen_under = Bounds::of(limits);
+        }
+        Ok(parsed)
+    }
+
+    fn parse_anew(&mut self, bytes: &[u8], limits: &Limits) -> Result<Parsed, Reject> {
         match self.read::<FIELDS_USUAL>(bytes, limits) {
             Ok(parsed) => Ok(parsed),
             Err(None) => self.parse_crowded(bytes, limits),
@@ -135,6 +179,7 @@ impl Head {
         let base = bytes.as_ptr() as usize;
         self.method = Span::locate(method.as_bytes(), base);
         self.target = Span::locate(target.as_bytes(), base);
+        self.is_head_method = method == "HEAD";
         self.version = match request.version {
             Some(0) => Version::Http10,
             _ => Version::Http11,
@@ -337,6 +382,12 @@ impl Head {
     #[inline]
     pub fn framing(&self) -> Framing {
         self.framing
+    }
+
+    /// Whether the method is `HEAD`, whose answers have no content.
+    #[inline]
+    pub fn is_head_method(&self) -> bool {
+        self.is_head_method
     }
 
     /// `Content-Length` as sent, in bytes (also 0); `None` when absent.

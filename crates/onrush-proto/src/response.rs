@@ -262,6 +262,57 @@ pub(crate) fn render_content_type(content_type: &str, out: &mut Vec<u8>) {
     }
 }
 
+/// One rendered head, kept for answers that differ in nothing but their content: same status, type,
+/// length and second, no further fields. One of these per worker is enough to be worth it.
+#[derive(Debug, Default)]
+pub struct HeadCache {
+    /// Status, content type (static, so that its address names it) and length.
+    key: (u16, usize, usize, u64),
+    date: [u8; 29],
+    bytes: Vec<u8>,
+}
+
+impl HeadCache {
+    #[inline]
+    fn key(
+        status: u16,
+        content_type: Option<&'static str>,
+        length: u64,
+    ) -> (u16, usize, usize, u64) {
+        let text = content_type.unwrap_or_default();
+        let address = if content_type.is_some() {
+            text.as_ptr() as usize
+        } else {
+            0
+        };
+        (status, address, text.len(), length)
+    }
+
+    /// Appends the head of an answer that keeps its HTTP/1.1 connection.
+    #[inline]
+    pub(crate) fn render(
+        &mut self,
+        status: u16,
+        content_type: Option<&'static str>,
+        length: u64,
+        date: &[u8; 29],
+        out: &mut Vec<u8>,
+    ) {
+        let key = HeadCache::key(status, content_type, length);
+        if self.key != key || self.date != *date {
+            self.bytes.clear();
+            render_opening(status, date, &mut self.bytes);
+            if let Some(content_type) = content_type {
+                render_content_type(content_type, &mut self.bytes);
+            }
+            render_allowed_length(status, length, &mut self.bytes);
+            self.bytes.extend_from_slice(b"\r\n");
+            (self.key, self.date) = (key, *date);
+        }
+        out.extend_from_slice(&self.bytes);
+    }
+}
+
 /// Appends `Content-Length` where the RFC allows one (RFC 9110 §8.6).
 #[inline]
 pub(crate) fn render_allowed_length(status: u16, bytes: u64, out: &mut Vec<u8>) {

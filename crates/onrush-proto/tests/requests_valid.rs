@@ -311,3 +311,57 @@ fn random_splits_give_the_same_events() {
         assert_eq!(drive(&bytes, &splits, &limits), whole, "splits {splits:?}");
     }
 }
+
+/// A head that is parsed into a table which has seen the same bytes, or others, before.
+#[test]
+fn a_reused_table_gives_what_a_fresh_one_gives() {
+    use onrush_proto::{head::Head, limits::Limits};
+    let heads: [&[u8]; 5] = [
+        b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /a HTTP/1.1\r\nHost: x\r\nA: b\r\n\r\n",
+        b"HEAD /a?q HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"PUT /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n",
+        b"POST /b HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    ];
+    let show = |head: &Head, bytes: &[u8]| {
+        let fields: Vec<_> = head
+            .fields(bytes)
+            .map(|(n, v)| (n.to_owned(), v.to_vec()))
+            .collect();
+        let line = (
+            head.method(bytes).to_owned(),
+            head.path(bytes).to_vec(),
+            head.version(),
+        );
+        let rest = (head.framing(), head.keep_alive(), head.expects_continue());
+        (
+            line,
+            rest,
+            head.is_head_method(),
+            head.query(bytes).map(<[u8]>::to_vec),
+            fields,
+        )
+    };
+    let limits = Limits::default();
+    let mut reused = Head::default();
+    for first in heads {
+        for second in heads {
+            for bytes in [first, second, second] {
+                let followed = [bytes, b"GET"].concat();
+                let mut fresh = Head::default();
+                assert_eq!(
+                    reused.parse(&followed, &limits),
+                    fresh.parse(&followed, &limits)
+                );
+                assert_eq!(show(&reused, &followed), show(&fresh, &followed));
+            }
+        }
+    }
+    // Other bounds are other questions.
+    let tight = Limits {
+        target_bytes_max: 1,
+        ..Limits::default()
+    };
+    assert!(reused.parse(heads[4], &limits).is_ok());
+    assert_eq!(reused.parse(heads[4], &tight).unwrap_err().status, 414);
+}

@@ -641,3 +641,46 @@ fn a_connection_is_small() {
     assert!(size_of::<Connection>() <= 64, "{}", size_of::<Connection>());
     assert!(size_of::<onrush_proto::chunked::Decoder>() <= 32);
 }
+
+/// Answers by way of the cache are the same to the byte, whatever came before them.
+#[test]
+fn a_cached_head_is_the_rendered_one() {
+    use onrush_proto::response::HeadCache;
+    let requests: [&str; 4] = [
+        GET,
+        "HEAD / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    ];
+    let mut cache = HeadCache::default();
+    for request in requests {
+        for status in [200, 204, 304, 404, 599] {
+            for content_type in [None, Some("text/plain"), Some("a/b")] {
+                for (length, date) in [(0, DATE), (13, DATE), (13, OTHER_DATE)] {
+                    let (mut plain, mut cached) = (Vec::new(), Vec::new());
+                    let known = ContentLength::Known(length);
+                    let first = received(request).send_head(
+                        status,
+                        content_type,
+                        b"",
+                        known,
+                        date,
+                        false,
+                        &mut plain,
+                    );
+                    let second = received(request).send_plain_head(
+                        status,
+                        content_type,
+                        length,
+                        date,
+                        &mut cache,
+                        &mut cached,
+                    );
+                    assert_eq!((first, plain), (second, cached));
+                }
+            }
+        }
+    }
+}
+
+const OTHER_DATE: &[u8; 29] = b"Fri, 20 Nov 2026 10:11:13 GMT";

@@ -34,8 +34,30 @@ where
         &self,
         request: Request,
     ) -> impl Future<Output = Response> + use<F, Answer> + 'static {
-        let answer = self(request);
-        async move { answer.await.into_response() }
+        Mapped {
+            answer: self(request),
+        }
+    }
+}
+
+pin_project! {
+    /// A future whose output becomes a response. Not an `async` block, which would move the future
+    /// into itself at its first poll.
+    struct Mapped<Answer> {
+        #[pin]
+        answer: Answer,
+    }
+}
+
+impl<Answer: Future<Output: IntoResponse>> Future for Mapped<Answer> {
+    type Output = Response;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
+        self.project()
+            .answer
+            .poll(cx)
+            .map(IntoResponse::into_response)
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Parts {
     pub(crate) head: Head,
     /// The bytes that `head`'s offsets refer to.
     bytes: Option<Buf>,
-    engine: Option<Rc<Engine>>,
+    engine: Rc<Engine>,
     connection: ConnId,
     params: Params,
     body: RequestBody,
@@ -34,15 +34,20 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// With nothing in it.
-    pub(crate) fn new() -> Box<Parts> {
+    pub(crate) fn new(engine: Rc<Engine>) -> Box<Parts> {
         Box::new(Parts {
             head: Head::default(),
             bytes: None,
-            engine: None,
+            engine,
             connection: ConnId::from_token(0),
             params: Params::default(),
             body: RequestBody::default(),
         })
+    }
+
+    #[inline]
+    pub(crate) fn engine(&self) -> &Rc<Engine> {
+        &self.engine
     }
 
     /// The request whose head was parsed into this.
@@ -50,12 +55,10 @@ impl Parts {
     pub(crate) fn into_request(
         mut self: Box<Parts>,
         bytes: Buf,
-        engine: Rc<Engine>,
         connection: ConnId,
         body: Option<BodySource>,
     ) -> Request {
         self.bytes = Some(bytes);
-        self.engine = Some(engine);
         self.connection = connection;
         self.body.0 = body;
         Request { parts: Some(self) }
@@ -174,13 +177,12 @@ impl Request {
     /// The peer's address (`getpeername(2)`); `None` on Unix sockets and when it is gone.
     pub fn peer(&self) -> Option<SocketAddr> {
         let parts = self.parts();
-        parts.engine.as_ref()?.peer(parts.connection)
+        parts.engine.peer(parts.connection)
     }
 
     /// The worker this request runs on: to sleep, to spawn tasks, to reach the blocking pool.
     pub fn local(&self) -> &Local {
-        let engine = self.parts().engine.as_ref();
-        engine.expect("there until dropped").local()
+        self.parts().engine.local()
     }
 
     /// The body, to be read as it arrives.
@@ -205,9 +207,7 @@ impl Drop for Request {
         if parts.params.is_set() {
             parts.params = Params::default();
         }
-        if let Some(engine) = parts.engine.take() {
-            engine.recycle(parts);
-        }
+        Engine::recycle_own(parts);
     }
 }
 

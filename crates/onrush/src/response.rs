@@ -114,6 +114,14 @@ impl Response {
         self.fields.append(name, value.as_ref())
     }
 
+    /// Puts lines that were rendered before in place of all fields set so far, `Content-Type`
+    /// aside: for answers that are given again and again.
+    #[inline]
+    pub fn with_fields(mut self, fields: FieldLines) -> Response {
+        self.fields = fields;
+        self
+    }
+
     /// Asks for the connection to be closed after this answer.
     pub fn close(mut self) -> Response {
         self.close = true;

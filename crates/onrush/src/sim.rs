@@ -6,8 +6,7 @@
 //! async fn hello(_: Request) -> Response { Response::text("hi") }
 //! let mut sim = Simulation::new(7, &hello, Limits::default());
 //! let client = sim.connect();
-//! client.send(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
-//! sim.run();
+//! sim.send(&client, b"GET / HTTP/1.1\r\nHost: test\r\n\r\n");
 //! assert!(client.receive().unwrap().starts_with(b"HTTP/1.1 200 OK\r\n"));
 //! ```
 
@@ -71,6 +70,21 @@ impl Simulation {
     /// When the server has stopped accepting.
     pub fn connect(&self) -> Client {
         self.address.connect().expect("the server listens")
+    }
+
+    /// Sends all of `bytes`, running the server between the pieces that the network takes, and once
+    /// more at the end. Gives the bytes sent: fewer when the server takes no more.
+    pub fn send(&mut self, client: &Client, bytes: &[u8]) -> usize {
+        let (mut sent, mut refused) = (0, 0);
+        while sent < bytes.len() && refused < 3 {
+            match client.send(&bytes[sent..]) {
+                Ok(0) => refused += 1,
+                Ok(n) => (sent, refused) = (sent + n, 0),
+                Err(_) => break,
+            }
+            self.run();
+        }
+        sent
     }
 
     /// Runs the server until it waits for its clients or for time to pass.

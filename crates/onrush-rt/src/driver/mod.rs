@@ -214,7 +214,9 @@ impl Driver {
     /// Receives into `into` without waiting (`recv(2)`); `Ok(0)` is the end of the stream. To be
     /// used only while the stream is paused and quiet.
     pub fn recv(&mut self, stream: StreamId, into: &mut [u8]) -> io::Result<usize> {
-        let into = crate::sys::writable(into);
+        // SAFETY: every driver's receive writes initialised bytes only.
+        #[allow(unsafe_code)]
+        let into = unsafe { crate::sys::writable(into) };
         each!(self, driver => driver.recv(stream, into))
     }
 
@@ -226,7 +228,13 @@ impl Driver {
         into: &mut Vec<u8>,
         bytes_max: usize,
     ) -> io::Result<usize> {
-        each!(self, driver => crate::sys::append(into, bytes_max, |spare| driver.recv(stream, spare)))
+        each!(self, driver => {
+            // SAFETY: every driver's receive gives the number of bytes it wrote to the front.
+            #[allow(unsafe_code)]
+            unsafe {
+                crate::sys::append(into, bytes_max, |spare| driver.recv(stream, spare))
+            }
+        })
     }
 
     /// Asks for one `Readable`, after [`Driver::recv`] said `WouldBlock`.

@@ -336,7 +336,10 @@ impl Client {
         let mut all = Vec::new();
         let mut piece = [0; 4096];
         loop {
-            match self.0.receive(crate::sys::writable(&mut piece)) {
+            // SAFETY: `End::receive` writes initialised bytes only.
+            #[allow(unsafe_code)]
+            let room = unsafe { crate::sys::writable(&mut piece) };
+            match self.0.receive(room) {
                 Ok(0) => return Ok(all),
                 Ok(n) => all.extend_from_slice(&piece[..n]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(all),
@@ -532,7 +535,10 @@ impl SimDriver {
             return None;
         }
         let mut block = self.pool.take()?;
-        match end.receive(crate::sys::writable(block.spare())) {
+        // SAFETY: `End::receive` writes initialised bytes only.
+        #[allow(unsafe_code)]
+        let room = unsafe { crate::sys::writable(block.spare()) };
+        match end.receive(room) {
             Ok(0) => {
                 (stream.buffers, stream.quiet_due) = (false, false);
                 Some(Event::End {

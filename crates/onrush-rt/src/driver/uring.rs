@@ -777,3 +777,61 @@ impl std::fmt::Debug for Uring {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    /// What an owner may do when the last bytes came together with the end of a cancelled receive.
+    enum Then {
+        Nothing,
+        Close,
+        Receive,
+        PauseAgain,
+    }
+
+    /// The events after those bytes, or `None` where io_uring is refused.
+    fn after_last_bytes(then: &Then) -> Option<Vec<Event>> {
+        let mut driver = Setup::LADDER
+            .iter()
+            .find_map(|&setup| Uring::new(setup, &Config::default()).ok())?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let (ours, _theirs) = pair.unwrap();
+        let id = driver.attach(Socket::Os(ours), 1).unwrap();
+        driver.receive(id);
+        // As if armed and cancelled; the kernel's part is played here, with the first buffer.
+        driver.notes.clear();
+        driver.stream(id).unwrap().receive = Receive::Armed;
+        assert!(!driver.pause(id));
+        driver.notes.clear();
+        const BUFFER: u32 = 1;
+        let event = driver.received(id.index, id.generation, 3, BUFFER);
+        assert!(matches!(event, Some(Event::Data { data, .. }) if data.len() == 3));
+        match then {
+            Then::Nothing => {}
+            Then::Close => driver.close(id),
+            Then::Receive => driver.receive(id),
+            Then::PauseAgain => assert!(!driver.pause(id), "it is owed a `Quiet`"),
+        }
+        Some(std::iter::from_fn(|| driver.next()).collect())
+    }
+
+    #[test]
+    fn quiet_follows_the_last_bytes_unless_it_is_not_owed_any_more() {
+        for (then, quiet) in [
+            (Then::Nothing, 1),
+            (Then::Close, 0),
+            (Then::Receive, 0),
+            (Then::PauseAgain, 1),
+        ] {
+            let Some(events) = after_last_bytes(&then) else {
+                println!("skipped: io_uring is refused");
+                return;
+            };
+            assert_eq!(events.len(), quiet, "{events:?}");
+            assert!(events.iter().all(|e| matches!(e, Event::Quiet { .. })));
+        }
+    }
+}

@@ -60,15 +60,26 @@ impl Engine {
             return Answer::Rendered(conn.machine.next(self.limits()));
         }
         let length = response.body.length();
-        let send_as = conn.machine.send_head(
-            response.status.0,
-            response.content_type,
-            response.fields.as_bytes(),
-            length.map_or(ContentLength::Unknown, ContentLength::Known),
-            &date,
-            response.close || self.draining.get(),
-            out,
-        );
+        let close = response.close || self.draining.get();
+        let send_as = match length {
+            Some(bytes) if response.fields.is_empty() && !close => conn.machine.send_plain_head(
+                response.status.0,
+                response.content_type,
+                bytes,
+                &date,
+                &mut self.head_cache.borrow_mut(),
+                out,
+            ),
+            _ => conn.machine.send_head(
+                response.status.0,
+                response.content_type,
+                response.fields.as_bytes(),
+                length.map_or(ContentLength::Unknown, ContentLength::Known),
+                &date,
+                close,
+                out,
+            ),
+        };
         if let Some(log) = conn.active.as_mut().and_then(|active| active.log.take()) {
             log.finish(response.status.0, length);
         }

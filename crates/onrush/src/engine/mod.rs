@@ -25,6 +25,7 @@ use crate::response::Response;
 use connection::{Conn, Conns, Phase};
 use onrush_proto::connection::Connection as Machine;
 use onrush_proto::limits::Limits;
+use onrush_proto::response::HeadCache;
 use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
 use onrush_rt::worker::{Local, Sink};
 use std::cell::{Cell, RefCell};
@@ -62,8 +63,11 @@ pub struct Engine {
     /// The second that `date` was rendered for.
     date_s: Cell<u64>,
     date: Cell<[u8; 29]>,
+    head_cache: RefCell<HeadCache>,
     listeners: RefCell<Vec<ListenerId>>,
     draining: Cell<bool>,
+    /// Everything is closed: parts that come back are not kept, for they refer to this engine.
+    closed: Cell<bool>,
     counters: Counters,
 }
 
@@ -103,8 +107,10 @@ impl Engine {
             out: Cell::default(),
             date_s: Cell::new(u64::MAX),
             date: Cell::new([0; 29]),
+            head_cache: RefCell::default(),
             listeners: RefCell::default(),
             draining: Cell::new(false),
+            closed: Cell::new(false),
             counters: Counters::default(),
         })
     }
@@ -156,6 +162,8 @@ impl Engine {
 
     /// Closes everything at once.
     pub(crate) fn close_all(&self) {
+        self.closed.set(true);
+        drop(self.parts.take());
         let ids = self.conns.borrow().ids();
         for id in ids {
             self.close(id);
@@ -245,16 +253,25 @@ impl Engine {
     }
 
     #[inline]
-    fn take_parts(&self) -> Box<Parts> {
-        self.parts.borrow_mut().pop().unwrap_or_else(Parts::new)
+    fn take_parts(self: &Rc<Self>) -> Box<Parts> {
+        self.parts
+            .borrow_mut()
+            .pop()
+            .unwrap_or_else(|| Parts::new(self.clone()))
     }
 
     #[inline]
-    pub(crate) fn recycle(&self, parts: Box<Parts>) {
+    fn recycle(&self, parts: Box<Parts>) {
         let mut kept = self.parts.borrow_mut();
-        if kept.len() < PARTS_MAX {
+        if kept.len() < PARTS_MAX && !self.closed.get() {
             kept.push(parts);
         }
+    }
+
+    /// Takes back the parts of a request that is over.
+    #[inline]
+    pub(crate) fn recycle_own(parts: Box<Parts>) {
+        parts.engine().clone().recycle(parts);
     }
 
     /// The peer ended its direction (`Ok`) or the connection broke.

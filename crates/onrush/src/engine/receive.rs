@@ -281,7 +281,7 @@ impl Engine {
         if self.settings.access_log == AccessLog::On || self.limits().total_timeout_ms > 0 {
             self.note_request(id, &parts.head, &bytes);
         }
-        let request = parts.into_request(bytes, self.clone(), id, body);
+        let request = parts.into_request(bytes, id, body);
         let mut answer = None;
         match guarded(self, || self.service.start(request, &mut answer)) {
             Some(None) => {}

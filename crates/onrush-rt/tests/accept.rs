@@ -1,0 +1,363 @@
+//! Listening and accepting: addresses, ports and files in use, and what goes wrong on the way.
+
+mod common;
+
+use common::{KERNEL, Kind, choice, in_child, on, rig_with, seccomp, watchdog};
+use onrush_rt::driver::{Config, Driver, Event, ListenSocket, Socket};
+use onrush_rt::net::{Address, ListenOptions, Spread, listen};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+fn any_port(ip: &str) -> Address {
+    Address::Tcp(SocketAddr::new(ip.parse().unwrap(), 0))
+}
+
+fn tcp(address: &Address) -> SocketAddr {
+    match address {
+        Address::Tcp(address) => *address,
+        Address::Unix(_) => panic!("a TCP address"),
+    }
+}
+
+fn options() -> ListenOptions {
+    ListenOptions::default()
+}
+
+/// A path for a socket that no other test uses.
+fn path(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("onrush-rt-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+/// Turns until `count` connections were accepted; gives their sockets.
+fn accept(driver: &mut Driver, count: usize) -> Vec<Socket> {
+    let mut sockets = Vec::new();
+    while sockets.len() < count {
+        driver.turn(Some(Duration::from_millis(20))).expect("turns");
+        while let Some(event) = driver.next() {
+            match event {
+                Event::Accepted { socket, .. } => sockets.push(socket),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    sockets
+}
+
+#[test]
+fn accepts_many_and_carries_them() {
+    on(&KERNEL, "accepts_many_and_carries_them", |rig| {
+        for ip in ["127.0.0.1", "::1"] {
+            let (sockets, address) =
+                listen(&any_port(ip), Spread::Shared, 1, &options()).expect("listens");
+            for socket in sockets {
+                rig.driver.listen(socket).expect("listens");
+            }
+            let mut clients: Vec<_> = (0..400)
+                .map(|_| TcpStream::connect(tcp(&address)).expect("connected"))
+                .collect();
+            for socket in accept(&mut rig.driver, clients.len()) {
+                let Socket::Os(fd) = &socket else {
+                    panic!("a kernel socket")
+                };
+                assert!(sockopt::tcp_nodelay(fd).unwrap(), "inherited");
+                let stream = rig.driver.attach(socket, 0).expect("attached");
+                assert_eq!(rig.driver.send(stream, b"hi").unwrap(), 2);
+                rig.driver.close(stream);
+            }
+            for client in &mut clients {
+                let mut said = String::new();
+                client.read_to_string(&mut said).expect("an orderly end");
+                assert_eq!(said, "hi");
+            }
+        }
+    });
+}
+
+#[test]
+fn accepts_on_a_unix_socket_shared_by_two_drivers() {
+    let _dog = watchdog("accepts_on_a_unix_socket");
+    for kind in KERNEL {
+        let config = Config::default();
+        let (Some(one), Some(two)) = (rig_with(kind, &config, 1), rig_with(kind, &config, 1))
+        else {
+            continue;
+        };
+        let mut rigs = [one, two];
+        let path = path("shared");
+        let address = Address::Unix(path.clone());
+        let (sockets, named) = listen(&address, Spread::PerWorker, 2, &options()).expect("listens");
+        assert_eq!(named, address);
+        for (rig, socket) in rigs.iter_mut().zip(sockets) {
+            rig.driver.listen(socket).expect("listens");
+        }
+        let clients: Vec<_> = (0..100)
+            .map(|_| UnixStream::connect(&path).expect("connected"))
+            .collect();
+        let mut accepted = 0;
+        while accepted < clients.len() {
+            for rig in &mut rigs {
+                let events = rig.turn();
+                accepted += events
+                    .iter()
+                    .filter(|e| matches!(e, Event::Accepted { .. }))
+                    .count();
+            }
+        }
+        assert!(rigs.iter_mut().all(|rig| rig.settle().is_empty()));
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn nobody_is_accepted_after_unlisten() {
+    on(&KERNEL, "nobody_is_accepted_after_unlisten", |rig| {
+        let (mut sockets, address) =
+            listen(&any_port("127.0.0.1"), Spread::Shared, 1, &options()).expect("listens");
+        let listener = rig.driver.listen(sockets.remove(0)).expect("listens");
+        let client = TcpStream::connect(tcp(&address)).expect("connected");
+        assert_eq!(accept(&mut rig.driver, 1).len(), 1);
+        drop(client);
+        rig.driver.unlisten(listener);
+        rig.driver.unlisten(listener);
+        rig.settle();
+        let refused = TcpStream::connect(tcp(&address)).expect_err("closed");
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        // And the port is free.
+        listen(&address, Spread::Shared, 1, &options()).expect("free again");
+    });
+}
+
+#[test]
+fn a_dropped_driver_frees_its_port_at_once() {
+    let _dog = watchdog("a_dropped_driver_frees_its_port_at_once");
+    for kind in KERNEL {
+        let mut address = any_port("127.0.0.1");
+        for _ in 0..50 {
+            let Some(mut rig) = rig_with(kind, &Config::default(), 1) else {
+                break;
+            };
+            let (mut sockets, bound) = listen(&address, Spread::Shared, 1, &options())
+                .unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+            rig.driver.listen(sockets.remove(0)).expect("listens");
+            rig.driver.turn(Some(Duration::ZERO)).unwrap();
+            address = bound;
+        }
+    }
+}
+
+#[test]
+fn port_0_is_one_port_for_all_workers() {
+    let _dog = watchdog("port_0_is_one_port_for_all_workers");
+    for ip in ["127.0.0.1", "::1"] {
+        for spread in [Spread::PerWorker, Spread::Shared] {
+            let (sockets, address) = listen(&any_port(ip), spread, 3, &options()).expect("listens");
+            assert_eq!(sockets.len(), 3);
+            assert_ne!(tcp(&address).port(), 0);
+            for socket in &sockets {
+                let ListenSocket::Os(fd) = socket else {
+                    panic!("a kernel socket")
+                };
+                let name = SocketAddr::try_from(rustix::net::getsockname(fd).unwrap()).unwrap();
+                assert_eq!(name, tcp(&address));
+                assert!(sockopt::socket_acceptconn(fd).unwrap(), "listens");
+            }
+            let again = listen(&address, spread, 3, &options()).expect_err("in use");
+            assert_eq!(again.kind(), ErrorKind::AddrInUse);
+        }
+    }
+}
+
+#[test]
+fn a_port_that_another_socket_has_is_refused() {
+    let _dog = watchdog("a_port_that_another_socket_has_is_refused");
+    let plain = TcpListener::bind("127.0.0.1:0").unwrap();
+    let plain = plain.local_addr().map(|address| (plain, address)).unwrap();
+    // One that would share its port, with or without SO_REUSEADDR beside it.
+    let sharing = |reuse_address: bool| {
+        let flags = SocketFlags::CLOEXEC;
+        let family = AddressFamily::INET;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).unwrap();
+        sockopt::set_socket_reuseport(&socket, true).unwrap();
+        sockopt::set_socket_reuseaddr(&socket, reuse_address).unwrap();
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        rustix::net::bind(&socket, &any).unwrap();
+        rustix::net::listen(&socket, 8).unwrap();
+        let name = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
+        (TcpListener::from(socket), name)
+    };
+    for (other, address) in [plain, sharing(false), sharing(true)] {
+        for spread in [Spread::PerWorker, Spread::Shared] {
+            for workers in [1, 2] {
+                let address = Address::Tcp(address);
+                let refused = listen(&address, spread, workers, &options()).expect_err("in use");
+                assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+            }
+        }
+        drop(other);
+        listen(&Address::Tcp(address), Spread::PerWorker, 2, &options()).expect("free now");
+    }
+}
+
+#[test]
+fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
+    let _dog = watchdog("a_stale_unix_socket_is_replaced");
+    let path = path("stale");
+    drop(UnixListener::bind(&path).unwrap()); // Leaves its file behind.
+    let address = Address::Unix(path.clone());
+    let ours = listen(&address, Spread::Shared, 1, &options()).expect("replaced");
+    let refused = listen(&address, Spread::Shared, 1, &options()).expect_err("alive");
+    assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+    UnixStream::connect(&path).expect("still ours");
+    drop(ours);
+    std::fs::remove_file(&path).unwrap();
+    let datagrams = UnixDatagram::bind(&path).unwrap();
+    let refused = listen(&address, Spread::Shared, 1, &options()).expect_err("alive");
+    assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+    drop(datagrams);
+    std::fs::remove_file(&path).unwrap();
+}
+
+/// A mistyped path must not cost anybody a file.
+#[test]
+fn a_file_that_is_no_socket_is_never_removed() {
+    let _dog = watchdog("a_file_that_is_no_socket_is_never_removed");
+    let file = path("precious");
+    std::fs::write(&file, "years of work").unwrap();
+    let link = path("link");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for place in [&file, &link, &std::env::temp_dir()] {
+        let refused = listen(&Address::Unix(place.clone()), Spread::Shared, 1, &options());
+        assert_eq!(refused.expect_err("taken").kind(), ErrorKind::AddrInUse);
+    }
+    assert_eq!(std::fs::read_to_string(&link).unwrap(), "years of work");
+    std::fs::remove_file(&link).unwrap();
+    std::fs::remove_file(&file).unwrap();
+}
+
+/// A socket that cannot accept says so once per pause, instead of keeping a core busy.
+#[test]
+fn a_listener_that_fails_for_good_pauses() {
+    on(&KERNEL, "a_listener_that_fails_for_good_pauses", |rig| {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (family, stream) = (AddressFamily::INET, SocketType::STREAM);
+        let deaf = rustix::net::socket_with(family, stream, flags, None).unwrap();
+        rig.driver.listen(ListenSocket::Os(deaf)).expect("taken in");
+        let (mut pauses, mut turns) = (0, 0);
+        while pauses < 3 {
+            rig.driver.turn(None).expect("turns");
+            turns += 1;
+            while let Some(event) = rig.driver.next() {
+                match event {
+                    Event::AcceptPaused { error, .. } => {
+                        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+                        pauses += 1;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert!(turns < 50, "{turns} turns for three pauses");
+    });
+}
+
+/// Every accept fails as if the client had gone: a turn must end all the same.
+#[test]
+fn a_turn_ends_when_every_accept_is_aborted() {
+    in_child("a_turn_ends_when_every_accept_is_aborted", || {
+        seccomp::refuse(&[
+            (libc::SYS_accept4, libc::ECONNABORTED),
+            (libc::SYS_accept, libc::ECONNABORTED),
+        ])
+        .expect("a filter");
+        let mut rig = rig_with(Kind::Epoll, &Config::default(), 1).expect("always");
+        let (mut sockets, address) =
+            listen(&any_port("127.0.0.1"), Spread::Shared, 1, &options()).expect("listens");
+        rig.driver.listen(sockets.remove(0)).expect("listens");
+        let _client = TcpStream::connect(tcp(&address)).expect("queued");
+        assert!(rig.settle().is_empty());
+    });
+}
+
+fn without_descriptors(kind: Kind) {
+    let Some(choice) = choice(kind, &Config::default()) else {
+        return;
+    };
+    let (mut sockets, address) =
+        listen(&any_port("127.0.0.1"), Spread::Shared, 1, &options()).expect("listens");
+    let mut driver = choice.build(&Config::default()).expect("built");
+    // The kernel connects the client; the server has no descriptor to accept it with.
+    let mut client = TcpStream::connect(tcp(&address)).expect("queued");
+    let (mine, theirs) = UnixStream::pair().expect("a pair");
+    mine.set_nonblocking(true).unwrap();
+    let stream = driver.attach(Socket::Os(mine.into()), 7).unwrap();
+    driver.receive(stream);
+    let mut hoard = Vec::new();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let low = rustix::process::Rlimit {
+        current: Some(128),
+        ..limit
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, low).expect("lowered");
+    while let Ok(fd) = rustix::io::dup(&theirs) {
+        hoard.push(fd);
+    }
+    driver.listen(sockets.remove(0)).expect("listens");
+    let (start, cpu) = (Instant::now(), common::cpu_time());
+    let (mut pauses, mut served) = (0, 0);
+    while start.elapsed() < Duration::from_secs(1) {
+        (&theirs).write_all(b"x").unwrap(); // A connection in being is served meanwhile.
+        driver.turn(Some(Duration::from_millis(50))).expect("turns");
+        while let Some(event) = driver.next() {
+            match event {
+                Event::AcceptPaused { error, .. } => {
+                    assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+                    pauses += 1;
+                }
+                Event::Data { .. } => served += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let share = (common::cpu_time() - cpu).as_secs_f64() / start.elapsed().as_secs_f64();
+    println!(
+        "{kind:?}: {pauses} pauses, {served} served, {:.1} %",
+        share * 100.0
+    );
+    assert!(pauses > 0 && served > 0);
+    assert!(
+        share < 0.05,
+        "{:.1} % of a core while starved",
+        share * 100.0
+    );
+    // Another stream closes: accepting goes on, without waiting for the pause to be over.
+    hoard.pop();
+    driver.close(stream);
+    let accepted = accept(&mut driver, 1).remove(0);
+    let accepted = driver.attach(accepted, 8).unwrap();
+    assert_eq!(driver.send(accepted, b"at last").unwrap(), 7);
+    driver.close(accepted);
+    let mut said = String::new();
+    client.read_to_string(&mut said).expect("an orderly end");
+    assert_eq!(said, "at last");
+}
+
+#[test]
+fn out_of_descriptors_on_epoll() {
+    in_child("out_of_descriptors_on_epoll", || {
+        without_descriptors(Kind::Epoll)
+    });
+}
+
+#[test]
+fn out_of_descriptors_on_io_uring() {
+    in_child("out_of_descriptors_on_io_uring", || {
+        without_descriptors(Kind::Uring)
+    });
+}

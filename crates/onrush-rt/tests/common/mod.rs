@@ -1,0 +1,235 @@
+//! What the tests of the drivers and of the worker share: one rig per driver, connected pairs of
+//! every transport, a watchdog for each test, and tests that run themselves again in a child.
+// Each test binary includes this file and uses a part of it.
+#![allow(dead_code, unreachable_pub)]
+
+pub mod seccomp;
+
+use onrush_rt::driver::sim::{self, Behaviour};
+use onrush_rt::driver::{Choice, Config, Driver, Event, Preference, Socket, StreamId, choose};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::io::{self, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Ends the process when the test holding this is not over in a minute: a hang is a failure.
+pub struct Watchdog(mpsc::Sender<()>);
+
+pub fn watchdog(what: &'static str) -> Watchdog {
+    let (alive, gone) = mpsc::channel();
+    std::thread::spawn(move || {
+        let minute = Duration::from_secs(60);
+        if gone.recv_timeout(minute) == Err(mpsc::RecvTimeoutError::Timeout) {
+            // Not `eprintln!`: the test harness would keep it to itself, and abort loses that.
+            let _ = writeln!(io::stderr(), "{what}: hangs");
+            std::process::abort();
+        }
+    });
+    Watchdog(alive)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Uring,
+    Epoll,
+    Sim,
+}
+
+pub const KERNEL: [Kind; 2] = [Kind::Uring, Kind::Epoll];
+pub const ALL: [Kind; 3] = [Kind::Uring, Kind::Epoll, Kind::Sim];
+
+/// What to connect a pair by. The simulated network knows only its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    Tcp4,
+    Tcp6,
+    Unix,
+}
+
+/// A driver to be pulled by the test itself.
+pub struct Rig {
+    pub kind: Kind,
+    pub driver: Driver,
+    pub net: Option<sim::Net>,
+}
+
+/// The choice of a kernel driver, or `None`, and a word about it, where it is refused.
+pub fn choice(kind: Kind, config: &Config) -> Option<Choice> {
+    let preference = match kind {
+        Kind::Uring => Preference::Uring,
+        _ => Preference::Epoll,
+    };
+    match choose(preference, config) {
+        Ok(choice) => Some(choice),
+        Err(error) => {
+            println!("skipped on {kind:?}: {error}");
+            None
+        }
+    }
+}
+
+pub fn rig_with(kind: Kind, config: &Config, seed: u64) -> Option<Rig> {
+    if kind == Kind::Sim {
+        let net = sim::Net::new(seed, Behaviour::default());
+        let driver = sim::SimDriver::new(net.clone(), config.receive_bytes_max);
+        return Some(Rig {
+            kind,
+            driver: Driver::Sim(Box::new(driver)),
+            net: Some(net),
+        });
+    }
+    let driver = choice(kind, config)?.build(config).expect("it was probed");
+    Some(Rig {
+        kind,
+        driver,
+        net: None,
+    })
+}
+
+/// Runs `test` on each of `kinds` that works here, under a watchdog.
+pub fn on(kinds: &[Kind], what: &'static str, test: impl Fn(&mut Rig)) {
+    let _dog = watchdog(what);
+    for &kind in kinds {
+        if let Some(mut rig) = rig_with(kind, &Config::default(), 1) {
+            test(&mut rig);
+        }
+    }
+}
+
+/// Two connected sockets.
+pub fn sockets(transport: Transport, net: Option<&sim::Net>) -> io::Result<(Socket, Socket)> {
+    if let Some(net) = net {
+        let (a, b) = net.pair();
+        return Ok((Socket::Sim(a), Socket::Sim(b)));
+    }
+    let address = match transport {
+        Transport::Tcp4 => "127.0.0.1:0",
+        Transport::Tcp6 => "[::1]:0",
+        Transport::Unix => {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let family = AddressFamily::UNIX;
+            let (a, b) = rustix::net::socketpair(family, SocketType::STREAM, flags, None)?;
+            return Ok((Socket::Os(a), Socket::Os(b)));
+        }
+    };
+    let listener = TcpListener::bind(address)?;
+    let a = TcpStream::connect(listener.local_addr()?)?;
+    let (b, _) = listener.accept()?;
+    for stream in [&a, &b] {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+    }
+    Ok((Socket::Os(a.into()), Socket::Os(b.into())))
+}
+
+impl Rig {
+    /// Two connected streams, tokens 1 and 2.
+    pub fn pair(&mut self, transport: Transport) -> (StreamId, StreamId) {
+        let (a, b) = sockets(transport, self.net.as_ref()).expect("a connected pair");
+        (
+            self.driver.attach(a, 1).expect("attached"),
+            self.driver.attach(b, 2).expect("attached"),
+        )
+    }
+
+    /// One turn of at most 20 ms, and all its events.
+    pub fn turn(&mut self) -> Vec<Event> {
+        let driver = &mut self.driver;
+        driver.turn(Some(Duration::from_millis(20))).expect("turns");
+        std::iter::from_fn(|| driver.next()).collect()
+    }
+
+    /// A few turns in which nothing is expected to matter; gives what came all the same.
+    pub fn settle(&mut self) -> Vec<Event> {
+        (0..8).flat_map(|_| self.turn()).collect()
+    }
+
+    /// Turns until `done` has seen what it wants. The watchdog bounds it.
+    pub fn until(&mut self, mut done: impl FnMut(&mut Driver, Event) -> bool) {
+        loop {
+            let driver = &mut self.driver;
+            driver.turn(Some(Duration::from_millis(20))).expect("turns");
+            let mut over = false;
+            while let Some(event) = self.driver.next() {
+                over |= done(&mut self.driver, event);
+            }
+            if over {
+                return;
+            }
+        }
+    }
+
+    /// Everything `stream` receives up to its end, which must be orderly.
+    pub fn all_of(&mut self, stream: StreamId) -> Vec<u8> {
+        let mut all = Vec::new();
+        self.until(|_, event| match event {
+            Event::Data {
+                stream: from, data, ..
+            } if from == stream => {
+                assert!(!data.is_empty());
+                all.extend_from_slice(&data);
+                false
+            }
+            Event::End {
+                stream: from,
+                result,
+                ..
+            } if from == stream => {
+                result.expect("an orderly end");
+                true
+            }
+            _ => false,
+        });
+        all
+    }
+}
+
+/// The stream and token that an event is for; `None` for those of listeners.
+pub fn whose(event: &Event) -> Option<(StreamId, u64)> {
+    match event {
+        Event::Data { stream, token, .. }
+        | Event::End { stream, token, .. }
+        | Event::Quiet { stream, token }
+        | Event::Readable { stream, token }
+        | Event::Writable { stream, token } => Some((*stream, *token)),
+        Event::Accepted { .. } | Event::AcceptPaused { .. } => None,
+    }
+}
+
+/// Bytes that tell their place, so that a lost, doubled or swapped one shows.
+pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut random = sim::Random::new(seed);
+    (0..bytes).map(|_| random.below(256) as u8).collect()
+}
+
+const CHILD: &str = "ONRUSH_TEST_CHILD";
+
+/// Runs `act` in a process of its own: this test binary again, with only the test called `name`,
+/// which must do nothing but call this.
+pub fn in_child(name: &'static str, act: impl FnOnce()) {
+    let _dog = watchdog(name);
+    if std::env::var_os(CHILD).is_some_and(|child| child == name) {
+        return act();
+    }
+    let me = std::env::current_exe().expect("this test binary");
+    let output = std::process::Command::new(me)
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(CHILD, name)
+        .output()
+        .expect("started");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    print!("{said}");
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{name} in a child: {}\n{said}\n{complained}",
+        output.status
+    );
+}
+
+/// The processor time this process has used, in user space and in the kernel.
+pub fn cpu_time() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+}

@@ -1,0 +1,284 @@
+//! Drivers short of something: buffers, completion queue, submission queue, budget.
+
+mod common;
+
+use common::{ALL, KERNEL, Kind, Rig, Transport, pattern, rig_with, watchdog, whose};
+use onrush_rt::buf::Buf;
+use onrush_rt::driver::{Config, Event};
+use std::time::{Duration, Instant};
+
+/// Connects `count` pairs, has each client send `bytes` of its own pattern and close, receives at
+/// all servers at once, and checks what each of them got.
+fn all_at_once(rig: &mut Rig, transport: Transport, count: u64, bytes: usize) {
+    let mut servers = Vec::new();
+    for token in 0..count {
+        let (client, server) = common::sockets(transport, rig.net.as_ref()).expect("connected");
+        let server = rig.driver.attach(server, token).expect("attached");
+        let client = rig.driver.attach(client, u64::MAX >> 1).expect("attached");
+        let said = pattern(token, bytes);
+        let mut sent = 0;
+        while sent < bytes {
+            sent += rig.driver.send(client, &said[sent..]).expect("taken");
+        }
+        rig.driver.close(client);
+        servers.push(server);
+    }
+    let mut got = vec![Vec::new(); servers.len()];
+    let mut open = servers.len();
+    for server in &servers {
+        rig.driver.receive(*server);
+    }
+    while open > 0 {
+        rig.driver
+            .turn(Some(Duration::from_millis(20)))
+            .expect("turns");
+        while let Some(event) = rig.driver.next() {
+            let (stream, token) = whose(&event).expect("a stream's");
+            assert_eq!(stream, servers[token as usize]);
+            match event {
+                Event::Data { data, .. } => got[token as usize].extend_from_slice(&data),
+                Event::End { result, .. } => {
+                    result.expect("an orderly end");
+                    rig.driver.close(stream);
+                    open -= 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    for (token, got) in got.iter().enumerate() {
+        assert!(*got == pattern(token as u64, bytes), "{token}");
+    }
+}
+
+#[test]
+fn two_tiny_buffers_for_fifty_connections() {
+    let _dog = watchdog("two_tiny_buffers_for_fifty_connections");
+    let config = Config {
+        ring_buffers: 2,
+        ring_buffer_bytes: 64,
+        epoll_buffer_bytes: 64,
+        ..Config::default()
+    };
+    for kind in ALL {
+        if let Some(mut rig) = rig_with(kind, &config, 5) {
+            all_at_once(&mut rig, Transport::Tcp4, 50, 3000);
+            all_at_once(&mut rig, Transport::Unix, 50, 3000);
+        }
+    }
+}
+
+/// 1,200 streams with 16 buffers each: more submissions than their queue holds in one turn, and
+/// more than twice the completions that theirs holds, so multishots end in the midst.
+#[test]
+fn a_completion_queue_that_overflows_loses_nothing() {
+    let _dog = watchdog("a_completion_queue_that_overflows_loses_nothing");
+    let config = Config {
+        ring_buffers: 32768,
+        ring_buffer_bytes: 64,
+        epoll_buffer_bytes: 64,
+        ..Config::default()
+    };
+    for kind in KERNEL {
+        if let Some(mut rig) = rig_with(kind, &config, 5) {
+            all_at_once(&mut rig, Transport::Unix, 1200, 1024);
+        }
+    }
+}
+
+/// Memory for two receive buffers, both held by their owner. Nobody else gets any, and the driver
+/// neither spins nor keeps from the worker that it may sleep; giving one back goes on.
+#[test]
+fn a_spent_budget_waits_without_spinning() {
+    let _dog = watchdog("a_spent_budget_waits_without_spinning");
+    let config = Config {
+        ring_buffers: 2,
+        ring_buffer_bytes: 4096,
+        epoll_buffer_bytes: 4096,
+        receive_bytes_max: 2 * 4096 + 100,
+    };
+    for kind in KERNEL {
+        let Some(mut rig) = rig_with(kind, &config, 5) else {
+            continue;
+        };
+        let pairs: Vec<_> = (0..5).map(|_| rig.pair(Transport::Unix)).collect();
+        for (client, server) in &pairs {
+            assert_eq!(rig.driver.send(*client, b"mail").unwrap(), 4);
+            rig.driver.receive(*server);
+        }
+        let mut held: Vec<Buf> = Vec::new();
+        let take = |event: Event, held: &mut Vec<Buf>| match event {
+            Event::Data { data, .. } => {
+                assert_eq!(&*data, b"mail");
+                held.push(data);
+            }
+            other => panic!("{other:?}"),
+        };
+        while held.len() < 2 {
+            for event in rig.turn() {
+                take(event, &mut held);
+            }
+        }
+        let (start, cpu) = (Instant::now(), common::cpu_time());
+        let mut turns = 0;
+        while start.elapsed() < Duration::from_millis(300) {
+            rig.driver.turn(None).unwrap();
+            assert!(rig.driver.next().is_none(), "{kind:?}");
+            assert!(!rig.driver.has_ready(), "{kind:?} would not let sleep");
+            turns += 1;
+        }
+        println!("{kind:?}: {turns} turns, {:?}", common::cpu_time() - cpu);
+        assert!(turns < 3000, "{kind:?} spins: {turns} turns in 300 ms");
+        let mut all = 2;
+        while all < 5 {
+            held.clear();
+            for event in rig.turn() {
+                take(event, &mut held);
+            }
+            all += held.len();
+        }
+    }
+}
+
+/// While parked for want of buffers, a stream may be paused, taken up again, and closed.
+#[test]
+fn a_parked_stream_changes_its_mind() {
+    let _dog = watchdog("a_parked_stream_changes_its_mind");
+    let config = Config {
+        ring_buffers: 1,
+        ring_buffer_bytes: 4096,
+        epoll_buffer_bytes: 4096,
+        receive_bytes_max: 4096 + 100,
+    };
+    for kind in KERNEL {
+        let Some(mut rig) = rig_with(kind, &config, 5) else {
+            continue;
+        };
+        let pairs: Vec<_> = (0..4).map(|_| rig.pair(Transport::Unix)).collect();
+        let mut held = None;
+        for (at, (client, server)) in pairs.iter().enumerate() {
+            assert_eq!(rig.driver.send(*client, &[at as u8]).unwrap(), 1);
+            rig.driver.receive(*server);
+            if at == 0 {
+                rig.until(|_, event| match event {
+                    Event::Data { data, .. } => {
+                        held = Some(data);
+                        true
+                    }
+                    _ => false,
+                });
+            }
+        }
+        assert!(rig.settle().is_empty(), "nothing to receive into");
+        let server = |at: usize| pairs[at].1;
+        for _ in 0..5 {
+            assert!(rig.driver.pause(server(1)), "nothing is under way");
+            rig.settle();
+            rig.driver.receive(server(1));
+            rig.settle();
+        }
+        assert!(rig.driver.pause(server(2)));
+        let mut byte = [9];
+        assert_eq!(rig.driver.recv(server(2), &mut byte).unwrap(), 1);
+        assert_eq!(byte, [2]);
+        rig.driver.close(server(3));
+        assert!(held.take().is_some());
+        rig.until(|_, event| match event {
+            Event::Data { stream, data, .. } => {
+                assert_eq!((stream, &*data), (server(1), &[1][..]));
+                true
+            }
+            other => panic!("{other:?}"),
+        });
+        assert!(rig.settle().is_empty());
+    }
+}
+
+/// Views outlive streams, and the driver that received into them.
+#[test]
+fn received_bytes_outlive_their_driver() {
+    let _dog = watchdog("received_bytes_outlive_their_driver");
+    for kind in ALL {
+        let Some(mut rig) = rig_with(kind, &Config::default(), 5) else {
+            continue;
+        };
+        let (a, b) = rig.pair(Transport::Unix);
+        rig.driver.receive(b);
+        let mut views = Vec::new();
+        for round in 0..40_u8 {
+            let sent = rig.driver.send(a, &[round; 100]).unwrap();
+            let mut got = 0;
+            while got < sent {
+                for event in rig.turn() {
+                    if let Event::Data { data, .. } = event {
+                        got += data.len();
+                        views.push((round, data.slice(0..data.len() / 2), data));
+                    }
+                }
+            }
+        }
+        drop(rig);
+        for (round, half, whole) in &views {
+            assert!(whole.iter().all(|byte| byte == round));
+            assert!(half.iter().all(|byte| byte == round));
+        }
+    }
+}
+
+/// A driver is dropped in the midst of everything; peers see an end, nothing is written to memory
+/// that was given back, and the next driver works.
+#[test]
+fn dropped_with_everything_under_way() {
+    let _dog = watchdog("dropped_with_everything_under_way");
+    for kind in KERNEL {
+        for round in 0..20 {
+            let Some(mut rig) = rig_with(kind, &Config::default(), 5) else {
+                break;
+            };
+            let mut peers = Vec::new();
+            for token in 0..20 {
+                let (ours, theirs) = common::sockets(Transport::Tcp4, None).unwrap();
+                let id = rig.driver.attach(ours, token).unwrap();
+                match token % 3 {
+                    0 => rig.driver.want_read(id),
+                    1 => rig.driver.receive(id),
+                    _ => {
+                        rig.driver.receive(id);
+                        rig.driver.pause(id);
+                    }
+                }
+                peers.push(theirs);
+            }
+            if round % 2 == 0 {
+                rig.settle();
+            }
+            drop(rig);
+            for peer in peers {
+                let onrush_rt::driver::Socket::Os(fd) = peer else {
+                    panic!("a kernel socket")
+                };
+                let mut peer = std::net::TcpStream::from(fd);
+                peer.set_nonblocking(false).unwrap();
+                // The end, or a reset where it was not read; in any case not silence.
+                let _ = std::io::Write::write(&mut peer, &[1; 5000]);
+                let end = std::io::Read::read(&mut peer, &mut [0; 8]);
+                assert!(matches!(end, Ok(0) | Err(_)));
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic = "range.end"]
+fn a_slice_beyond_a_view_is_refused() {
+    let mut rig = rig_with(Kind::Sim, &Config::default(), 5).expect("always");
+    let (a, b) = rig.pair(Transport::Unix);
+    assert!(rig.driver.send(a, b"short").unwrap() > 0);
+    rig.driver.receive(b);
+    rig.until(|_, event| {
+        if let Event::Data { data, .. } = event {
+            drop(data.slice(0..6));
+        }
+        false
+    });
+}

@@ -1,0 +1,291 @@
+//! Streams as every driver must carry them: bytes there and back, ends, resets, slow readers, and
+//! going from one way of receiving to another.
+
+mod common;
+
+use common::{ALL, Rig, Transport, on, pattern, whose};
+use onrush_rt::driver::sim::Random;
+use onrush_rt::driver::{Event, StreamId};
+use std::io;
+
+const TRANSPORTS: [Transport; 3] = [Transport::Tcp4, Transport::Tcp6, Transport::Unix];
+
+/// Sends all of `bytes`, which the socket's buffer must hold.
+fn send_all(rig: &mut Rig, stream: StreamId, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let sent = rig.driver.send(stream, bytes).expect("taken");
+        bytes = &bytes[sent..];
+    }
+}
+
+#[test]
+fn echo_and_half_close() {
+    on(&ALL, "echo_and_half_close", |rig| {
+        for transport in TRANSPORTS {
+            let (client, server) = rig.pair(transport);
+            let said = pattern(7, 10_000);
+            send_all(rig, client, &said);
+            rig.driver.shutdown_write(client);
+            rig.driver.receive(server);
+            let heard = rig.all_of(server);
+            assert!(heard == said, "{transport:?} on {:?}", rig.kind);
+            // The other direction goes on.
+            send_all(rig, server, &heard);
+            rig.driver.receive(client);
+            rig.driver.close(server);
+            assert!(rig.all_of(client) == said);
+            rig.driver.close(client);
+        }
+    });
+}
+
+#[test]
+fn several_parts_are_sent_in_their_order() {
+    on(&ALL, "several_parts_are_sent_in_their_order", |rig| {
+        let (a, b) = rig.pair(Transport::Unix);
+        let parts = [io::IoSlice::new(b"head "), io::IoSlice::new(b"and body")];
+        let sent = rig.driver.send_vectored(a, &parts).expect("taken");
+        rig.driver.close(a);
+        rig.driver.receive(b);
+        assert_eq!(rig.all_of(b), b"head and body"[..sent]);
+    });
+}
+
+/// Also with a receive armed, when the ring holds the socket: a FIN before the reset would let the
+/// peer take a torn answer for a whole one.
+#[test]
+fn a_reset_is_never_an_orderly_end() {
+    on(&ALL, "a_reset_is_never_an_orderly_end", |rig| {
+        for armed in [false, true] {
+            let (a, b) = rig.pair(Transport::Tcp4);
+            rig.driver.receive(b);
+            if armed {
+                rig.driver.receive(a);
+                rig.driver.want_write(a);
+            }
+            rig.settle();
+            rig.driver.reset(a);
+            rig.until(|_, event| match event {
+                Event::End { stream, result, .. } if stream == b => {
+                    let error = result.expect_err("a reset");
+                    assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET));
+                    true
+                }
+                event => panic!("{event:?}"),
+            });
+            rig.driver.close(b);
+        }
+    });
+}
+
+#[test]
+fn closing_sends_the_end_whatever_the_driver_has_under_way() {
+    on(&ALL, "closing_sends_the_end", |rig| {
+        for what in 0..5 {
+            for transport in TRANSPORTS {
+                let (a, b) = rig.pair(transport);
+                rig.driver.receive(b);
+                match what {
+                    0 => {}
+                    1 => rig.driver.want_read(a),
+                    _ => rig.driver.receive(a),
+                }
+                if what != 4 {
+                    rig.settle();
+                }
+                if what == 3 {
+                    rig.driver.pause(a);
+                }
+                rig.driver.close(a);
+                assert!(rig.all_of(b).is_empty());
+                rig.driver.close(b);
+            }
+        }
+        assert!(rig.settle().is_empty());
+    });
+}
+
+#[test]
+fn bytes_and_end_that_came_before_receiving_began() {
+    on(&ALL, "bytes_and_end_that_came_before", |rig| {
+        for transport in TRANSPORTS {
+            let (a, b) = rig.pair(transport);
+            send_all(rig, a, b"last words");
+            rig.driver.close(a);
+            rig.settle();
+            rig.driver.receive(b);
+            assert_eq!(rig.all_of(b), b"last words");
+            rig.driver.close(b);
+        }
+    });
+}
+
+#[test]
+fn what_comes_in_a_pause_is_kept() {
+    on(&ALL, "what_comes_in_a_pause_is_kept", |rig| {
+        for transport in TRANSPORTS {
+            let (a, b) = rig.pair(transport);
+            rig.driver.receive(b);
+            rig.settle();
+            if !rig.driver.pause(b) {
+                rig.until(|_, event| matches!(event, Event::Quiet { stream, .. } if stream == b));
+            }
+            send_all(rig, a, b"while you were away");
+            assert!(rig.settle().is_empty(), "paused");
+            rig.driver.receive(b);
+            let mut heard = Vec::new();
+            rig.until(|_, event| match event {
+                Event::Data { data, .. } => {
+                    heard.extend_from_slice(&data);
+                    heard.len() == b"while you were away".len()
+                }
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(heard, b"while you were away");
+            rig.driver.close(a);
+            rig.driver.close(b);
+        }
+    });
+}
+
+/// Readability that was asked for and then taken back by `receive` must not be told.
+#[test]
+fn receiving_takes_back_the_wish_to_read() {
+    on(&ALL, "receiving_takes_back_the_wish_to_read", |rig| {
+        let (a, b) = rig.pair(Transport::Tcp4);
+        rig.driver.want_read(b);
+        rig.settle();
+        rig.driver.receive(b);
+        rig.settle();
+        send_all(rig, a, b"x");
+        rig.driver.shutdown_write(a);
+        let mut seen = Vec::new();
+        rig.until(|_, event| {
+            let over = matches!(event, Event::End { .. });
+            assert!(!matches!(event, Event::Readable { .. }));
+            seen.push(event);
+            over
+        });
+        assert_eq!(seen.len(), 2, "{seen:?}");
+        // And asking anew works.
+        rig.driver.pause(b);
+        assert_eq!(rig.driver.recv(b, &mut [0; 8]).unwrap(), 0);
+    });
+}
+
+/// Room that appeared before anybody asked must be told to who asks later.
+#[test]
+fn writable_is_told_however_late_it_is_asked_for() {
+    on(&ALL, "writable_is_told_however_late", |rig| {
+        for transport in [Transport::Tcp4, Transport::Unix] {
+            let (a, b) = rig.pair(transport);
+            let piece = vec![1; 64 * 1024];
+            for late in [false, true] {
+                let mut fill = 0;
+                loop {
+                    match rig.driver.send(a, &piece) {
+                        Ok(n) => fill += n,
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                if !late {
+                    rig.driver.want_write(a);
+                }
+                let mut told = false;
+                while fill > 0 {
+                    let mut into = vec![0; 100_000];
+                    match rig.driver.recv(b, &mut into) {
+                        Ok(n) => fill -= n,
+                        Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+                    }
+                    let writable = |e: &Event| matches!(e, Event::Writable { .. });
+                    told |= rig.turn().iter().any(writable);
+                }
+                if late {
+                    assert!(!told, "nobody asked");
+                    rig.settle();
+                    rig.driver.want_write(a);
+                }
+                if !told {
+                    rig.until(|_, event| matches!(event, Event::Writable { .. }));
+                }
+            }
+            rig.driver.close(a);
+            rig.driver.close(b);
+        }
+    });
+}
+
+#[test]
+fn stale_ids_do_nothing_to_whoever_has_the_place_now() {
+    on(&ALL, "stale_ids_do_nothing", |rig| {
+        let (a, b) = rig.pair(Transport::Tcp4);
+        rig.driver.receive(a);
+        rig.driver.want_write(a);
+        rig.driver.close(a);
+        rig.driver.close(b);
+        let (c, d) = rig.pair(Transport::Tcp4);
+        rig.driver.receive(d);
+        for stale in [a, b] {
+            rig.driver.receive(stale);
+            rig.driver.want_read(stale);
+            rig.driver.want_write(stale);
+            assert!(rig.driver.pause(stale));
+            assert!(rig.driver.recv(stale, &mut [0; 8]).is_err());
+            assert!(rig.driver.send(stale, b"?").is_err());
+            rig.driver.shutdown_write(stale);
+            rig.driver.reset(stale);
+            rig.driver.close(stale);
+            assert!(rig.driver.detach(stale).is_none());
+            assert!(rig.driver.descriptor(stale).is_none());
+        }
+        let events = rig.settle();
+        assert!(events.is_empty(), "{events:?}");
+        send_all(rig, c, b"still here");
+        rig.driver.close(c);
+        assert_eq!(rig.all_of(d), b"still here");
+    });
+}
+
+/// Every place is used again and again with its predecessor's operations still under way.
+#[test]
+fn reused_places_get_only_their_own_events() {
+    on(&ALL, "reused_places_get_only_their_own_events", |rig| {
+        let mut random = Random::new(3);
+        let mut open: Vec<(StreamId, u64)> = Vec::new();
+        for token in 1..600_u64 {
+            let (a, b) = common::sockets(Transport::Unix, rig.net.as_ref()).unwrap();
+            for (socket, token) in [(a, 2 * token), (b, 2 * token + 1)] {
+                let id = rig.driver.attach(socket, token).unwrap();
+                match random.below(4) {
+                    0 => rig.driver.want_read(id),
+                    1 => rig.driver.want_write(id),
+                    _ => rig.driver.receive(id),
+                }
+                let _ = rig.driver.send(id, &token.to_le_bytes());
+                open.push((id, token));
+            }
+            if random.one_in(2) {
+                rig.driver.turn(Some(std::time::Duration::ZERO)).unwrap();
+                while let Some(event) = rig.driver.next() {
+                    let whose = whose(&event).expect("a stream's");
+                    assert!(open.contains(&whose), "{event:?}");
+                    // Closing in the midst of a turn makes the rest of its events stale.
+                    if random.one_in(2) {
+                        let other = random.below(open.len() as u64) as usize;
+                        let (id, _) = open.swap_remove(other);
+                        match random.below(4) {
+                            0 => rig.driver.reset(id),
+                            1 => {
+                                rig.driver.pause(id);
+                                rig.driver.close(id);
+                            }
+                            _ => rig.driver.close(id),
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
