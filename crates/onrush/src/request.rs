@@ -248,6 +248,21 @@ impl RequestBody {
         }
     }
 
+    /// Reads the body to its end and drops it, without copying it out of the kernel where that can
+    /// be had (TCP). Gives its length in bytes.
+    pub async fn discard(&mut self) -> io::Result<u64> {
+        let Some(source) = self.0.as_mut() else {
+            return Ok(0);
+        };
+        let mut total = 0;
+        loop {
+            match poll_fn(|cx| source.poll_discard(cx)).await? {
+                0 => return Ok(total),
+                n => total += n as u64,
+            }
+        }
+    }
+
     /// The whole body, when it is at most `bytes_max` long; `FileTooLarge` otherwise.
     pub async fn read_all(&mut self, bytes_max: usize) -> io::Result<Vec<u8>> {
         let mut all = Vec::new();

@@ -237,6 +237,16 @@ impl Driver {
         })
     }
 
+    /// Receives up to `nowhere.len()` bytes and drops them, as [`Driver::recv`] does but, on TCP,
+    /// without copying them out of the kernel (`MSG_TRUNC`, tcp(7)): there `nowhere` is a length
+    /// and its memory is not touched.
+    pub fn discard(&mut self, stream: StreamId, nowhere: &mut [u8]) -> io::Result<usize> {
+        match self.descriptor(stream) {
+            Some(fd) => direct::discard(fd, nowhere),
+            None => self.recv(stream, nowhere),
+        }
+    }
+
     /// Asks for one `Readable`, after [`Driver::recv`] said `WouldBlock`.
     pub fn want_read(&mut self, stream: StreamId) {
         each!(self, driver => driver.want_read(stream));
@@ -388,6 +398,11 @@ pub(crate) mod direct {
     pub(crate) fn recv(fd: BorrowedFd<'_>, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         let flags = RecvFlags::DONTWAIT;
         retry(|| rustix::net::recv(fd, &mut *into, flags).map(|((filled, _), _)| filled.len()))
+    }
+
+    pub(crate) fn discard(fd: BorrowedFd<'_>, nowhere: &mut [u8]) -> io::Result<usize> {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        retry(|| rustix::net::recv(fd, &mut *nowhere, flags).map(|(filled, _)| filled))
     }
 
     #[inline]

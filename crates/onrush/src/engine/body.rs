@@ -9,6 +9,7 @@ use super::connection::{Active, Conn, ConnId};
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
+use onrush_rt::driver::{Driver, StreamId};
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -17,6 +18,9 @@ use std::task::{Context, Poll};
 pub(super) const AHEAD_BYTES_MAX: usize = 64 * 1024;
 /// Shorter runs are not worth switching the driver over for.
 const DIRECT_BYTES_MIN: u64 = 32 * 1024;
+
+/// Body bytes dropped by one call at most. Zeroed memory of this size, which nobody touches.
+const DISCARD_BYTES: usize = 1 << 20;
 
 /// How a request's body is reached.
 pub(crate) struct BodySource {
@@ -82,11 +86,43 @@ impl BodySource {
                 Look::Empty | Look::End if filled > 0 => break,
                 Look::End => return Poll::Ready(Ok(0)),
                 Look::Failed(error) => return Poll::Ready(Err(error)),
-                Look::Empty => return self.engine.poll_direct(self.id, conn, cx, into),
+                Look::Empty => {
+                    return self
+                        .engine
+                        .poll_direct(self.id, conn, cx, |driver, stream, run| {
+                            driver.recv_append(stream, into, run)
+                        });
+                }
             }
         }
         self.engine.set_limit(self.id, conn, 0);
         Poll::Ready(Ok(filled))
+    }
+
+    /// Drops what comes next; gives how many bytes that were, 0 at the end.
+    pub(crate) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut conns = self.engine.conns.borrow_mut();
+        let Some(conn) = conns.get(self.id) else {
+            return Poll::Ready(Err(gone()));
+        };
+        match look(conn, self.engine.limits(), usize::MAX) {
+            Look::Piece(piece) => {
+                self.engine.set_limit(self.id, conn, 0);
+                Poll::Ready(Ok(piece.len()))
+            }
+            Look::End => Poll::Ready(Ok(0)),
+            Look::Failed(error) => Poll::Ready(Err(error)),
+            Look::Empty => {
+                let mut nowhere = self.engine.nowhere.borrow_mut();
+                if nowhere.is_empty() {
+                    *nowhere = vec![0; DISCARD_BYTES];
+                }
+                self.engine
+                    .poll_direct(self.id, conn, cx, |driver, stream, run| {
+                        driver.discard(stream, &mut nowhere[..run.min(DISCARD_BYTES)])
+                    })
+            }
+        }
     }
 
     pub(crate) fn remaining(&self) -> Option<u64> {
@@ -185,13 +221,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Receives straight into `into` when enough of the body is still to come for that.
+    /// Has body bytes received straight to where they go when enough of them are still to come.
     fn poll_direct(
         &self,
         id: ConnId,
         conn: &mut Conn,
         cx: &mut Context<'_>,
-        into: &mut Vec<u8>,
+        receive: impl FnOnce(&mut Driver, StreamId, usize) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         let run = conn.machine.body_run();
         let already = conn.active().quiet;
@@ -209,10 +245,7 @@ impl Engine {
             return result.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending);
         }
         let bytes_max = usize::try_from(run).unwrap_or(usize::MAX);
-        let received = self
-            .local
-            .driver()
-            .recv_append(conn.stream, into, bytes_max);
+        let received = receive(&mut self.local.driver(), conn.stream, bytes_max);
         match received {
             Ok(0) => conn.ended = true,
             Ok(n) => {

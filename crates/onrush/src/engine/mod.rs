@@ -64,6 +64,8 @@ pub struct Engine {
     date_s: Cell<u64>,
     date: Cell<[u8; 29]>,
     head_cache: RefCell<HeadCache>,
+    /// Where discarded bytes go that the kernel cannot drop by itself.
+    nowhere: RefCell<Vec<u8>>,
     listeners: RefCell<Vec<ListenerId>>,
     draining: Cell<bool>,
     /// Everything is closed: parts that come back are not kept, for they refer to this engine.
@@ -108,6 +110,7 @@ impl Engine {
             date_s: Cell::new(u64::MAX),
             date: Cell::new([0; 29]),
             head_cache: RefCell::default(),
+            nowhere: RefCell::default(),
             listeners: RefCell::default(),
             draining: Cell::new(false),
             closed: Cell::new(false),
