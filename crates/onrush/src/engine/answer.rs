@@ -3,7 +3,7 @@
 //! Must not know how requests are parsed.
 
 use super::Engine;
-use super::connection::ConnId;
+use super::connection::{Conn, ConnId};
 use crate::body::{Content, Part};
 use crate::response::Response;
 use bytes::Bytes;
@@ -57,7 +57,7 @@ impl Engine {
         if let Some(reject) = reject {
             // The request broke the rules after it was handed out; that outranks any answer.
             conn.machine.send_reject(reject, &date, out);
-            return Answer::Rendered(conn.machine.next(self.limits()));
+            return Answer::Rendered(self.next_request(conn));
         }
         let length = response.body.length();
         let close = response.close || self.draining.get();
@@ -96,7 +96,14 @@ impl Engine {
                 return Answer::Driving(Box::pin(self.clone().drive(id, head, content, send_as)));
             }
         }
-        Answer::Rendered(conn.machine.next(self.limits()))
+        Answer::Rendered(self.next_request(conn))
+    }
+
+    /// The answer is on its way: what follows, and no reading of this request's body any more.
+    #[inline]
+    fn next_request(&self, conn: &mut Conn) -> After {
+        conn.answered = conn.answered.wrapping_add(1);
+        conn.machine.next(self.limits())
     }
 
     async fn drive(
@@ -119,7 +126,7 @@ impl Engine {
             return None;
         }
         let mut conns = self.conns.borrow_mut();
-        Some(conns.get(id)?.machine.next(self.limits()))
+        Some(self.next_request(conns.get(id)?))
     }
 
     async fn send_all(&self, id: ConnId, mut bytes: &[u8]) -> io::Result<()> {

@@ -5,7 +5,7 @@
 //! received into. Must not know what the bytes are for.
 
 use super::Engine;
-use super::connection::{Active, Conn, ConnId};
+use super::connection::{Active, Conn, ConnId, Conns};
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
@@ -26,6 +26,8 @@ const DISCARD_BYTES: usize = 1 << 20;
 pub(crate) struct BodySource {
     pub(super) engine: Rc<Engine>,
     pub(super) id: ConnId,
+    /// How many answers the connection had given when this body's request came.
+    pub(super) answered: u32,
 }
 
 impl std::fmt::Debug for BodySource {
@@ -44,9 +46,16 @@ enum Look {
 }
 
 impl BodySource {
+    /// The connection, as long as this body's request is the present one.
+    fn present<'c>(&self, conns: &'c mut Conns) -> Option<&'c mut Conn> {
+        conns
+            .get(self.id)
+            .filter(|conn| conn.answered == self.answered)
+    }
+
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
         let mut conns = self.engine.conns.borrow_mut();
-        let Some(conn) = conns.get(self.id) else {
+        let Some(conn) = self.present(&mut conns) else {
             return Poll::Ready(Some(Err(gone())));
         };
         match look(conn, self.engine.limits(), usize::MAX) {
@@ -69,7 +78,7 @@ impl BodySource {
         into: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
         let mut conns = self.engine.conns.borrow_mut();
-        let Some(conn) = conns.get(self.id) else {
+        let Some(conn) = self.present(&mut conns) else {
             return Poll::Ready(Err(gone()));
         };
         let mut filled = 0;
@@ -102,7 +111,7 @@ impl BodySource {
     /// Drops what comes next; gives how many bytes that were, 0 at the end.
     pub(crate) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut conns = self.engine.conns.borrow_mut();
-        let Some(conn) = conns.get(self.id) else {
+        let Some(conn) = self.present(&mut conns) else {
             return Poll::Ready(Err(gone()));
         };
         match look(conn, self.engine.limits(), usize::MAX) {
@@ -127,25 +136,21 @@ impl BodySource {
 
     pub(crate) fn remaining(&self) -> Option<u64> {
         let mut conns = self.engine.conns.borrow_mut();
-        let conn = conns.get(self.id)?;
+        let conn = self.present(&mut conns)?;
         conn.machine.body_remaining()
     }
 
     pub(crate) fn set_limit(&mut self, bytes_max: u64) -> io::Result<()> {
         let mut conns = self.engine.conns.borrow_mut();
-        let conn = conns.get(self.id).ok_or_else(gone)?;
+        let conn = self.present(&mut conns).ok_or_else(gone)?;
         conn.machine
             .set_body_limit(bytes_max)
             .map_err(|reject| broken(conn, reject))
     }
 
     pub(crate) fn take_trailers(&mut self) -> Option<Box<[u8]>> {
-        self.engine
-            .conns
-            .borrow_mut()
-            .get(self.id)?
-            .machine
-            .take_trailers()
+        let mut conns = self.engine.conns.borrow_mut();
+        self.present(&mut conns)?.machine.take_trailers()
     }
 }
 

@@ -71,6 +71,8 @@ pub(crate) struct Conn {
     pub(crate) ended: bool,
     /// The driver was told to pause, so it must be told to receive again.
     pub(crate) paused: bool,
+    /// Counts answers, so that a body that outlives its request is not taken for the next one's.
+    pub(crate) answered: u32,
     /// A head has begun and not ended; its time is running.
     pub(crate) in_head: bool,
     /// A rest of a request body is to be thrown away before the next head.

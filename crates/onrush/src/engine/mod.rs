@@ -204,6 +204,7 @@ impl Engine {
             phase: Phase::Ready,
             ended: false,
             paused: false,
+            answered: 0,
             in_head: true,
             draining_body: false,
             active: None,

@@ -264,19 +264,24 @@ impl Engine {
         data.advance(head_bytes);
         let mut body = None;
         if parts.head.framing() != Framing::None {
-            body = Some(BodySource {
-                engine: self.clone(),
-                id,
-            });
             // Reading the body may send a 100, which must come behind earlier answers.
-            let sent = self.send_or_keep(id, out);
+            if self.send_or_keep(id, out).is_err() {
+                self.close(id);
+                return Next::Stop;
+            }
             out.clear();
             let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id).filter(|_| sent.is_ok()) else {
+            let Some(conn) = conns.get(id) else {
                 return Next::Stop;
             };
             conn.active()
                 .unpop_input(std::mem::replace(&mut data, bytes.slice(0..0)));
+            let answered = conn.answered;
+            body = Some(BodySource {
+                engine: self.clone(),
+                id,
+                answered,
+            });
         }
         if self.settings.access_log == AccessLog::On || self.limits().total_timeout_ms > 0 {
             self.note_request(id, &parts.head, &bytes);
