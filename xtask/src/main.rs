@@ -1,1 +1,172 @@
-fn main() {}
+//! Every chore of the project, as `cargo xtask NAME`. This file only chooses; each chore has its
+//! own. Nothing here is part of the product, and nothing here needs a crate beyond std.
+
+mod fuzz;
+mod measure;
+mod setup;
+mod shell;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Every chore of Onrush.
+
+usage: cargo xtask CHORE [OPTIONS]
+
+  test [--quick]      set up what the tests need, then run all of them: format, lints, docs,
+                      tidiness, dependencies, fuzzing (60 s a target; --quick 5 s), tests
+  tidy                check what compilers do not: import direction, columns, SAFETY reasons
+  fuzz [TARGET…]      fuzz all targets, or these
+        --seconds N       for so long each (60)
+        --input FILE      run one input only, to see its crash again
+  cost                CPU per request of `hello` against a bare loop on the same driver
+        --rounds N        paired rounds a row (7)
+        --seconds N       length of a round (2)
+        --driver NAME     epoll, io_uring or both (both)
+        --server PROGRAM  measure this instead of `hello`; takes the port as its argument
+        --report-only     do not fail when a limit is passed
+  idle                memory of an idle keep-alive connection
+        --driver NAME     epoll, io_uring or both (both)
+        --server PROGRAM  measure this instead of `hello`
+        --report-only     do not fail when the limit is passed
+";
+
+fn main() -> ExitCode {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.is_empty() || arguments.iter().any(|a| a == "-h" || a == "--help") {
+        print!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
+    let chore = arguments.remove(0);
+    let options = Options { arguments };
+    let done = match chore.as_str() {
+        "test" => test::main(options),
+        "tidy" => tidy::main(options),
+        "fuzz" => fuzz::main(options),
+        "cost" => measure::cost::main(options),
+        "idle" => measure::idle::main(options),
+        other => Err(Failure::Usage(format!("no chore is named '{other}'"))),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(reason)) => {
+            eprintln!("xtask: {reason}; see `cargo xtask --help`");
+            ExitCode::from(2)
+        }
+        Err(Failure::Reported) => ExitCode::FAILURE,
+        Err(Failure::Because(reason)) => {
+            eprintln!("xtask {chore}: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why a chore did not succeed.
+#[derive(Debug)]
+enum Failure {
+    /// The command line makes no sense.
+    Usage(String),
+    /// Everything there is to say has been printed.
+    Reported,
+    /// Something went wrong.
+    Because(String),
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Failure {
+        Failure::Because(reason)
+    }
+}
+
+/// The command line after the chore's name. Each taker removes what it understood.
+struct Options {
+    arguments: Vec<String>,
+}
+
+impl Options {
+    /// Whether the flag `name` is there.
+    fn flag(&mut self, name: &str) -> bool {
+        let before = self.arguments.len();
+        self.arguments.retain(|a| a != name);
+        self.arguments.len() < before
+    }
+
+    /// What follows the option `name`, as `--name VALUE` or `--name=VALUE`.
+    fn text(&mut self, name: &str) -> Result<Option<String>, Failure> {
+        let assigned = format!("{name}=");
+        let Some(at) = self
+            .arguments
+            .iter()
+            .position(|a| a == name || a.starts_with(&assigned))
+        else {
+            return Ok(None);
+        };
+        let argument = self.arguments.remove(at);
+        if let Some(value) = argument.strip_prefix(&assigned) {
+            return Ok(Some(value.to_owned()));
+        }
+        if at == self.arguments.len() {
+            return Err(Failure::Usage(format!("{name} wants a value")));
+        }
+        Ok(Some(self.arguments.remove(at)))
+    }
+
+    /// The number after the option `name`, at least 1.
+    fn number(&mut self, name: &str, default: u64) -> Result<u64, Failure> {
+        let Some(text) = self.text(name)? else {
+            return Ok(default);
+        };
+        let number = text.parse().ok().filter(|&number| number > 0);
+        number.ok_or_else(|| Failure::Usage(format!("{name} wants a number, not '{text}'")))
+    }
+
+    /// What is left, which must be names and not options.
+    fn names(self) -> Result<Vec<String>, Failure> {
+        match self.arguments.iter().find(|a| a.starts_with('-')) {
+            Some(option) => Err(Failure::Usage(format!("'{option}' is not an option here"))),
+            None => Ok(self.arguments),
+        }
+    }
+
+    /// Fails when anything is left.
+    fn end(self) -> Result<(), Failure> {
+        match self.names()?.first() {
+            Some(name) => Err(Failure::Usage(format!("'{name}' is one argument too many"))),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(line: &str) -> Options {
+        Options {
+            arguments: line.split_whitespace().map(str::to_owned).collect(),
+        }
+    }
+
+    #[test]
+    fn options_are_taken_wherever_they_stand() {
+        let mut given = options("head --seconds 5 chunked --report-only --driver=epoll");
+        assert_eq!(given.number("--seconds", 60).unwrap(), 5);
+        assert_eq!(given.text("--driver").unwrap().as_deref(), Some("epoll"));
+        assert!(given.flag("--report-only"));
+        assert!(!given.flag("--report-only"));
+        assert_eq!(given.number("--rounds", 7).unwrap(), 7);
+        assert_eq!(given.names().unwrap(), ["head", "chunked"]);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(options("--seconds").number("--seconds", 60).is_err());
+        assert!(options("--seconds x").number("--seconds", 60).is_err());
+        assert!(options("--seconds 0").number("--seconds", 60).is_err());
+        assert!(options("--fast").names().is_err());
+        assert!(options("extra").end().is_err());
+        assert!(options("").end().is_ok());
+    }
+}

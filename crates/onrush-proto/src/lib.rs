@@ -4,10 +4,10 @@
 //! not pass through: the machine says how a body is framed, so that its owner may splice it, send
 //! it from a file or write it to one.
 //!
-//! Floors inside this crate, lowest first (a module uses only those before it): [`limits`],
-//! [`reject`], [`token`], [`date`], `span`, `target`, `scan`, `notes`, [`head`], [`chunked`],
-//! [`response`], `verdict`, [`connection`]; and beside them, for resources, [`etag`], [`range`],
-//! [`precondition`].
+//! Floors inside this crate, lowest first (a module uses only those before it): [`limits`] ·
+//! [`reject`] · [`token`] · [`date`] · `span` · `target` · `scan` · `notes` · [`head`] ·
+//! [`chunked`] · [`response`] · `verdict` · [`connection`] · `trace`; and beside them, for
+//! resources, [`etag`] · [`range`] · [`precondition`].
 //!
 //! # What is refused
 //!

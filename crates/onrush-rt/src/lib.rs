@@ -5,8 +5,8 @@
 //! reach their worker through a [`worker::Local`].
 //!
 //! Floors inside this crate, lowest first: `sys` · [`buf`] · [`fs`] · [`driver`] · [`timer`] ·
-//! [`blocking`] · `mailbox` · [`executor`] · [`worker`] · [`net`]. This is the only crate with
-//! `unsafe`, and all of it says why it is sound.
+//! [`blocking`] · `mailbox` · [`executor`] · `sources` · [`worker`] · [`net`]. This is the only
+//! crate with `unsafe`, and all of it says why it is sound.
 
 pub mod blocking;
 pub mod buf;
@@ -15,6 +15,7 @@ pub mod executor;
 pub mod fs;
 mod mailbox;
 pub mod net;
+mod sources;
 mod sys;
 pub mod timer;
 pub mod worker;

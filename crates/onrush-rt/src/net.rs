@@ -6,20 +6,18 @@
 //!
 //! Must not know about protocols.
 
-use crate::driver::{Event, ListenSocket, ListenerId, Socket, StreamId};
-use crate::worker::{Local, RUNTIME};
+use crate::driver::{ListenSocket, ListenerId, Socket, StreamId};
+use crate::sources::{Accepting, RUNTIME, Source};
+use crate::worker::Local;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
-use slab::Slab;
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 /// How a listening socket is made.
 #[derive(Clone, Debug)]
@@ -180,77 +178,6 @@ fn bound_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
 /// The peer of a connected socket (`getpeername(2)`); `None` for Unix and simulated sockets.
 pub fn peer_address(descriptor: impl AsFd) -> Option<SocketAddr> {
     SocketAddr::try_from(rustix::net::getpeername(descriptor).ok()??).ok()
-}
-
-#[derive(Debug, Default)]
-struct Source {
-    reader: Option<Waker>,
-    writer: Option<Waker>,
-}
-
-#[derive(Debug, Default)]
-struct Accepting {
-    queue: VecDeque<io::Result<Socket>>,
-    waker: Option<Waker>,
-}
-
-/// The wakers of all streams and listeners that futures of one worker wait for.
-#[derive(Debug, Default)]
-pub(crate) struct Sources {
-    streams: RefCell<Slab<Source>>,
-    listeners: RefCell<Vec<(ListenerId, Accepting)>>,
-}
-
-impl Sources {
-    /// Takes an event that a future waits for; gives back those that are the sink's.
-    #[inline]
-    pub(crate) fn route(&self, event: Event) -> Option<Event> {
-        let token = match &event {
-            Event::Data { token, .. }
-            | Event::End { token, .. }
-            | Event::Quiet { token, .. }
-            | Event::Readable { token, .. }
-            | Event::Writable { token, .. } => *token,
-            Event::Accepted { .. } | Event::AcceptPaused { .. } => return self.accepted(event),
-        };
-        if token & RUNTIME == 0 {
-            return Some(event);
-        }
-        let waker = {
-            let mut streams = self.streams.borrow_mut();
-            let source = streams.get_mut((token & !RUNTIME) as usize)?;
-            match event {
-                Event::Writable { .. } => source.writer.take(),
-                _ => source.reader.take(),
-            }
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        None
-    }
-
-    fn accepted(&self, event: Event) -> Option<Event> {
-        let (listener, result) = match event {
-            Event::Accepted { listener, socket } => (listener, Ok(socket)),
-            Event::AcceptPaused { listener, error } => (listener, Err(error)),
-            other => return Some(other),
-        };
-        let mut listeners = self.listeners.borrow_mut();
-        let Some((_, accepting)) = listeners.iter_mut().find(|(id, _)| *id == listener) else {
-            return Some(match result {
-                Ok(socket) => Event::Accepted { listener, socket },
-                Err(error) => Event::AcceptPaused { listener, error },
-            });
-        };
-        accepting.queue.push_back(result);
-        let waker = accepting.waker.take();
-        drop(listeners);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        None
-    }
 }
 
 /// A connected stream socket: TCP, Unix or simulated. Dropping it closes it.

@@ -8,7 +8,7 @@ use crate::buf::Pool;
 use crate::driver::{self, Choice, Driver, Event, sim};
 use crate::executor::{Executor, Task};
 use crate::mailbox::Mailbox;
-use crate::net::Sources;
+use crate::sources::{RUNTIME, Sources};
 use crate::timer::{TimerId, Wheel};
 use slab::Slab;
 use std::cell::{Cell, RefCell, RefMut};
@@ -19,10 +19,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-
-/// Tokens and timer payloads with this bit belong to the runtime's own futures; those without it
-/// are the sink's.
-pub(crate) const RUNTIME: u64 = 1 << 63;
 
 /// Who takes the events of the streams, listeners and timers that no future waits for: a server.
 ///

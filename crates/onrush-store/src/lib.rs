@@ -28,6 +28,7 @@
 //! # Ok::<(), StoreError>(())
 //! ```
 //!
+//! Floors inside this crate, lowest first: `error` · `key` · `meta` · `store` · `folder`.
 //! This crate must not know HTTP: no header, no status, no percent-encoding.
 
 mod error;

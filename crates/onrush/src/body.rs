@@ -1,5 +1,6 @@
 //! The content of an answer: bytes, pieces of files, or a stream. Must not know how it is framed.
 
+use crate::shield::Shield;
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_rt::fs::File;
@@ -30,7 +31,7 @@ pub(crate) enum Content {
 
 /// Content made while it is sent.
 pub(crate) struct Streamed {
-    pub(crate) stream: Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>,
+    pub(crate) stream: Shield<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
     pub(crate) length: Option<u64>,
 }
 
@@ -88,7 +89,8 @@ impl Body {
     where
         S: Stream<Item = io::Result<Bytes>> + 'static,
     {
-        let stream = Box::pin(stream);
+        let stream: Pin<Box<dyn Stream<Item = io::Result<Bytes>>>> = Box::pin(stream);
+        let stream = Shield::new(stream);
         Body(Content::Stream(Box::new(Streamed { stream, length })))
     }
 
@@ -111,7 +113,10 @@ impl Body {
             Content::Empty => Some(0),
             Content::Static(bytes) => Some(bytes.len() as u64),
             Content::Bytes(bytes) => Some(bytes.len() as u64),
-            Content::Parts(parts) => Some(parts.iter().map(Part::length).sum()),
+            Content::Parts(parts) => {
+                let lengths = parts.iter().map(Part::length);
+                Some(lengths.fold(0, u64::saturating_add))
+            }
             Content::Stream(streamed) => streamed.length,
         }
     }
@@ -168,7 +173,8 @@ struct Channel {
     receiver: Option<Waker>,
 }
 
-/// The writing end of [`Body::channel`]. Dropping it ends the body.
+/// The writing end of [`Body::channel`]. Dropping it ends the body; as broken, when that is because
+/// of a panic.
 #[derive(Debug)]
 pub struct BodySender(Rc<RefCell<Channel>>);
 
@@ -209,6 +215,10 @@ impl Drop for BodySender {
     fn drop(&mut self) {
         let mut channel = self.0.borrow_mut();
         channel.sender_gone = true;
+        if std::thread::panicking() {
+            let error = io::Error::other("the sender of a body panicked");
+            channel.queue.push_back(Err(error));
+        }
         let waker = channel.receiver.take();
         drop(channel);
         if let Some(waker) = waker {

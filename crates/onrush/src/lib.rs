@@ -18,7 +18,7 @@
 //! Time limits, size limits and strict framing are on by default; see [`Limits`] for each of them.
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
-//! Floors inside this crate, lowest first: [`body`] · [`response`] · `log` · `route` and
+//! Floors inside this crate, lowest first: `shield` · [`body`] · [`response`] · `log` · `route` and
 //! [`handler`] · [`request`] · [`engine`] · [`server`] · [`sim`].
 
 #![forbid(unsafe_code)]
@@ -31,6 +31,7 @@ pub mod request;
 pub mod response;
 mod route;
 pub mod server;
+mod shield;
 pub mod sim;
 
 pub use body::{Body, BodySender, Part};

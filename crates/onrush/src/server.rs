@@ -183,13 +183,14 @@ impl Server {
         let application: Arc<dyn Application> = Arc::new(application);
         let pinned = self.pinned && workers <= cores.len();
         let (ready, readiness) = mpsc::channel();
+        let settings = self.settings();
         for (index, sockets) in sockets.into_iter().enumerate() {
             let job = Job {
                 index,
                 core: pinned.then(|| cores[index]),
                 choice: choice.clone(),
                 config: self.driver.clone(),
-                settings: self.settings(workers),
+                settings: settings.clone(),
                 sockets,
                 pool: pool.clone(),
                 application: application.clone(),
@@ -198,7 +199,14 @@ impl Server {
             };
             let ready = ready.clone();
             let thread = std::thread::Builder::new().name(format!("onrush-{index}"));
-            running.threads.push(thread.spawn(move || job.run(&ready))?);
+            match thread.spawn(move || job.run(&ready)) {
+                Ok(thread) => running.threads.push(thread),
+                Err(error) => {
+                    running.handle.shutdown_now();
+                    running.wait()?;
+                    return Err(error);
+                }
+            }
         }
         drop(ready);
         for _ in 0..workers {
@@ -212,10 +220,11 @@ impl Server {
         Ok(running)
     }
 
-    fn settings(&self, workers: usize) -> Settings {
+    fn settings(&self) -> Settings {
         Settings {
             limits: self.limits.clone(),
-            connections_max: self.connections_max.div_ceil(workers),
+            connections_max: self.connections_max,
+            connections: Arc::default(),
             access_log: self.access_log,
         }
     }
@@ -379,7 +388,8 @@ struct Job {
 }
 
 impl Job {
-    fn run(self, ready: &mpsc::Sender<()>) -> io::Result<()> {
+    fn run(mut self, ready: &mpsc::Sender<()>) -> io::Result<()> {
+        let _fall = Fall(self.control.clone());
         if let Some(core) = self.core
             && let Err(error) = pin_to(core)
         {
@@ -392,7 +402,7 @@ impl Job {
         result
     }
 
-    fn serve(&self, ready: &mpsc::Sender<()>) -> io::Result<()> {
+    fn serve(&mut self, ready: &mpsc::Sender<()>) -> io::Result<()> {
         let mut worker = Worker::new(&self.choice, &self.config, self.pool.clone(), self.index)?;
         let service = self.application.instantiate(worker.local());
         let engine = Engine::new(worker.local(), self.settings.clone(), service);
@@ -418,13 +428,17 @@ impl Job {
     }
 
     /// Turns on until nobody is connected, time is up, or the end is wanted at once.
-    fn drain(&self, worker: &mut Worker, inlet: &Inlet) -> io::Result<()> {
+    fn drain(&mut self, worker: &mut Worker, inlet: &Inlet) -> io::Result<()> {
         let engine = &inlet.0;
         engine.drain();
+        // With the last handle on them they close: who connects now is refused, not left waiting.
+        self.sockets.clear();
         let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).unwrap_or(u64::MAX / 2);
         let end_ms = worker.local().now_ms() + timeout_ms;
         worker.local().schedule(end_ms, WAKE_UP);
-        while engine.open_connections() > 0 && self.control.state() != ENDING {
+        while (engine.open_connections() > 0 || worker.local().driver().is_listening())
+            && self.control.state() != ENDING
+        {
             if worker.local().now_ms() >= end_ms {
                 let open = engine.open_connections();
                 tracing::warn!(open, "the drain time-out ended connections");
@@ -436,8 +450,20 @@ impl Job {
     }
 }
 
+/// Ends the other workers when this one panics, which would be a bug, or its application cannot be
+/// made: nobody could wait for the server's end otherwise.
+struct Fall(Arc<Control>);
+
+impl Drop for Fall {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.set(ENDING);
+        }
+    }
+}
+
 /// The driver owns its listener; the job keeps one, so that a port stays taken until all workers
-/// have ended.
+/// drain or have ended.
 fn duplicate(socket: &ListenSocket) -> io::Result<ListenSocket> {
     match socket {
         ListenSocket::Os(fd) => Ok(ListenSocket::Os(fd.try_clone()?)),

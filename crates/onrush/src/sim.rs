@@ -17,6 +17,7 @@ use onrush_proto::limits::Limits;
 use onrush_rt::driver::sim::{Address, Behaviour, Client, Net};
 use onrush_rt::worker::{Local, Worker};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// One simulated worker with one listener.
 #[derive(Debug)]
@@ -47,6 +48,7 @@ impl Simulation {
         let settings = Settings {
             limits,
             connections_max: usize::MAX,
+            connections: Arc::default(),
             access_log: AccessLog::Off,
         };
         let engine = Engine::new(worker.local(), settings, service);

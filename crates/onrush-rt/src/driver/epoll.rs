@@ -62,6 +62,8 @@ struct Listener {
     socket: Option<OwnedFd>,
     /// Set while accepting is paused: when to try again.
     paused_until: Option<Instant>,
+    /// To be closed when nothing is queued there.
+    closing: bool,
 }
 
 /// See the module's description.
@@ -331,6 +333,7 @@ impl Epoll {
             let entry = &mut self.listeners[*index as usize];
             *left -= 1;
             let exhausted = *left == 0;
+            let closing = entry.closing;
             let Some(socket) = entry
                 .socket
                 .as_ref()
@@ -352,11 +355,18 @@ impl Epoll {
                 }
                 Err(Errno::AGAIN) => {
                     self.accepting.pop();
+                    if closing {
+                        entry.socket = None;
+                    }
                 }
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {
                     if exhausted {
                         self.accepting.pop();
                     }
+                }
+                Err(_) if closing => {
+                    self.accepting.pop();
+                    entry.socket = None;
                 }
                 Err(error) => {
                     self.accepting.pop();
@@ -415,17 +425,26 @@ impl Epoll {
         self.listeners.push(Listener {
             socket: Some(socket),
             paused_until: None,
+            closing: false,
         });
         Ok(ListenerId(index as u32))
     }
 
     pub(super) fn unlisten(&mut self, listener: ListenerId) {
         if let Some(entry) = self.listeners.get_mut(listener.0 as usize) {
-            if let Some(socket) = entry.socket.take() {
-                let _ = epoll::delete(&self.epoll, &socket);
+            if let Some(socket) = &entry.socket
+                && !std::mem::replace(&mut entry.closing, true)
+            {
+                let _ = epoll::delete(&self.epoll, socket);
+                // Closing it would reset whom the kernel has connected already.
+                self.accepting.push((listener.0, u32::MAX));
             }
             entry.paused_until = None;
         }
+    }
+
+    pub(super) fn is_listening(&self) -> bool {
+        self.listeners.iter().any(|l| l.socket.is_some())
     }
 
     pub(super) fn attach(&mut self, socket: Socket, token: u64) -> io::Result<StreamId> {

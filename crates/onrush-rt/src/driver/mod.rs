@@ -13,6 +13,7 @@
 //!
 //! Must not know about tasks, timers or HTTP.
 
+mod bufring;
 pub mod epoll;
 pub mod probe;
 pub mod sim;
@@ -189,9 +190,15 @@ impl Driver {
         each!(self, driver => driver.listen(socket))
     }
 
-    /// Stops accepting and closes the listener; the kernel refuses what was queued at it.
+    /// Stops accepting: connections that are queued at the listener are still given, in the next
+    /// turns, then it is closed. See [`Driver::is_listening`].
     pub fn unlisten(&mut self, listener: ListenerId) {
         each!(self, driver => driver.unlisten(listener));
+    }
+
+    /// Whether any listener is open, be it to give what is queued there.
+    pub fn is_listening(&self) -> bool {
+        each!(self, driver => driver.is_listening())
     }
 
     /// Takes over a connected socket, receiving off.

@@ -1,7 +1,5 @@
 //! The kernel's structures and calls that no crate wraps, without policy.
 
-pub(crate) mod bufring;
-
 use std::io;
 use std::mem::MaybeUninit;
 

@@ -6,6 +6,7 @@ use super::Engine;
 use super::connection::{Conn, ConnId};
 use crate::body::{Content, Part};
 use crate::response::Response;
+use crate::shield::Shield;
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_proto::chunked;
@@ -54,9 +55,12 @@ impl Engine {
             return Answer::Gone;
         };
         let reject = conn.active.as_mut().and_then(|active| active.reject.take());
-        if let Some(reject) = reject {
-            // The request broke the rules after it was handed out; that outranks any answer.
+        if let Some(reject) = reject.filter(|_| response.status.0 < 400) {
+            // The request broke the rules after it was handed out: no success can be told.
             conn.machine.send_reject(reject, &date, out);
+            if let Some(log) = conn.active.as_mut().and_then(|active| active.log.take()) {
+                log.finish(reject.status, None);
+            }
             return Answer::Rendered(self.next_request(conn));
         }
         let length = response.body.length();
@@ -181,7 +185,7 @@ impl Engine {
         mut offset: u64,
         length: u64,
     ) -> io::Result<()> {
-        let end = offset + length;
+        let end = offset.saturating_add(length);
         while offset < end {
             let mut step = (end - offset).min(FILE_STEP_BYTES);
             if !file.is_resident(offset, step) {
@@ -227,7 +231,7 @@ impl Engine {
         &self,
         id: ConnId,
         mut pending: Vec<u8>,
-        mut stream: Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>,
+        mut stream: Shield<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
         send_as: SendAs,
     ) -> io::Result<()> {
         let mut left = match send_as {
@@ -236,14 +240,14 @@ impl Engine {
         };
         loop {
             // The head must not wait for a producer that is slow to begin.
-            let mut item = poll_fn(|cx| match stream.as_mut().poll_next(cx) {
+            let mut item = poll_fn(|cx| match stream.get_mut().as_mut().poll_next(cx) {
                 Poll::Ready(item) => Poll::Ready(Some(item)),
                 Poll::Pending => Poll::Ready(None),
             })
             .await;
             if item.is_none() {
                 self.send_all(id, &std::mem::take(&mut pending)).await?;
-                item = Some(poll_fn(|cx| stream.as_mut().poll_next(cx)).await);
+                item = Some(poll_fn(|cx| stream.get_mut().as_mut().poll_next(cx)).await);
             }
             let Some(bytes) = item.flatten().transpose()? else {
                 break;
@@ -254,7 +258,11 @@ impl Engine {
             self.send_piece(id, &mut pending, &bytes, send_as).await?;
         }
         match send_as {
-            SendAs::Chunked => chunked::encode_end(&[], &mut pending),
+            SendAs::Chunked => {
+                let mut conns = self.conns.borrow_mut();
+                let conn = conns.get(id).ok_or(io::ErrorKind::ConnectionAborted)?;
+                conn.machine.send_end(&[], &mut pending);
+            }
             SendAs::Length(_) if left > 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             _ => {}
         }

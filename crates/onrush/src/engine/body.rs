@@ -5,7 +5,8 @@
 //! received into. Must not know what the bytes are for.
 
 use super::Engine;
-use super::connection::{Active, Conn, ConnId, Conns};
+use super::connection::{Conn, ConnId, Conns};
+use super::deadline::Wait;
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
@@ -60,7 +61,7 @@ impl BodySource {
         };
         match look(conn, self.engine.limits(), usize::MAX) {
             Look::Piece(piece) => {
-                self.engine.set_limit(self.id, conn, 0);
+                self.engine.set_wait(self.id, conn, Wait::Body, 0);
                 Poll::Ready(Some(Ok(piece)))
             }
             Look::End => Poll::Ready(None),
@@ -104,7 +105,7 @@ impl BodySource {
                 }
             }
         }
-        self.engine.set_limit(self.id, conn, 0);
+        self.engine.set_wait(self.id, conn, Wait::Body, 0);
         Poll::Ready(Ok(filled))
     }
 
@@ -116,7 +117,7 @@ impl BodySource {
         };
         match look(conn, self.engine.limits(), usize::MAX) {
             Look::Piece(piece) => {
-                self.engine.set_limit(self.id, conn, 0);
+                self.engine.set_wait(self.id, conn, Wait::Body, 0);
                 Poll::Ready(Ok(piece.len()))
             }
             Look::End => Poll::Ready(Ok(0)),
@@ -206,6 +207,7 @@ impl Engine {
     ) -> io::Result<()> {
         if conn.ended {
             let reject = Reject::new(400, "request body ended early");
+            conn.machine.close_after_next();
             let active = conn.active();
             (active.broken_body, active.reject) =
                 (Some(io::ErrorKind::UnexpectedEof), Some(reject));
@@ -222,7 +224,9 @@ impl Engine {
             self.local.driver().receive(conn.stream);
         }
         conn.active().reader = Some(cx.waker().clone());
-        self.set_limit(id, conn, self.limits().body_timeout_ms);
+        if conn.active().body_deadline_ms.is_none() {
+            self.set_wait(id, conn, Wait::Body, self.limits().body_timeout_ms);
+        }
         Ok(())
     }
 
@@ -257,13 +261,14 @@ impl Engine {
                 if let Err(reject) = conn.machine.skip_body(n as u64, self.limits()) {
                     return Poll::Ready(Err(broken(conn, reject)));
                 }
-                self.set_limit(id, conn, 0);
+                self.set_wait(id, conn, Wait::Body, 0);
                 return Poll::Ready(Ok(n));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.local.driver().want_read(conn.stream);
             }
             Err(error) => {
+                conn.machine.close_after_next();
                 conn.active().broken_body = Some(error.kind());
                 return Poll::Ready(Err(error));
             }
@@ -274,10 +279,15 @@ impl Engine {
 
     /// More was received for a connection that is at work. Slows the client down when it is far
     /// ahead of the handler; wakes the handler when it waits.
-    pub(super) fn queue_input(&self, conn: &mut Conn, data: Buf) -> Option<std::task::Waker> {
-        let active: &mut Active = conn.active();
-        active.push_input(data);
-        let waker = active.reader.take();
+    pub(super) fn queue_input(
+        &self,
+        id: ConnId,
+        conn: &mut Conn,
+        data: Buf,
+    ) -> Option<std::task::Waker> {
+        let waker = self.take_reader(id, conn);
+        let active = conn.active();
+        active.gather_input(data, self.local.pool().block_bytes());
         if active.input_bytes >= AHEAD_BYTES_MAX && !conn.paused {
             conn.paused = true;
             let quiet = self.local.driver().pause(conn.stream);

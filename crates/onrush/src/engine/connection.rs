@@ -5,7 +5,7 @@
 
 use crate::log::Entry as LogEntry;
 use onrush_proto::connection::Connection as Machine;
-use onrush_rt::buf::Buf;
+use onrush_rt::buf::{Block, Buf};
 use onrush_rt::driver::StreamId;
 use onrush_rt::executor::Task;
 use onrush_rt::timer::TimerId;
@@ -75,6 +75,8 @@ pub(crate) struct Conn {
     pub(crate) answered: u32,
     /// A head has begun and not ended; its time is running.
     pub(crate) in_head: bool,
+    /// Over the cap: it only gets to read that.
+    pub(crate) crowd: bool,
     /// A rest of a request body is to be thrown away before the next head.
     pub(crate) draining_body: bool,
     /// Everything that only a connection at work needs.
@@ -97,6 +99,12 @@ pub(crate) struct Active {
     pub(crate) reader: Option<Waker>,
     /// Who waits for the peer to take bytes.
     pub(crate) writer: Option<Waker>,
+    /// When the wait for body bytes, and the wait for the peer to take bytes, are over, in ms; for
+    /// tasks, which may do both at a time.
+    pub(crate) body_deadline_ms: Option<u64>,
+    pub(crate) write_deadline_ms: Option<u64>,
+    /// The time to take bytes is over; the next try decides.
+    pub(crate) last_try: bool,
     /// The driver is paused and quiet: body bytes may be received directly.
     pub(crate) quiet: bool,
     /// The body could not be read on.
@@ -112,6 +120,25 @@ impl Active {
     pub(crate) fn push_input(&mut self, data: Buf) {
         self.input_bytes += data.len();
         self.input.push_back(data);
+    }
+
+    /// [`Active::push_input`], which gathers small pieces: a peer that sends a byte at a time must
+    /// not make a whole block be held for each of them.
+    pub(crate) fn gather_input(&mut self, data: Buf, block_bytes: usize) {
+        if data.len() * 4 >= block_bytes {
+            return self.push_input(data);
+        }
+        match self.input.pop_back().map(Buf::try_into_block) {
+            Some(Ok(mut block)) if block.capacity() - block.len() >= data.len() => {
+                self.input_bytes += block.extend(&data);
+                self.input.push_back(block.into_buf());
+            }
+            last => {
+                let last = last.map(|last| last.map_or_else(|shared| shared, Block::into_buf));
+                self.input.extend(last);
+                self.push_input(data);
+            }
+        }
     }
 
     pub(crate) fn pop_input(&mut self) -> Option<Buf> {

@@ -3,14 +3,24 @@
 //!
 //! Must not know how answers are made, only that one may be owed.
 
-use super::connection::{Conn, ConnId, Phase};
+use super::connection::{Active, Conn, ConnId, Phase};
 use super::{Engine, count};
 use onrush_proto::reject::Reject;
 use std::io;
 use std::rc::Rc;
+use std::task::Waker;
 
 /// How long a connection without a request may live on while the server drains.
-pub(super) const DRAIN_IDLE_MS: u64 = 200;
+pub(super) const DRAIN_IDLE_MS: u32 = 200;
+
+/// What a task waits for its peer to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// To send more of a request body.
+    Body,
+    /// To take more of an answer.
+    Write,
+}
 
 impl Engine {
     /// Gives the connection `limit_ms` from now for what it does next; 0 for no limit.
@@ -43,39 +53,93 @@ impl Engine {
         conn.timer = Some(self.local.schedule(conn.deadline_ms, id.token()));
     }
 
+    /// Gives a task's wait for its peer `limit_ms` from now; 0 when it waits no more, or may wait
+    /// for ever.
+    pub(super) fn set_wait(&self, id: ConnId, conn: &mut Conn, wait: Wait, limit_ms: u32) {
+        let deadline = (limit_ms > 0).then(|| self.local.now_ms() + u64::from(limit_ms));
+        let active = conn.active();
+        match wait {
+            Wait::Body => active.body_deadline_ms = deadline,
+            Wait::Write => active.write_deadline_ms = deadline,
+        }
+        if conn.phase == Phase::Busy {
+            self.set_busy_deadline(id, conn);
+        }
+    }
+
+    fn set_busy_deadline(&self, id: ConnId, conn: &mut Conn) {
+        let active = conn.active();
+        let waits = [active.body_deadline_ms, active.write_deadline_ms];
+        let first = waits.into_iter().flatten().min();
+        self.set_deadline(id, conn, first.unwrap_or(u64::MAX));
+    }
+
+    /// Who waits for body bytes, to be woken; its time begins again when it waits again.
+    pub(super) fn take_reader(&self, id: ConnId, conn: &mut Conn) -> Option<Waker> {
+        let reader = conn.active.as_mut()?.reader.take()?;
+        self.set_wait(id, conn, Wait::Body, 0);
+        Some(reader)
+    }
+
     pub(super) fn timer_fired(self: &Rc<Self>, id: ConnId) {
-        let (phase, reader) = {
+        let now = self.local.now_ms();
+        let (phase, total_over, body_over, write_over) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             (conn.timer, conn.timer_ms) = (None, u64::MAX);
-            if conn.deadline_ms > self.local.now_ms() {
+            if conn.deadline_ms > now {
                 if conn.deadline_ms != u64::MAX {
                     self.start_timer(id, conn);
                 }
                 return;
             }
-            let total = conn
-                .active
-                .as_ref()
-                .and_then(|active| active.total_deadline_ms);
-            let total_over = total.is_some_and(|total| total <= self.local.now_ms());
-            // A handler that waits for the body is told; everything else ends here.
-            let reader = match conn.phase {
-                Phase::Busy if !total_over => conn.active().reader.take(),
-                _ => None,
+            let over = |deadline: fn(&Active) -> Option<u64>| {
+                let deadline = conn.active.as_deref().and_then(deadline);
+                deadline.is_some_and(|deadline| deadline <= now)
             };
-            if reader.is_some() {
-                conn.active().broken_body = Some(io::ErrorKind::TimedOut);
-                conn.active().reject = Some(Reject::new(408, "request body took too long"));
-                conn.deadline_ms = u64::MAX;
-            }
-            (conn.phase, reader)
+            (
+                conn.phase,
+                over(|active| active.total_deadline_ms),
+                over(|active| active.body_deadline_ms),
+                over(|active| active.write_deadline_ms),
+            )
         };
-        if let Some(reader) = reader {
-            count(&self.counters.timed_out);
-            return reader.wake();
+        let alive = match phase {
+            Phase::Ready | Phase::Lingering => false,
+            _ if total_over => false,
+            Phase::Busy => !write_over || self.try_once_more(id),
+            Phase::Flushing => self.try_once_more(id),
+        };
+        if !alive {
+            return self.time_is_up(id, phase);
         }
-        self.time_is_up(id, phase);
+        if phase == Phase::Busy && body_over {
+            self.body_is_late(id);
+        }
+        let mut conns = self.conns.borrow_mut();
+        if let Some(conn) = conns.get(id)
+            && conn.phase == Phase::Busy
+        {
+            self.set_busy_deadline(id, conn);
+        }
+    }
+
+    /// Tells the handler that waits for its request's body.
+    fn body_is_late(&self, id: ConnId) {
+        let reader = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            let reader = self.take_reader(id, conn);
+            self.set_wait(id, conn, Wait::Body, 0);
+            let Some(reader) = reader else { return };
+            conn.machine.close_after_next();
+            let active = conn.active();
+            active.broken_body = Some(io::ErrorKind::TimedOut);
+            active.reject = Some(Reject::new(408, "request body took too long"));
+            reader
+        };
+        count(&self.counters.timed_out);
+        reader.wake();
     }
 
     fn time_is_up(self: &Rc<Self>, id: ConnId, phase: Phase) {

@@ -22,7 +22,7 @@ use crate::handler::Service;
 use crate::log::AccessLog;
 use crate::request::Parts;
 use crate::response::Response;
-use connection::{Conn, Conns, Phase};
+use connection::{Conn, Conns, Phase, Then};
 use onrush_proto::connection::Connection as Machine;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
@@ -33,9 +33,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Requests' parts kept for reuse at most.
 const PARTS_MAX: usize = 256;
+/// Connections over the cap that are kept a moment to read so, at most; those beyond are closed at
+/// once, which may come to them as a reset.
+const CROWD_MAX: usize = 64;
 /// Answer to a connection over the cap, whatever it asks.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n\
     Content-Length: 0\r\nConnection: close\r\n\r\n";
@@ -44,8 +49,9 @@ const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n\
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
-    /// Open connections of this worker at most.
+    /// Open connections of all workers at most, and now.
     pub(crate) connections_max: usize,
+    pub(crate) connections: Arc<AtomicUsize>,
     pub(crate) access_log: AccessLog,
 }
 
@@ -68,6 +74,8 @@ pub struct Engine {
     nowhere: RefCell<Vec<u8>>,
     listeners: RefCell<Vec<ListenerId>>,
     draining: Cell<bool>,
+    /// Connections over the cap that linger.
+    crowd: Cell<usize>,
     /// Everything is closed: parts that come back are not kept, for they refer to this engine.
     closed: Cell<bool>,
     counters: Counters,
@@ -113,6 +121,7 @@ impl Engine {
             nowhere: RefCell::default(),
             listeners: RefCell::default(),
             draining: Cell::new(false),
+            crowd: Cell::new(0),
             closed: Cell::new(false),
             counters: Counters::default(),
         })
@@ -151,13 +160,14 @@ impl Engine {
             self.local.driver().unlisten(listener);
         }
         // A request may be on its way on a connection that looks idle: it gets a moment.
-        let soon = self.local.now_ms() + deadline::DRAIN_IDLE_MS;
+        let soon = self.local.now_ms() + u64::from(deadline::DRAIN_IDLE_MS);
         let ids = self.conns.borrow().ids();
         for id in ids {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { continue };
             conn.machine.close_after_next();
-            if conn.phase == Phase::Ready {
+            let begun = (conn.active.as_ref()).is_some_and(|active| active.input_bytes > 0);
+            if conn.phase == Phase::Ready && !begun {
                 self.set_deadline(id, conn, conn.deadline_ms.min(soon));
             }
         }
@@ -173,7 +183,7 @@ impl Engine {
         }
     }
 
-    fn accept(&self, socket: Socket) {
+    fn accept(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.accepted);
         let id = self.conns.borrow_mut().reserve();
         let attached = self.local.driver().attach(socket, id.token());
@@ -186,14 +196,18 @@ impl Engine {
                 return;
             }
         };
-        if self.open_connections() >= self.settings.connections_max {
-            self.conns.borrow_mut().release(id);
+        let crowd = !self.reserve_place();
+        if crowd {
             count(&self.counters.refused);
-            count(&self.counters.done);
-            let mut driver = self.local.driver();
-            let _ = driver.send(stream, CROWDED); // It is going away; nothing more can be done.
-            driver.close(stream);
-            return;
+            if self.crowd.get() >= CROWD_MAX {
+                self.conns.borrow_mut().release(id);
+                count(&self.counters.done);
+                let mut driver = self.local.driver();
+                let _ = driver.send(stream, CROWDED); // It is going away in any case.
+                driver.close(stream);
+                return;
+            }
+            self.crowd.set(self.crowd.get() + 1);
         }
         let mut conn = Conn {
             stream,
@@ -206,30 +220,60 @@ impl Engine {
             paused: false,
             answered: 0,
             in_head: true,
+            crowd,
             draining_body: false,
             active: None,
         };
         if self.draining.get() {
             conn.machine.close_after_next();
         }
+        if crowd {
+            self.conns.borrow_mut().insert(id, conn);
+            self.flush(id, CROWDED, Then::Linger);
+            return;
+        }
         self.local.driver().receive(stream);
         let mut conns = self.conns.borrow_mut();
         conns.insert(id, conn);
         let conn = conns.get(id).expect("just inserted");
         // A new connection has as long for its first head as a started head has.
-        self.set_limit(id, conn, self.limits().head_timeout_ms);
+        let limit_ms = match self.limits().head_timeout_ms {
+            _ if self.draining.get() => deadline::DRAIN_IDLE_MS,
+            limit_ms => limit_ms,
+        };
+        self.set_limit(id, conn, limit_ms);
+    }
+
+    /// Whether there is room for one more connection under the cap; it is counted then.
+    fn reserve_place(&self) -> bool {
+        let open = &self.settings.connections;
+        let free = open.fetch_add(1, Ordering::Relaxed) < self.settings.connections_max;
+        if !free {
+            open.fetch_sub(1, Ordering::Relaxed);
+        }
+        free
     }
 
     /// Closes a connection and cancels what works for it.
     fn close(&self, id: ConnId) {
         let conn = self.conns.borrow_mut().remove(id);
-        let Some(conn) = conn else { return };
+        let Some(mut conn) = conn else { return };
         self.local.driver().close(conn.stream);
         if let Some(timer) = conn.timer {
             self.local.unschedule(timer);
         }
         count(&self.counters.done);
+        if conn.crowd {
+            self.crowd.set(self.crowd.get() - 1);
+        } else {
+            let open = &self.settings.connections;
+            open.fetch_sub(1, Ordering::Relaxed);
+        }
+        let reader = conn.active.as_mut().and_then(|active| active.reader.take());
         drop(conn);
+        if let Some(reader) = reader {
+            reader.wake(); // A task of the user's that reads the body must not wait for ever.
+        }
     }
 
     /// Closes a connection so that the peer cannot take what it got for whole.
@@ -289,7 +333,7 @@ impl Engine {
             conn.ended = true;
             match conn.phase {
                 Phase::Ready | Phase::Lingering => None,
-                Phase::Busy => Some(conn.active().reader.take()),
+                Phase::Busy => Some(self.take_reader(id, conn)),
                 Phase::Flushing => Some(None),
             }
         };
@@ -309,7 +353,7 @@ impl Engine {
                 return;
             };
             active.quiet |= quiet;
-            active.reader.take()
+            self.take_reader(id, conn)
         };
         if let Some(reader) = reader {
             reader.wake();
@@ -357,7 +401,7 @@ fn guarded<T>(engine: &Engine, call: impl FnOnce() -> T) -> Option<T> {
     let result = catch_unwind(AssertUnwindSafe(call));
     if result.is_err() {
         count(&engine.counters.panicked);
-        tracing::error!("a handler panicked; its request is answered 500");
+        tracing::error!("a handler panicked");
     }
     result.ok()
 }

@@ -7,11 +7,13 @@
 use super::answer::{Answer, Driving};
 use super::body::BodySource;
 use super::connection::{Active, Conn, ConnId, Phase, Then};
+use super::deadline::{DRAIN_IDLE_MS, Wait};
 use super::{Engine, count, guarded, panic_response};
 use crate::handler::Pending;
 use crate::log::{AccessLog, Entry as LogEntry};
 use crate::request::Parts;
 use crate::response::Response;
+use crate::shield::Shield;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
 use onrush_proto::reject::Reject;
@@ -37,6 +39,9 @@ enum Next {
     Last(Then),
 }
 
+/// The worker's memory for receiving is used up.
+struct NoMemory;
+
 impl Engine {
     /// The driver received `data`.
     #[inline]
@@ -45,15 +50,16 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             match conn.phase {
-                Phase::Ready => None,
-                Phase::Busy | Phase::Flushing => Some(self.queue_input(conn, data.clone())),
+                Phase::Ready => {
+                    drop(conns);
+                    return self.pump(id, Some(data));
+                }
+                Phase::Busy | Phase::Flushing => self.queue_input(id, conn, data),
                 Phase::Lingering => return,
             }
         };
-        match waker {
-            None => self.pump(id, Some(data)),
-            Some(Some(waker)) => waker.wake(),
-            Some(None) => {}
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 
@@ -145,7 +151,12 @@ impl Engine {
             if let Some(data) = data {
                 active.push_input(data);
             }
-            return Some(self.join(active));
+            let joined = self.join(active);
+            if joined.is_err() {
+                drop(conns);
+                self.close(id); // Half a head is lost, and the rest cannot be told from a request.
+            }
+            return joined.ok();
         }
         match data {
             Some(data) => Some(Some(data)),
@@ -154,17 +165,21 @@ impl Engine {
     }
 
     /// The first two queued buffers as one, since a head began in the first and goes on behind it.
-    fn join(&self, active: &mut Active) -> Option<Buf> {
-        let first = active.pop_input()?;
+    /// Fails when there is no memory for that.
+    fn join(&self, active: &mut Active) -> Result<Option<Buf>, NoMemory> {
+        let Some(first) = active.pop_input() else {
+            return Ok(None);
+        };
         let Some(second) = active.pop_input() else {
-            return Some(first);
+            return Ok(Some(first));
         };
         let bytes = first.len() + second.len();
         let mut block = match first.try_into_block() {
             Ok(block) if block.capacity() >= bytes => block,
             // Twice the room, so that a head in many pieces is not copied for each of them.
             kept => {
-                let mut block = self.local.pool().take_exact((bytes * 2).max(512))?;
+                let room = (bytes * 2).max(512);
+                let mut block = self.local.pool().take_exact(room).ok_or(NoMemory)?;
                 match kept {
                     Ok(old) => block.extend(old.filled()),
                     Err(old) => block.extend(&old),
@@ -173,7 +188,7 @@ impl Engine {
             }
         };
         block.extend(&second);
-        Some(block.into_buf())
+        Ok(Some(block.into_buf()))
     }
 
     fn step(self: &Rc<Self>, id: ConnId, data: Buf, out: &mut Vec<u8>) -> Next {
@@ -291,7 +306,7 @@ impl Engine {
         match guarded(self, || self.service.start(request, &mut answer)) {
             Some(None) => {}
             Some(Some(pending)) => {
-                let work = self.clone().finish_handler(id, pending);
+                let work = self.clone().finish_handler(id, Shield::new(pending));
                 return self.hand_over(id, data, out, work);
             }
             None => answer = None,
@@ -327,10 +342,8 @@ impl Engine {
             Answer::Rendered(after) => self.after(id, after, data),
             Answer::Driving(mut driving) => {
                 // Most of it may fit into the socket's buffer: try before making a task of it.
-                let polled = driving
-                    .as_mut()
-                    .poll(&mut Context::from_waker(Waker::noop()));
-                match polled {
+                let mut cx = Context::from_waker(Waker::noop());
+                match self.poll_driving(id, &mut driving, &mut cx) {
                     Poll::Ready(Some(after)) => self.after(id, after, data),
                     Poll::Ready(None) => Next::Stop,
                     Poll::Pending => {
@@ -350,10 +363,10 @@ impl Engine {
         out: &[u8],
         work: impl Future<Output = ()> + 'static,
     ) -> Next {
-        if self.send_or_keep(id, out).is_err() {
+        let Ok(all_sent) = self.send_or_keep(id, out) else {
             self.close(id);
             return Next::Stop;
-        }
+        };
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
             return Next::Stop;
@@ -362,14 +375,16 @@ impl Engine {
         let active = conn.active();
         active.unpop_input(data);
         // Only a wait for the peer is limited, and the total; the handler may take its time.
-        self.set_limit(id, conn, 0);
+        active.body_deadline_ms = None;
+        let write_ms = self.limits().write_timeout_ms;
+        self.set_wait(id, conn, Wait::Write, if all_sent { 0 } else { write_ms });
         conn.active().task = Some(self.local.spawn(work));
         Next::Stop
     }
 
-    async fn finish_handler(self: Rc<Self>, id: ConnId, mut answer: Pending) {
+    async fn finish_handler(self: Rc<Self>, id: ConnId, mut answer: Shield<Pending>) {
         let mut response = std::future::poll_fn(|cx| {
-            let polled = guarded(&self, || answer.as_mut().poll(cx));
+            let polled = guarded(&self, || answer.get_mut().as_mut().poll(cx));
             polled.unwrap_or_else(|| Poll::Ready(panic_response()))
         })
         .await;
@@ -382,23 +397,41 @@ impl Engine {
         }
     }
 
-    async fn finish_driving(self: Rc<Self>, id: ConnId, driving: Driving) {
-        if let Some(after) = driving.await {
+    async fn finish_driving(self: Rc<Self>, id: ConnId, mut driving: Driving) {
+        let driven = std::future::poll_fn(|cx| self.poll_driving(id, &mut driving, cx));
+        if let Some(after) = driven.await {
             self.finished(id, after, &[]);
         }
     }
 
+    /// Polls what sends an answer, and user code in it: a stream. A panic there cuts the answer off.
+    fn poll_driving(
+        &self,
+        id: ConnId,
+        driving: &mut Driving,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<After>> {
+        guarded(self, || driving.as_mut().poll(cx)).unwrap_or_else(|| {
+            self.abort(id);
+            Poll::Ready(None)
+        })
+    }
+
     /// A task has answered: what it rendered last is sent, then the connection goes on.
     fn finished(self: &Rc<Self>, id: ConnId, after: After, out: &[u8]) {
-        let task = {
+        let (task, reader) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.draining_body = after == After::DrainThenKeepAlive;
             conn.active().total_deadline_ms = None;
-            conn.active().task.take()
+            let reader = self.take_reader(id, conn);
+            (conn.active().task.take(), reader)
         };
         if let Some(task) = task {
             task.detach(); // It is this very task, which ends by itself.
+        }
+        if let Some(reader) = reader {
+            reader.wake(); // Another task, which will be told that it comes too late.
         }
         if self.flush(id, out, then(after)) {
             self.go_on(id);
@@ -439,8 +472,12 @@ impl Engine {
             }
             if !conn.in_head {
                 conn.settle();
-                let idle_ms = self.limits().idle_timeout_ms;
-                self.set_limit(id, conn, if self.draining.get() { 1 } else { idle_ms });
+                let limit_ms = match conn.draining_body {
+                    _ if self.draining.get() => DRAIN_IDLE_MS,
+                    true => self.limits().body_timeout_ms,
+                    false => self.limits().idle_timeout_ms,
+                };
+                self.set_limit(id, conn, limit_ms);
             }
             conn.ended
         };

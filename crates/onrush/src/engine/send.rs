@@ -2,8 +2,9 @@
 //!
 //! Must not know what the bytes mean.
 
-use super::Engine;
 use super::connection::{Conn, ConnId, Phase, Then};
+use super::deadline::Wait;
+use super::{Engine, count};
 use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::fs::File;
 use std::io;
@@ -92,23 +93,30 @@ impl Engine {
         let Some(active) = conn.active.as_mut() else {
             return Ok(true);
         };
-        if !active.unsent().is_empty() {
-            match self
-                .local
-                .driver()
-                .send(stream, &active.out[active.out_sent..])
-            {
-                Ok(sent) => active.out_sent += sent,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
+        if active.unsent().is_empty() {
+            return Ok(true);
+        }
+        match self
+            .local
+            .driver()
+            .send(stream, &active.out[active.out_sent..])
+        {
+            Ok(sent) => active.out_sent += sent,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
         }
         let done = active.unsent().is_empty();
-        if done {
+        let limit_ms = if done {
             (active.out, active.out_sent) = (Vec::new(), 0);
+            0
         } else {
             self.local.driver().want_write(stream);
-            self.set_limit(id, conn, self.limits().write_timeout_ms);
+            self.limits().write_timeout_ms
+        };
+        if conn.phase == Phase::Flushing {
+            self.set_limit(id, conn, limit_ms);
+        } else {
+            self.set_wait(id, conn, Wait::Write, limit_ms);
         }
         Ok(done)
     }
@@ -141,6 +149,39 @@ impl Engine {
         }
     }
 
+    /// The peer's time to take bytes is over: whether it has taken some all the same, or whoever
+    /// sends will find out. The kernel tells of room only when there is much of it.
+    pub(super) fn try_once_more(self: &Rc<Self>, id: ConnId) -> bool {
+        let unsent = || {
+            let mut conns = self.conns.borrow_mut();
+            let active = conns.get(id)?.active.as_ref()?;
+            Some(active.unsent().len())
+        };
+        let before = unsent().unwrap_or(0);
+        if before > 0 {
+            let sent = self.send_kept(id);
+            if sent.is_ok_and(|done| done) {
+                self.writable(id);
+                return true;
+            }
+            return unsent().is_some_and(|left| left < before);
+        }
+        let writer = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else {
+                return true;
+            };
+            self.set_wait(id, conn, Wait::Write, 0);
+            let active = conn.active();
+            active.last_try = active.writer.is_some();
+            active.writer.take()
+        };
+        if let Some(writer) = writer {
+            writer.wake();
+        }
+        true
+    }
+
     /// A send of a task: `send` is tried when nothing is kept before it.
     fn poll_with(
         &self,
@@ -157,17 +198,25 @@ impl Engine {
             return Poll::Ready(Err(gone()));
         };
         if !kept {
+            let last_try = std::mem::take(&mut conn.active().last_try);
             match send(&mut self.local.driver(), conn.stream) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if last_try {
+                        count(&self.counters.timed_out);
+                        return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                    }
+                }
                 result => {
-                    self.set_limit(id, conn, 0);
+                    self.set_wait(id, conn, Wait::Write, 0);
                     return Poll::Ready(result);
                 }
             }
         }
         conn.active().writer = Some(cx.waker().clone());
         self.local.driver().want_write(conn.stream);
-        self.set_limit(id, conn, self.limits().write_timeout_ms);
+        if conn.active().write_deadline_ms.is_none() {
+            self.set_wait(id, conn, Wait::Write, self.limits().write_timeout_ms);
+        }
         Poll::Pending
     }
 

@@ -6,16 +6,21 @@
 //! and given to another connection in between. Completions carry the generation as well; those of
 //! closed streams give their buffer back and mean nothing else.
 //!
-//! Must not know about the other drivers.
-#![allow(unsafe_code)]
+//! Modules, lowest first: `setup` · `submit` · `complete`. Must not know about the other drivers.
 
-use super::{ACCEPT_PAUSE, Config, Event, ListenSocket, ListenerId, Socket, StreamId};
+mod complete;
+mod setup;
+mod submit;
+
+pub use setup::Setup;
+
+use super::bufring::BufferRing;
+use super::{Config, ListenSocket, ListenerId, Socket, StreamId};
 use super::{direct, stale};
 use crate::buf::{Budget, Pool};
 use crate::fs::File;
-use crate::sys::bufring::BufferRing;
-use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use io_uring::{IoUring, types};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
@@ -79,6 +84,8 @@ struct Listener {
     socket: Option<OwnedFd>,
     /// Set while accepting is paused: when to try again.
     paused_until: Option<Instant>,
+    /// To be closed when nothing is queued there.
+    closing: bool,
 }
 
 /// What to submit at the next turn.
@@ -87,63 +94,6 @@ struct Note {
     kind: Kind,
     index: u32,
     generation: u32,
-}
-
-/// Which of the ring's set-up flags the kernel accepted, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setup {
-    /// `SINGLE_ISSUER | DEFER_TASKRUN | NO_SQARRAY`.
-    DeferNoSqArray,
-    /// `SINGLE_ISSUER | DEFER_TASKRUN`.
-    Defer,
-    /// `SINGLE_ISSUER | COOP_TASKRUN`.
-    Coop,
-    /// No such flag.
-    Plain,
-}
-
-impl Setup {
-    /// The ladder, downwards.
-    pub const LADDER: [Setup; 4] = [
-        Setup::DeferNoSqArray,
-        Setup::Defer,
-        Setup::Coop,
-        Setup::Plain,
-    ];
-
-    /// The flags' names, for the log.
-    pub fn describe(self) -> &'static str {
-        match self {
-            Setup::DeferNoSqArray => "SINGLE_ISSUER, DEFER_TASKRUN, NO_SQARRAY",
-            Setup::Defer => "SINGLE_ISSUER, DEFER_TASKRUN",
-            Setup::Coop => "SINGLE_ISSUER, COOP_TASKRUN",
-            Setup::Plain => "no task-run flags",
-        }
-    }
-
-    fn build(self) -> io::Result<IoUring> {
-        let mut builder = IoUring::builder();
-        builder
-            .setup_cqsize(COMPLETIONS)
-            .setup_submit_all()
-            .setup_clamp();
-        match self {
-            Setup::DeferNoSqArray => {
-                builder
-                    .setup_single_issuer()
-                    .setup_defer_taskrun()
-                    .setup_no_sqarray();
-            }
-            Setup::Defer => {
-                builder.setup_single_issuer().setup_defer_taskrun();
-            }
-            Setup::Coop => {
-                builder.setup_single_issuer().setup_coop_taskrun();
-            }
-            Setup::Plain => {}
-        }
-        builder.build(SUBMISSIONS)
-    }
 }
 
 /// See the module's description.
@@ -158,6 +108,8 @@ pub struct Uring {
     /// Streams whose receive ended for want of buffers.
     starved: Vec<StreamId>,
     wake_fd: Option<i32>,
+    /// Listeners whose accept is cancelled, to be emptied by plain calls and closed.
+    closing: Vec<u32>,
     /// Owed a `Quiet` before the next completion is looked at, unless it is closed or receives
     /// again by then.
     follow: Option<StreamId>,
@@ -182,6 +134,7 @@ impl Uring {
             notes: Vec::new(),
             starved: Vec::new(),
             wake_fd: None,
+            closing: Vec::new(),
             follow: None,
             taken: 0,
         })
@@ -206,308 +159,8 @@ impl Uring {
         });
     }
 
-    pub(super) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout = self.resume_listeners(timeout);
-        self.buffers.refill();
-        if !self.starved.is_empty() && self.buffers.posted() > 0 {
-            for stream in std::mem::take(&mut self.starved) {
-                self.note(Kind::Receive, stream.index, stream.generation);
-            }
-        }
-        // Starved and nothing freed: look again in a moment instead of spinning.
-        let timeout = match timeout {
-            Some(t) if !self.starved.is_empty() => Some(t.min(Duration::from_millis(1))),
-            None if !self.starved.is_empty() => Some(Duration::from_millis(1)),
-            other => other,
-        };
-        self.submit_notes()?;
-        self.taken = 0;
-        self.enter(timeout)
-    }
-
-    fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let pending = self.ring.submission().len() as u32;
-        let want = u32::from(timeout != Some(Duration::ZERO));
-        let mut flags = EnterFlags::GETEVENTS;
-        let spec = timeout.filter(|_| want > 0).map(types::Timespec::from);
-        let submitter = self.ring.submitter();
-        let result = match &spec {
-            Some(spec) => {
-                flags.insert(EnterFlags::EXT_ARG);
-                let args = types::SubmitArgs::new().timespec(spec);
-                // SAFETY: the argument is of the kind that EXT_ARG names and outlives the call.
-                unsafe { submitter.enter(pending, want, flags.bits(), Some(&args)) }
-            }
-            // SAFETY: no argument goes with these flags.
-            None => unsafe { submitter.enter::<libc::sigset_t>(pending, want, flags.bits(), None) },
-        };
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) => match error.raw_os_error() {
-                // Time is up, a signal came, or completions must be taken first.
-                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
-                _ => Err(error),
-            },
-        }
-    }
-
-    /// Builds the submissions for what was noted and is still true.
-    fn submit_notes(&mut self) -> io::Result<()> {
-        let mut notes = std::mem::take(&mut self.notes);
-        let mut done = 0;
-        let mut room = Ok(true);
-        for &note in &notes {
-            room = self.make_room();
-            if !matches!(room, Ok(true)) {
-                break;
-            }
-            if let Some(entry) = self.build(note) {
-                self.push(&entry);
-            }
-            done += 1;
-        }
-        notes.drain(..done); // What found no room waits for the next turn.
-        self.notes = notes;
-        room.map(drop)
-    }
-
-    fn build(&mut self, note: Note) -> Option<squeue::Entry> {
-        let Note {
-            kind,
-            index,
-            generation,
-        } = note;
-        let user_data = tag(kind, index, generation);
-        let entry = match kind {
-            Kind::Wake => {
-                let fd = types::Fd(self.wake_fd?);
-                opcode::PollAdd::new(fd, libc::POLLIN as u32)
-                    .multi(true)
-                    .build()
-            }
-            Kind::Accept => {
-                let listener = &self.listeners[index as usize];
-                let fd = types::Fd(listener.socket.as_ref()?.as_raw_fd());
-                let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-                opcode::AcceptMulti::new(fd).flags(flags).build()
-            }
-            Kind::Receive => {
-                let stream = self.stream(StreamId { index, generation })?;
-                if stream.receive != Receive::Noted {
-                    return None;
-                }
-                stream.receive = Receive::Armed;
-                let fd = types::Fd(stream.socket.as_ref()?.as_raw_fd());
-                opcode::RecvMulti::new(fd, GROUP).build()
-            }
-            Kind::Cancel => {
-                let stream = self.stream(StreamId { index, generation })?;
-                if stream.receive != Receive::Cancelling {
-                    return None;
-                }
-                opcode::AsyncCancel::new(tag(Kind::Receive, index, generation)).build()
-            }
-            Kind::Unlisten => opcode::AsyncCancel::new(tag(Kind::Accept, index, 0)).build(),
-            Kind::PollRead | Kind::PollWrite => {
-                let stream = self.stream(StreamId { index, generation })?;
-                let fd = types::Fd(stream.socket.as_ref()?.as_raw_fd());
-                let events = if kind == Kind::PollRead {
-                    libc::POLLIN
-                } else {
-                    libc::POLLOUT
-                };
-                opcode::PollAdd::new(fd, events as u32).build()
-            }
-        };
-        Some(entry.user_data(user_data))
-    }
-
-    /// Hands submissions over early when their queue is full. `false`: the kernel takes none
-    /// before completions have been taken, or for want of memory.
-    fn make_room(&mut self) -> io::Result<bool> {
-        while self.ring.submission().is_full() {
-            match self.ring.submit() {
-                Ok(_) => {}
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EINTR) => {}
-                    Some(libc::EBUSY | libc::EAGAIN) => return Ok(false),
-                    _ => return Err(error),
-                },
-            }
-        }
-        Ok(true)
-    }
-
-    /// After `make_room` said yes.
-    fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: no operation that this driver submits refers to memory of its own; receives
-        // go to ring buffers, which stay mapped as long as the ring lives.
-        let pushed = unsafe { self.ring.submission().push(entry) };
-        debug_assert!(pushed.is_ok(), "there was room");
-    }
-
     pub(super) fn has_ready(&self) -> bool {
-        self.follow.is_some()
-    }
-
-    #[inline]
-    pub(super) fn next(&mut self) -> Option<Event> {
-        loop {
-            if let Some(id) = self.follow.take()
-                && let Some(event) = self.quiet(id)
-            {
-                return Some(event);
-            }
-            if self.taken == COMPLETIONS {
-                return None;
-            }
-            let entry = self.ring.completion().next()?;
-            self.taken += 1;
-            let (result, flags, data) = (entry.result(), entry.flags(), entry.user_data());
-            let (index, generation) = (data as u32, (data >> 32) as u32 & 0xff_ffff);
-            let event = match data >> 56 {
-                k if k == Kind::Receive as u64 => self.received(index, generation, result, flags),
-                k if k == Kind::Accept as u64 => self.accepted(index, result, flags),
-                k if k == Kind::PollRead as u64 => self.polled(index, generation, false),
-                k if k == Kind::PollWrite as u64 => self.polled(index, generation, true),
-                k if k == Kind::Wake as u64 => {
-                    if !cqueue::more(flags) {
-                        self.note(Kind::Wake, 0, 0);
-                    }
-                    None
-                }
-                _ => None, // A cancellation's own result: the receive's completion tells.
-            };
-            if event.is_some() {
-                return event;
-            }
-        }
-    }
-
-    #[inline]
-    fn received(&mut self, index: u32, generation: u32, result: i32, flags: u32) -> Option<Event> {
-        let data = cqueue::buffer_select(flags).map(|id| self.buffers.take(id, result.max(0)));
-        let id = StreamId { index, generation };
-        let over = !cqueue::more(flags);
-        let stream = self.stream(id)?; // The buffer, if any, goes back by being dropped.
-        let token = stream.token;
-        if result > 0 {
-            if over {
-                self.receive_ended(id);
-            }
-            return Some(Event::Data {
-                stream: id,
-                token,
-                data: data?,
-            });
-        }
-        if !over {
-            return None;
-        }
-        match -result {
-            libc::ENOBUFS => {
-                if stream.receive == Receive::Armed {
-                    stream.receive = Receive::Noted;
-                    self.starved.push(id);
-                    return None;
-                }
-                self.receive_ended(id);
-                None
-            }
-            libc::EINTR | libc::EAGAIN | libc::ECANCELED => {
-                self.receive_ended(id);
-                None
-            }
-            errno => {
-                stream.receive = Receive::Off;
-                (stream.wanted, stream.quiet_due) = (false, false);
-                let result = if errno == 0 {
-                    Ok(())
-                } else {
-                    Err(io::Error::from_raw_os_error(errno))
-                };
-                Some(Event::End {
-                    stream: id,
-                    token,
-                    result,
-                })
-            }
-        }
-    }
-
-    /// A multishot receive ended with data, or for a reason that is none: arm it again if wanted.
-    fn receive_ended(&mut self, id: StreamId) {
-        let Some(stream) = self.stream(id) else {
-            return;
-        };
-        if stream.wanted {
-            stream.receive = Receive::Noted;
-            self.note(Kind::Receive, id.index, id.generation);
-        } else {
-            stream.receive = Receive::Off;
-            self.follow = Some(id); // After the data of this very completion.
-        }
-    }
-
-    /// After the terminal completion that `pause` waited for.
-    fn quiet(&mut self, id: StreamId) -> Option<Event> {
-        let stream = self.stream(id)?;
-        let token = stream.token;
-        let due = std::mem::take(&mut stream.quiet_due);
-        due.then_some(Event::Quiet { stream: id, token })
-    }
-
-    fn polled(&mut self, index: u32, generation: u32, write: bool) -> Option<Event> {
-        let id = StreamId { index, generation };
-        let stream = self.stream(id)?;
-        let token = stream.token;
-        stream.polls &= !(if write { POLL_WRITE } else { POLL_READ });
-        if !write && !std::mem::take(&mut stream.readable_due) {
-            return None; // Taken back by `receive`.
-        }
-        Some(if write {
-            Event::Writable { stream: id, token }
-        } else {
-            Event::Readable { stream: id, token }
-        })
-    }
-
-    fn accepted(&mut self, index: u32, result: i32, flags: u32) -> Option<Event> {
-        let listener = ListenerId(index);
-        let open = self.listeners[index as usize].socket.is_some();
-        if result >= 0 {
-            // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
-            let socket = unsafe { OwnedFd::from_raw_fd(result) };
-            if !cqueue::more(flags) && open {
-                self.note(Kind::Accept, index, 0);
-            }
-            // Also when accepting has stopped meanwhile: it came before.
-            return Some(Event::Accepted {
-                listener,
-                socket: Socket::Os(socket),
-            });
-        }
-        if cqueue::more(flags) || !open {
-            return None;
-        }
-        let error = io::Error::from_raw_os_error(-result);
-        match -result {
-            // The failure of one connection, or none: the next one may be had at once.
-            libc::EINTR
-            | libc::EAGAIN
-            | libc::ECANCELED
-            | libc::ECONNABORTED
-            | libc::EPROTO
-            | libc::EPERM => {
-                self.note(Kind::Accept, index, 0);
-                None
-            }
-            _ => {
-                let entry = &mut self.listeners[index as usize];
-                entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
-                Some(Event::AcceptPaused { listener, error })
-            }
-        }
+        self.follow.is_some() || !self.closing.is_empty()
     }
 
     /// Takes up listeners whose pause is over; gives the timeout shortened to the next such end.
@@ -529,7 +182,7 @@ impl Uring {
 
     fn resume_listener(&mut self, index: usize) {
         self.listeners[index].paused_until = None;
-        if self.listeners[index].socket.is_some() {
+        if !self.listeners[index].closing {
             self.note(Kind::Accept, index as u32, 0);
         }
     }
@@ -542,6 +195,7 @@ impl Uring {
         self.listeners.push(Listener {
             socket: Some(socket),
             paused_until: None,
+            closing: false,
         });
         self.note(Kind::Accept, index, 0);
         Ok(ListenerId(index))
@@ -552,10 +206,14 @@ impl Uring {
             return;
         };
         entry.paused_until = None;
-        if entry.socket.take().is_some() {
-            // The ring's accept holds the socket open until it is cancelled: at the next turn.
+        if !std::mem::replace(&mut entry.closing, true) {
+            // First the ring's accept is cancelled, at the next turn.
             self.note(Kind::Unlisten, listener.0, 0);
         }
+    }
+
+    pub(super) fn is_listening(&self) -> bool {
+        self.listeners.iter().any(|l| l.socket.is_some())
     }
 
     pub(super) fn attach(&mut self, socket: Socket, token: u64) -> io::Result<StreamId> {
@@ -781,6 +439,7 @@ impl std::fmt::Debug for Uring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::Event;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     /// What an owner may do when the last bytes came together with the end of a cancelled receive.

@@ -1,0 +1,213 @@
+//! Completions: from the kernel's queue to events, one at a time.
+//!
+//! Must not know how submissions are built; what is to be submitted is noted.
+#![allow(unsafe_code)]
+
+use super::{COMPLETIONS, Kind, POLL_READ, POLL_WRITE, Receive, Uring};
+use crate::driver::{ACCEPT_PAUSE, Event, ListenerId, Socket, StreamId};
+use io_uring::cqueue;
+use rustix::fd::{FromRawFd, OwnedFd};
+use std::io;
+use std::time::Instant;
+
+impl Uring {
+    #[inline]
+    pub(in crate::driver) fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(id) = self.follow.take()
+                && let Some(event) = self.quiet(id)
+            {
+                return Some(event);
+            }
+            if let Some(event) = self.accept_rest() {
+                return Some(event);
+            }
+            if self.taken == COMPLETIONS {
+                return None;
+            }
+            let entry = self.ring.completion().next()?;
+            self.taken += 1;
+            let (result, flags, data) = (entry.result(), entry.flags(), entry.user_data());
+            let (index, generation) = (data as u32, (data >> 32) as u32 & 0xff_ffff);
+            let event = match data >> 56 {
+                k if k == Kind::Receive as u64 => self.received(index, generation, result, flags),
+                k if k == Kind::Accept as u64 => self.accepted(index, result, flags),
+                k if k == Kind::PollRead as u64 => self.polled(index, generation, false),
+                k if k == Kind::PollWrite as u64 => self.polled(index, generation, true),
+                k if k == Kind::Wake as u64 => {
+                    if !cqueue::more(flags) {
+                        self.note(Kind::Wake, 0, 0);
+                    }
+                    None
+                }
+                k if k == Kind::Unlisten as u64 => {
+                    self.closing.push(index);
+                    None
+                }
+                _ => None, // A cancellation's own result: the receive's completion tells.
+            };
+            if event.is_some() {
+                return event;
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn received(
+        &mut self,
+        index: u32,
+        generation: u32,
+        result: i32,
+        flags: u32,
+    ) -> Option<Event> {
+        let data = cqueue::buffer_select(flags).map(|id| self.buffers.take(id, result.max(0)));
+        let id = StreamId { index, generation };
+        let over = !cqueue::more(flags);
+        let stream = self.stream(id)?; // The buffer, if any, goes back by being dropped.
+        let token = stream.token;
+        if result > 0 {
+            if over {
+                self.receive_ended(id);
+            }
+            return Some(Event::Data {
+                stream: id,
+                token,
+                data: data?,
+            });
+        }
+        if !over {
+            return None;
+        }
+        match -result {
+            libc::ENOBUFS => {
+                if stream.receive == Receive::Armed {
+                    stream.receive = Receive::Noted;
+                    self.starved.push(id);
+                    return None;
+                }
+                self.receive_ended(id);
+                None
+            }
+            libc::EINTR | libc::EAGAIN | libc::ECANCELED => {
+                self.receive_ended(id);
+                None
+            }
+            errno => {
+                stream.receive = Receive::Off;
+                (stream.wanted, stream.quiet_due) = (false, false);
+                let result = if errno == 0 {
+                    Ok(())
+                } else {
+                    Err(io::Error::from_raw_os_error(errno))
+                };
+                Some(Event::End {
+                    stream: id,
+                    token,
+                    result,
+                })
+            }
+        }
+    }
+
+    /// A multishot receive ended with data, or for a reason that is none: arm it again if wanted.
+    fn receive_ended(&mut self, id: StreamId) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        if stream.wanted {
+            stream.receive = Receive::Noted;
+            self.note(Kind::Receive, id.index, id.generation);
+        } else {
+            stream.receive = Receive::Off;
+            self.follow = Some(id); // After the data of this very completion.
+        }
+    }
+
+    /// After the terminal completion that `pause` waited for.
+    fn quiet(&mut self, id: StreamId) -> Option<Event> {
+        let stream = self.stream(id)?;
+        let token = stream.token;
+        let due = std::mem::take(&mut stream.quiet_due);
+        due.then_some(Event::Quiet { stream: id, token })
+    }
+
+    fn polled(&mut self, index: u32, generation: u32, write: bool) -> Option<Event> {
+        let id = StreamId { index, generation };
+        let stream = self.stream(id)?;
+        let token = stream.token;
+        stream.polls &= !(if write { POLL_WRITE } else { POLL_READ });
+        if !write && !std::mem::take(&mut stream.readable_due) {
+            return None; // Taken back by `receive`.
+        }
+        Some(if write {
+            Event::Writable { stream: id, token }
+        } else {
+            Event::Readable { stream: id, token }
+        })
+    }
+
+    /// What is queued at listeners that close: closing at once would reset it.
+    fn accept_rest(&mut self) -> Option<Event> {
+        use rustix::io::Errno;
+        use rustix::net::SocketFlags;
+        while let Some(&index) = self.closing.last() {
+            let entry = &mut self.listeners[index as usize];
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let accepted = entry.socket.as_ref().map(|socket| {
+                loop {
+                    match rustix::net::accept_with(socket, flags) {
+                        Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {}
+                        result => return result,
+                    }
+                }
+            });
+            if let Some(Ok(socket)) = accepted {
+                return Some(Event::Accepted {
+                    listener: ListenerId(index),
+                    socket: Socket::Os(socket),
+                });
+            }
+            entry.socket = None;
+            self.closing.pop();
+        }
+        None
+    }
+
+    fn accepted(&mut self, index: u32, result: i32, flags: u32) -> Option<Event> {
+        let listener = ListenerId(index);
+        let open = !self.listeners[index as usize].closing;
+        if result >= 0 {
+            // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+            let socket = unsafe { OwnedFd::from_raw_fd(result) };
+            if !cqueue::more(flags) && open {
+                self.note(Kind::Accept, index, 0);
+            }
+            // Also when accepting has stopped meanwhile: it came before.
+            return Some(Event::Accepted {
+                listener,
+                socket: Socket::Os(socket),
+            });
+        }
+        if cqueue::more(flags) || !open {
+            return None;
+        }
+        let error = io::Error::from_raw_os_error(-result);
+        match -result {
+            // The failure of one connection, or none: the next one may be had at once.
+            libc::EINTR
+            | libc::EAGAIN
+            | libc::ECANCELED
+            | libc::ECONNABORTED
+            | libc::EPROTO
+            | libc::EPERM => {
+                self.note(Kind::Accept, index, 0);
+                None
+            }
+            _ => {
+                let entry = &mut self.listeners[index as usize];
+                entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+                Some(Event::AcceptPaused { listener, error })
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Submissions: built at the turn itself from notes, so that each names a descriptor that is open.
+//!
+//! Must not know what completions mean.
+#![allow(unsafe_code)]
+
+use super::{GROUP, Kind, Note, Receive, Uring, tag};
+use crate::driver::StreamId;
+use io_uring::{EnterFlags, opcode, squeue, types};
+use rustix::fd::AsRawFd;
+use std::io;
+use std::time::Duration;
+
+impl Uring {
+    pub(in crate::driver) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = self.resume_listeners(timeout);
+        self.buffers.refill();
+        if !self.starved.is_empty() && self.buffers.posted() > 0 {
+            for stream in std::mem::take(&mut self.starved) {
+                self.note(Kind::Receive, stream.index, stream.generation);
+            }
+        }
+        // Starved and nothing freed: look again in a moment instead of spinning.
+        let timeout = match timeout {
+            Some(t) if !self.starved.is_empty() => Some(t.min(Duration::from_millis(1))),
+            None if !self.starved.is_empty() => Some(Duration::from_millis(1)),
+            other => other,
+        };
+        self.submit_notes()?;
+        self.taken = 0;
+        self.enter(timeout)
+    }
+
+    pub(super) fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let pending = self.ring.submission().len() as u32;
+        let want = u32::from(timeout != Some(Duration::ZERO));
+        let mut flags = EnterFlags::GETEVENTS;
+        let spec = timeout.filter(|_| want > 0).map(types::Timespec::from);
+        let submitter = self.ring.submitter();
+        let result = match &spec {
+            Some(spec) => {
+                flags.insert(EnterFlags::EXT_ARG);
+                let args = types::SubmitArgs::new().timespec(spec);
+                // SAFETY: the argument is of the kind that EXT_ARG names and outlives the call.
+                unsafe { submitter.enter(pending, want, flags.bits(), Some(&args)) }
+            }
+            // SAFETY: no argument goes with these flags.
+            None => unsafe { submitter.enter::<libc::sigset_t>(pending, want, flags.bits(), None) },
+        };
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // Time is up, a signal came, or completions must be taken first.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Builds the submissions for what was noted and is still true.
+    fn submit_notes(&mut self) -> io::Result<()> {
+        let mut notes = std::mem::take(&mut self.notes);
+        let mut done = 0;
+        let mut room = Ok(true);
+        for &note in &notes {
+            room = self.make_room();
+            if !matches!(room, Ok(true)) {
+                break;
+            }
+            if let Some(entry) = self.build(note) {
+                self.push(&entry);
+            }
+            done += 1;
+        }
+        notes.drain(..done); // What found no room waits for the next turn.
+        self.notes = notes;
+        room.map(drop)
+    }
+
+    fn build(&mut self, note: Note) -> Option<squeue::Entry> {
+        let Note {
+            kind,
+            index,
+            generation,
+        } = note;
+        let user_data = tag(kind, index, generation);
+        let entry = match kind {
+            Kind::Wake => {
+                let fd = types::Fd(self.wake_fd?);
+                opcode::PollAdd::new(fd, libc::POLLIN as u32)
+                    .multi(true)
+                    .build()
+            }
+            Kind::Accept => {
+                let listener = &self.listeners[index as usize];
+                if listener.closing {
+                    return None;
+                }
+                let fd = types::Fd(listener.socket.as_ref()?.as_raw_fd());
+                let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+                opcode::AcceptMulti::new(fd).flags(flags).build()
+            }
+            Kind::Receive => {
+                let stream = self.stream(StreamId { index, generation })?;
+                if stream.receive != Receive::Noted {
+                    return None;
+                }
+                stream.receive = Receive::Armed;
+                let fd = types::Fd(stream.socket.as_ref()?.as_raw_fd());
+                opcode::RecvMulti::new(fd, GROUP).build()
+            }
+            Kind::Cancel => {
+                let stream = self.stream(StreamId { index, generation })?;
+                if stream.receive != Receive::Cancelling {
+                    return None;
+                }
+                opcode::AsyncCancel::new(tag(Kind::Receive, index, generation)).build()
+            }
+            Kind::Unlisten => opcode::AsyncCancel::new(tag(Kind::Accept, index, 0)).build(),
+            Kind::PollRead | Kind::PollWrite => {
+                let stream = self.stream(StreamId { index, generation })?;
+                let fd = types::Fd(stream.socket.as_ref()?.as_raw_fd());
+                let events = if kind == Kind::PollRead {
+                    libc::POLLIN
+                } else {
+                    libc::POLLOUT
+                };
+                opcode::PollAdd::new(fd, events as u32).build()
+            }
+        };
+        Some(entry.user_data(user_data))
+    }
+
+    /// Hands submissions over early when their queue is full. `false`: the kernel takes none
+    /// before completions have been taken, or for want of memory.
+    fn make_room(&mut self) -> io::Result<bool> {
+        while self.ring.submission().is_full() {
+            match self.ring.submit() {
+                Ok(_) => {}
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EBUSY | libc::EAGAIN) => return Ok(false),
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(true)
+    }
+
+    /// After `make_room` said yes.
+    pub(super) fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: no operation that this driver submits refers to memory of its own; receives
+        // go to ring buffers, which stay mapped as long as the ring lives.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        debug_assert!(pushed.is_ok(), "there was room");
+    }
+}

@@ -1,0 +1,85 @@
+//! Who waits for what: the wakers of all streams and listeners that futures of one worker use.
+//!
+//! Must not know what a worker is, nor what the futures do.
+
+use crate::driver::{Event, ListenerId, Socket};
+use slab::Slab;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::task::Waker;
+
+/// Tokens and timer payloads with this bit belong to the runtime's own futures; those without it
+/// are the sink's.
+pub(crate) const RUNTIME: u64 = 1 << 63;
+
+#[derive(Debug, Default)]
+pub(crate) struct Source {
+    pub(crate) reader: Option<Waker>,
+    pub(crate) writer: Option<Waker>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Accepting {
+    pub(crate) queue: VecDeque<io::Result<Socket>>,
+    pub(crate) waker: Option<Waker>,
+}
+
+/// The wakers of all streams and listeners that futures of one worker wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    pub(crate) streams: RefCell<Slab<Source>>,
+    pub(crate) listeners: RefCell<Vec<(ListenerId, Accepting)>>,
+}
+
+impl Sources {
+    /// Takes an event that a future waits for; gives back those that are the sink's.
+    #[inline]
+    pub(crate) fn route(&self, event: Event) -> Option<Event> {
+        let token = match &event {
+            Event::Data { token, .. }
+            | Event::End { token, .. }
+            | Event::Quiet { token, .. }
+            | Event::Readable { token, .. }
+            | Event::Writable { token, .. } => *token,
+            Event::Accepted { .. } | Event::AcceptPaused { .. } => return self.accepted(event),
+        };
+        if token & RUNTIME == 0 {
+            return Some(event);
+        }
+        let waker = {
+            let mut streams = self.streams.borrow_mut();
+            let source = streams.get_mut((token & !RUNTIME) as usize)?;
+            match event {
+                Event::Writable { .. } => source.writer.take(),
+                _ => source.reader.take(),
+            }
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        None
+    }
+
+    fn accepted(&self, event: Event) -> Option<Event> {
+        let (listener, result) = match event {
+            Event::Accepted { listener, socket } => (listener, Ok(socket)),
+            Event::AcceptPaused { listener, error } => (listener, Err(error)),
+            other => return Some(other),
+        };
+        let mut listeners = self.listeners.borrow_mut();
+        let Some((_, accepting)) = listeners.iter_mut().find(|(id, _)| *id == listener) else {
+            return Some(match result {
+                Ok(socket) => Event::Accepted { listener, socket },
+                Err(error) => Event::AcceptPaused { listener, error },
+            });
+        };
+        accepting.queue.push_back(result);
+        let waker = accepting.waker.take();
+        drop(listeners);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        None
+    }
+}

@@ -1,0 +1,303 @@
+//! The command line: what it looks like, what is wrong with it, and the pages it prints about
+//! itself. Must not know what the options do.
+
+use crate::config;
+use crate::failure::{self, Failure};
+use crate::options::Options;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Parser, ValueHint};
+use clap_complete::Shell;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// A folder over HTTP: read, written and listed by curl, browsers and build tools.
+///
+/// Without --allow the folder is only read, and only this machine can reach it.
+#[derive(Debug, Parser)]
+#[command(name = "onrush", version, next_help_heading = "Other", after_help = EXAMPLE)]
+#[command(after_long_help = MORE, disable_help_flag = true, disable_version_flag = true)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    options: Options,
+
+    /// Read options from a TOML file
+    #[arg(short, long, env = "ONRUSH_CONFIG", value_name = "FILE")]
+    #[arg(value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+
+    /// Print a completion script for a shell, and end
+    #[arg(long, value_name = "SHELL")]
+    completions: Option<Shell>,
+
+    /// Print the manual page, and end
+    #[arg(long)]
+    man: bool,
+
+    /// Print help (-h: a summary), and end
+    #[arg(short, long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+
+    /// Print the version, and end
+    #[arg(short = 'V', long, action = clap::ArgAction::Version)]
+    version: Option<bool>,
+}
+
+const EXAMPLE: &str = "\
+Example:
+  onrush ./data --allow put,delete        # creates ./data, serves it on http://127.0.0.1:8080
+  curl -T photo.jpg http://127.0.0.1:8080/2024/photo.jpg";
+
+const MORE: &str = "\
+Example:
+  onrush ./data --allow put,delete        # creates ./data, serves it on http://127.0.0.1:8080
+  curl -T photo.jpg http://127.0.0.1:8080/2024/photo.jpg
+  curl http://127.0.0.1:8080/2024/photo.jpg
+
+Options:
+  Every flag has an environment variable, as ONRUSH_LOG_LEVEL is that of --log-level, and DIR has
+  ONRUSH_DIR. A flag beats its variable, that beats the file, and that beats the default. Keys of
+  the file are the long flags without the dashes, and dir:
+      dir = \"/srv/data\"
+      allow = [\"put\", \"delete\"]
+      header-timeout = \"5s\"
+      site = true
+  TIME is a number with ms, s, m or h, or off. SIZE is a number of bytes, or one with KiB, MiB,
+  GiB, TiB (by 1024) or KB, MB, GB, TB (by 1000), or unlimited. BOOL is true or false; a flag alone
+  means true.
+
+Output:
+  The address served is one line on stdout, as soon as requests are taken. The log is on stderr.
+
+Signals:
+  SIGTERM and SIGINT end the server when the requests in flight are answered or --drain-timeout is
+  over; a second one ends it at once. SIGHUP is noted in the log and changes nothing.
+
+Exit code:
+  0 ended as asked, 1 failed, 2 wrong usage.";
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// To serve, with these options.
+    Serve(Box<Options>),
+    /// To print this, and end.
+    Print(Vec<u8>),
+}
+
+/// The command line's shape. Variables are named by one rule, told once: help stays readable.
+fn command() -> clap::Command {
+    Arguments::command().mut_args(|argument| argument.hide_env(true))
+}
+
+/// Reads the command line, the environment and the configuration file.
+pub(crate) fn read(arguments: Vec<OsString>) -> Result<Request, Failure> {
+    let mut command = command();
+    let matches = match command.try_get_matches_from_mut(&arguments) {
+        Ok(matches) => matches,
+        Err(error) if !error.use_stderr() => {
+            let text = error.render();
+            // What is shown on a terminal may be bold.
+            let shown = match std::io::IsTerminal::is_terminal(&io::stdout()) {
+                true => text.ansi().to_string(),
+                false => text.to_string(),
+            };
+            return Ok(Request::Print(shown.into_bytes()));
+        }
+        Err(error) => return Err(Failure::Usage(explain(&error, &command, &arguments))),
+    };
+    let read = Arguments::from_arg_matches(&matches)
+        .map_err(|error| Failure::Usage(explain(&error, &command, &arguments)))?;
+    let mut page = Vec::new();
+    if let Some(shell) = read.completions {
+        clap_complete::generate(shell, &mut command, "onrush", &mut page);
+        return Ok(Request::Print(page));
+    }
+    if read.man {
+        // Writing to memory does not fail.
+        clap_mangen::Man::new(command)
+            .render(&mut page)
+            .map_err(|e| Failure::run(e.to_string()))?;
+        return Ok(Request::Print(page));
+    }
+    let file = match read.config {
+        Some(path) => config::read(&path)?,
+        None => Options::default(),
+    };
+    Ok(Request::Serve(Box::new(read.options.or(file))))
+}
+
+/// Prints a page. Whoever has read enough of it and closed the pipe is no error.
+pub(crate) fn print(page: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(page).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::run(format!(
+            "cannot write to stdout: {}",
+            failure::reason(&error)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Says in one line what `error` says in several, and which variable a wrong value is from.
+fn explain(error: &clap::Error, command: &clap::Command, arguments: &[OsString]) -> String {
+    let text = error.render().to_string();
+    let mut message = String::new();
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            break;
+        }
+        if line.is_empty() {
+            continue;
+        }
+        if !message.is_empty() {
+            message.push_str(if line.starts_with('[') { " " } else { "; " });
+        }
+        message.push_str(line.trim_start_matches("error: "));
+    }
+    if let Some(variable) = origin(error, command, arguments) {
+        message = format!("{message} (from {variable})");
+    }
+    message + " (onrush --help tells more)"
+}
+
+/// The environment variable that a refused value is from, if it is from one: flags come first.
+fn origin(error: &clap::Error, command: &clap::Command, arguments: &[OsString]) -> Option<String> {
+    if !matches!(
+        error.kind(),
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation
+    ) {
+        return None;
+    }
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let argument = command
+        .get_arguments()
+        .find(|argument| argument.to_string() == *shown)?;
+    let variable = argument.get_env()?.to_str()?;
+    std::env::var_os(variable)?;
+    let long = format!("--{}", argument.get_long()?);
+    let short = argument.get_short().map(|short| format!("-{short}"));
+    let is_flag = |given: &OsString| {
+        let given = given.to_string_lossy();
+        let is_short = short
+            .as_ref()
+            .is_some_and(|short| given.starts_with(short.as_str()));
+        given.split('=').next() == Some(&long) || is_short
+    };
+    let on_line = arguments.iter().skip(1).any(is_flag);
+    (!on_line).then(|| variable.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_words(words: &[&str]) -> Result<Request, Failure> {
+        read(
+            std::iter::once("onrush")
+                .chain(words.iter().copied())
+                .map(OsString::from)
+                .collect(),
+        )
+    }
+
+    fn options(words: &[&str]) -> Options {
+        match read_words(words) {
+            Ok(Request::Serve(options)) => *options,
+            other => panic!("{words:?}: {other:?}"),
+        }
+    }
+
+    fn usage(words: &[&str]) -> String {
+        match read_words(words) {
+            Err(Failure::Usage(message)) => message,
+            other => panic!("{words:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_has_a_variable_named_after_it() {
+        for argument in Arguments::command().get_arguments() {
+            let id = argument.get_id().as_str();
+            if matches!(id, "completions" | "man" | "help" | "version") {
+                continue;
+            }
+            let variable = argument.get_env().and_then(|name| name.to_str());
+            assert_eq!(variable, Some(&*format!("ONRUSH_{}", id.to_uppercase())));
+            assert!(
+                id == "dir" || argument.get_long() == Some(&id.replace('_', "-")),
+                "{id}"
+            );
+            assert!(argument.get_help_heading().is_some(), "{id} is in no group");
+        }
+    }
+
+    #[test]
+    fn every_option_has_a_key_named_after_it() {
+        for argument in Arguments::command().get_arguments() {
+            let id = argument.get_id().as_str();
+            let key = id.replace('_', "-");
+            let (_, complaint) = config::parse(&format!("{key} = {{}}")).expect_err("no table");
+            let of_line = ["config", "completions", "man", "help", "version"].contains(&id);
+            assert_eq!(
+                complaint.starts_with("unknown key"),
+                of_line,
+                "{key}: {complaint}"
+            );
+        }
+    }
+
+    #[test]
+    fn switches_take_a_value_only_after_an_equals_sign() {
+        let read = options(&["--hidden", "folder", "--site=off", "--sink=true"]);
+        assert_eq!(read.dir, Some(PathBuf::from("folder")));
+        assert_eq!(
+            (read.hidden, read.site, read.sink),
+            (Some(true), Some(false), Some(true))
+        );
+    }
+
+    #[test]
+    fn a_list_is_split_at_commas() {
+        use crate::options::Change::{Delete, Put};
+        assert_eq!(
+            options(&["--allow", "put,delete"]).allow,
+            Some(vec![Put, Delete])
+        );
+        assert_eq!(options(&["--allow=delete"]).allow, Some(vec![Delete]));
+    }
+
+    #[test]
+    fn mistakes_are_one_line() {
+        for words in [
+            &["--prot", "1"][..],
+            &["--port", "x"],
+            &["--port"],
+            &["--port", "1", "--port", "2"],
+            &["a", "b"],
+            &["--driver", "kqueue"],
+            &["--allow", "post"],
+            &["--header-timeout", "30"],
+            &["--bind", "127.0.0.1:80"],
+        ] {
+            let message = usage(words);
+            assert!(
+                !message.contains('\n') && !message.starts_with("error"),
+                "{message}"
+            );
+        }
+        assert!(
+            usage(&["--prot", "1"]).contains("'--port'"),
+            "it makes a suggestion"
+        );
+        assert!(usage(&["--driver", "x"]).contains("[possible values: auto, io_uring, epoll]"));
+        assert!(usage(&["--header-timeout", "30"]).contains("write a unit, as in 30s"));
+    }
+}

@@ -1,0 +1,317 @@
+//! The configuration file, and what all options together come to. Must not know how the program is
+//! called, nor do what is asked for.
+
+use crate::failure::{self, Failure};
+use crate::options::{Bind, Change, Driver, Durability, LogFormat, LogLevel, Options, Switch};
+use crate::units::{Size, Time};
+use onrush::{AccessLog, DriverPreference, Limits};
+use onrush_rt::driver;
+use onrush_server::{Allow, FilesOptions};
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The largest configuration file; what is longer is no such file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Receive memory a worker's ring may hold.
+const RING_BYTES_MAX: u64 = 128 << 20;
+
+/// Everything the server is to do, with nothing left open.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) dir: PathBuf,
+    pub(crate) files: FilesOptions,
+    /// As `onrush::Server::bind` takes it.
+    pub(crate) address: String,
+    pub(crate) backlog: u32,
+    pub(crate) workers: Option<usize>,
+    pub(crate) driver: DriverPreference,
+    pub(crate) driver_config: driver::Config,
+    pub(crate) limits: Limits,
+    pub(crate) connections_max: Option<usize>,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) log: LogSettings,
+    pub(crate) access_log: AccessLog,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogSettings {
+    pub(crate) format: LogFormat,
+    pub(crate) level: LogLevel,
+}
+
+/// Reads a configuration file.
+pub(crate) fn read(path: &Path) -> Result<Options, Failure> {
+    let cannot = |why: &dyn Display| {
+        Failure::usage(format!("the configuration file {} {why}", path.display()))
+    };
+    let size = std::fs::metadata(path).map(|found| found.len());
+    if size.is_ok_and(|bytes| bytes > FILE_BYTES_MAX) {
+        return Err(cannot(&"is longer than 1 MiB"));
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| cannot(&format_args!("cannot be read: {}", failure::reason(&error))))?;
+    parse(&text)
+        .map_err(|(line, what)| Failure::usage(format!("{}:{line}: {what}", path.display())))
+}
+
+/// Parses a configuration file; gives the line and what is wrong there.
+pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
+    toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let before = text.get(..start).unwrap_or_default();
+        let line = before.matches('\n').count();
+        let key = text
+            .lines()
+            .nth(line)
+            .and_then(|line| Some(line.split_once('=')?.0.trim()));
+        // The rest of that message is the list of all keys.
+        let message = match error.message().split_once(", expected") {
+            Some((what, _)) if what.starts_with("unknown field") => {
+                let name = what.trim_start_matches("unknown field").trim();
+                format!("unknown key {name}; keys are the long flags of onrush --help")
+            }
+            _ => match key {
+                Some(key) => format!("{key}: {}", error.message()),
+                None => error.message().to_owned(),
+            },
+        };
+        (line + 1, message)
+    })
+}
+
+impl Settings {
+    /// Puts the defaults where nothing was said, and refuses what makes no sense.
+    pub(crate) fn new(options: Options) -> Result<Settings, Failure> {
+        let at_most = u32::MAX as usize;
+        Ok(Settings {
+            files: files(&options)?,
+            address: address(options.bind, options.port.unwrap_or(8080)),
+            backlog: bounded("backlog", options.backlog, 1..=1 << 20)?.unwrap_or(4096) as u32,
+            workers: bounded("workers", options.workers, 1..=1024)?,
+            driver: match options.driver.unwrap_or(Driver::Auto) {
+                Driver::Auto => DriverPreference::Auto,
+                Driver::Uring => DriverPreference::Uring,
+                Driver::Epoll => DriverPreference::Epoll,
+            },
+            driver_config: ring(options.ring_buffers, options.ring_buffer_size)?,
+            limits: Limits {
+                body_bytes_max: options.body_max.unwrap_or(Size::UNLIMITED).bytes,
+                head_timeout_ms: ms(options.header_timeout, 15),
+                body_timeout_ms: ms(options.body_timeout, 30),
+                write_timeout_ms: ms(options.write_timeout, 30),
+                idle_timeout_ms: ms(options.idle_timeout, 75),
+                total_timeout_ms: ms(options.total_timeout, 0),
+                ..Limits::default()
+            },
+            connections_max: bounded("connections-max", options.connections_max, 1..=at_most)?,
+            drain_timeout: options
+                .drain_timeout
+                .unwrap_or(Time::seconds(30))
+                .duration(),
+            log: LogSettings {
+                format: options.log_format.unwrap_or(LogFormat::Text),
+                level: options.log_level.unwrap_or(LogLevel::Info),
+            },
+            access_log: match options.access_log {
+                Some(Switch::On) => AccessLog::On,
+                Some(Switch::Off) | None => AccessLog::Off,
+            },
+            dir: options.dir.unwrap_or_else(|| PathBuf::from(".")),
+        })
+    }
+}
+
+fn files(options: &Options) -> Result<FilesOptions, Failure> {
+    let allow = options.allow.as_deref().unwrap_or_default();
+    if allow.contains(&Change::None) && allow.len() > 1 {
+        return Err(Failure::usage("allow: none goes with nothing else"));
+    }
+    let cache_bytes = options.cache_size.unwrap_or(Size::kib(16 * 1024)).bytes;
+    let file_threads = bounded("file-threads", options.file_threads, 1..=1024)?;
+    Ok(FilesOptions {
+        allow: Allow {
+            put: allow.contains(&Change::Put),
+            delete: allow.contains(&Change::Delete),
+        },
+        hidden: options.hidden.unwrap_or(false),
+        site: options.site.unwrap_or(false),
+        sink: options.sink.unwrap_or(false),
+        durability: match options.durability {
+            Some(Durability::Full) | None => onrush_server::Durability::Full,
+            Some(Durability::None) => onrush_server::Durability::None,
+        },
+        cache_bytes_max: usize::try_from(cache_bytes).unwrap_or(usize::MAX),
+        blocking_threads: file_threads.unwrap_or(16),
+        ..FilesOptions::default()
+    })
+}
+
+fn address(bind: Option<Bind>, port: u16) -> String {
+    match bind {
+        Some(Bind::Unix(path)) => format!("unix:{path}"),
+        Some(Bind::Host(host)) => format!("{host}:{port}"),
+        None => format!("127.0.0.1:{port}"),
+    }
+}
+
+fn ring(buffers: Option<u16>, size: Option<Size>) -> Result<driver::Config, Failure> {
+    let buffers = buffers.unwrap_or(256);
+    let bytes = size.unwrap_or(Size::kib(4)).bytes;
+    if !buffers.is_power_of_two() || buffers < 2 {
+        return Err(Failure::usage(format!(
+            "ring-buffers: {buffers} is no power of two from 2 to 32768"
+        )));
+    }
+    if !(512..=1 << 20).contains(&bytes) {
+        return Err(Failure::usage("ring-buffer-size: from 512B to 1MiB"));
+    }
+    if u64::from(buffers) * bytes > RING_BYTES_MAX {
+        return Err(Failure::usage(
+            "ring-buffers times ring-buffer-size is more than 128MiB",
+        ));
+    }
+    Ok(driver::Config {
+        ring_buffers: buffers,
+        ring_buffer_bytes: bytes as usize,
+        ..driver::Config::default()
+    })
+}
+
+fn ms(time: Option<Time>, default_seconds: u32) -> u32 {
+    time.unwrap_or(Time::seconds(default_seconds)).ms
+}
+
+fn bounded(
+    key: &str,
+    value: Option<u32>,
+    range: RangeInclusive<usize>,
+) -> Result<Option<usize>, Failure> {
+    let value = value.map(|value| value as usize);
+    match value {
+        Some(value) if !range.contains(&value) => {
+            let (least, most) = (range.start(), range.end());
+            Err(Failure::usage(format!(
+                "{key}: {value} is not in {least} to {most}"
+            )))
+        }
+        value => Ok(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> (usize, String) {
+        parse(text).expect_err("wrong")
+    }
+
+    #[test]
+    fn a_file_says_what_flags_say() {
+        let text = "dir = '/srv'\nallow = ['put', 'delete']\nport = 81\nbind = '::1'\n\
+            workers = 3\ndriver = 'io_uring'\nheader-timeout = '5s'\nbody-max = '1GiB'\n\
+            ring-buffer-size = 2048\nidle-timeout = 0\nlog-format = 'json'\nsite = true\n";
+        let settings = Settings::new(parse(text).unwrap()).unwrap();
+        assert_eq!(settings.dir, Path::new("/srv"));
+        assert_eq!(
+            settings.files.allow,
+            Allow {
+                put: true,
+                delete: true
+            }
+        );
+        assert_eq!(settings.address, "[::1]:81");
+        assert_eq!(settings.workers, Some(3));
+        assert_eq!(settings.driver, DriverPreference::Uring);
+        assert_eq!(settings.limits.head_timeout_ms, 5000);
+        assert_eq!(settings.limits.body_bytes_max, 1 << 30);
+        assert_eq!(settings.limits.idle_timeout_ms, 0);
+        assert_eq!(settings.driver_config.ring_buffer_bytes, 2048);
+        assert_eq!(settings.log.format, LogFormat::Json);
+        assert!(settings.files.site && !settings.files.sink);
+    }
+
+    #[test]
+    fn nothing_said_is_read_only_and_near() {
+        let settings = Settings::new(parse("").unwrap()).unwrap();
+        assert_eq!(settings.address, "127.0.0.1:8080");
+        let defaults = Limits {
+            body_bytes_max: u64::MAX,
+            ..Limits::default()
+        };
+        assert_eq!(settings.limits, defaults, "and --help says these times");
+        assert_eq!(settings.files, FilesOptions::default());
+        assert_eq!(settings.access_log, AccessLog::Off);
+        assert_eq!(settings.drain_timeout, Duration::from_secs(30));
+        let config = driver::Config::default();
+        assert_eq!(settings.driver_config.ring_buffers, config.ring_buffers);
+        assert_eq!(
+            settings.driver_config.ring_buffer_bytes,
+            config.ring_buffer_bytes
+        );
+    }
+
+    #[test]
+    fn mistakes_are_told_with_line_and_key() {
+        let (line, what) = refused("port = 1\nprot = 2\n");
+        assert_eq!(
+            (line, what.contains("unknown key `prot`")),
+            (2, true),
+            "{what}"
+        );
+        let (line, what) = refused("\nport = 'x'\n");
+        assert_eq!((line, what.starts_with("port: ")), (2, true), "{what}");
+        assert!(
+            refused("header_timeout = '1s'")
+                .1
+                .contains("unknown key `header_timeout`")
+        );
+        assert!(
+            refused("header-timeout = 30")
+                .1
+                .contains("write a unit, as in 30s")
+        );
+        assert!(refused("port = 70000").1.starts_with("port: "));
+        assert!(
+            refused("allow = ['post']")
+                .1
+                .contains("unknown variant `post`")
+        );
+        assert!(
+            refused("[server]\nport = 1")
+                .1
+                .contains("unknown key `server`")
+        );
+        assert!(!refused("port = \n").1.is_empty());
+        for text in [
+            "body-max = true",
+            "bind = 'a:1'",
+            "driver = 'kqueue'",
+            "= 3",
+            "port",
+        ] {
+            assert!(!refused(text).1.contains('\n'), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for text in [
+            "workers = 0",
+            "ring-buffers = 3",
+            "ring-buffers = 1",
+            "ring-buffer-size = '1B'",
+            "ring-buffers = 32768\nring-buffer-size = '1MiB'",
+            "connections-max = 0",
+            "backlog = 0",
+            "file-threads = 0",
+            "allow = ['put', 'none']",
+        ] {
+            let result = Settings::new(parse(text).unwrap());
+            assert!(matches!(result, Err(Failure::Usage(_))), "{text}");
+        }
+    }
+}

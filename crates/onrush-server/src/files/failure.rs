@@ -1,0 +1,108 @@
+//! What is told when a request cannot be done: a status and one plain sentence.
+//!
+//! The sentences are constants, so that neither a path of this machine nor anything a client sent
+//! can be in them. This module must not know paths or bodies.
+
+use super::accept::prefers_json;
+use onrush::{Request, Response};
+use onrush_proto::response::reason_phrase;
+use onrush_store::StoreError;
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) status: u16,
+    pub(super) detail: &'static str,
+}
+
+/// Which half of a request failed: what cannot be read is missing, what cannot be written is the
+/// request's mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum While {
+    Reading,
+    Writing,
+}
+
+impl Failure {
+    pub(super) const fn new(status: u16, detail: &'static str) -> Failure {
+        Failure { status, detail }
+    }
+
+    pub(super) const NOT_FOUND: Failure = Failure::new(404, "there is no such object");
+    pub(super) const HIDDEN: Failure = Failure::new(403, "names like this are not for writing");
+    pub(super) const CHANGED: Failure = Failure::new(412, "the object is not as expected");
+
+    /// The answer to a failure of the store.
+    pub(super) fn of(error: StoreError, at: While) -> Failure {
+        let (status, detail) = match (error, at) {
+            (StoreError::NotFound, _) => return Failure::NOT_FOUND,
+            (StoreError::InvalidKey, While::Reading) => return Failure::NOT_FOUND,
+            (StoreError::InvalidKey, While::Writing) => (400, "this name cannot be stored"),
+            (StoreError::NotDirectory, While::Reading) => return Failure::NOT_FOUND,
+            (StoreError::NotDirectory, While::Writing) => (409, "an object is in the way"),
+            (StoreError::IsDirectory, _) => (409, "this is a folder"),
+            (StoreError::Conflict, _) => (409, "a folder or an object is in the way"),
+            (StoreError::NotEmpty, _) => (409, "the folder is not empty"),
+            (StoreError::PreconditionFailed, _) => return Failure::CHANGED,
+            (StoreError::Full, _) => (507, "the disk is full"),
+            (StoreError::TooLarge, _) => (413, "the object is too large for the disk"),
+            (StoreError::Forbidden, _) => (403, "access is refused"),
+            (StoreError::Busy, _) => (503, "the server is out of files or memory, try again"),
+            (error, _) => {
+                tracing::error!(%error, "the disk failed a request");
+                (500, "the disk failed")
+            }
+        };
+        Failure { status, detail }
+    }
+
+    /// The answer: a line of text, or a problem document (RFC 9457) where JSON is preferred.
+    pub(super) fn answer(self, request: &Request) -> Response {
+        self.render(prefers_json(request))
+    }
+
+    /// As [`Failure::answer`], for when the request's head is gone by then.
+    pub(super) fn render(self, json: bool) -> Response {
+        let Failure { status, detail } = self;
+        let title = reason_phrase(status);
+        let response = if json {
+            let text = format!(
+                "{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":{status},\
+                 \"detail\":\"{detail}\"}}\n"
+            );
+            Response::with_body(text).content_type("application/problem+json")
+        } else {
+            Response::text(format!("{detail}\n"))
+        };
+        let response = response
+            .with_status(status)
+            .header("Vary", "Accept")
+            .header("Cache-Control", "no-cache")
+            .header("X-Content-Type-Options", "nosniff");
+        match status {
+            503 => response.header("Retry-After", "1"),
+            _ => response,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_text_or_problem_documents() {
+        let failure = Failure::of(StoreError::Full, While::Writing);
+        let response = failure.render(true);
+        assert_eq!(response.status(), 507);
+        assert_eq!(
+            response.get_header("content-type"),
+            Some(&b"application/problem+json"[..])
+        );
+        assert_eq!(failure.render(false).body().length(), Some(17));
+        assert_eq!(
+            Failure::of(StoreError::InvalidKey, While::Reading),
+            Failure::NOT_FOUND
+        );
+    }
+}

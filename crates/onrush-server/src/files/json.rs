@@ -1,0 +1,119 @@
+//! A listing as JSON:
+//!
+//! ```json
+//! {"path":"/a/","entries":[
+//!   {"name":"sub","href":"/a/sub/","type":"directory","size":null,"modified":"…","etag":null},
+//!   {"name":"x","href":"/a/x","type":"file","size":1,"modified":"…","etag":"\"…\""}],
+//!  "next":"/a/?after=x"}
+//! ```
+//!
+//! `href` and `next` are paths of this server, encoded, ready to be asked for; `next` is `null` on
+//! the last page. Times are RFC 3339 in UTC.
+//!
+//! This module must not know where entries come from.
+
+use super::list::Place;
+use super::path;
+use onrush_proto::date;
+use onrush_store::{Entry, Kind};
+use std::fmt::Write;
+
+/// Everything before the first entry.
+pub(super) fn begin(out: &mut String, place: &Place) {
+    out.push_str("{\"path\":");
+    string(out, &place.path);
+    out.push_str(",\"entries\":[");
+}
+
+/// One entry.
+pub(super) fn entry(out: &mut String, place: &Place, entry: &Entry, first: bool) {
+    out.push_str(if first {
+        "\n{\"name\":"
+    } else {
+        ",\n{\"name\":"
+    });
+    string(out, &String::from_utf8_lossy(&entry.name));
+    out.push_str(",\"href\":\"");
+    out.push_str(&place.href);
+    path::encode(&entry.name, out);
+    let modified = rfc3339(entry.modified_ns);
+    // Writing to a String does not fail.
+    let _ = match entry.kind {
+        Kind::File => write!(
+            out,
+            "\",\"type\":\"file\",\"size\":{},\"modified\":\"{modified}\",\
+             \"etag\":\"\\\"{}\\\"\"}}",
+            entry.size, entry.version
+        ),
+        Kind::Directory => write!(
+            out,
+            "/\",\"type\":\"directory\",\"size\":null,\"modified\":\"{modified}\",\
+             \"etag\":null}}"
+        ),
+    };
+}
+
+/// Everything after the last entry.
+pub(super) fn end(out: &mut String, place: &Place) {
+    out.push_str("],\"next\":");
+    match &place.next {
+        Some(next) => {
+            // Encoded: there is nothing to escape in either.
+            out.push('"');
+            out.push_str(&place.href);
+            out.push_str(next);
+            out.push('"');
+        }
+        None => out.push_str("null"),
+    }
+    out.push_str("}\n");
+}
+
+fn string(out: &mut String, text: &str) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            // DEL and the C1 range too, for those who print it to a terminal; and `<`, for those
+            // who put it into a page.
+            '\0'..='\x1f' | '\x7f'..='\u{9f}' | '<' | '\u{2028}' | '\u{2029}' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+/// `2026-11-20T19:04:00Z`; what was before 1970 is shown as its beginning.
+pub(super) fn rfc3339(modified_ns: i64) -> String {
+    let text = date::format(u64::try_from(modified_ns).unwrap_or(0) / 1_000_000_000);
+    // `Sun, 06 Nov 1994 08:49:37 GMT`: all the parts are there, in another order.
+    let text = std::str::from_utf8(&text).unwrap_or_default();
+    let names = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let month = names.find(&text[8..11]).map_or(1, |at| at / 3 + 1);
+    let (day, year, time) = (&text[5..7], &text[12..16], &text[17..25]);
+    format!("{year}-{month:02}-{day}T{time}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_strings() {
+        assert_eq!(rfc3339(784_111_777_999_999_999), "1994-11-06T08:49:37Z");
+        assert_eq!(rfc3339(-1), "1970-01-01T00:00:00Z");
+        for text in [
+            "plain",
+            "q\"u\\o\n</script>\u{7f}\u{85}\u{2028}",
+            "ü\u{10ffff}\0",
+        ] {
+            let mut out = String::new();
+            string(&mut out, text);
+            assert_eq!(serde_json::from_str::<String>(&out).unwrap(), text);
+            assert!(out.chars().all(|c| !c.is_control() && c != '<'), "{out}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Listings: one page of a folder, rendered piece by piece while it is sent.
+//!
+//! `?limit=` bounds a page (1000 entries unless given, 10,000 at most), `?after=` begins it after a
+//! name, `?format=json` or `html` outranks `Accept`. In a query `+` is a space. Names that are not
+//! UTF-8 are shown with U+FFFD where they are not, and linked by their very bytes.
+//!
+//! This module must not know how an entry looks: that is `html`'s and `json`'s.
+
+use super::failure::{Failure, While};
+use super::path::{self, Split};
+use super::{Inner, accept, html, json};
+use futures_core::Stream;
+use onrush::{Body, Bytes, Request, Response};
+use onrush_store::{Entry, Key, ListHow, Page, Store};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::vec;
+
+/// A page is rendered in pieces of about this size, with a turn for others between two of them.
+const PIECE_BYTES: usize = 32 * 1024;
+
+/// Where a listing is, as its renderers need it.
+pub(super) struct Place {
+    /// The folder's own path, encoded, with a slash at both ends.
+    pub(super) href: String,
+    /// The same to be read: decoded, lossily.
+    pub(super) path: String,
+    /// The folder everything is in: there is nothing above it.
+    pub(super) top: bool,
+    /// The query of the next page, encoded, when there is one.
+    pub(super) next: Option<String>,
+}
+
+/// What the query and the fields of a request want.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    after: Option<Vec<u8>>,
+    limit: Option<usize>,
+    json: Option<bool>,
+}
+
+impl Inner {
+    /// The answer to GET or HEAD of a folder.
+    pub(super) async fn list(
+        &self,
+        request: &Request,
+        split: Split<'_>,
+        folder: Option<Key>,
+    ) -> Result<Response, Failure> {
+        let wanted = Wanted::parse(request.query().unwrap_or_default())?;
+        let how = ListHow {
+            after: wanted.after.clone(),
+            limit: wanted.limit.unwrap_or(ListHow::default().limit),
+            hidden: self.options.hidden,
+        };
+        let page = self.store.list(folder.as_ref(), how).await;
+        let page = page.map_err(|error| Failure::of(error, While::Reading))?;
+        let json = wanted.json.unwrap_or_else(|| accept::prefers_json(request));
+        let place = Place::new(split.mount, folder.as_ref(), &wanted, &page);
+        let response = Response::with_body(render(place, page, json))
+            .header("Vary", "Accept")
+            .header("Cache-Control", "no-cache")
+            .header("X-Content-Type-Options", "nosniff");
+        Ok(if json {
+            response.content_type("application/json")
+        } else {
+            response
+                .content_type("text/html; charset=utf-8")
+                .header("Content-Security-Policy", html::POLICY)
+        })
+    }
+}
+
+impl Wanted {
+    fn parse(query: &str) -> Result<Wanted, Failure> {
+        let mut wanted = Wanted::default();
+        for pair in query.split('&') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match name {
+                "after" => wanted.after = Some(path::decode_query(value)?),
+                "limit" => {
+                    let digits = value.bytes().all(|b| b.is_ascii_digit());
+                    let limit = value.parse().ok().filter(|_| digits);
+                    let limit = limit.filter(|limit| (1..=ListHow::LIMIT_MAX).contains(limit));
+                    let failure = Failure::new(400, "limit is a number from 1 to 10000");
+                    wanted.limit = Some(limit.ok_or(failure)?);
+                }
+                "format" => {
+                    wanted.json = Some(match value {
+                        "json" => true,
+                        "html" => false,
+                        _ => return Err(Failure::new(400, "format is json or html")),
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+impl Place {
+    fn new(mount: &str, folder: Option<&Key>, wanted: &Wanted, page: &Page) -> Place {
+        let key = folder.map(Key::as_bytes).unwrap_or_default();
+        let mut href = path::href(mount, key);
+        let mut shown = mount.to_owned();
+        shown.push_str(&String::from_utf8_lossy(key));
+        if folder.is_some() {
+            href.push('/');
+            shown.push('/');
+        }
+        let next = page.next.as_ref().map(|after| {
+            let mut query = String::from("?after=");
+            path::encode(after, &mut query);
+            if let Some(limit) = wanted.limit {
+                query.push_str(&format!("&limit={limit}"));
+            }
+            if let Some(json) = wanted.json {
+                query.push_str(if json { "&format=json" } else { "&format=html" });
+            }
+            query
+        });
+        Place {
+            href,
+            path: shown,
+            top: folder.is_none(),
+            next,
+        }
+    }
+}
+
+/// A page as a body: of known length when it fits one piece.
+fn render(place: Place, page: Page, json: bool) -> Body {
+    let mut text = String::new();
+    if json {
+        json::begin(&mut text, &place);
+    } else {
+        html::begin(&mut text, &place);
+    }
+    let mut rendering = Rendering {
+        place,
+        json,
+        entries: page.entries.into_iter(),
+        first: true,
+        ready: None,
+        rest: true,
+        yielded: false,
+    };
+    rendering.append(&mut text);
+    if !rendering.rest {
+        return Body::from(text);
+    }
+    rendering.ready = Some(text);
+    Body::stream(rendering, None)
+}
+
+/// A page on its way.
+struct Rendering {
+    place: Place,
+    json: bool,
+    entries: vec::IntoIter<Entry>,
+    /// No entry was rendered yet.
+    first: bool,
+    /// A piece to be sent before more is rendered.
+    ready: Option<String>,
+    /// There is more to render.
+    rest: bool,
+    /// Others had their turn since the last piece.
+    yielded: bool,
+}
+
+impl Rendering {
+    /// Renders until a piece is full, or to the end.
+    fn append(&mut self, out: &mut String) {
+        while out.len() < PIECE_BYTES {
+            match self.entries.next() {
+                Some(entry) if self.json => json::entry(out, &self.place, &entry, self.first),
+                Some(entry) => html::entry(out, &entry),
+                None => {
+                    self.rest = false;
+                    return if self.json {
+                        json::end(out, &self.place);
+                    } else {
+                        html::end(out, &self.place);
+                    };
+                }
+            }
+            self.first = false;
+        }
+    }
+}
+
+impl Stream for Rendering {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if let Some(text) = this.ready.take() {
+            return Poll::Ready(Some(Ok(text.into())));
+        }
+        if !this.rest {
+            return Poll::Ready(None);
+        }
+        this.yielded = !this.yielded;
+        if this.yielded {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let mut text = String::with_capacity(PIECE_BYTES + 1024);
+        this.append(&mut text);
+        Poll::Ready(Some(Ok(text.into())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_read_strictly() {
+        let wanted = Wanted::parse("after=a%20b+c&limit=7&format=json&other=1").unwrap();
+        assert_eq!(wanted.after.as_deref(), Some(&b"a b c"[..]));
+        assert_eq!((wanted.limit, wanted.json), (Some(7), Some(true)));
+        assert_eq!(Wanted::parse(""), Ok(Wanted::default()));
+        for bad in [
+            "limit=",
+            "limit=0",
+            "limit=10001",
+            "limit=+5",
+            "limit=5x",
+            "limit=-1",
+            "limit",
+            "format=xml",
+            "after=%",
+            "limit=99999999999999999999999",
+        ] {
+            assert_eq!(Wanted::parse(bad).unwrap_err().status, 400, "{bad}");
+        }
+    }
+}

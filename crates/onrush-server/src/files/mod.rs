@@ -1,0 +1,214 @@
+//! Objects and folders over HTTP: the handler [`Files`].
+//!
+//! Files, lowest first: `accept` and `failure` (how refusals look) · `path` (paths and keys) ·
+//! `budget` · `mime` · `object` (an object ready to be answered) · `cache` · `ranges` ·
+//! `body` (receiving) · `json` and `html` (how listings look) · `list` · `read` (GET) ·
+//! `write` (PUT, DELETE).
+//!
+//! Nothing here may block a worker: what might wait for a disk is asked of the store's futures.
+//! Nothing here must know the command line, sockets or drivers.
+
+mod accept;
+mod body;
+mod budget;
+mod cache;
+mod failure;
+mod html;
+mod json;
+mod list;
+mod mime;
+mod object;
+mod path;
+mod ranges;
+mod read;
+mod write;
+
+use budget::Budget;
+use cache::Cache;
+use failure::Failure;
+use onrush::{Handler, Request, Response};
+use onrush_rt::blocking::Pool;
+use onrush_store::{Durability, Folder, FolderOptions};
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Which changes clients may make. None by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allow {
+    /// `PUT`: objects are made and replaced, with the folders they are in.
+    pub put: bool,
+    /// `DELETE`: objects, and folders that are empty.
+    pub delete: bool,
+}
+
+/// How a folder is served. By default it is read-only and hides names that begin with a dot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilesOptions {
+    /// Which changes clients may make.
+    pub allow: Allow,
+    /// Whether names that begin with a dot are served, listed and written like others.
+    pub hidden: bool,
+    /// Whether a folder with an `index.html` answers that instead of a listing.
+    pub site: bool,
+    /// Whether bodies of `PUT` are read, counted and thrown away instead of stored; `PUT` is then
+    /// allowed, whatever `allow` says.
+    pub sink: bool,
+    /// What an acknowledged change survives.
+    pub durability: Durability,
+    /// Bytes of small objects kept in memory at most, all workers together; 0 keeps none. As much
+    /// again may be on its way to clients that take their time; beyond that objects are sent from
+    /// their files.
+    pub cache_bytes_max: usize,
+    /// Milliseconds for which a cached object is served without another look at the disk: changes
+    /// made behind the server's back are seen within that time.
+    pub cache_fresh_ms: u64,
+    /// Bytes of buffers for uploads, all together, before further ones get small buffers.
+    pub upload_bytes_max: usize,
+    /// Threads for file work that may block, at most.
+    pub blocking_threads: usize,
+}
+
+impl Default for FilesOptions {
+    fn default() -> FilesOptions {
+        FilesOptions {
+            allow: Allow::default(),
+            hidden: false,
+            site: false,
+            sink: false,
+            durability: Durability::Full,
+            cache_bytes_max: 16 << 20,
+            cache_fresh_ms: 100,
+            upload_bytes_max: 32 << 20,
+            blocking_threads: 16,
+        }
+    }
+}
+
+/// A folder served over HTTP. Clones serve the same folder.
+///
+/// Mounted by a route with a parameter `{*key}` it serves what that parameter names; otherwise it
+/// takes the whole path. It answers all methods itself, so mount it with
+/// [`Router::any`](onrush::Router::any).
+///
+/// The bound on the length of an upload is the server's, `Limits::body_bytes_max`.
+#[derive(Clone, Debug)]
+pub struct Files(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Folder,
+    options: FilesOptions,
+    /// The value of `Allow`.
+    methods: &'static str,
+    cache: Cache,
+    /// For objects in memory: in the cache, or on their way to clients that take their time.
+    memory: Arc<Budget>,
+    /// For buffers of uploads.
+    uploads: Arc<Budget>,
+}
+
+impl Files {
+    /// Opens the folder at `dir`. Blocks: for start-up.
+    ///
+    /// When writing is allowed a missing folder is created, otherwise that is an error. An error
+    /// says in one line what is wrong with `dir`.
+    pub fn open(dir: &Path, options: FilesOptions) -> io::Result<Files> {
+        let writable = options.allow.delete || (options.allow.put && !options.sink);
+        let folder = FolderOptions {
+            writable,
+            durability: options.durability,
+            ..FolderOptions::default()
+        };
+        let pool = Pool::threads(options.blocking_threads, 4096);
+        match Folder::open(dir, pool, folder) {
+            Ok(store) => Ok(Files::new(store, options)),
+            Err(error) => Err(explain(dir, writable, &error)),
+        }
+    }
+
+    /// Serves a store that is open already. What it does not let be written is refused with 403,
+    /// whatever the options say.
+    pub fn new(store: Folder, options: FilesOptions) -> Files {
+        let methods = match (options.allow.put || options.sink, options.allow.delete) {
+            (false, false) => "GET, HEAD, OPTIONS",
+            (true, false) => "GET, HEAD, OPTIONS, PUT",
+            (false, true) => "DELETE, GET, HEAD, OPTIONS",
+            (true, true) => "DELETE, GET, HEAD, OPTIONS, PUT",
+        };
+        Files(Arc::new(Inner {
+            store,
+            methods,
+            cache: Cache::new(options.cache_bytes_max, options.cache_fresh_ms),
+            memory: Budget::new(options.cache_bytes_max.saturating_mul(2)),
+            uploads: Budget::new(options.upload_bytes_max),
+            options,
+        }))
+    }
+
+    /// The store behind it.
+    pub fn store(&self) -> &Folder {
+        &self.0.store
+    }
+}
+
+/// What is wrong with a folder, for people to read.
+fn explain(dir: &Path, writable: bool, error: &io::Error) -> io::Error {
+    let what = match error.kind() {
+        io::ErrorKind::NotFound if writable => "cannot be created".to_owned(),
+        io::ErrorKind::NotFound => {
+            "does not exist; it is created only when writing is allowed".to_owned()
+        }
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => "is not a folder".to_owned(),
+        io::ErrorKind::PermissionDenied if writable => {
+            "may not be read and written by this user".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => "may not be read by this user".to_owned(),
+        io::ErrorKind::ReadOnlyFilesystem => "is on a disk that is read-only".to_owned(),
+        _ => format!("cannot be opened: {error}"),
+    };
+    io::Error::new(error.kind(), format!("{} {what}", dir.display()))
+}
+
+/// An answer that is there, or is to be waited for.
+enum Answer {
+    Now(Response),
+    Later(Arc<Inner>, Request),
+}
+
+impl Handler for Files {
+    fn handle(&self, request: Request) -> impl Future<Output = Response> + use<> + 'static {
+        let answer = match self.0.answer_now(&request) {
+            Some(response) => Answer::Now(response),
+            None => Answer::Later(self.0.clone(), request),
+        };
+        async move {
+            match answer {
+                Answer::Now(response) => response,
+                // Boxed, so that hot requests need not carry so large a future about.
+                Answer::Later(inner, request) => Box::pin(inner.answer(request)).await,
+            }
+        }
+    }
+}
+
+impl Inner {
+    async fn answer(self: Arc<Inner>, request: Request) -> Response {
+        let json = accept::prefers_json(&request);
+        let allow = self.options.allow;
+        let result = match request.method() {
+            "GET" | "HEAD" => self.get(&request).await,
+            "PUT" if self.options.sink => self.sink(request).await,
+            "PUT" if allow.put => self.put(request).await,
+            "DELETE" if allow.delete => self.delete(&request).await,
+            "OPTIONS" => Ok(Response::new(204)
+                .header("Allow", self.methods)
+                .header("Accept-Ranges", "bytes")),
+            _ => Ok(Failure::new(405, "the method is not allowed here")
+                .render(json)
+                .header("Allow", self.methods)),
+        };
+        result.unwrap_or_else(|failure| failure.render(json))
+    }
+}

@@ -1,0 +1,232 @@
+//! From a request's path to a key and back. Percent-encoding is undone here, once, and done here.
+//!
+//! | in a path | becomes |
+//! | --- | --- |
+//! | `%` without two hexadecimal digits, `%00`, `%2F` | 400: no name can hold it |
+//! | an empty segment, `.`, `..`, encoded or not | 404 to read, 400 to write |
+//! | a backslash, bytes that are not UTF-8 | an ordinary byte of a name |
+//! | a segment that begins with a dot | hidden, unless the options say otherwise |
+//! | `.onrush` first, in whatever case | 404 to read, 403 to write, always |
+//!
+//! This module must not know what is at a key.
+
+use super::failure::{Failure, While};
+use onrush::Request;
+use onrush_store::Key;
+use std::borrow::Cow;
+
+/// The route parameter that holds the key.
+const PARAMETER: &str = "key";
+
+/// A path in its two parts: where the folder is mounted, and what is asked for in it, as sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Split<'r> {
+    /// Ends with a slash.
+    pub(super) mount: &'r str,
+    pub(super) rest: &'r str,
+}
+
+/// What a path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// `a/b`
+    Object(Key),
+    /// `a/b/`; `None` is the top.
+    Folder(Option<Key>),
+}
+
+/// Splits a request's path by its route's parameter; without one the folder is mounted at `/`.
+pub(super) fn split(request: &Request) -> Result<Split<'_>, Failure> {
+    let path = request.path();
+    let rest = match request.param(PARAMETER) {
+        Some(rest) => rest,
+        None => path
+            .strip_prefix('/')
+            .ok_or(Failure::new(400, "this is not a path"))?,
+    };
+    let mount = &path[..path.len() - rest.len()];
+    Ok(Split { mount, rest })
+}
+
+/// The key that `rest` names. `at` decides how a name is refused that no object can have.
+pub(super) fn target(rest: &str, at: While) -> Result<Target, Failure> {
+    let bytes = decode(rest)?;
+    let key = |bytes: &[u8]| Key::parse(bytes).map_err(|error| Failure::of(error, at));
+    match bytes.strip_suffix(b"/") {
+        _ if bytes.is_empty() => Ok(Target::Folder(None)),
+        Some(folder) => key(folder).map(|key| Target::Folder(Some(key))),
+        None => key(&bytes).map(Target::Object),
+    }
+}
+
+impl Target {
+    /// Refuses what is hidden or the store's own.
+    pub(super) fn visible(self, hidden: bool, at: While) -> Result<Target, Failure> {
+        let (Target::Object(key) | Target::Folder(Some(key))) = &self else {
+            return Ok(self);
+        };
+        if !key.reserved() && (hidden || !key.hidden()) {
+            return Ok(self);
+        }
+        Err(match at {
+            While::Reading => Failure::NOT_FOUND,
+            While::Writing => Failure::HIDDEN,
+        })
+    }
+}
+
+/// Undoes percent-encoding once; borrows where there is none.
+fn decode(text: &str) -> Result<Cow<'_, [u8]>, Failure> {
+    if !text.as_bytes().contains(&b'%') {
+        return Ok(Cow::Borrowed(text.as_bytes()));
+    }
+    let bytes = decode_any(text, false)?;
+    match bytes.contains(&0) {
+        false => Ok(Cow::Owned(bytes)),
+        true => Err(Failure::new(400, "no name can hold a zero byte")),
+    }
+}
+
+/// Undoes percent-encoding of a query's value, where `+` is a space and `%2F` is a slash.
+pub(super) fn decode_query(text: &str) -> Result<Vec<u8>, Failure> {
+    decode_any(text, true)
+}
+
+fn decode_any(text: &str, query: bool) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        bytes.push(match byte {
+            b'%' => {
+                let byte = match after {
+                    [high, low, ..] => hex(*high).zip(hex(*low)).map(|(h, l)| h << 4 | l),
+                    _ => None,
+                };
+                rest = after.get(2..).unwrap_or_default();
+                match byte.ok_or(Failure::new(400, "a percent sign without two digits"))? {
+                    b'/' if !query => {
+                        return Err(Failure::new(400, "no name can hold a slash"));
+                    }
+                    byte => byte,
+                }
+            }
+            b'+' if query => b' ',
+            byte => byte,
+        });
+    }
+    Ok(bytes)
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).map(|value| value as u8)
+}
+
+/// Appends `bytes` percent-encoded, all but unreserved characters (RFC 3986 §2.3) and `/`. What
+/// comes of it needs no further escaping in a field value, in HTML or in JSON.
+pub(super) fn encode(bytes: &[u8], out: &mut String) {
+    for &byte in bytes {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                out.push(char::from(byte));
+            }
+            byte => push_escape(byte, out),
+        }
+    }
+}
+
+/// Appends a part of a target as sent, what is encoded already left as it is. Only what a URI
+/// cannot hold is encoded: browsers send `"`, `<` and the like bare.
+fn encode_again(text: &str, out: &mut String) {
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | b'\'' => {
+                push_escape(byte, out);
+            }
+            b'!'..=b'~' => out.push(char::from(byte)),
+            byte => push_escape(byte, out),
+        }
+    }
+}
+
+fn push_escape(byte: u8, out: &mut String) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    out.push('%');
+    out.push(char::from(DIGITS[usize::from(byte >> 4)]));
+    out.push(char::from(DIGITS[usize::from(byte & 15)]));
+}
+
+/// The path of `key` below `mount`, encoded. It begins with exactly one slash, so that no client
+/// takes it for `//host/`.
+pub(super) fn href(mount: &str, key: &[u8]) -> String {
+    let mount = mount.trim_start_matches(['/', '\\']);
+    let mut out = String::with_capacity(1 + mount.len() + key.len() + 8);
+    out.push('/');
+    encode_again(mount, &mut out);
+    encode(key, &mut out);
+    out
+}
+
+/// The same with a slash behind it, and the query the client sent.
+pub(super) fn folder_href(mount: &str, key: &[u8], query: Option<&str>) -> String {
+    let mut out = href(mount, key);
+    out.push('/');
+    if let Some(query) = query {
+        out.push('?');
+        encode_again(query, &mut out);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(rest: &str) -> Result<Vec<u8>, u16> {
+        match target(rest, While::Reading).map_err(|failure| failure.status)? {
+            Target::Object(key) => Ok(key.as_bytes().to_vec()),
+            other => panic!("{rest}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn paths_are_decoded_once_or_refused() {
+        assert_eq!(object("a/b"), Ok(b"a/b".to_vec()));
+        assert_eq!(object("a%20b%C3%A4"), Ok("a bä".into()));
+        assert_eq!(object("%ff"), Ok(vec![0xff]));
+        assert_eq!(object("%252e%252e"), Ok(b"%2e%2e".to_vec()));
+        assert_eq!(object("a\\..\\b"), Ok(b"a\\..\\b".to_vec()));
+        assert_eq!(object("%c0%ae%c0%ae"), Ok(vec![0xc0, 0xae, 0xc0, 0xae]));
+        for bad in ["%", "%4", "%zz", "a%00b", "a%2fb", "..%2f..%2fetc"] {
+            assert_eq!(object(bad), Err(400), "{bad}");
+        }
+        for missing in ["a//b", "/a", "..", "a/../b", "%2e%2e/b", "./a", "a/%2E"] {
+            assert_eq!(object(missing), Err(404), "{missing}");
+        }
+        assert_eq!(target("", While::Reading), Ok(Target::Folder(None)));
+        assert!(matches!(
+            target("a/", While::Reading),
+            Ok(Target::Folder(Some(_)))
+        ));
+        assert!(target("a//", While::Reading).is_err());
+        assert!(target("/", While::Reading).is_err());
+    }
+
+    #[test]
+    fn what_is_encoded_has_one_leading_slash() {
+        assert_eq!(href("/", b"a b/\xff"), "/a%20b/%FF");
+        assert_eq!(href("//", b"evil.com"), "/evil.com");
+        assert_eq!(href("/\\/x\"/", b"y"), "/x%22/y");
+        assert_eq!(href("/", b"\\evil"), "/%5Cevil");
+        assert_eq!(
+            folder_href("/m/", b"a", Some("x=\"1\"&y=%20")),
+            "/m/a/?x=%221%22&y=%20"
+        );
+    }
+
+    #[test]
+    fn a_query_is_decoded_its_own_way() {
+        assert_eq!(decode_query("a+b%2Fc"), Ok(b"a b/c".to_vec()));
+        assert!(decode_query("%x").is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! GET and HEAD. What is hot is answered at once, without leaving the worker and without a task;
+//! what would wait for a disk is answered by a future.
+//!
+//! This module must not know how listings look.
+
+use super::cache::Moment;
+use super::failure::{Failure, While};
+use super::object::Found;
+use super::path::{self, Split, Target};
+use super::{Inner, ranges};
+use onrush::{Request, Response};
+use onrush_proto::etag::EntityTag;
+use onrush_proto::precondition::{Outcome, evaluate};
+use onrush_proto::range;
+use onrush_store::{Key, Result, Store, StoreError};
+
+/// What a folder answers instead of a listing, where sites are served.
+const INDEX: &str = "index.html";
+
+impl Inner {
+    /// The answer, if it can be given without waiting for anything.
+    pub(super) fn answer_now(&self, request: &Request) -> Option<Response> {
+        if !matches!(request.method(), "GET" | "HEAD") {
+            return None;
+        }
+        let split = path::split(request).ok()?;
+        let index;
+        let (rest, is_index) = match split.rest {
+            "" => (INDEX, true),
+            folder if folder.ends_with('/') => {
+                index = [folder, INDEX].concat();
+                (&index[..], true)
+            }
+            rest => (rest, false),
+        };
+        if is_index && !self.options.site {
+            return None;
+        }
+        let at = moment(request);
+        if let Some(found) = self
+            .cache
+            .fresh(rest.as_bytes(), at, |key| self.store.generation(key))
+        {
+            return Some(respond(request, found));
+        }
+        let target = path::target(rest, While::Reading).ok()?;
+        let Target::Object(key) = target.visible(self.options.hidden, While::Reading).ok()? else {
+            return None;
+        };
+        match self.open_now(&key, at)? {
+            Ok(found) => Some(respond(request, found)),
+            Err(StoreError::NotFound | StoreError::IsDirectory) if is_index => None,
+            Err(error) => Some(tell(request, split, &key, error)),
+        }
+    }
+
+    /// The answer, whatever it takes.
+    pub(super) async fn get(&self, request: &Request) -> Result<Response, Failure> {
+        let split = path::split(request)?;
+        let target = path::target(split.rest, While::Reading)?;
+        match target.visible(self.options.hidden, While::Reading)? {
+            Target::Object(key) => Ok(match self.open(&key, request).await {
+                Ok(found) => respond(request, found),
+                Err(error) => tell(request, split, &key, error),
+            }),
+            Target::Folder(folder) => {
+                if self.options.site
+                    && let Some(found) = self.index(folder.as_ref(), request).await?
+                {
+                    return Ok(respond(request, found));
+                }
+                self.list(request, split, folder).await
+            }
+        }
+    }
+
+    /// A folder's `index.html`, if it has one.
+    async fn index(
+        &self,
+        folder: Option<&Key>,
+        request: &Request,
+    ) -> Result<Option<Found>, Failure> {
+        let mut bytes = Vec::new();
+        if let Some(folder) = folder {
+            bytes.extend_from_slice(folder.as_bytes());
+            bytes.push(b'/');
+        }
+        bytes.extend_from_slice(INDEX.as_bytes());
+        let Ok(key) = Key::parse(&bytes) else {
+            return Ok(None);
+        };
+        match self.open(&key, request).await {
+            Ok(found) => Ok(Some(found)),
+            Err(StoreError::NotFound | StoreError::IsDirectory) => Ok(None),
+            Err(error) => Err(Failure::of(error, While::Reading)),
+        }
+    }
+
+    /// Opens and reads what can be had without waiting; `None` otherwise.
+    fn open_now(&self, key: &Key, at: Moment) -> Option<Result<Found>> {
+        let generation = self.store.generation(key);
+        let object = match self.store.try_open_now(key)? {
+            Ok(object) => object,
+            Err(error) => return Some(Err(error)),
+        };
+        let version = &object.meta().version;
+        if let Some(found) = self.cache.confirmed(key, at, generation, version) {
+            return Some(Ok(found));
+        }
+        let found = Found::now(&object, key, at.now_s, &self.memory)?;
+        self.cache.keep(key, at, generation, &found);
+        Some(Ok(found))
+    }
+
+    async fn open(&self, key: &Key, request: &Request) -> Result<Found> {
+        let at = moment(request);
+        let generation = self.store.generation(key);
+        let object = self.store.get(key).await?;
+        let found = Found::load(&object, key, at.now_s, &self.memory).await?;
+        self.cache.keep(key, at, generation, &found);
+        Ok(found)
+    }
+}
+
+fn moment(request: &Request) -> Moment {
+    let local = request.local();
+    Moment {
+        worker: local.index(),
+        now_ms: local.now_ms(),
+        now_s: local.unix_seconds(),
+    }
+}
+
+/// The answer when there is no object: a folder is elsewhere, one slash further.
+fn tell(request: &Request, split: Split<'_>, key: &Key, error: StoreError) -> Response {
+    if error != StoreError::IsDirectory {
+        return Failure::of(error, While::Reading).answer(request);
+    }
+    let location = path::folder_href(split.mount, key.as_bytes(), request.query());
+    Response::new(301)
+        .header("Location", location)
+        .header("Cache-Control", "no-cache")
+}
+
+/// The answer with an object, as far as its conditions and ranges want it.
+fn respond(request: &Request, found: Found) -> Response {
+    if is_plain(request) {
+        return whole(found);
+    }
+    match evaluate(true, &found.current(), request.headers()) {
+        Outcome::Proceed => {}
+        Outcome::NotModified => return Response::new(304).with_fields(found.fields),
+        Outcome::Failed => return Failure::CHANGED.answer(request),
+    }
+    // For HEAD a range has no meaning (RFC 9110 §14.2).
+    match request
+        .header("range")
+        .filter(|_| request.method() == "GET")
+    {
+        Some(value) if range_counts(request, &found) => {
+            ranges::answer(request, value, &found).unwrap_or_else(|| whole(found))
+        }
+        _ => whole(found),
+    }
+}
+
+fn whole(found: Found) -> Response {
+    Response::with_body(found.body())
+        .content_type(found.content_type)
+        .with_fields(found.fields)
+}
+
+/// Whether a request has neither conditions nor a range, as nearly all have.
+fn is_plain(request: &Request) -> bool {
+    request.headers().all(|(name, _)| match name.as_bytes() {
+        [b'i' | b'I', b'f' | b'F', b'-', ..] => false,
+        name => !name.eq_ignore_ascii_case(b"range"),
+    })
+}
+
+/// Whether the object is still the one that `If-Range` means, if there is one.
+fn range_counts(request: &Request, found: &Found) -> bool {
+    request.header("if-range").is_none_or(|value| {
+        let current = found.current();
+        let etag = EntityTag::strong(found.version().as_bytes());
+        range::if_range(value, etag, current.modified_s)
+    })
+}

@@ -1,0 +1,154 @@
+//! PUT and DELETE.
+//!
+//! What can be refused is refused before the body is read, and what matters is looked at again at
+//! the commit, under the lock of the key. An upload that does not end well leaves no trace: that
+//! is what dropping it means.
+//!
+//! This module must not know how the store makes a change durable.
+
+use super::failure::{Failure, While};
+use super::object::{current_of, etag};
+use super::path::{self, Target};
+use super::{Inner, body};
+use onrush::{Request, Response};
+use onrush_proto::precondition::{Current, Outcome, evaluate};
+use onrush_store::{Condition, Key, Kind, Meta, Store, StoreError};
+
+/// Uploads that are not known to be smaller than this are worth a look at what is there before
+/// they are received.
+const LOOK_FIRST_BYTES: u64 = 64 * 1024;
+
+impl Inner {
+    /// `PUT` of an object (RFC 9110 §9.3.4): 201 when it is new, 204 when it was replaced.
+    pub(super) async fn put(&self, request: Request) -> Result<Response, Failure> {
+        refuse_part(&request)?;
+        let split = path::split(&request)?;
+        let target = path::target(split.rest, While::Writing)?;
+        let Target::Object(key) = target.visible(self.options.hidden, While::Writing)? else {
+            return Err(Failure::new(409, "a name that ends in a slash is a folder"));
+        };
+        let location = path::href(split.mount, key.as_bytes());
+        let conditions = Conditions::of(&request);
+        let length = request.content_length();
+        let look_first = !conditions.is_empty()
+            || request.header("expect").is_some()
+            || length.is_none_or(|bytes| bytes >= LOOK_FIRST_BYTES);
+        let mut receive = request.into_body(); // The head is not needed while the body comes.
+
+        if look_first {
+            self.look(&key, &conditions).await?;
+        }
+        let failed = |error| Failure::of(error, While::Writing);
+        let upload = self.store.stage(&key, length).await.map_err(failed)?;
+        let upload = body::store(&mut receive, length, upload, &self.uploads).await?;
+        let committed = upload
+            .commit(conditions.at_commit())
+            .await
+            .map_err(failed)?;
+        let response = if committed.created {
+            Response::new(201).header("Location", location)
+        } else {
+            Response::new(204)
+        };
+        Ok(response.header("ETag", etag(&committed.meta.version)))
+    }
+
+    /// Refuses what the present object makes impossible already.
+    async fn look(&self, key: &Key, conditions: &Conditions) -> Result<(), Failure> {
+        let current = match self.store.meta(key).await {
+            Ok(meta) if meta.kind == Kind::Directory => {
+                return Err(Failure::of(StoreError::Conflict, While::Writing));
+            }
+            Ok(meta) => Some(meta),
+            Err(StoreError::NotFound) => None,
+            Err(error) => return Err(Failure::of(error, While::Writing)),
+        };
+        conditions
+            .check(current.as_ref())
+            .map_err(|error| Failure::of(error, While::Writing))
+    }
+
+    /// `PUT` into the void: the body is read at full speed, counted and forgotten.
+    pub(super) async fn sink(&self, request: Request) -> Result<Response, Failure> {
+        refuse_part(&request)?;
+        let received = body::discard(&mut request.into_body()).await?;
+        Ok(Response::new(204).header("Onrush-Received-Bytes", received.to_string()))
+    }
+
+    /// `DELETE` of an object, or of a folder when it is empty (RFC 9110 §9.3.5).
+    pub(super) async fn delete(&self, request: &Request) -> Result<Response, Failure> {
+        let split = path::split(request)?;
+        let target = path::target(split.rest, While::Writing)?;
+        let (key, kind) = match target.visible(self.options.hidden, While::Writing)? {
+            Target::Object(key) => (key, Kind::File),
+            Target::Folder(Some(key)) => (key, Kind::Directory),
+            Target::Folder(None) => {
+                return Err(Failure::new(403, "the top folder cannot be deleted"));
+            }
+        };
+        let conditions = Conditions::of(request);
+        let check = move |current: Option<&Meta>| match current {
+            Some(meta) if meta.kind != kind => Err(match kind {
+                Kind::File => StoreError::IsDirectory,
+                Kind::Directory => StoreError::NotFound,
+            }),
+            current => conditions.check(current),
+        };
+        let condition = Condition::Check(Box::new(check));
+        match self.store.delete(&key, condition).await {
+            Ok(_) => Ok(Response::new(204)),
+            // `a` is not `a/`, and whoever deletes an object must not hit a folder.
+            Err(StoreError::IsDirectory) => Err(Failure::new(
+                409,
+                "this is a folder, its name ends in a slash",
+            )),
+            Err(error) => Err(Failure::of(error, While::Writing)),
+        }
+    }
+}
+
+/// A part of an object cannot be put (RFC 9110 §14.5).
+fn refuse_part(request: &Request) -> Result<(), Failure> {
+    match request.header("content-range") {
+        Some(_) => Err(Failure::new(400, "only whole objects can be put")),
+        None => Ok(()),
+    }
+}
+
+/// The conditional fields of a request, kept beyond its head.
+struct Conditions(Vec<(String, Vec<u8>)>);
+
+impl Conditions {
+    fn of(request: &Request) -> Conditions {
+        let conditional = |name: &str| {
+            name.get(..3)
+                .is_some_and(|start| start.eq_ignore_ascii_case("if-"))
+        };
+        let fields = request.headers().filter(|(name, _)| conditional(name));
+        Conditions(
+            fields
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        )
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn check(&self, current: Option<&Meta>) -> onrush_store::Result<()> {
+        let current = current.map_or(Current::default(), current_of);
+        let fields = self.0.iter().map(|(name, value)| (&name[..], &value[..]));
+        match evaluate(false, &current, fields) {
+            Outcome::Proceed => Ok(()),
+            Outcome::NotModified | Outcome::Failed => Err(StoreError::PreconditionFailed),
+        }
+    }
+
+    fn at_commit(self) -> Condition {
+        if self.is_empty() {
+            return Condition::None;
+        }
+        Condition::Check(Box::new(move |current| self.check(current)))
+    }
+}

@@ -1,0 +1,302 @@
+//! The log: events of `tracing` as lines on stderr, in a form for people or as JSON. Whatever a
+//! client sends, one event is one line and no character of it steers a terminal. Must not know
+//! what is logged.
+
+use crate::config::LogSettings;
+use crate::failure::{escape, is_printable};
+use crate::options::{LogFormat, LogLevel};
+use std::any::Any;
+use std::fmt::{self, Debug, Write as _};
+use std::io::{self, IsTerminal};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+
+/// Sends all events of this process to stderr from now on; panics are events too.
+pub(crate) fn start(settings: LogSettings) {
+    let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    // There is none yet, and without one the server could serve all the same.
+    let _ = tracing::subscriber::set_global_default(subscriber(settings, colors, io::stderr));
+    std::panic::set_hook(Box::new(|panic| {
+        let message = words(panic.payload());
+        let place = panic.location().map(tracing::field::display);
+        tracing::error!(place, "a thread panicked: {message}");
+    }));
+}
+
+/// What a panic says.
+fn words(payload: &dyn Any) -> &str {
+    let constant = payload.downcast_ref::<&str>().copied();
+    let made = || payload.downcast_ref::<String>().map(String::as_str);
+    constant.or_else(made).unwrap_or("without a word")
+}
+
+fn subscriber<W>(
+    settings: LogSettings,
+    colors: bool,
+    writer: W,
+) -> Box<dyn Subscriber + Send + Sync>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    // A log that cannot be written must not take the server down: no words about that on stderr.
+    let layer = tracing_subscriber::fmt::layer().log_internal_errors(false);
+    let registry = tracing_subscriber::registry().with(filter(settings.level));
+    match settings.format {
+        LogFormat::Text => {
+            let layer = layer.event_format(Text { colors }).with_writer(writer);
+            Box::new(registry.with(layer))
+        }
+        LogFormat::Json => Box::new(registry.with(layer.json().with_writer(Ascii(writer)))),
+    }
+}
+
+fn filter(level: LogLevel) -> Targets {
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let targets = Targets::new().with_default(level);
+    if level == LevelFilter::INFO {
+        // What the engine says at its start is said with the address as soon as it is bound.
+        return targets.with_target("onrush::server", LevelFilter::WARN);
+    }
+    targets
+}
+
+/// The form for people: `TIME LEVEL MESSAGE KEY=VALUE …`.
+struct Text {
+    colors: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Text
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        SystemTime.format_time(&mut writer)?;
+        let level = *event.metadata().level();
+        let (color, plain) = match self.colors {
+            true => (color(level), "\x1b[0m"),
+            false => ("", ""),
+        };
+        write!(writer, " {color}{level:>5}{plain} ")?;
+        if fields.message.is_empty() {
+            writer.write_str(event.metadata().target())?;
+        } else {
+            writer.write_str(&fields.message)?;
+        }
+        writeln!(writer, "{}", fields.others)
+    }
+}
+
+fn color(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "\x1b[31m",
+        Level::WARN => "\x1b[33m",
+        Level::INFO => "\x1b[32m",
+        _ => "\x1b[2m",
+    }
+}
+
+/// An event's fields, rendered and safe.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    others: String,
+}
+
+impl Fields {
+    fn add(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            escape(value, &mut self.message);
+            return;
+        }
+        let is_bare = |c| is_printable(c) && !matches!(c, ' ' | '"' | '\\');
+        let _ = if !value.is_empty() && value.chars().all(is_bare) {
+            write!(self.others, " {}={value}", field.name())
+        } else {
+            write!(self.others, " {}={value:?}", field.name())
+        };
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.add(field, &format!("{value:?}"));
+    }
+}
+
+/// A writer of JSON that escapes what JSON itself lets through and terminals act on: DEL, and the
+/// control characters U+0080 to U+009F.
+struct Ascii<W>(W);
+
+impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for Ascii<W> {
+    type Writer = Ascii<W::Writer>;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        Ascii(self.0.make_writer())
+    }
+}
+
+impl<W: io::Write> io::Write for Ascii<W> {
+    /// Gets one whole event. Such characters can only stand inside strings.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let steers = |c: char| c.is_control() && c != '\n';
+        match std::str::from_utf8(event) {
+            Ok(text) if text.contains(steers) => {
+                let mut safe = String::with_capacity(text.len() + 16);
+                for c in text.chars() {
+                    let _ = match steers(c) {
+                        true => write!(safe, "\\u{:04x}", u32::from(c)),
+                        false => safe.write_char(c),
+                    };
+                }
+                self.0.write_all(safe.as_bytes())?;
+            }
+            _ => self.0.write_all(event)?,
+        }
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Memory(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Memory {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(format: LogFormat, ansi: bool, act: impl FnOnce()) -> String {
+        let memory = Memory::default();
+        let writer = memory.clone();
+        let settings = LogSettings {
+            format,
+            level: LogLevel::Info,
+        };
+        let subscriber = subscriber(settings, ansi, move || writer.clone());
+        tracing::subscriber::with_default(subscriber, act);
+        let bytes = memory.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    const NASTY: &str = "a\r\nb\x1b[2Jc\x7f\u{9b}31m\0 \"\\ \u{202e}d";
+
+    fn nasty_event() {
+        tracing::info!(target: "onrush::access", target = %NASTY, plain = "x/y", text = NASTY,
+            number = 3, nothing = Option::<u8>::None, empty = "");
+    }
+
+    #[test]
+    fn text_is_one_line_of_printable_characters() {
+        let line = logged(LogFormat::Text, false, nasty_event);
+        assert_eq!(line.matches('\n').count(), 1, "{line}");
+        assert!(
+            line.trim_end_matches('\n').chars().all(is_printable),
+            "{line:?}"
+        );
+        assert!(
+            line.contains("  INFO onrush::access target=\"a\\r\\nb\\u{1b}[2J"),
+            "{line}"
+        );
+        assert!(
+            line.contains(" plain=x/y ") && line.contains(" number=3 "),
+            "{line}"
+        );
+        assert!(line.ends_with(" empty=\"\"\n"), "{line}");
+        let message = logged(LogFormat::Text, false, || {
+            tracing::warn!(n = 1, "it's {NASTY}")
+        });
+        assert!(
+            message.contains("  WARN it's a\\r\\nb\\u{1b}[2J"),
+            "{message}"
+        );
+        assert!(message.ends_with(" n=1\n") && message.matches('\n').count() == 1);
+    }
+
+    #[test]
+    fn json_is_one_object_a_line() {
+        let lines = logged(LogFormat::Json, false, || {
+            nasty_event();
+            tracing::info!("plain");
+        });
+        assert!(
+            !lines.contains(|c: char| c.is_control() && c != '\n'),
+            "{lines:?}"
+        );
+        let objects: Vec<serde_json::Value> = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("an object"))
+            .collect();
+        assert_eq!(objects.len(), 2);
+        assert_eq!(objects[0]["fields"]["target"], NASTY, "nothing is lost");
+        assert_eq!(objects[0]["target"], "onrush::access");
+        assert_eq!(objects[0]["fields"]["number"], 3);
+        assert_eq!(objects[1]["fields"]["message"], "plain");
+    }
+
+    #[test]
+    fn only_levels_have_a_color_and_only_on_terminals() {
+        let event = || tracing::error!(x = 1, "words");
+        assert!(logged(LogFormat::Text, true, event).contains("\x1b[31mERROR\x1b[0m words x=1\n"));
+        assert!(!logged(LogFormat::Text, false, event).contains('\x1b'));
+    }
+
+    #[test]
+    fn panics_are_understood() {
+        let caught = |act: fn()| std::panic::catch_unwind(act).expect_err("it panics");
+        assert_eq!(words(&*caught(|| panic!("constant"))), "constant");
+        assert_eq!(words(&*caught(|| panic!("{}", 1 + 1))), "2");
+        assert_eq!(
+            words(&*caught(|| std::panic::panic_any(1))),
+            "without a word"
+        );
+    }
+
+    #[test]
+    fn levels_are_filtered() {
+        let lines = logged(LogFormat::Text, false, || {
+            tracing::debug!("no");
+            tracing::info!(target: "onrush::server", "no");
+            tracing::warn!(target: "onrush::server", "yes");
+        });
+        assert_eq!(lines.matches('\n').count(), 1, "{lines}");
+    }
+}

@@ -1,0 +1,426 @@
+//! Every option of the server, once: the flag, its environment variable, its key in the
+//! configuration file and its text in `--help` are one field of [`Options`]. Must not know what an
+//! option does.
+
+use crate::units::{Size, Time};
+use clap::builder::BoolishValueParser;
+use clap::{Args, ValueEnum, ValueHint};
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// What was said, on the command line, in the environment or in a file; `None` where nothing was.
+#[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub(crate) struct Options {
+    /// The folder to serve [default: .]
+    #[arg(env = "ONRUSH_DIR", value_hint = ValueHint::DirPath, display_order = 0)]
+    #[arg(help_heading = "What is served")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// What clients may change: put, delete, both, or none [default: none]
+    ///
+    /// Where writing is allowed, a missing folder is created.
+    #[arg(long, env = "ONRUSH_ALLOW", value_name = "LIST", value_delimiter = ',')]
+    #[arg(help_heading = "What is served", hide_possible_values = true)]
+    pub(crate) allow: Option<Vec<Change>>,
+
+    /// Serve names that begin with a dot too
+    #[arg(long, env = "ONRUSH_HIDDEN", value_name = "BOOL", num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true")]
+    #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    #[arg(help_heading = "What is served")]
+    pub(crate) hidden: Option<bool>,
+
+    /// Answer a folder's index.html instead of a listing
+    #[arg(long, env = "ONRUSH_SITE", value_name = "BOOL", num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true")]
+    #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    #[arg(help_heading = "What is served")]
+    pub(crate) site: Option<bool>,
+
+    /// Read, count and throw away what is PUT, instead of storing it
+    #[arg(long, env = "ONRUSH_SINK", value_name = "BOOL", num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true")]
+    #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    #[arg(help_heading = "What is served")]
+    pub(crate) sink: Option<bool>,
+
+    /// What an answered PUT or DELETE survives [default: full]
+    ///
+    /// full: a power cut. none: only the end of the process, for it skips the syncs.
+    #[arg(
+        long,
+        env = "ONRUSH_DURABILITY",
+        value_name = "WHAT",
+        help_heading = "What is served"
+    )]
+    pub(crate) durability: Option<Durability>,
+
+    /// Memory for small objects that are asked for often; 0: none [default: 16MiB]
+    #[arg(
+        long,
+        env = "ONRUSH_CACHE_SIZE",
+        value_name = "SIZE",
+        help_heading = "What is served"
+    )]
+    pub(crate) cache_size: Option<Size>,
+
+    /// The port to listen on; 0: any that is free [default: 8080]
+    #[arg(
+        short,
+        long,
+        env = "ONRUSH_PORT",
+        value_name = "PORT",
+        help_heading = "Where"
+    )]
+    pub(crate) port: Option<u16>,
+
+    /// The address to listen on, or unix:PATH for a Unix socket [default: 127.0.0.1]
+    ///
+    /// 0.0.0.0 or :: listens on every address of the machine.
+    #[arg(
+        short,
+        long,
+        env = "ONRUSH_BIND",
+        value_name = "ADDRESS",
+        help_heading = "Where"
+    )]
+    pub(crate) bind: Option<Bind>,
+
+    /// Connections the kernel queues before it refuses more [default: 4096]
+    #[arg(long, env = "ONRUSH_BACKLOG", value_name = "N", help_heading = "Where")]
+    pub(crate) backlog: Option<u32>,
+
+    /// Worker threads [default: one for each core]
+    #[arg(
+        long,
+        env = "ONRUSH_WORKERS",
+        value_name = "N",
+        help_heading = "Engine"
+    )]
+    pub(crate) workers: Option<u32>,
+
+    /// How to wait for the network [default: auto]
+    ///
+    /// auto takes what is better of what works here, and says in the log what it took and why;
+    /// io_uring insists on it.
+    #[arg(
+        long,
+        env = "ONRUSH_DRIVER",
+        value_name = "DRIVER",
+        help_heading = "Engine"
+    )]
+    pub(crate) driver: Option<Driver>,
+
+    /// Receive buffers a worker posts to its ring; a power of two; io_uring only [default: 256]
+    #[arg(
+        long,
+        env = "ONRUSH_RING_BUFFERS",
+        value_name = "N",
+        help_heading = "Engine"
+    )]
+    pub(crate) ring_buffers: Option<u16>,
+
+    /// The size of each of them [default: 4KiB]
+    #[arg(
+        long,
+        env = "ONRUSH_RING_BUFFER_SIZE",
+        value_name = "SIZE",
+        help_heading = "Engine"
+    )]
+    pub(crate) ring_buffer_size: Option<Size>,
+
+    /// Threads for file work that has to wait for a disk, at most [default: 16]
+    #[arg(
+        long,
+        env = "ONRUSH_FILE_THREADS",
+        value_name = "N",
+        help_heading = "Engine"
+    )]
+    pub(crate) file_threads: Option<u32>,
+
+    /// The largest request body; more is answered 413 [default: unlimited]
+    #[arg(
+        long,
+        env = "ONRUSH_BODY_MAX",
+        value_name = "SIZE",
+        help_heading = "Limits"
+    )]
+    pub(crate) body_max: Option<Size>,
+
+    /// Open connections at most; more are answered 503 [default: as many as descriptors]
+    #[arg(
+        long,
+        env = "ONRUSH_CONNECTIONS_MAX",
+        value_name = "N",
+        help_heading = "Limits"
+    )]
+    pub(crate) connections_max: Option<u32>,
+
+    /// The longest time a request's head may take [default: 15s]
+    #[arg(
+        long,
+        env = "ONRUSH_HEADER_TIMEOUT",
+        value_name = "TIME",
+        help_heading = "Limits"
+    )]
+    pub(crate) header_timeout: Option<Time>,
+
+    /// The longest pause between two pieces of a request body [default: 30s]
+    #[arg(
+        long,
+        env = "ONRUSH_BODY_TIMEOUT",
+        value_name = "TIME",
+        help_heading = "Limits"
+    )]
+    pub(crate) body_timeout: Option<Time>,
+
+    /// The longest pause in which a client takes no byte of its answer [default: 30s]
+    #[arg(
+        long,
+        env = "ONRUSH_WRITE_TIMEOUT",
+        value_name = "TIME",
+        help_heading = "Limits"
+    )]
+    pub(crate) write_timeout: Option<Time>,
+
+    /// The longest silence between two requests of a connection [default: 75s]
+    #[arg(
+        long,
+        env = "ONRUSH_IDLE_TIMEOUT",
+        value_name = "TIME",
+        help_heading = "Limits"
+    )]
+    pub(crate) idle_timeout: Option<Time>,
+
+    /// The longest time a request may take, to the end of its answer [default: off]
+    #[arg(
+        long,
+        env = "ONRUSH_TOTAL_TIMEOUT",
+        value_name = "TIME",
+        help_heading = "Limits"
+    )]
+    pub(crate) total_timeout: Option<Time>,
+
+    /// How long requests may still take after SIGTERM [default: 30s]
+    #[arg(
+        long,
+        env = "ONRUSH_DRAIN_TIMEOUT",
+        value_name = "TIME",
+        help_heading = "Limits"
+    )]
+    pub(crate) drain_timeout: Option<Time>,
+
+    /// The form of the log, which goes to stderr [default: text]
+    #[arg(
+        long,
+        env = "ONRUSH_LOG_FORMAT",
+        value_name = "FORMAT",
+        help_heading = "Log"
+    )]
+    pub(crate) log_format: Option<LogFormat>,
+
+    /// What is logged: this and what is worse [default: info]
+    #[arg(
+        long,
+        env = "ONRUSH_LOG_LEVEL",
+        value_name = "LEVEL",
+        help_heading = "Log"
+    )]
+    pub(crate) log_level: Option<LogLevel>,
+
+    /// Log each request, at level info; costs a system call a request [default: off]
+    #[arg(
+        long,
+        env = "ONRUSH_ACCESS_LOG",
+        value_name = "SWITCH",
+        help_heading = "Log"
+    )]
+    pub(crate) access_log: Option<Switch>,
+}
+
+impl Options {
+    /// What `self` says, and where it says nothing, what `other` does.
+    pub(crate) fn or(self, other: Options) -> Options {
+        Options {
+            dir: self.dir.or(other.dir),
+            allow: self.allow.or(other.allow),
+            hidden: self.hidden.or(other.hidden),
+            site: self.site.or(other.site),
+            sink: self.sink.or(other.sink),
+            durability: self.durability.or(other.durability),
+            cache_size: self.cache_size.or(other.cache_size),
+            port: self.port.or(other.port),
+            bind: self.bind.or(other.bind),
+            backlog: self.backlog.or(other.backlog),
+            workers: self.workers.or(other.workers),
+            driver: self.driver.or(other.driver),
+            ring_buffers: self.ring_buffers.or(other.ring_buffers),
+            ring_buffer_size: self.ring_buffer_size.or(other.ring_buffer_size),
+            file_threads: self.file_threads.or(other.file_threads),
+            body_max: self.body_max.or(other.body_max),
+            connections_max: self.connections_max.or(other.connections_max),
+            header_timeout: self.header_timeout.or(other.header_timeout),
+            body_timeout: self.body_timeout.or(other.body_timeout),
+            write_timeout: self.write_timeout.or(other.write_timeout),
+            idle_timeout: self.idle_timeout.or(other.idle_timeout),
+            total_timeout: self.total_timeout.or(other.total_timeout),
+            drain_timeout: self.drain_timeout.or(other.drain_timeout),
+            log_format: self.log_format.or(other.log_format),
+            log_level: self.log_level.or(other.log_level),
+            access_log: self.access_log.or(other.access_log),
+        }
+    }
+}
+
+/// A kind of change.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Change {
+    /// Objects may be made and replaced.
+    Put,
+    /// Objects and empty folders may be deleted.
+    Delete,
+    /// Nothing: to take back what a file or the environment allows.
+    None,
+}
+
+/// As `onrush_server::Durability`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Durability {
+    Full,
+    None,
+}
+
+/// As `onrush::DriverPreference`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Driver {
+    Auto,
+    #[serde(rename = "io_uring")]
+    #[value(name = "io_uring")]
+    Uring,
+    Epoll,
+}
+
+/// The form of the log.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// As `tracing::Level`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// A switch with a value, so that a flag can switch off what the environment switches on.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+/// Where to listen, without the port.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
+pub(crate) enum Bind {
+    /// A host's name or address; brackets around an IPv6 address are added.
+    Host(String),
+    /// The path of a Unix socket.
+    Unix(String),
+}
+
+impl FromStr for Bind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bind, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() || path.contains('\0') {
+                return Err("a Unix socket is written unix:PATH".to_owned());
+            }
+            return Ok(Bind::Unix(path.to_owned()));
+        }
+        let bare = text
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'));
+        if bare.unwrap_or(text).parse::<std::net::Ipv6Addr>().is_ok() {
+            return Ok(Bind::Host(format!("[{}]", bare.unwrap_or(text))));
+        }
+        if text.contains(':') {
+            return Err("an address without a port; that is --port's".to_owned());
+        }
+        let is_host = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+        if text.is_empty() || !text.bytes().all(is_host) {
+            return Err("not an address".to_owned());
+        }
+        Ok(Bind::Host(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for Bind {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Bind, String> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_sockets_are_told_apart() {
+        let host = |text: &str| Ok(Bind::Host(text.to_owned()));
+        assert_eq!("127.0.0.1".parse(), host("127.0.0.1"));
+        assert_eq!("localhost".parse(), host("localhost"));
+        assert_eq!("::1".parse(), host("[::1]"));
+        assert_eq!("[::]".parse(), host("[::]"));
+        assert_eq!(
+            "unix:/run/a b".parse(),
+            Ok(Bind::Unix("/run/a b".to_owned()))
+        );
+        for wrong in [
+            "",
+            "unix:",
+            "127.0.0.1:80",
+            "[::1]:80",
+            "a b",
+            "x/y",
+            "http://x",
+            "[x]",
+        ] {
+            assert!(wrong.parse::<Bind>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_first_wins() {
+        let first = Options {
+            port: Some(1),
+            ..Options::default()
+        };
+        let second = Options {
+            port: Some(2),
+            workers: Some(3),
+            ..Options::default()
+        };
+        let both = first.or(second);
+        assert_eq!(
+            (both.port, both.workers, both.bind),
+            (Some(1), Some(3), None)
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! Durations and sizes as people write them: `30s`, `10MiB`. Must not know what they are for.
+
+use serde::Deserialize;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A length of time: a number and a unit (`ms`, `s`, `m`, `h`), `0`, or `off`, which is 0 too.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "Written")]
+pub(crate) struct Time {
+    pub(crate) ms: u32,
+}
+
+impl Time {
+    pub(crate) const fn seconds(seconds: u32) -> Time {
+        Time { ms: seconds * 1000 }
+    }
+
+    pub(crate) fn duration(self) -> Duration {
+        Duration::from_millis(self.ms.into())
+    }
+}
+
+impl FromStr for Time {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Time, String> {
+        if matches!(text, "0" | "off") {
+            return Ok(Time { ms: 0 });
+        }
+        let (number, unit) = split(text).ok_or("a time is written like 30s, 500ms, 2m or 1h")?;
+        let unit_ms = match unit {
+            "ms" => 1,
+            "s" => 1000,
+            "m" => 60 * 1000,
+            "h" => 60 * 60 * 1000,
+            "" => return Err(format!("write a unit, as in {number}s")),
+            _ => return Err("the unit of a time is ms, s, m or h".to_owned()),
+        };
+        let ms = number.checked_mul(unit_ms).map(u32::try_from);
+        match ms {
+            Some(Ok(ms)) => Ok(Time { ms }),
+            _ => Err("too long; at most 1193h".to_owned()),
+        }
+    }
+}
+
+/// A number of bytes: a number with or without a unit (`B`; `KiB`, `MiB`, `GiB`, `TiB` by 1024;
+/// `KB`, `MB`, `GB`, `TB` by 1000; case does not matter), or `unlimited`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "Written")]
+pub(crate) struct Size {
+    pub(crate) bytes: u64,
+}
+
+impl Size {
+    pub(crate) const UNLIMITED: Size = Size { bytes: u64::MAX };
+
+    pub(crate) const fn kib(kib: u64) -> Size {
+        Size { bytes: kib * 1024 }
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        if text == "unlimited" {
+            return Ok(Size::UNLIMITED);
+        }
+        let (number, unit) =
+            split(text).ok_or("a size is written like 10MiB, 4096 or unlimited")?;
+        let (base, power) = match unit.to_ascii_lowercase().as_str() {
+            "" | "b" => (1, 0),
+            "kib" => (1024, 1),
+            "mib" => (1024, 2),
+            "gib" => (1024, 3),
+            "tib" => (1024, 4),
+            "kb" => (1000u64, 1),
+            "mb" => (1000, 2),
+            "gb" => (1000, 3),
+            "tb" => (1000, 4),
+            _ => return Err("the unit of a size is B, KiB, MiB, GiB, TiB, KB, MB, …".to_owned()),
+        };
+        let bytes = number
+            .checked_mul(base.pow(power))
+            .ok_or("too large; say unlimited")?;
+        Ok(Size { bytes })
+    }
+}
+
+/// A whole number and what follows it, perhaps after a space.
+fn split(text: &str) -> Option<(u64, &str)> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    Some((number.parse().ok()?, unit.trim_start_matches(' ')))
+}
+
+/// A value of a TOML file: text, or a bare number.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected text such as \"30s\" or \"10MiB\"")]
+enum Written {
+    Number(u64),
+    Text(String),
+}
+
+impl Written {
+    fn parse<T: FromStr<Err = String>>(&self) -> Result<T, String> {
+        match self {
+            Written::Number(number) => number.to_string().parse(),
+            Written::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl TryFrom<Written> for Time {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Time, String> {
+        written.parse()
+    }
+}
+
+impl TryFrom<Written> for Size {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Size, String> {
+        written.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit() {
+        let ms = |text: &str| text.parse::<Time>().ok().map(|time| time.ms);
+        assert_eq!(ms("30s"), Some(30_000));
+        assert_eq!(ms("500ms"), Some(500));
+        assert_eq!(ms("2 m"), Some(120_000));
+        assert_eq!(ms("1h"), Some(3_600_000));
+        assert_eq!(ms("1193h"), Some(1193 * 3_600_000));
+        assert_eq!(ms("0"), Some(0));
+        assert_eq!(ms("off"), Some(0));
+        for wrong in [
+            "",
+            "30",
+            "s",
+            "-1s",
+            "1.5s",
+            "30sec",
+            "1194h",
+            "99999999999999999999s",
+        ] {
+            assert_eq!(ms(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes_may_have_a_unit() {
+        let bytes = |text: &str| text.parse::<Size>().ok().map(|size| size.bytes);
+        assert_eq!(bytes("0"), Some(0));
+        assert_eq!(bytes("4096"), Some(4096));
+        assert_eq!(bytes("10MiB"), Some(10 << 20));
+        assert_eq!(bytes("10 mb"), Some(10_000_000));
+        assert_eq!(bytes("2TiB"), Some(2 << 40));
+        assert_eq!(bytes("1b"), Some(1));
+        assert_eq!(bytes("unlimited"), Some(u64::MAX));
+        for wrong in ["", "MiB", "-1", "1.5MiB", "10M", "99999999TiB"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+}

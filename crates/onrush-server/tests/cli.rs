@@ -1,0 +1,398 @@
+//! The command line of the real binary: its pages, where options come from, and how mistakes end.
+
+mod program;
+
+use program::{Folder, PATIENCE, Server, onrush, output};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+fn page(arguments: &[&str]) -> String {
+    let output = output(onrush().args(arguments));
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+    assert!(
+        output.stderr.is_empty(),
+        "{arguments:?}: {}",
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}
+
+/// Runs what must fail; gives its one line.
+fn refused(command: &mut Command, code: i32) -> String {
+    let output = output(command);
+    let line = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {line}");
+    assert!(output.stdout.is_empty(), "{command:?}");
+    assert!(
+        line.starts_with("onrush: ") && line.ends_with('\n'),
+        "{command:?}: {line:?}"
+    );
+    let shown = line.trim_end_matches('\n');
+    assert!(!shown.contains(char::is_control), "{command:?}: {line:?}");
+    for debug in ["Error {", "Custom", "Os {", "panicked", "os error"] {
+        assert!(!shown.contains(debug), "for programmers: {line}");
+    }
+    shown.to_owned()
+}
+
+fn wrong(arguments: &[&str]) -> String {
+    refused(onrush().args(arguments), 2)
+}
+
+fn failed(arguments: &[&str]) -> String {
+    refused(onrush().args(arguments), 1)
+}
+
+#[test]
+fn it_tells_about_itself() {
+    let help = page(&["--help"]);
+    for part in [
+        "What is served:",
+        "Where:",
+        "Engine:",
+        "Limits:",
+        "Log:",
+        "Example:",
+        "--drain-timeout",
+    ] {
+        assert!(help.contains(part), "no {part:?} in:\n{help}");
+    }
+    assert!(
+        help.lines().all(|line| line.chars().count() <= 100),
+        "{help}"
+    );
+    assert!(page(&["-h"]).len() < help.len());
+    assert_eq!(
+        page(&["--version"]),
+        format!("onrush {}\n", env!("CARGO_PKG_VERSION"))
+    );
+    assert_eq!(page(&["-V"]), page(&["--version"]));
+    assert!(page(&["--man"]).contains(".TH onrush 1"));
+    for (shell, mark) in [
+        ("bash", "_onrush()"),
+        ("zsh", "#compdef onrush"),
+        ("fish", "-c onrush"),
+    ] {
+        let script = page(&["--completions", shell]);
+        assert!(
+            script.contains(mark) && script.contains("drain-timeout"),
+            "{shell}"
+        );
+    }
+}
+
+#[test]
+fn completion_scripts_are_read_by_their_shell() {
+    let mut shell = Command::new("bash");
+    let script = format!(
+        "eval \"$('{}' --completions bash)\"",
+        env!("CARGO_BIN_EXE_onrush")
+    );
+    let output = output(shell.args(["-c", &format!("{script}; complete -p onrush")]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_error() {
+    let mut shell = Command::new("bash");
+    let binary = env!("CARGO_BIN_EXE_onrush");
+    let script = format!("'{binary}' --man | true; exit ${{PIPESTATUS[0]}}");
+    let output = output(shell.args(["-c", &script]));
+    assert_eq!(
+        (output.status.code(), text(&output.stderr)),
+        (Some(0), String::new())
+    );
+}
+
+/// What a server says of itself when options come from these places.
+fn serving(flags: &[&str], environment: &[(&str, &str)], file: &str) -> Server {
+    let folder = Folder::new();
+    let config = folder.file("onrush.toml", file);
+    let mut command = onrush();
+    command.arg("--config").arg(&config).args(flags);
+    command
+        .envs(environment.iter().copied())
+        .current_dir(folder.path());
+    let server = Server::run(command);
+    server.logs(" serving ");
+    server
+}
+
+#[test]
+fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
+    let file = "port = 0\nworkers = 3\ndriver = 'epoll'\nallow = ['put']\nlog-format = 'text'\n";
+    let log = serving(&[], &[], "port = 0").log();
+    assert!(
+        log.contains(" allowed=get ") && log.contains(" dir=. "),
+        "{log}"
+    );
+
+    let log = serving(&[], &[], file).log();
+    assert!(log.contains(" workers=3"), "{log}");
+    assert!(
+        log.contains(" driver=epoll ") && log.contains(" allowed=\"get, put\" "),
+        "{log}"
+    );
+
+    let environment = [
+        ("ONRUSH_WORKERS", "2"),
+        ("ONRUSH_ALLOW", "put,delete"),
+        ("ONRUSH_DRIVER", "auto"),
+    ];
+    let log = serving(&[], &environment, file).log();
+    assert!(
+        log.contains(" workers=2") && log.contains("\"get, put, delete\""),
+        "{log}"
+    );
+    assert!(!log.contains("asked for"), "{log}");
+
+    let flags = ["--workers", "1", "--allow", "none", "--driver", "epoll"];
+    let log = serving(&flags, &environment, file).log();
+    assert!(
+        log.contains(" workers=1") && log.contains(" allowed=get "),
+        "{log}"
+    );
+    assert!(log.contains("reason=\"asked for\""), "{log}");
+}
+
+#[test]
+fn switches_can_be_switched_off_again() {
+    let folder = Folder::new();
+    folder.file(".hidden", "secret");
+    let config = folder.file("onrush.toml", "port = 0\nhidden = true\n");
+    let start = |flags: &[&str], environment: &[(&str, &str)]| {
+        let mut command = onrush();
+        command
+            .arg(folder.path())
+            .arg("-c")
+            .arg(&config)
+            .args(flags);
+        command.envs(environment.iter().copied());
+        let answer = Server::run(command).get("/.hidden");
+        answer.starts_with("HTTP/1.1 200")
+    };
+    assert!(start(&[], &[]));
+    assert!(!start(&[], &[("ONRUSH_HIDDEN", "false")]));
+    assert!(start(&["--hidden"], &[("ONRUSH_HIDDEN", "0")]));
+    assert!(!start(&["--hidden=off"], &[("ONRUSH_HIDDEN", "1")]));
+}
+
+#[test]
+fn the_file_is_named_by_the_environment_too_and_names_the_folder() {
+    let folder = Folder::new();
+    folder.file("served/hello.txt", "hello");
+    let dir = folder.path().join("served");
+    let config = folder.file(
+        "c.toml",
+        format!("port = 0\ndir = {:?}\n", dir.to_str().unwrap()),
+    );
+    let mut command = onrush();
+    command.env("ONRUSH_CONFIG", &config);
+    assert!(
+        Server::run(command)
+            .get("/hello.txt")
+            .ends_with("\r\n\r\nhello")
+    );
+    let mut command = onrush();
+    command
+        .env("ONRUSH_CONFIG", &config)
+        .env("ONRUSH_DIR", folder.path());
+    assert!(
+        Server::run(command)
+            .get("/served/hello.txt")
+            .ends_with("\r\n\r\nhello")
+    );
+}
+
+#[test]
+fn limits_are_in_force() {
+    let folder = Folder::new();
+    let start = |flags: &[&str]| Server::start(folder.path(), &[flags, &["--allow=put"]].concat());
+    let half = b"PUT /x HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\nhello";
+
+    let server = start(&["--body-max", "10B", "--header-timeout", "200ms"]);
+    let answer = server.exchange(half);
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    let answer = server.exchange(b"GET / HTTP/1.1\r\nHos");
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+
+    let answer = start(&["--idle-timeout", "200ms"]).exchange(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(
+        answer.starts_with("HTTP/1.1 200"),
+        "and it is closed: {answer}"
+    );
+    let answer = start(&["--body-timeout", "200ms"]).exchange(half);
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    // No answer then: the connection ends.
+    let server = start(&["--total-timeout", "200ms"]);
+    let mut stream = server.connect();
+    stream.write_all(half).expect("sent");
+    let mut answer = Vec::new();
+    let ended = stream.read_to_end(&mut answer);
+    let timed_out = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+    assert!(!ended.is_err_and(|error| timed_out(&error)) && answer.is_empty());
+
+    let server = start(&["--connections-max", "1", "--workers", "1"]);
+    let first = server.connect();
+    let answer = server.exchange(b"");
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    drop(first);
+}
+
+#[test]
+fn wrong_usage_is_one_line_and_exit_2() {
+    assert!(wrong(&["--prot", "80"]).contains("'--port'"));
+    assert!(wrong(&["--port", "65536"]).contains("--port"));
+    assert!(wrong(&["--driver", "kqueue"]).contains("auto, io_uring, epoll"));
+    assert!(wrong(&["one", "two"]).contains("'two'"));
+    assert!(wrong(&["--port"]).contains("--port"));
+    assert!(wrong(&["--idle-timeout", "30"]).contains("30s"));
+    assert!(wrong(&["--body-max", "10M"]).contains("MiB"));
+    assert!(wrong(&["--workers", "0"]).contains("workers"));
+    assert!(wrong(&["--bind", "127.0.0.1:80"]).contains("--port"));
+    assert!(wrong(&["--ring-buffers", "100"]).contains("ring-buffers"));
+    assert!(wrong(&["--completions", "tcsh"]).contains("zsh"));
+    wrong(&["--port", "1\x1b[31m\x07\r\n2"]);
+    wrong(&["--\u{9b}31m\u{202e}"]);
+    let line = refused(onrush().env("ONRUSH_PORT", "no"), 2);
+    assert!(line.contains("ONRUSH_PORT"), "{line}");
+    let line = refused(onrush().env("ONRUSH_PORT", "1").args(["--port", "no"]), 2);
+    assert!(!line.contains("ONRUSH_PORT"), "{line}");
+}
+
+#[test]
+fn a_wrong_file_is_one_line_and_exit_2() {
+    let folder = Folder::new();
+    let complaint = |content: &[u8]| {
+        let path = folder.file("wrong.toml", content);
+        refused(onrush().arg("-c").arg(path), 2)
+    };
+    let line = complaint(b"port = 1\nprot = 2\n");
+    assert!(line.contains("wrong.toml:2: unknown key `prot`"), "{line}");
+    assert!(complaint(b"\n\nport = 'http'\n").contains("wrong.toml:3: port: "));
+    assert!(complaint(b"header_timeout = '1s'\n").contains("`header_timeout`"));
+    assert!(complaint(b"port = \n").contains("wrong.toml:1: "));
+    assert!(complaint(b"workers = 0\n").contains("workers"));
+    assert!(complaint(b"\xff\xfe").contains("wrong.toml"));
+    assert!(complaint(b"\"a\\u001b[31m\" = 1\n").contains("unknown key"));
+    assert!(wrong(&["-c", "/nowhere/x.toml"]).contains("/nowhere/x.toml"));
+    assert!(wrong(&["-c", "/nowhere/\x1b]0;x\x07\n.toml"]).contains("\\u{1b}]0;x"));
+}
+
+#[test]
+fn a_missing_folder_is_made_only_where_writing_is_allowed() {
+    let folder = Folder::new();
+    let missing = folder.path().join("a/b");
+    let name = missing.to_str().unwrap();
+    let line = failed(&[name, "--port", "0"]);
+    assert!(line.contains(name), "{line}");
+    assert!(line.contains("--allow"), "it says what to do: {line}");
+    assert!(!missing.exists());
+    drop(Server::start(&missing, &["--allow", "put"]));
+    assert!(missing.is_dir());
+
+    let file = folder.file("file", "x");
+    let line = failed(&[file.to_str().unwrap(), "--port", "0"]);
+    assert!(line.contains("not a"), "{line}");
+    failed(&[file.to_str().unwrap(), "--port", "0", "--allow", "put"]);
+    let line = failed(&["/nowhere/\x1b[2J\n\r\u{202e}x", "--port", "0"]);
+    assert!(!line.contains('\u{202e}'), "{line:?}");
+}
+
+/// Fails as it must when somebody listens on `port`.
+fn occupied(port: u16) {
+    let folder = Folder::new();
+    let port = port.to_string();
+    for workers in ["1", "2"] {
+        let mut command = onrush();
+        command
+            .arg(folder.path())
+            .args(["--port", &port, "--workers", workers]);
+        let line = refused(&mut command, 1);
+        assert!(line.contains(&port) && line.contains("in use"), "{line}");
+    }
+}
+
+#[test]
+fn a_port_in_use_is_one_line_and_exit_1() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    occupied(listener.local_addr().unwrap().port());
+}
+
+#[test]
+fn a_port_that_another_process_would_share_is_in_use_too() {
+    let folder = Folder::new();
+    // With two workers it listens with SO_REUSEPORT, and this is the same user.
+    let first = Server::start(folder.path(), &["--workers", "2"]);
+    occupied(first.address().port());
+    assert!(
+        first.get("/").starts_with("HTTP/1.1 200"),
+        "the first one serves on"
+    );
+}
+
+#[test]
+fn a_port_is_free_again_when_its_server_is_gone() {
+    let folder = Folder::new();
+    for driver in program::drivers() {
+        let flags = ["--driver", driver];
+        let mut server = Server::start(folder.path(), &flags);
+        for signal in ["KILL", "TERM", "KILL"] {
+            let port = server.address().port().to_string();
+            server.signal(signal);
+            server.ended(PATIENCE);
+            let mut command = onrush();
+            command
+                .arg(folder.path())
+                .args(["--port", &port])
+                .args(flags);
+            server = Server::run(command);
+        }
+    }
+}
+
+#[test]
+fn other_addresses() {
+    let folder = Folder::new();
+    let dir = folder.path().to_str().unwrap();
+    let line = failed(&[dir, "--port", "0", "--bind", "192.0.2.1"]);
+    assert!(line.contains("192.0.2.1"), "{line}");
+
+    let server = Server::start(folder.path(), &["--bind", "localhost"]);
+    assert!(server.get("/").starts_with("HTTP/1.1 200"));
+    if TcpListener::bind("[::1]:0").is_ok() {
+        let server = Server::start(folder.path(), &["--bind", "::1"]);
+        assert!(server.url.starts_with("http://[::1]:"), "{}", server.url);
+        assert!(server.get("/").starts_with("HTTP/1.1 200"));
+    }
+}
+
+#[test]
+fn a_unix_socket() {
+    // Their paths are short: 108 bytes.
+    let place = std::env::temp_dir().join(format!("onrush-cli-{}", std::process::id()));
+    let place = place.to_str().expect("UTF-8");
+    let folder = Folder::new();
+    let bind = format!("unix:{place}");
+    let server = Server::start(folder.path(), &["--bind", &bind]);
+    assert_eq!(server.url, bind);
+    let line = failed(&[folder.path().to_str().unwrap(), "--bind", &bind]);
+    assert!(line.contains("in use"), "{line}");
+    if program::have("curl") {
+        let answer = program::curl(&["--unix-socket", place, "-o", "-", "-i", "http://x/"]);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    drop(server);
+    let _ = std::fs::remove_file(place);
+
+    std::fs::write(place, "an ordinary file").expect("written");
+    failed(&[folder.path().to_str().unwrap(), "--bind", &bind]);
+    assert!(Path::new(place).exists(), "it is nobody's to remove");
+    let _ = std::fs::remove_file(place);
+}

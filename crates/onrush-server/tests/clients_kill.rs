@@ -1,0 +1,161 @@
+//! `kill -9` in the middle of 32 uploads, and a restart: each object is the old one or the new
+//! one, an acknowledged one is new, nothing partial is visible and no temporary stays behind.
+//!
+//! `TEST_KILL_ROUNDS` asks for more rounds than the few of a usual test run.
+
+mod program;
+
+use program::{Folder, PATIENCE, Server, drivers, pattern};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Barrier;
+use std::thread::sleep;
+use std::time::Duration;
+
+const UPLOADS: usize = 32;
+const ROUNDS: usize = 10;
+
+fn rounds() -> usize {
+    let asked = std::env::var("TEST_KILL_ROUNDS").ok();
+    asked
+        .and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(ROUNDS)
+}
+
+/// What is PUT to a key in a round: lengths differ, and so does every byte.
+fn content(key: usize, round: usize) -> Vec<u8> {
+    let seed = (key * 1000 + round) as u64;
+    let bytes = 1 + (key * 7919 + round * 104_729) % 97 * 40_000;
+    pattern(seed, bytes)
+}
+
+fn name(key: usize) -> String {
+    format!("folder-{}/{key}", key % 5)
+}
+
+/// Uploads, giving whether it was acknowledged; the server may be killed meanwhile.
+fn put(address: SocketAddr, key: usize, content: &[u8]) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let (name, length) = (name(key), content.len());
+    let head = format!("PUT /{name} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(content)?;
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer)?;
+    assert!(
+        answer.starts_with(b"HTTP/1.1 20"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    Ok(true)
+}
+
+/// Files below a folder.
+fn files(folder: &Path) -> usize {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return 0;
+    };
+    let count = |entry: fs::DirEntry| match entry.file_type().expect("known").is_dir() {
+        true => files(&entry.path()),
+        false => 1,
+    };
+    entries.map(|entry| count(entry.expect("readable"))).sum()
+}
+
+/// The body of a 200, or `None` for a 404.
+fn get(server: &Server, key: usize) -> Option<Vec<u8>> {
+    let mut stream = server.connect();
+    let request = format!("GET /{} HTTP/1.0\r\n\r\n", name(key));
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("answered");
+    let end = answer
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .expect("a head")
+        + 4;
+    match &answer[9..12] {
+        b"200" => Some(answer[end..].to_vec()),
+        b"404" => None,
+        other => panic!("{}", String::from_utf8_lossy(other)),
+    }
+}
+
+#[test]
+fn a_kill_in_the_middle_of_uploads_leaves_old_or_new() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let flags = ["--allow", "put", "--driver", driver];
+        // The round each key's object is from.
+        let mut now: [Option<usize>; UPLOADS] = [None; UPLOADS];
+        let (mut acknowledged, mut replaced, mut kept, mut swept) = (0, 0, 0, 0);
+        for round in 0..rounds() {
+            let mut server = Server::start(folder.path(), &flags);
+            let address = server.address();
+            let start = Barrier::new(UPLOADS + 1);
+            let acks: Vec<bool> = std::thread::scope(|scope| {
+                let upload = |key: usize| {
+                    let start = &start;
+                    scope.spawn(move || {
+                        let content = content(key, round);
+                        start.wait();
+                        put(address, key, &content).unwrap_or(false)
+                    })
+                };
+                let threads: Vec<_> = (0..UPLOADS).map(upload).collect();
+                start.wait();
+                // From hardly begun to nearly all done.
+                sleep(Duration::from_millis((5 + round * 37 % 200) as u64));
+                server.signal("KILL");
+                server.ended(PATIENCE);
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().expect("no panic"))
+                    .collect()
+            });
+            drop(server);
+            swept += files(&folder.path().join(".onrush/staging"));
+
+            let server = Server::start(folder.path(), &flags);
+            assert_eq!(
+                files(&folder.path().join(".onrush/staging")),
+                0,
+                "{driver} {round}"
+            );
+            for key in 0..UPLOADS {
+                let found = get(&server, key);
+                let is_new = found
+                    .as_ref()
+                    .is_some_and(|found| *found == content(key, round));
+                assert!(
+                    is_new || !acks[key],
+                    "{driver} {round}: {key} was acknowledged"
+                );
+                let old = now[key].map(|round| content(key, round));
+                assert!(is_new || found == old, "{driver} {round}: {key} is neither");
+                (replaced, kept) = (replaced + usize::from(is_new), kept + usize::from(!is_new));
+                now[key] = if is_new { Some(round) } else { now[key] };
+            }
+            acknowledged += acks.iter().filter(|&&ack| ack).count();
+            let objects = now.iter().flatten().count();
+            let own = files(&folder.path().join(".onrush"));
+            assert_eq!(
+                files(folder.path()) - own,
+                objects,
+                "{driver} {round}: something else"
+            );
+        }
+        println!(
+            "{driver}: {replaced} new ({acknowledged} acknowledged), {kept} old, \
+             {swept} temporaries swept"
+        );
+        assert!(
+            swept > 0 && kept > 0 && replaced > 0,
+            "{driver}: no kill was in the middle"
+        );
+    }
+}

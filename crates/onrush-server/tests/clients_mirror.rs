@@ -1,0 +1,305 @@
+//! 20,000 real files of this machine, fetched by `wget -r` from the HTML listing and by curl from
+//! the JSON listing, must arrive as they are; on each driver.
+
+mod program;
+
+use program::{Folder, Server, drivers, have, output_within};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const FILES: usize = 20_000;
+/// Fewer on a machine that has not so many; much fewer would prove nothing.
+const FILES_MIN: usize = 5_000;
+/// All of them together, and each: copies of them are made, and large ones are tested elsewhere.
+const BYTES_MAX: u64 = 768 << 20;
+const FILE_BYTES_MAX: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(300);
+/// Clients at a time.
+const SIDE_BY_SIDE: usize = 4;
+
+/// Files below `from`, in order, as paths relative to it; only such as the server shows.
+fn walk(from: &Path, below: &Path, found: &mut Vec<(PathBuf, u64)>) {
+    let Ok(entries) = fs::read_dir(from.join(below)) else {
+        return;
+    };
+    let mut entries: Vec<_> = entries.filter_map(Result::ok).collect();
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let name = entry.file_name();
+        let Some(text) = name.to_str() else { continue };
+        let Ok(about) = entry.metadata() else {
+            continue;
+        };
+        // wget knows no such names on disk.
+        if text.starts_with('.') || text.contains(char::is_control) {
+            continue;
+        }
+        let path = below.join(text);
+        if about.is_dir() {
+            walk(from, &path, found);
+        } else if about.is_file() {
+            found.push((path, about.len()));
+        }
+    }
+}
+
+/// Where a machine has many files, the best ones first.
+fn sources() -> Vec<PathBuf> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let sysroot = Command::new(rustc).args(["--print", "sysroot"]).output();
+    let sysroot = sysroot
+        .ok()
+        .and_then(|out| String::from_utf8(out.stdout).ok());
+    let home = std::env::var("CARGO_HOME")
+        .or_else(|_| std::env::var("HOME").map(|home| home + "/.cargo"))
+        .unwrap_or_default();
+    let mut all = vec![PathBuf::from("/usr/share")];
+    all.extend(sysroot.map(|path| PathBuf::from(path.trim())));
+    all.push(PathBuf::from(home).join("registry/src"));
+    all.extend(["/usr/lib", "/usr/include", "/etc"].map(PathBuf::from));
+    all
+}
+
+/// Gathers the files into `into`, by hard links where that can be done; gives their paths there.
+fn gather(into: &Path) -> Vec<PathBuf> {
+    let mut gathered = Vec::new();
+    let mut bytes = 0;
+    for (at, source) in sources().iter().enumerate() {
+        let mut found = Vec::new();
+        walk(source, Path::new(""), &mut found);
+        // Of the first ones half each, so that neither is left out.
+        let most = if at < 2 { FILES / 2 } else { FILES };
+        let mut taken = 0;
+        for (path, size) in found {
+            if taken == most || gathered.len() == FILES {
+                break;
+            }
+            let to = into.join(at.to_string()).join(&path);
+            if size > FILE_BYTES_MAX || bytes + size > BYTES_MAX {
+                continue;
+            }
+            fs::create_dir_all(to.parent().expect("it has one")).expect("made");
+            let from = source.join(&path);
+            if fs::hard_link(&from, &to)
+                .or_else(|_| fs::copy(&from, &to).map(|_| ()))
+                .is_ok()
+            {
+                bytes += size;
+                taken += 1;
+                gathered.push(to.strip_prefix(into).expect("below").to_owned());
+            } else {
+                let _ = fs::remove_file(&to);
+            }
+        }
+    }
+    println!("{} files, {} MiB", gathered.len(), bytes >> 20);
+    assert!(
+        gathered.len() >= FILES_MIN,
+        "this machine has too few files"
+    );
+    gathered
+}
+
+fn same(served: &Path, copy: &Path, what: &Path) {
+    let copied = fs::read(copy).unwrap_or_else(|error| panic!("{}: {error}", what.display()));
+    let original = fs::read(served).expect("it is served");
+    assert!(copied == original, "{} differs", what.display());
+}
+
+/// Runs commands, a few at a time; each must end with one of `codes`.
+fn run_all(commands: Vec<Command>, codes: &[i32]) {
+    let queue = std::sync::Mutex::new(commands.into_iter());
+    std::thread::scope(|scope| {
+        for _ in 0..SIDE_BY_SIDE {
+            scope.spawn(|| {
+                loop {
+                    let next = queue.lock().expect("no panic").next();
+                    let Some(mut command) = next else { break };
+                    let output = output_within(&mut command, LONG);
+                    let said = String::from_utf8_lossy(&output.stderr);
+                    let tail: String = said.lines().rev().take(5).collect();
+                    let code = output.status.code().unwrap_or(-1);
+                    assert!(codes.contains(&code), "{command:?}: {code} {tail}");
+                }
+            });
+        }
+    });
+}
+
+/// Folders two levels down, so that several can be mirrored at a time; and all files above those.
+fn parts(files: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    let mut single = Vec::new();
+    for file in files {
+        let part: PathBuf = file.iter().take(2).collect();
+        if part == *file {
+            single.push(file.clone());
+        } else if folders.last() != Some(&part) {
+            folders.push(part);
+        }
+    }
+    folders.sort();
+    folders.dedup();
+    (folders, single)
+}
+
+/// A path as wget and curl take it.
+fn url(server: &Server, path: &Path) -> String {
+    let mut url = format!("{}/", server.url);
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' => {
+                url.push(*byte as char);
+            }
+            byte => url.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    url
+}
+
+#[test]
+fn wget_mirrors_the_listing() {
+    if !have("wget") {
+        return;
+    }
+    let served = Folder::new();
+    let files = gather(served.path());
+    let (folders, single) = parts(&files);
+    for driver in drivers() {
+        let server = Server::start(served.path(), &["--driver", driver]);
+        let begun = Instant::now();
+        let copy = Folder::new();
+        let wget = |urls: Vec<String>| {
+            let mut wget = Command::new("wget");
+            wget.env("LC_ALL", "C.UTF-8").current_dir(copy.path());
+            wget.args(["--no-config", "-nv", "-r", "-l", "inf", "-np", "-nH", "-x"]);
+            // Listings must not be taken for files called index.html, and pages of the files'
+            // own may point to what is not there.
+            wget.args(["-e", "robots=off", "--default-page=,listing,"]);
+            wget.args([
+                "--restrict-file-names=nocontrol",
+                "--tries=1",
+                "--timeout=20",
+            ]);
+            wget.args(urls);
+            wget
+        };
+        let of_folder = |folder: &PathBuf| wget(vec![url(&server, folder) + "/"]);
+        let mut commands: Vec<Command> = folders.iter().map(of_folder).collect();
+        if !single.is_empty() {
+            let urls = single.iter().map(|path| url(&server, path)).collect();
+            let mut wget = wget(urls);
+            wget.arg("--level=1");
+            commands.push(wget);
+        }
+        // 8: something was not found; whether it was one of ours shows now.
+        run_all(commands, &[0, 8]);
+        for path in &files {
+            same(&served.path().join(path), &copy.path().join(path), path);
+        }
+        println!(
+            "{driver}: {} files mirrored in {:?}",
+            files.len(),
+            begun.elapsed()
+        );
+    }
+}
+
+/// Fetches urls by several curls, each over one connection, to files numbered like them.
+fn fetch(urls: &[String], into: &Folder, accept: &str) {
+    let numbered: Vec<(usize, &String)> = urls.iter().enumerate().collect();
+    let share = urls.len().div_ceil(SIDE_BY_SIDE).max(1);
+    let curl = |(part, urls): (usize, &[(usize, &String)])| {
+        let line = |(at, url): &(usize, &String)| {
+            let path = into.path().join(at.to_string());
+            format!("url = \"{url}\"\noutput = \"{}\"\n", path.display())
+        };
+        let config: String = urls.iter().map(line).collect();
+        let config = into.file(&format!("config-{part}"), config);
+        let mut curl = Command::new("curl");
+        curl.args([
+            "-q",
+            "-sS",
+            "--globoff",
+            "--path-as-is",
+            "--fail",
+            "--max-time",
+            "300",
+        ]);
+        curl.arg("-H")
+            .arg(format!("Accept: {accept}"))
+            .arg("-K")
+            .arg(config);
+        curl
+    };
+    run_all(numbered.chunks(share).enumerate().map(curl).collect(), &[0]);
+}
+
+/// All files that the JSON listing shows, each with its address; by levels, page after page.
+fn listed(server: &Server) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut level = vec![(PathBuf::new(), format!("{}/", server.url))];
+    while !level.is_empty() {
+        let pages = Folder::new();
+        let urls: Vec<String> = level.iter().map(|(_, url)| url.clone()).collect();
+        fetch(&urls, &pages, "application/json");
+        let mut next_level = Vec::new();
+        for (at, (folder, _)) in level.iter().enumerate() {
+            let page = fs::read(pages.path().join(at.to_string())).expect("fetched");
+            let page: serde_json::Value = serde_json::from_slice(&page).expect("JSON");
+            for entry in page["entries"].as_array().expect("a list") {
+                let name = entry["name"].as_str().expect("a name");
+                let href = entry["href"].as_str().expect("an address");
+                let url = format!("{}{href}", server.url);
+                match entry["type"].as_str().expect("a type") {
+                    "file" => files.push((folder.join(name), url)),
+                    _ => next_level.push((folder.join(name), url)),
+                }
+            }
+            if let Some(next) = page["next"].as_str() {
+                next_level.push((folder.clone(), format!("{}{next}", server.url)));
+            }
+        }
+        level = next_level;
+    }
+    files
+}
+
+#[test]
+fn curl_fetches_what_the_json_listing_names() {
+    if !have("curl") {
+        return;
+    }
+    let served = Folder::new();
+    let mut files = gather(served.path());
+    files.sort();
+    for driver in drivers() {
+        let server = Server::start(served.path(), &["--driver", driver]);
+        let begun = Instant::now();
+        let mut listed = listed(&server);
+        listed.sort();
+        let names: Vec<&PathBuf> = listed.iter().map(|(path, _)| path).collect();
+        assert!(
+            names.iter().eq(&files.iter().collect::<Vec<_>>()),
+            "{driver}: other files"
+        );
+        let copy = Folder::new();
+        let urls: Vec<String> = listed.iter().map(|(_, url)| url.clone()).collect();
+        fetch(&urls, &copy, "*/*");
+        for (at, (path, _)) in listed.iter().enumerate() {
+            same(
+                &served.path().join(path),
+                &copy.path().join(at.to_string()),
+                path,
+            );
+        }
+        println!(
+            "{driver}: {} files fetched in {:?}",
+            files.len(),
+            begun.elapsed()
+        );
+    }
+}

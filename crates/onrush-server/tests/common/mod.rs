@@ -1,0 +1,445 @@
+//! What the tests of `files` share: a server with a folder, on either real driver and in the
+//! simulator, and a client that speaks raw HTTP.
+#![allow(dead_code, unreachable_pub)] // each test uses a part
+
+mod reply;
+
+pub use reply::Reply;
+
+use onrush::sim::Simulation;
+use onrush::{DriverPreference, Limits, Router, Running, Server};
+use onrush_rt::blocking::Pool;
+use onrush_rt::driver::sim::Client;
+use onrush_rt::fs::sim::SimFs;
+use onrush_rt::fs::{Create, Dir, OpenHow};
+use onrush_server::{Allow, Files, FilesOptions};
+use onrush_store::{Folder, FolderOptions};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A time long past, so that what was changed then counts as settled.
+pub const LONG_AGO_S: u64 = 1_600_000_000;
+
+/// A directory that is removed with all that is in it.
+pub struct TempDir(pub PathBuf);
+
+impl TempDir {
+    pub fn new() -> TempDir {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("onrush-files-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        TempDir(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Reading and writing, nothing hidden shown, no site.
+pub fn writable() -> FilesOptions {
+    FilesOptions {
+        allow: Allow {
+            put: true,
+            delete: true,
+        },
+        ..FilesOptions::default()
+    }
+}
+
+enum Ground {
+    Real {
+        running: Option<Running>,
+        dir: TempDir,
+    },
+    Sim {
+        sim: Box<Simulation>,
+        disk: SimFs,
+    },
+}
+
+/// A server with a folder.
+pub struct Host {
+    ground: Ground,
+    pub name: &'static str,
+    pub files: Files,
+    /// The path it is mounted at, with a slash at both ends.
+    pub mount: &'static str,
+}
+
+/// Runs a test on both drivers and in the simulator.
+pub fn everywhere(options: &FilesOptions, test: impl Fn(&mut Host)) {
+    everywhere_at("/", options, test);
+}
+
+pub fn everywhere_at(mount: &'static str, options: &FilesOptions, test: impl Fn(&mut Host)) {
+    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+        test(&mut Host::real(mount, options, driver));
+    }
+    for seed in 1..=3 {
+        test(&mut Host::simulated(mount, options, seed));
+    }
+}
+
+fn router(mount: &str, files: &Files) -> Router {
+    Router::new().any(&format!("{mount}{{*key}}"), files.clone())
+}
+
+/// Large enough for all but one of the tests.
+fn limits() -> Limits {
+    Limits {
+        body_bytes_max: 32 << 20,
+        ..Limits::default()
+    }
+}
+
+impl Host {
+    pub fn real(mount: &'static str, options: &FilesOptions, driver: DriverPreference) -> Host {
+        let dir = TempDir::new();
+        let files = Files::open(dir.path(), options.clone()).unwrap();
+        let server = Server::bind("127.0.0.1:0").workers(2).driver(driver);
+        let running = server
+            .limits(limits())
+            .start(router(mount, &files))
+            .unwrap();
+        Host {
+            name: running.driver().name(),
+            ground: Ground::Real {
+                running: Some(running),
+                dir,
+            },
+            files,
+            mount,
+        }
+    }
+
+    pub fn simulated(mount: &'static str, options: &FilesOptions, seed: u64) -> Host {
+        Host::simulated_on(SimFs::new(seed), mount, options, seed)
+    }
+
+    pub fn simulated_on(
+        disk: SimFs,
+        mount: &'static str,
+        options: &FilesOptions,
+        seed: u64,
+    ) -> Host {
+        let how = FolderOptions {
+            writable: options.allow.put || options.allow.delete,
+            durability: options.durability,
+            ..FolderOptions::default()
+        };
+        let folder = Folder::on(disk.root().unwrap(), Pool::inline(), how).unwrap();
+        let files = Files::new(folder, options.clone());
+        let sim = Box::new(Simulation::new(seed, &router(mount, &files), limits()));
+        Host {
+            name: "simulator",
+            ground: Ground::Sim { sim, disk },
+            files,
+            mount,
+        }
+    }
+
+    pub fn is_simulated(&self) -> bool {
+        matches!(self.ground, Ground::Sim { .. })
+    }
+
+    /// The simulated disk.
+    pub fn disk(&self) -> &SimFs {
+        match &self.ground {
+            Ground::Sim { disk, .. } => disk,
+            Ground::Real { .. } => panic!("this disk is real"),
+        }
+    }
+
+    /// The real folder.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.ground {
+            Ground::Real { dir, .. } => Some(dir.path()),
+            Ground::Sim { .. } => None,
+        }
+    }
+
+    pub fn root(&self) -> Dir {
+        match &self.ground {
+            Ground::Real { dir, .. } => Dir::open_root(dir.path()).unwrap(),
+            Ground::Sim { disk, .. } => disk.root().unwrap(),
+        }
+    }
+
+    /// Puts a file into the folder behind the server's back, changed long ago.
+    pub fn add(&self, key: &str, content: &[u8]) {
+        self.add_at(key.as_bytes(), content, LONG_AGO_S);
+    }
+
+    /// The same for any name, with the time of its last change.
+    pub fn add_at(&self, key: &[u8], content: &[u8], modified_s: u64) {
+        let (dir, name) = self.parent_of(key);
+        let how = OpenHow {
+            create: Create::IfMissing,
+            ..OpenHow::create_new(0o644)
+        };
+        let file = dir.open(name, how).unwrap();
+        file.set_len(0).unwrap();
+        file.write_all_at(content, 0).unwrap();
+        file.set_modified(modified_s as i64 * 1_000_000_000)
+            .unwrap();
+    }
+
+    pub fn add_folder(&self, key: &str) {
+        let (dir, name) = self.parent_of(key.as_bytes());
+        dir.create_dir(name, 0o755).unwrap();
+    }
+
+    fn parent_of<'k>(&self, key: &'k [u8]) -> (Dir, &'k [u8]) {
+        let mut dir = self.root();
+        let mut rest = key;
+        while let Some(slash) = rest.iter().position(|&b| b == b'/') {
+            let name = &rest[..slash];
+            if dir.open_dir(name).is_err() {
+                dir.create_dir(name, 0o755).unwrap();
+            }
+            dir = dir.open_dir(name).unwrap();
+            rest = &rest[slash + 1..];
+        }
+        (dir, rest)
+    }
+
+    pub fn add_symlink(&self, key: &str, target: &str) {
+        match &self.ground {
+            Ground::Real { dir, .. } => {
+                std::os::unix::fs::symlink(target, dir.path().join(key)).unwrap();
+            }
+            Ground::Sim { disk, .. } => {
+                disk.add_symlink(key.as_bytes(), target.as_bytes()).unwrap()
+            }
+        }
+    }
+
+    pub fn add_fifo(&self, key: &str) {
+        match &self.ground {
+            Ground::Real { dir, .. } => {
+                let made = std::process::Command::new("mkfifo")
+                    .arg(dir.path().join(key))
+                    .status();
+                assert!(made.unwrap().success());
+            }
+            Ground::Sim { disk, .. } => disk.add_fifo(key.as_bytes()).unwrap(),
+        }
+    }
+
+    /// What a file holds, seen behind the server's back.
+    pub fn content(&self, key: &str) -> Option<Vec<u8>> {
+        let file = self.root().open(key.as_bytes(), OpenHow::READ).ok()?;
+        let mut content = vec![0; file.metadata().unwrap().size as usize];
+        let mut at = 0;
+        while at < content.len() {
+            at += file.read_at(&mut content[at..], at as u64).unwrap();
+        }
+        Some(content)
+    }
+
+    /// How many uploads lie half-done on the disk.
+    pub fn staged(&self) -> usize {
+        let Ok(staging) = self.root().open_dir(b".onrush/staging") else {
+            return 0;
+        };
+        let names = entries(&staging);
+        let files = |name: &Vec<u8>| entries(&staging.open_dir(name).unwrap()).len();
+        names.iter().map(files).sum()
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, ms: u64) {
+        match &mut self.ground {
+            Ground::Real { .. } => std::thread::sleep(Duration::from_millis(ms)),
+            Ground::Sim { sim, .. } => sim.advance(ms),
+        }
+    }
+
+    /// Where a real server listens.
+    pub fn address(&self) -> String {
+        match &self.ground {
+            Ground::Real { running, .. } => running.as_ref().unwrap().address().to_string(),
+            Ground::Sim { .. } => panic!("there is no such network"),
+        }
+    }
+
+    pub fn connect(&mut self) -> Connection {
+        match &mut self.ground {
+            Ground::Sim { sim, .. } => Connection::Sim(sim.connect()),
+            Ground::Real { .. } => Connection::Real(connect(&self.address())),
+        }
+    }
+
+    /// Sends all it can of `bytes`: a server that has answered may not want the rest.
+    pub fn send(&mut self, connection: &mut Connection, mut bytes: &[u8]) {
+        match (&mut self.ground, connection) {
+            (_, Connection::Real(stream)) => {
+                let _ = stream.write_all(bytes);
+            }
+            (Ground::Sim { sim, .. }, Connection::Sim(client)) => {
+                let mut refused = 0;
+                while !bytes.is_empty() && refused < 100 {
+                    match client.send(bytes) {
+                        Ok(sent) => (bytes, refused) = (&bytes[sent..], 0),
+                        Err(_) => refused += 1,
+                    }
+                    sim.run();
+                }
+                sim.run();
+            }
+            _ => unreachable!("a connection is of its own ground"),
+        }
+    }
+
+    /// Receives to the end of the connection.
+    pub fn receive(&mut self, connection: &mut Connection) -> Vec<u8> {
+        let mut all = Vec::new();
+        match (&mut self.ground, connection) {
+            (_, Connection::Real(stream)) => {
+                let _ = stream.read_to_end(&mut all);
+            }
+            (Ground::Sim { sim, .. }, Connection::Sim(client)) => {
+                for _ in 0..200_000 {
+                    sim.run();
+                    match client.receive() {
+                        Ok(bytes) => all.extend_from_slice(&bytes),
+                        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                        Err(_) => break,
+                    }
+                    if client.at_end() {
+                        break;
+                    }
+                }
+            }
+            _ => unreachable!("a connection is of its own ground"),
+        }
+        all
+    }
+
+    /// Sends a request on a connection of its own and receives its answer. `head` is the request
+    /// line and the fields that matter, separated by `\n`; the path is taken as it is.
+    pub fn ask(&mut self, head: &str, body: &[u8]) -> Reply {
+        let mut lines = head.lines();
+        let mut request = format!("{} HTTP/1.1\r\nHost: test\r\n", lines.next().unwrap());
+        let mut framed = false;
+        for line in lines {
+            framed |= line.to_ascii_lowercase().starts_with("transfer-encoding:");
+            framed |= line.to_ascii_lowercase().starts_with("content-length:");
+            request.push_str(line);
+            request.push_str("\r\n");
+        }
+        if !framed && (!body.is_empty() || head.starts_with("PUT ")) {
+            request.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        request.push_str("Connection: close\r\n\r\n");
+        let mut bytes = request.into_bytes();
+        bytes.extend_from_slice(body);
+        let mut connection = self.connect();
+        self.send(&mut connection, &bytes);
+        let answer = self.receive(&mut connection);
+        Reply::parse(&answer, head.starts_with("HEAD "))
+    }
+
+    pub fn get(&mut self, path: &str) -> Reply {
+        self.ask(&format!("GET {path}"), b"")
+    }
+
+    pub fn put(&mut self, path: &str, body: &[u8]) -> Reply {
+        self.ask(&format!("PUT {path}"), body)
+    }
+
+    pub fn delete(&mut self, path: &str) -> Reply {
+        self.ask(&format!("DELETE {path}"), b"")
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Ground::Real { running, .. } = &mut self.ground
+            && let Some(running) = running.take()
+        {
+            running.handle().shutdown_now();
+            running.wait().unwrap();
+        }
+    }
+}
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    let timeout = Some(Duration::from_secs(20));
+    stream.set_read_timeout(timeout).unwrap();
+    stream.set_write_timeout(timeout).unwrap();
+    stream
+}
+
+/// One request to a real server, for clients on threads of their own.
+pub fn over(address: &str, method: &str, path: &str, body: &[u8]) -> Reply {
+    let mut stream = connect(address);
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    Reply::parse(&answer, method == "HEAD")
+}
+
+pub fn entries(dir: &Dir) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    dir.read_dir(&mut |name, _| {
+        all.push(name.to_vec());
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    all
+}
+
+/// A client's end.
+pub enum Connection {
+    Real(TcpStream),
+    Sim(Client),
+}
+
+impl Connection {
+    /// Breaks off, as a client that crashes does.
+    pub fn cut(self) {
+        if let Connection::Sim(client) = self {
+            client.reset();
+        }
+    }
+}
+
+/// Bytes that tell where they are.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 16) as u8)
+        .collect()
+}
+
+/// Waits until `holds`, for at most five seconds.
+pub fn eventually(host: &mut Host, holds: impl Fn(&Host) -> bool) {
+    let begin = Instant::now();
+    while !holds(host) {
+        assert!(
+            begin.elapsed() < Duration::from_secs(5),
+            "it never came true"
+        );
+        host.pass(5);
+    }
+}

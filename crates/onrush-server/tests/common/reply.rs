@@ -1,0 +1,79 @@
+//! Answers, taken apart and checked for their framing.
+
+/// An answer, its body decoded.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    fields: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    /// # Panics
+    /// When it is not one whole and well-framed answer.
+    pub fn parse(bytes: &[u8], head_only: bool) -> Reply {
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]);
+        let end = bytes.windows(4).position(|w| w == b"\r\n\r\n");
+        let end = end.unwrap_or_else(|| panic!("no answer: {shown:?}"));
+        let head = std::str::from_utf8(&bytes[..end]).unwrap();
+        let mut lines = head.split("\r\n");
+        let status = lines.next().unwrap()[9..12].parse().unwrap();
+        let fields = lines.map(|line| line.split_once(": ").unwrap());
+        let fields = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
+        let mut reply = Reply {
+            status,
+            fields: fields.collect(),
+            body: bytes[end + 4..].to_vec(),
+        };
+        assert_eq!(reply.all("date").count(), 1, "{shown:?}");
+        if head_only || matches!(status, 204 | 304) {
+            assert!(
+                reply.body.is_empty(),
+                "content where none may be: {shown:?}"
+            );
+        } else if reply.field("transfer-encoding") == Some("chunked") {
+            reply.body = dechunk(&reply.body);
+        } else {
+            let length: usize = reply.field("content-length").unwrap().parse().unwrap();
+            assert_eq!(reply.body.len(), length, "{shown:?}");
+        }
+        reply
+    }
+
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.all(name).next()
+    }
+
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        let fields = self.fields.iter().filter(move |(have, _)| have == name);
+        fields.map(|(_, value)| value.as_str())
+    }
+
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    pub fn etag(&self) -> &str {
+        self.field("etag").expect("an answer with a tag")
+    }
+}
+
+fn dechunk(mut rest: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let end = rest.windows(2).position(|w| w == b"\r\n").unwrap();
+        let size = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
+        rest = &rest[end + 2..];
+        if size == 0 {
+            assert_eq!(rest, b"\r\n");
+            return all;
+        }
+        all.extend_from_slice(&rest[..size]);
+        assert_eq!(&rest[size..size + 2], b"\r\n");
+        rest = &rest[size + 2..];
+    }
+}

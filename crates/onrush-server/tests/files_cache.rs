@@ -1,0 +1,148 @@
+//! Small objects in memory: when they are seen anew, and that they do not pile up.
+
+mod common;
+
+use common::*;
+use onrush_server::FilesOptions;
+
+/// Content, and how many operations of the disk it took.
+fn get(host: &mut Host, path: &str) -> (Vec<u8>, u64) {
+    let before = host.disk().operations();
+    let reply = host.get(path);
+    assert_eq!(reply.status, 200, "{path}");
+    (reply.body, host.disk().operations() - before)
+}
+
+#[test]
+fn a_hot_object_costs_no_operation() {
+    for seed in 1..5 {
+        let mut host = Host::simulated("/", &FilesOptions::default(), seed);
+        host.add("f", b"one");
+        assert!(get(&mut host, "/f").1 > 0);
+        for _ in 0..5 {
+            assert_eq!(get(&mut host, "/f"), (b"one".to_vec(), 0));
+            assert_eq!(get(&mut host, "/%66").0, b"one");
+        }
+        assert_eq!(host.ask("GET /f\nRange: bytes=1-1", b"").body, b"n");
+        host.pass(100);
+        let (content, operations) = get(&mut host, "/f");
+        assert_eq!(content, b"one");
+        assert!(operations > 0, "it is looked at again");
+        assert_eq!(get(&mut host, "/f").1, 0);
+    }
+}
+
+#[test]
+fn changes_behind_the_server_are_seen_within_the_bound() {
+    for seed in 1..5 {
+        let mut host = Host::simulated("/", &writable(), seed);
+        host.add("f", b"one");
+        let old = host.get("/f").etag().to_owned();
+        host.add_at(b"f", b"two", LONG_AGO_S + 10);
+        host.pass(100);
+        let new = host.get("/f");
+        assert_eq!(new.body, b"two");
+        assert_ne!(new.etag(), old);
+        let root = host.root();
+        root.unlink(b"f").unwrap();
+        host.pass(100);
+        assert_eq!(host.get("/f").status, 404);
+        host.add("f", b"three");
+        assert_eq!(host.get("/f").body, b"three");
+    }
+}
+
+#[test]
+fn a_bound_of_nothing_looks_every_time() {
+    let options = FilesOptions {
+        cache_fresh_ms: 0,
+        ..FilesOptions::default()
+    };
+    let mut host = Host::simulated("/", &options, 1);
+    host.add("f", b"one");
+    assert_eq!(host.get("/f").body, b"one");
+    host.add_at(b"f", b"two", LONG_AGO_S + 10);
+    assert_eq!(host.get("/f").body, b"two");
+}
+
+#[test]
+fn changes_through_the_server_are_seen_at_once() {
+    everywhere(&writable(), |host| {
+        host.add("f", b"old");
+        for round in 0..20_u8 {
+            // Both workers have it in memory, most likely.
+            (0..6).for_each(|_| assert_eq!(host.get("/f").status, 200));
+            host.put("/f", &[round; 100]);
+            (0..6).for_each(|_| assert_eq!(host.get("/f").body, [round; 100], "{}", host.name));
+            host.delete("/f");
+            assert_eq!(host.get("/f").status, 404);
+            host.add("f", &[round; 3]);
+            assert_eq!(host.get("/f").body, [round; 3]);
+        }
+    });
+}
+
+#[test]
+fn on_real_disks_the_bound_holds_too() {
+    for driver in [
+        onrush::DriverPreference::Uring,
+        onrush::DriverPreference::Epoll,
+    ] {
+        let mut host = Host::real("/", &FilesOptions::default(), driver);
+        for round in 0..5_u8 {
+            host.add_at(b"f", &[round; 1000], LONG_AGO_S + u64::from(round));
+            if round > 0 {
+                host.pass(150);
+            }
+            (0..4).for_each(|_| assert_eq!(host.get("/f").body, [round; 1000]));
+        }
+    }
+}
+
+#[test]
+fn what_has_just_changed_is_not_kept() {
+    let mut host = Host::simulated("/", &FilesOptions::default(), 1);
+    let now_s = 1_790_000_000;
+    // The same length and the same time: its version cannot tell.
+    host.add_at(b"f", b"one", now_s);
+    assert_eq!(host.get("/f").body, b"one");
+    host.add_at(b"f", b"two", now_s);
+    assert_eq!(host.get("/f").body, b"two");
+    // A time in the future is no better, and is not told to anybody.
+    host.add_at(b"f", b"six", now_s + 1_000_000);
+    let reply = host.get("/f");
+    assert_eq!(reply.field("last-modified"), reply.field("date"));
+    host.add_at(b"f", b"ten", now_s + 1_000_000);
+    assert_eq!(host.get("/f").body, b"ten");
+}
+
+#[test]
+fn memory_is_bounded_and_the_hot_stay() {
+    let options = FilesOptions {
+        cache_bytes_max: 200_000,
+        ..FilesOptions::default()
+    };
+    let mut host = Host::simulated("/", &options, 1);
+    host.add("hot", &pattern(1000));
+    for i in 0..400 {
+        host.add(&format!("cold{i}"), &pattern(2000));
+    }
+    let mut operations = 0;
+    for i in 0..400 {
+        operations += get(&mut host, "/hot").1;
+        assert_eq!(get(&mut host, &format!("/cold{i}")).0, pattern(2000));
+    }
+    let first = get(&mut host, "/hot").1;
+    assert!(
+        operations < 10 && first == 0,
+        "the hot one was forgotten: {operations}"
+    );
+    assert!(
+        get(&mut host, "/cold0").1 > 0,
+        "a cold one was not forgotten"
+    );
+    host.add("large", &pattern(64 * 1024));
+    for _ in 0..3 {
+        assert!(get(&mut host, "/large").1 > 0, "too large for such a cache");
+    }
+}

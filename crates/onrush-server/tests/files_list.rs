@@ -1,0 +1,239 @@
+//! Listings: their two forms, their pages, and what they must not let through.
+
+mod common;
+
+use common::*;
+use onrush_server::FilesOptions;
+use serde_json::Value;
+
+fn json(host: &mut Host, path: &str) -> Value {
+    let reply = host.ask(&format!("GET {path}\nAccept: application/json"), b"");
+    assert_eq!(reply.status, 200, "{}: {path}", host.name);
+    assert_eq!(reply.field("content-type"), Some("application/json"));
+    assert_eq!(reply.field("vary"), Some("Accept"));
+    assert_eq!(reply.field("cache-control"), Some("no-cache"));
+    reply.json()
+}
+
+fn names(listing: &Value) -> Vec<&str> {
+    let entries = listing["entries"].as_array().unwrap().iter();
+    entries.map(|e| e["name"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn the_shape_of_json() {
+    everywhere_at("/mnt/", &FilesOptions::default(), |host| {
+        host.add("a/x y", b"12345");
+        host.add("a/b/c", b"");
+        host.add("top", b"1");
+        let etag = host.get("/mnt/a/x%20y").etag().to_owned();
+        let listing = json(host, "/mnt/a/");
+        let expected = serde_json::json!({
+            "path": "/mnt/a/",
+            "entries": [
+                {
+                    "name": "b", "href": "/mnt/a/b/", "type": "directory", "size": null,
+                    "modified": listing["entries"][0]["modified"], "etag": null,
+                },
+                {
+                    "name": "x y", "href": "/mnt/a/x%20y", "type": "file", "size": 5,
+                    "modified": "2020-09-13T12:26:40Z", "etag": etag,
+                },
+            ],
+            "next": null,
+        });
+        assert_eq!(listing, expected, "{}", host.name);
+        let top = json(host, "/mnt/");
+        assert_eq!(
+            (top["path"].as_str(), names(&top)),
+            (Some("/mnt/"), vec!["a", "top"])
+        );
+        let by_query = host.get("/mnt/a/?format=json");
+        assert_eq!(by_query.json(), listing);
+        let html = host.ask("GET /mnt/a/?format=html\nAccept: application/json", b"");
+        assert_eq!(html.field("content-type"), Some("text/html; charset=utf-8"));
+        let head = host.ask("HEAD /mnt/a/", b"");
+        assert_eq!(head.status, 200);
+        let length = head.field("content-length").map(str::to_owned);
+        assert_eq!(length, Some(host.get("/mnt/a/").body.len().to_string()));
+    });
+}
+
+#[test]
+fn a_page_of_html() {
+    everywhere(&FilesOptions::default(), |host| {
+        host.add("a/<img src=x onerror=alert(1)>&\"'.txt", &pattern(2000));
+        host.add("a/javascript:alert(1)", b"");
+        host.add_folder("a/sub");
+        host.add("a/\u{202e}gpj.exe", b"");
+        let reply = host.ask(
+            "GET /a/\nAccept: text/html,application/xml;q=0.9,*/*;q=0.8",
+            b"",
+        );
+        assert_eq!(reply.status, 200);
+        assert_eq!(
+            reply.field("content-type"),
+            Some("text/html; charset=utf-8")
+        );
+        assert_eq!(reply.field("vary"), Some("Accept"));
+        let policy = reply.field("content-security-policy").unwrap();
+        assert!(policy.starts_with("default-src 'none'"));
+        let page = reply.text();
+        for part in [
+            "<!DOCTYPE html>\n",
+            "<title>/a/</title>",
+            "<a href=\"../\">../</a>",
+            "<a href=\"./sub/\">sub/</a>",
+            "<a href=\"./javascript%3Aalert%281%29\">",
+            "&lt;img src=x onerror=alert(1)&gt;&amp;&quot;&#39;.txt</a>",
+            "<a href=\"./%3Cimg%20src%3Dx%20onerror%3Dalert%281%29%3E%26%22%27.txt\">",
+            "<data value=\"2000\">1.9 KiB</data>",
+            "<time datetime=\"2020-09-13T12:26:40Z\">2020-09-13 12:26</time>",
+            ">\u{fffd}gpj.exe<",
+        ] {
+            assert!(page.contains(part), "{part}\n{page}");
+        }
+        assert!(!page.contains("<img") && !page.contains("<script"));
+        let opened = page.matches("<tr>").count();
+        assert_eq!(opened, page.matches("</tr>").count());
+        assert!(
+            !host.get("/").text().contains("../"),
+            "nothing is above the top"
+        );
+    });
+}
+
+#[test]
+fn pages_of_a_large_folder() {
+    let test = |host: &mut Host| {
+        let mut expected: Vec<String> = (0..2500).map(|i| format!("n{i:05} +&%ü")).collect();
+        for name in &expected {
+            host.add(&format!("big/{name}"), b"");
+        }
+        expected.sort();
+        for (limit, pages) in [
+            ("", 3),
+            ("?limit=700", 4),
+            ("?limit=2500", 1),
+            ("?limit=10000", 1),
+        ] {
+            let mut found = Vec::new();
+            let mut next = Some(format!("/big/{limit}"));
+            let mut count = 0;
+            while let Some(path) = next {
+                let listing = json(host, &path);
+                found.extend(names(&listing).into_iter().map(str::to_owned));
+                next = listing["next"].as_str().map(str::to_owned);
+                count += 1;
+            }
+            assert_eq!((count, found == expected), (pages, true), "{limit}");
+        }
+        let page = host.get("/big/?limit=10&after=n00009+%2B%26%25%C3%BC&format=html");
+        let link = "<a rel=\"next\" href=\"?after=n00019%20%2B%26%25%C3%BC&amp;limit=10\
+                    &amp;format=html\">Next page</a>";
+        assert!(page.text().contains(link), "{}", page.text());
+        assert!(page.text().contains(">n00010 +&amp;%ü<"));
+        let whole = host.get("/big/?limit=10000");
+        assert_eq!(whole.field("transfer-encoding"), Some("chunked"));
+        assert_eq!(whole.text().matches("<time").count(), 2500);
+        assert!(whole.text().ends_with("</html>\n"));
+        for bad in [
+            "limit=0",
+            "limit=10001",
+            "limit=x",
+            "limit=",
+            "format=xml",
+            "after=%zz",
+        ] {
+            assert_eq!(host.get(&format!("/big/?{bad}")).status, 400, "{bad}");
+        }
+        let empty = json(host, "/big/?after=z");
+        assert_eq!((names(&empty).len(), empty["next"].is_null()), (0, true));
+    };
+    test(&mut Host::real(
+        "/",
+        &FilesOptions::default(),
+        onrush::DriverPreference::Auto,
+    ));
+    test(&mut Host::simulated("/", &FilesOptions::default(), 9));
+}
+
+#[test]
+fn names_that_are_not_utf8_can_be_followed() {
+    everywhere(&FilesOptions::default(), |host| {
+        host.add_at(b"a/\xff\xfe.txt", b"odd", LONG_AGO_S);
+        let listing = json(host, "/a/");
+        let entry = &listing["entries"][0];
+        assert_eq!(entry["name"], "\u{fffd}\u{fffd}.txt");
+        assert_eq!(entry["href"], "/a/%FF%FE.txt");
+        assert_eq!(host.get(entry["href"].as_str().unwrap()).body, b"odd");
+        assert!(host.get("/a/").text().contains("href=\"./%FF%FE.txt\""));
+    });
+}
+
+#[test]
+fn what_is_listed() {
+    everywhere(&FilesOptions::default(), |host| {
+        host.add("file", b"x");
+        host.add(".hidden", b"x");
+        host.add_fifo("fifo");
+        host.add("folder/inner", b"y");
+        host.add_symlink("link", "file");
+        host.add_symlink("folder-link", "folder");
+        host.add_symlink("dangling", "nowhere");
+        host.add_symlink("out", "/etc/passwd");
+        host.add_symlink("up", "../../etc");
+        let listing = json(host, "/");
+        assert_eq!(names(&listing), ["file", "folder", "folder-link", "link"]);
+        assert_eq!(listing["entries"][2]["href"], "/folder-link/");
+        assert_eq!(host.get("/link").body, b"x");
+        assert_eq!(host.get("/folder-link/inner").body, b"y");
+        assert_eq!(names(&json(host, "/folder-link/")), ["inner"]);
+        for path in [
+            "/dangling",
+            "/out",
+            "/up/passwd",
+            "/up/",
+            "/fifo",
+            "/fifo/",
+            "/file/",
+        ] {
+            assert_eq!(host.get(path).status, 404, "{}: {path}", host.name);
+        }
+        assert_eq!(host.get("/missing/").status, 404);
+        assert_eq!(host.get("/.hidden/").status, 404);
+    });
+}
+
+#[test]
+fn a_site_answers_its_index() {
+    let options = FilesOptions {
+        site: true,
+        ..FilesOptions::default()
+    };
+    everywhere_at("/site/", &options, |host| {
+        host.add("index.html", b"<p>top");
+        host.add("a/index.html", b"<p>a");
+        host.add("b/other.html", b"<p>b");
+        host.add_folder("c/index.html");
+        for cold in [true, false] {
+            if host.is_simulated() {
+                host.disk().set_cold(cold);
+            }
+            for (path, body) in [("/site/", "<p>top"), ("/site/a/", "<p>a")] {
+                let reply = host.get(path);
+                assert_eq!((reply.status, reply.text()), (200, body));
+                assert_eq!(
+                    reply.field("content-type"),
+                    Some("text/html; charset=utf-8")
+                );
+                let etag = reply.etag().to_owned();
+                let again = host.ask(&format!("GET {path}\nIf-None-Match: {etag}"), b"");
+                assert_eq!(again.status, 304);
+            }
+            assert!(host.get("/site/b/").text().contains("other.html"));
+            assert!(host.get("/site/c/").text().contains("index.html/"));
+            assert_eq!(host.get("/site/missing/").status, 404);
+        }
+    });
+}

@@ -1,0 +1,145 @@
+//! Bodies that do not come whole, bodies that are only counted, and bodies side by side.
+
+mod common;
+
+use common::*;
+use onrush_server::FilesOptions;
+use std::thread;
+
+#[test]
+fn an_upload_cut_anywhere_leaves_nothing() {
+    everywhere(&writable(), |host| {
+        host.add("old", b"old");
+        let content = pattern(400_000);
+        for path in ["/old", "/new", "/deep/er/new"] {
+            for sent in [0, 1, 10_000, 16_385, 100_000, 300_000, 399_999] {
+                let mut connection = host.connect();
+                let head =
+                    format!("PUT {path} HTTP/1.1\r\nHost: t\r\nContent-Length: 400000\r\n\r\n");
+                host.send(&mut connection, head.as_bytes());
+                host.send(&mut connection, &content[..sent]);
+                connection.cut();
+            }
+        }
+        let mut connection = host.connect();
+        host.send(
+            &mut connection,
+            b"PUT /new HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloX",
+        );
+        let reply = Reply::parse(&host.receive(&mut connection), false);
+        assert_eq!(reply.status, 400);
+        eventually(host, |host| host.staged() == 0);
+        assert_eq!(host.get("/old").body, b"old");
+        assert_eq!(host.get("/new").status, 404);
+        assert_eq!(host.get("/deep/er/new").status, 404);
+    });
+}
+
+#[test]
+fn too_long_is_413_announced_or_not() {
+    everywhere(&writable(), |host| {
+        let announced = host.ask("PUT /x\nContent-Length: 40000000", b"");
+        assert_eq!(announced.status, 413, "{}", host.name);
+        let mut body = b"2000000\r\n".to_vec();
+        body.resize(body.len() + (32 << 20), b'x');
+        body.extend_from_slice(b"\r\n1\r\nx\r\n0\r\n\r\n");
+        if !host.is_simulated() {
+            let reply = host.ask("PUT /x\nTransfer-Encoding: chunked", &body);
+            assert_eq!(reply.status, 413, "{}", host.name);
+        }
+        assert_eq!(host.get("/x").status, 404);
+        eventually(host, |host| host.staged() == 0);
+    });
+}
+
+#[test]
+fn refusals_come_before_the_body() {
+    everywhere(&writable(), |host| {
+        host.add("there", b"x");
+        host.add("folder/x", b"x");
+        let table = [
+            ("/there\nIf-None-Match: *", 412),
+            ("/folder", 409),
+            ("/folder/", 409),
+            ("/.hidden", 403),
+            ("/a/../b", 400),
+            ("/%zz", 400),
+        ];
+        for (target, status) in table {
+            let head = format!("PUT {target}\nExpect: 100-continue\nContent-Length: 1000000");
+            let mut lines = head.lines();
+            let mut text = format!("{} HTTP/1.1\r\nHost: t\r\n", lines.next().unwrap());
+            lines.for_each(|line| text.push_str(&format!("{line}\r\n")));
+            text.push_str("\r\n");
+            let mut connection = host.connect();
+            host.send(&mut connection, text.as_bytes());
+            let answer = host.receive(&mut connection);
+            assert!(!answer.starts_with(b"HTTP/1.1 100"), "{target}");
+            assert_eq!(Reply::parse(&answer, false).status, status, "{target}");
+        }
+        let mut connection = host.connect();
+        let head = "PUT /ok HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n\
+                    Connection: close\r\nContent-Length: 2\r\n\r\n";
+        host.send(&mut connection, head.as_bytes());
+        host.pass(20);
+        host.send(&mut connection, b"ok");
+        let answer = host.receive(&mut connection);
+        let rest = answer.strip_prefix(b"HTTP/1.1 100 Continue\r\n\r\n");
+        assert_eq!(Reply::parse(rest.expect("a 100"), false).status, 201);
+    });
+}
+
+#[test]
+fn a_sink_counts_and_stores_nothing() {
+    let options = FilesOptions {
+        sink: true,
+        ..FilesOptions::default()
+    };
+    everywhere(&options, |host| {
+        for size in [0, 1, 100_000, 5_000_000] {
+            let reply = host.put("/any/thing", &pattern(size));
+            assert_eq!(reply.status, 204, "{} {size}", host.name);
+            let counted = reply.field("onrush-received-bytes");
+            assert_eq!(counted, Some(&size.to_string()[..]), "{}", host.name);
+        }
+        let chunked = host.ask(
+            "PUT /x\nTransfer-Encoding: chunked",
+            b"3\r\nabc\r\n0\r\n\r\n",
+        );
+        assert_eq!(chunked.field("onrush-received-bytes"), Some("3"));
+        let part = host.ask("PUT /x\nContent-Range: bytes 0-1/2", b"ab");
+        assert_eq!(part.status, 400);
+        assert_eq!(host.get("/any/thing").status, 404);
+        assert!(entries(&host.root()).is_empty());
+        let options = host.ask("OPTIONS /", b"");
+        assert_eq!(options.field("allow"), Some("GET, HEAD, OPTIONS, PUT"));
+    });
+}
+
+#[test]
+fn uploads_side_by_side_stay_apart() {
+    let options = FilesOptions {
+        upload_bytes_max: 2 << 20, // Some get small buffers.
+        ..writable()
+    };
+    for driver in [
+        onrush::DriverPreference::Uring,
+        onrush::DriverPreference::Epoll,
+    ] {
+        let host = Host::real("/", &options, driver);
+        let address = host.address();
+        thread::scope(|scope| {
+            for client in 0..16_u8 {
+                let address = &address;
+                scope.spawn(move || {
+                    let content: Vec<u8> = pattern(3_000_000).iter().map(|b| b ^ client).collect();
+                    let path = format!("/up/{client}");
+                    let reply = over(address, "PUT", &path, &content);
+                    assert_eq!(reply.status, 201);
+                    assert!(over(address, "GET", &path, b"").body == content);
+                });
+            }
+        });
+        assert_eq!(host.staged(), 0);
+    }
+}

@@ -1,0 +1,268 @@
+//! PUT and DELETE: what they answer, under which conditions, and what stays after failures.
+
+mod common;
+
+use common::*;
+use onrush_server::{Allow, FilesOptions};
+
+#[test]
+fn put_makes_replaces_and_is_seen_at_once() {
+    everywhere(&writable(), |host| {
+        for size in [0, 1, 20_000, 64 * 1024, 65 * 1024, 3_000_000] {
+            let (one, two) = (pattern(size), vec![b'2'; size / 2]);
+            let path = format!("/new/folder/o%20{size}");
+            let made = host.put(&path, &one);
+            assert_eq!(made.status, 201, "{} {size}", host.name);
+            assert_eq!(made.field("location"), Some(&path[..]));
+            let got = host.get(&path);
+            assert!(got.body == one && got.etag() == made.etag());
+            let replaced = host.put(&path, &two);
+            assert_eq!(replaced.status, 204);
+            assert_eq!(replaced.field("location"), None);
+            assert_ne!(replaced.etag(), made.etag());
+            let got = host.get(&path);
+            assert!(got.body == two && got.etag() == replaced.etag());
+            assert_eq!(host.delete(&path).status, 204);
+            assert_eq!(host.get(&path).status, 404);
+            assert_eq!(host.delete(&path).status, 404);
+        }
+        assert_eq!(host.staged(), 0);
+    });
+}
+
+#[test]
+fn chunked_bodies_of_any_length() {
+    everywhere(&writable(), |host| {
+        for size in [0, 5, 300_000, 2_000_000] {
+            let content = pattern(size);
+            let mut body = Vec::new();
+            for piece in content.chunks(70_001) {
+                body.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
+                body.extend_from_slice(piece);
+                body.extend_from_slice(b"\r\n");
+            }
+            body.extend_from_slice(b"0\r\n\r\n");
+            let reply = host.ask("PUT /c\nTransfer-Encoding: chunked", &body);
+            assert!(matches!(reply.status, 201 | 204), "{} {size}", host.name);
+            assert!(host.get("/c").body == content, "{} {size}", host.name);
+        }
+    });
+}
+
+#[test]
+fn conditions_of_writes() {
+    everywhere(&writable(), |host| {
+        host.add("old", b"old");
+        let etag = host.get("/old").etag().to_owned();
+        let before = "Sun, 13 Sep 2020 12:26:39 GMT";
+        let refused = [
+            ("/old", "If-None-Match: *".to_owned()),
+            ("/old", "If-Match: \"x\"".to_owned()),
+            ("/old", format!("If-Match: W/{etag}")),
+            ("/old", format!("If-None-Match: {etag}")),
+            ("/old", "If-None-Match: broken".to_owned()),
+            ("/old", format!("If-Unmodified-Since: {before}")),
+            ("/none", "If-Match: *".to_owned()),
+            ("/none", format!("If-Match: {etag}")),
+        ];
+        for size in [5, 200_000] {
+            for (path, condition) in &refused {
+                let reply = host.ask(&format!("PUT {path}\n{condition}"), &pattern(size));
+                assert_eq!(reply.status, 412, "{} {path} {condition}", host.name);
+            }
+        }
+        for (path, condition) in &refused {
+            let reply = host.ask(&format!("DELETE {path}\n{condition}"), b"");
+            assert_eq!(reply.status, 412, "{path} {condition}");
+        }
+        assert_eq!(host.get("/old").body, b"old");
+        assert_eq!(host.get("/none").status, 404);
+
+        let made = host.ask("PUT /none\nIf-None-Match: *", b"1");
+        assert_eq!(made.status, 201);
+        let swap = |etag: &str| format!("PUT /none\nIf-Match: {etag}");
+        let second = host.ask(&swap(made.etag()), b"2");
+        assert_eq!(second.status, 204);
+        assert_eq!(host.ask(&swap(made.etag()), b"3").status, 412);
+        assert_eq!(host.get("/none").body, b"2");
+        let delete = |etag: &str| format!("DELETE /none\nIf-Match: {etag}");
+        assert_eq!(host.ask(&delete(made.etag()), b"").status, 412);
+        assert_eq!(host.ask(&delete(second.etag()), b"").status, 204);
+        assert_eq!(host.staged(), 0);
+    });
+}
+
+#[test]
+fn a_condition_that_fails_meanwhile_fails_at_the_commit() {
+    everywhere(&writable(), |host| {
+        let content = pattern(400_000);
+        let mut slow = host.connect();
+        let head = "PUT /race HTTP/1.1\r\nHost: t\r\nIf-None-Match: *\r\nConnection: close\r\n\
+                    Content-Length: 400000\r\n\r\n";
+        host.send(&mut slow, head.as_bytes());
+        host.send(&mut slow, &content[..200_000]);
+        host.pass(20);
+        assert_eq!(host.put("/race", b"faster").status, 201);
+        host.send(&mut slow, &content[200_000..]);
+        let reply = Reply::parse(&host.receive(&mut slow), false);
+        assert_eq!(reply.status, 412, "{}", host.name);
+        assert_eq!(host.get("/race").body, b"faster");
+        eventually(host, |host| host.staged() == 0);
+    });
+}
+
+#[test]
+fn what_is_in_the_way() {
+    everywhere(&writable(), |host| {
+        host.add("folder/file", b"x");
+        host.add_folder("empty");
+        host.add_fifo("fifo");
+        for size in [3, 200_000] {
+            let body = pattern(size);
+            assert_eq!(
+                host.put("/folder", &body).status,
+                409,
+                "{} {size}",
+                host.name
+            );
+            assert_eq!(host.put("/folder/file/below", &body).status, 409);
+            assert_eq!(host.put("/folder/", &body).status, 409);
+            assert_eq!(host.put("/", &body).status, 409);
+            assert_eq!(host.put("/fifo", &body).status, 409);
+            let long = format!("/{}", "n".repeat(256));
+            assert_eq!(host.put(&long, &body).status, 400);
+            let part = host.ask("PUT /folder/file\nContent-Range: bytes 0-2/9", &body);
+            assert_eq!(part.status, 400);
+        }
+        assert_eq!(host.delete("/folder").status, 409);
+        assert_eq!(host.delete("/folder/").status, 409);
+        assert_eq!(host.delete("/folder/file/").status, 404);
+        assert_eq!(host.delete("/").status, 403);
+        assert_eq!(host.delete("/empty").status, 409);
+        assert_eq!(host.delete("/empty/").status, 204);
+        assert_eq!(host.delete("/empty/").status, 404);
+        assert_eq!(host.get("/folder/file").body, b"x");
+        assert_eq!(host.staged(), 0);
+    });
+}
+
+#[test]
+fn hidden_names_and_the_stores_own() {
+    everywhere(&writable(), |host| {
+        host.add(".secret", b"x");
+        host.add("a/.git/config", b"x");
+        for path in [
+            "/.secret",
+            "/a/.git/config",
+            "/%2esecret",
+            "/.onrush/x",
+            "/.ONRUSH/x",
+        ] {
+            assert_eq!(host.get(path).status, 404, "{path}");
+            assert_eq!(host.put(path, b"y").status, 403, "{path}");
+            assert_eq!(host.delete(path).status, 403, "{path}");
+        }
+        for path in ["/a/.git/", "/.onrush/", "/.onrush/staging/"] {
+            assert_eq!(host.get(path).status, 404, "{path}");
+            assert_eq!(host.delete(path).status, 403, "{path}");
+        }
+    });
+    let options = FilesOptions {
+        hidden: true,
+        ..writable()
+    };
+    everywhere(&options, |host| {
+        host.add(".secret", b"x");
+        assert_eq!(host.get("/.secret").body, b"x");
+        assert_eq!(host.put("/.new/x", b"y").status, 201);
+        let own = [
+            "/.onrush/x",
+            "/.ONRUSH/x",
+            "/.onrush/",
+            "/%2Eonrush/staging/",
+            "/.onrush",
+        ];
+        for path in own {
+            assert_eq!(host.get(path).status, 404, "{path}");
+        }
+        for path in own.into_iter().filter(|path| !path.ends_with('/')) {
+            assert_eq!(host.put(path, b"y").status, 403, "{path}");
+            assert_eq!(host.delete(path).status, 403, "{path}");
+        }
+        let listing = host.ask("GET /\nAccept: application/json", b"").json();
+        assert!(!listing.to_string().contains(".onrush"), "{listing}");
+        assert!(listing.to_string().contains(".secret"));
+    });
+}
+
+#[test]
+fn only_what_is_allowed() {
+    for (put, delete, allow) in [
+        (false, false, "GET, HEAD, OPTIONS"),
+        (true, false, "GET, HEAD, OPTIONS, PUT"),
+        (false, true, "DELETE, GET, HEAD, OPTIONS"),
+        (true, true, "DELETE, GET, HEAD, OPTIONS, PUT"),
+    ] {
+        let options = FilesOptions {
+            allow: Allow { put, delete },
+            ..FilesOptions::default()
+        };
+        everywhere(&options, |host| {
+            let made = host.put("/x", b"1");
+            assert_eq!(made.status, if put { 201 } else { 405 });
+            let gone = host.delete("/x");
+            let missing = if put { 204 } else { 404 };
+            assert_eq!(gone.status, if delete { missing } else { 405 });
+            let options = host.ask("OPTIONS /x", b"");
+            assert_eq!((options.status, options.field("allow")), (204, Some(allow)));
+            for reply in [made, gone] {
+                assert!(reply.status != 405 || reply.field("allow") == Some(allow));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_full_disk_is_507_and_an_error_500_and_the_old_object_stays() {
+    for size in [3000, 400_000] {
+        let old = pattern(1000);
+        let mut host = Host::simulated("/", &writable(), 4);
+        host.put("/x", &old);
+        host.disk().disk_full_after(Some(1500));
+        assert_eq!(host.put("/x", &pattern(size)).status, 507, "{size}");
+        assert_eq!(host.get("/x").body, old);
+        assert_eq!(host.staged(), 0);
+        host.disk().disk_full_after(None);
+
+        let mut ahead = 0;
+        loop {
+            let at = host.disk().operations() + ahead;
+            host.disk().fail_at(at, 5);
+            let reply = host.put("/x", &vec![b'n'; size]);
+            let reached = host.disk().operations() > at;
+            host.disk().clear_faults();
+            let body = host.get("/x").body;
+            if reply.status == 204 {
+                assert!(body == vec![b'n'; size]);
+                if !reached {
+                    break; // The whole PUT is shorter than that.
+                }
+            } else {
+                assert_eq!(reply.status, 500, "operation {ahead}");
+                assert!(body == old || body == vec![b'n'; size], "torn at {ahead}");
+            }
+            assert_eq!(host.staged(), 0, "operation {ahead}");
+            assert_eq!(host.put("/x", &old).status, 204);
+            ahead += 1;
+        }
+        assert!(ahead > 5);
+    }
+}
+
+#[test]
+fn a_disk_without_room_says_so_before_the_body() {
+    let mut host = Host::simulated("/", &writable(), 5);
+    host.disk().disk_full_after(Some(100_000));
+    let reply = host.ask("PUT /x\nExpect: 100-continue\nContent-Length: 1000000", b"");
+    assert_eq!(reply.status, 507);
+}

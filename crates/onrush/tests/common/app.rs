@@ -1,0 +1,153 @@
+//! The application that the scripts of these tests talk to.
+
+use onrush::{Body, Bytes, Request, Response};
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A stream of pieces that is not ready every other time it is asked.
+pub struct Pieces {
+    left: VecDeque<io::Result<Bytes>>,
+    waits: bool,
+}
+
+impl Pieces {
+    pub fn new(pieces: impl IntoIterator<Item = &'static [u8]>) -> Pieces {
+        let pieces = pieces.into_iter();
+        Pieces {
+            left: pieces.map(|piece| Ok(Bytes::from_static(piece))).collect(),
+            waits: false,
+        }
+    }
+
+    pub fn then_fail(mut self) -> Pieces {
+        self.left.push_back(Err(io::Error::other("on purpose")));
+        self
+    }
+}
+
+impl futures_core::Stream for Pieces {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.waits = !self.waits;
+        if self.waits {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(self.left.pop_front())
+    }
+}
+
+/// As many bytes as a `Big` says, in pieces of 64 KiB, made one by one.
+pub struct Endless {
+    pub left: u64,
+}
+
+impl futures_core::Stream for Endless {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
+        let n = self.left.min(PIECE.len() as u64);
+        self.left -= n;
+        Poll::Ready((n > 0).then(|| Ok(Bytes::from_static(&PIECE[..n as usize]))))
+    }
+}
+
+const THREE: [&[u8]; 3] = [b"one ", b"two ", b"three"];
+
+pub async fn app(mut request: Request) -> Response {
+    let path = request.path().to_owned();
+    match path.as_str() {
+        "/hello" => Response::text("hello"),
+        "/echo" => echo(request).await,
+        "/fill" => fill(request).await,
+        "/discard" => match request.body().discard().await {
+            Ok(bytes) => Response::text(format!("{bytes} bytes")),
+            Err(_) => Response::new(200),
+        },
+        "/limit" => match request.body().set_limit(10) {
+            Ok(()) => echo(request).await,
+            Err(_) => Response::new(200),
+        },
+        "/own-failure" => match request.body().read_all(1 << 20).await {
+            Ok(_) => Response::new(200),
+            Err(_) => Response::text("my own words").with_status(422),
+        },
+        "/early" => Response::text("early"),
+        "/late" => {
+            request.local().sleep(Duration::from_millis(3)).await;
+            Response::text("late")
+        }
+        "/late-echo" => {
+            request.local().sleep(Duration::from_millis(3)).await;
+            echo(request).await
+        }
+        "/big" => Response::with_body(super::pattern(300_000)),
+        "/late-big" => {
+            request.local().sleep(Duration::from_millis(1)).await;
+            Response::with_body(super::pattern(300_000))
+        }
+        "/stream" => Response::with_body(Body::stream(Pieces::new(THREE), None)),
+        "/sized" => Response::with_body(Body::stream(Pieces::new(THREE), Some(13))),
+        "/short" => Response::with_body(Body::stream(Pieces::new(THREE), Some(14))),
+        "/long" => Response::with_body(Body::stream(Pieces::new(THREE), Some(12))),
+        "/broken" => Response::with_body(Body::stream(Pieces::new(THREE).then_fail(), None)),
+        "/nothing" => Response::new(204),
+        "/no-content" => Response::text("must not be seen").with_status(204),
+        "/not-modified" => Response::text("must not be seen").with_status(304),
+        "/reset-content" => Response::text("must not be seen").with_status(205),
+        "/streamed-204" => {
+            Response::with_body(Body::stream(Pieces::new(THREE), None)).with_status(204)
+        }
+        "/close" => Response::text("bye").close(),
+        "/fields" => Response::text("x")
+            .header("X-Method", request.method())
+            .header("X-Target", request.target())
+            .header("X-Query", request.query().unwrap_or("-"))
+            .header("X-Version", format!("{:?}", request.version())),
+        "/panic" => panic!("on purpose: at the first poll"),
+        "/late-panic" => {
+            request.local().sleep(Duration::from_millis(1)).await;
+            panic!("on purpose: at a later poll")
+        }
+        _ => Response::text("nothing here\n").with_status(404),
+    }
+}
+
+async fn echo(mut request: Request) -> Response {
+    let mut all = Vec::new();
+    while let Some(piece) = request.body().next().await {
+        match piece {
+            Ok(piece) => all.extend_from_slice(&piece),
+            // A success, which the server must not let pass.
+            Err(_) => return Response::text("read a part"),
+        }
+    }
+    if let Some(trailers) = request.body().take_trailers() {
+        all.extend_from_slice(b"|");
+        all.extend_from_slice(&trailers);
+    }
+    Response::with_body(all)
+}
+
+/// Tells length and sum of a body read into memory of our own.
+async fn fill(mut request: Request) -> Response {
+    let (mut bytes, mut sum) = (0, 0u64);
+    let mut room = Vec::with_capacity(100_000);
+    loop {
+        room.clear();
+        match request.body().fill(&mut room).await {
+            Ok(0) => return Response::text(format!("{bytes} bytes, sum {sum}")),
+            Ok(n) => {
+                assert_eq!(n, room.len());
+                bytes += n;
+                sum += room.iter().map(|&byte| u64::from(byte)).sum::<u64>();
+            }
+            Err(_) => return Response::text("read a part"),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What the tests of the server share: a watchdog, servers on each driver, a scripted client that
+//! runs on the simulated network and on real sockets, and the application that scripts talk to.
+// Each test binary includes this file and uses a part of it.
+#![allow(dead_code, unreachable_pub)]
+
+pub mod app;
+pub mod script;
+
+use onrush::{Application, DriverPreference, Limits, Running, Server, sim::Simulation};
+use onrush_rt::driver::sim::{Behaviour, Client};
+use onrush_rt::net::Address;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Ends the process when the test holding this is not over in two minutes: a hang is a failure.
+pub struct Watchdog(mpsc::Sender<()>);
+
+pub fn watchdog(what: &'static str) -> Watchdog {
+    let (alive, gone) = mpsc::channel();
+    std::thread::spawn(move || {
+        let limit = Duration::from_secs(120);
+        if gone.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+            // Not `eprintln!`: the test harness would keep it to itself, and abort loses that.
+            let _ = writeln!(io::stderr(), "{what}: hangs");
+            std::process::abort();
+        }
+    });
+    Watchdog(alive)
+}
+
+/// The kernel drivers that work here; says so where one is refused.
+pub fn drivers() -> Vec<DriverPreference> {
+    let works = |&driver: &DriverPreference| {
+        let config = onrush_rt::driver::Config::default();
+        let choice = onrush_rt::driver::choose(driver, &config);
+        if let Err(error) = &choice {
+            println!("skipped: {error}");
+        }
+        choice.is_ok()
+    };
+    [DriverPreference::Epoll, DriverPreference::Uring]
+        .into_iter()
+        .filter(works)
+        .collect()
+}
+
+/// A server on a free port of 127.0.0.1; ended at once when dropped.
+pub struct Served(Option<Running>);
+
+/// As configured by `configure`, which begins with one worker.
+pub fn serve_with(
+    driver: DriverPreference,
+    application: impl Application,
+    configure: impl FnOnce(Server) -> Server,
+) -> Served {
+    let server = Server::bind("127.0.0.1:0").driver(driver).workers(1);
+    let server = configure(server).pinned(false);
+    Served(Some(server.start(application).expect("a server starts")))
+}
+
+pub fn serve(driver: DriverPreference, application: impl Application) -> Served {
+    serve_with(driver, application, |server| server)
+}
+
+impl Served {
+    pub fn running(&self) -> &Running {
+        self.0.as_ref().expect("there until it is dropped")
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        match self.running().address() {
+            Address::Tcp(address) => *address,
+            other => panic!("a TCP address, not {other}"),
+        }
+    }
+
+    /// A connection whose reads fail rather than wait for ever.
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address()).expect("it listens");
+        stream.set_nodelay(true).expect("an option");
+        let limit = Some(Duration::from_secs(60));
+        stream.set_read_timeout(limit).expect("an option");
+        stream.set_write_timeout(limit).expect("an option");
+        stream
+    }
+
+    /// The answer to one request for `path`, on a connection of its own.
+    pub fn get(&self, path: &str) -> Vec<u8> {
+        let mut stream = self.connect();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        answer
+    }
+
+    /// Ends it as told by the handle, whatever that says, and gives how it ended.
+    pub fn wait(mut self) -> io::Result<()> {
+        self.0.take().expect("there until it is dropped").wait()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(running) = self.0.take() {
+            running.handle().shutdown_now();
+            let ended = running.wait();
+            if !std::thread::panicking() {
+                ended.expect("no worker failed");
+            }
+        }
+    }
+}
+
+/// A network that neither splits nor delays.
+pub fn plain(pipe_bytes: usize) -> Behaviour {
+    Behaviour {
+        pipe_bytes,
+        split: false,
+        delay: false,
+    }
+}
+
+/// A simulation without surprises, for tests of time and memory.
+pub fn calm(application: &impl Application, limits: Limits) -> Simulation {
+    Simulation::with_behaviour(1, application, limits, plain(64 * 1024))
+}
+
+/// The answer to one request, on a connection that is kept.
+pub fn ask(sim: &mut Simulation, client: &Client, request: &str) -> String {
+    assert_eq!(sim.send(client, request.as_bytes()), request.len());
+    sim.run();
+    text(&client.receive().expect("an answer"))
+}
+
+/// A `GET` with the fields that have to be there.
+pub fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n")
+}
+
+/// Whether a new client is answered.
+pub fn is_served(sim: &mut Simulation) -> bool {
+    let client = sim.connect();
+    ask(sim, &client, &get("/hello")).ends_with("\r\n\r\nhello")
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The status codes of a run of answers whose content does not look like one.
+pub fn statuses(answers: &[u8]) -> Vec<u16> {
+    let answers = text(answers);
+    let lines = answers.split("HTTP/1.1 ").skip(1);
+    lines.map(|line| line[..3].parse().expect("a status")).collect()
+}
+
+/// What follows the first head.
+pub fn content(answer: &[u8]) -> &[u8] {
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
+    &answer[end.expect("a whole head") + 4..]
+}
+
+/// The same answers with every date made the same.
+pub fn mask_dates(answers: &[u8]) -> String {
+    let answers = text(answers);
+    let mut masked = String::with_capacity(answers.len());
+    for (index, part) in answers.split("\r\nDate: ").enumerate() {
+        if index > 0 {
+            masked.push_str("\r\nDate: -");
+        }
+        masked.push_str(if index > 0 { &part[29..] } else { part });
+    }
+    masked
+}
+
+/// Decodes a chunked body that is whole.
+pub fn dechunk(mut body: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let line = body.windows(2).position(|w| w == b"\r\n").expect("a size");
+        let size = std::str::from_utf8(&body[..line]).expect("a size in hex");
+        let size = usize::from_str_radix(size, 16).expect("a size in hex");
+        body = &body[line + 2..];
+        if size == 0 {
+            assert_eq!(body, b"\r\n", "the end and nothing behind it");
+            return all;
+        }
+        all.extend_from_slice(&body[..size]);
+        assert_eq!(&body[size..size + 2], b"\r\n");
+        body = &body[size + 2..];
+    }
+}
+
+/// Bytes that tell their place, so that a lost, doubled or swapped one shows.
+pub fn pattern(bytes: usize) -> Vec<u8> {
+    let value = |i: usize| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0];
+    (0..bytes).map(value).collect()
+}
+
+/// Memory of this process that is in use, in bytes.
+pub fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.trim().parse::<usize>().ok()).expect("a size") * 1024
+}

@@ -1,0 +1,190 @@
+//! Scripts: what a client sends, and what must come back, on every driver the same.
+
+use super::{Served, mask_dates, statuses, text};
+use onrush::{Limits, sim::Simulation};
+use onrush_rt::driver::sim::Behaviour;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+#[derive(Clone, Debug)]
+pub enum Step {
+    Send(Vec<u8>),
+    /// Waits until the answers so far end with this.
+    Await(&'static [u8]),
+}
+
+/// Who ends the conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The client ends its direction when it has said everything.
+    Client,
+    /// The server does, while the client would go on.
+    Server,
+    /// As `Server`, so that the client sees that the answer is not whole.
+    Cut,
+}
+
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub name: String,
+    pub steps: Vec<Step>,
+    pub statuses: Vec<u16>,
+    pub end: End,
+}
+
+/// A script of one send.
+pub fn script(sent: impl AsRef<[u8]>, statuses: &[u16], end: End) -> Script {
+    let sent = sent.as_ref().to_vec();
+    let shown = &sent[..sent.len().min(200)];
+    Script {
+        name: shown.escape_ascii().to_string(),
+        steps: vec![Step::Send(sent)],
+        statuses: statuses.to_vec(),
+        end,
+    }
+}
+
+impl Script {
+    /// Then waits for this and sends that.
+    pub fn then(mut self, awaited: &'static [u8], sent: impl AsRef<[u8]>) -> Script {
+        self.steps.push(Step::Await(awaited));
+        self.steps.push(Step::Send(sent.as_ref().to_vec()));
+        self
+    }
+
+    /// The answers on a simulated network that splits and delays as the seed says, dates masked.
+    pub fn on_sim(&self, seed: u64, split: bool) -> String {
+        let behaviour = Behaviour {
+            pipe_bytes: if split { 1 << 14 } else { 1 << 20 },
+            split,
+            delay: split,
+        };
+        let limits = Limits::default();
+        let mut sim = Simulation::with_behaviour(seed, &super::app::app, limits, behaviour);
+        let client = sim.connect();
+        let mut answers = Vec::new();
+        for step in &self.steps {
+            match step {
+                Step::Send(bytes) => {
+                    let mut rest = &bytes[..];
+                    for _ in 0..100_000 {
+                        rest = &rest[client.send(rest).unwrap_or(rest.len())..];
+                        sim.advance(1);
+                        answers.extend(client.receive().unwrap_or_default());
+                        if rest.is_empty() {
+                            break;
+                        }
+                    }
+                }
+                Step::Await(end) => {
+                    for _ in 0..1000 {
+                        if answers.ends_with(end) {
+                            break;
+                        }
+                        sim.advance(1);
+                        answers.extend(client.receive().unwrap_or_default());
+                    }
+                    assert!(answers.ends_with(end), "{}: {}", self.name, text(&answers));
+                }
+            }
+        }
+        if self.end == End::Client {
+            client.shutdown_write();
+        }
+        let mut cut = false;
+        for _ in 0..1000 {
+            match client.receive() {
+                Ok(more) => answers.extend(more),
+                Err(_) => cut = true,
+            }
+            if client.at_end() {
+                break;
+            }
+            sim.advance(1);
+        }
+        assert!(client.at_end(), "{}: {}", self.name, text(&answers));
+        if self.end != End::Cut {
+            // A simulated reset takes what was not received, so nothing of it can be compared.
+            self.check(&answers, cut);
+        }
+        drop(client);
+        sim.run();
+        assert_eq!(sim.open_connections(), 0, "{}", self.name);
+        assert_eq!(sim.local().live_tasks(), 0, "{}", self.name);
+        mask_dates(&answers)
+    }
+
+    /// The answers of a real server, dates masked. The sends are cut at `cuts`.
+    pub fn on_server(&self, server: &Served, cuts: &[usize]) -> String {
+        let mut stream = server.connect();
+        let mut answers = Vec::new();
+        // Else a large send and a large answer could wait for each other.
+        let mut writer = stream.try_clone().expect("another handle");
+        for (index, step) in self.steps.iter().enumerate() {
+            match step {
+                Step::Send(bytes) if bytes.len() < 100_000 => {
+                    let mut from = 0;
+                    let cuts = cuts.iter().filter(|&&at| index == 0 && at < bytes.len());
+                    for &at in cuts.chain([&bytes.len()]) {
+                        if writer.write_all(&bytes[from..at]).is_err() {
+                            break; // Refused before it was whole.
+                        }
+                        from = at;
+                    }
+                }
+                Step::Send(bytes) => {
+                    let (bytes, mut writer) = (bytes.clone(), writer.try_clone().unwrap());
+                    let done = std::thread::spawn(move || drop(writer.write_all(&bytes)));
+                    if self.end == End::Client {
+                        read_while(&mut stream, &mut answers, || !done.is_finished());
+                    }
+                }
+                Step::Await(end) => {
+                    let mut byte = [0];
+                    while !answers.ends_with(end) {
+                        let n = stream.read(&mut byte).expect("more");
+                        assert_eq!(n, 1, "{}: {}", self.name, text(&answers));
+                        answers.push(byte[0]);
+                    }
+                }
+            }
+        }
+        if self.end == End::Client {
+            let _ = writer.shutdown(Shutdown::Write);
+        }
+        let ended = stream.read_to_end(&mut answers);
+        let cut = match ended {
+            Ok(_) => false,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => true,
+            Err(error) => panic!("{}: {error}: {}", self.name, text(&answers)),
+        };
+        self.check(&answers, cut);
+        mask_dates(&answers)
+    }
+
+    fn check(&self, answers: &[u8], cut: bool) {
+        let shown = &answers[..answers.len().min(2000)];
+        let seen = (statuses(answers), cut);
+        assert_eq!(
+            seen,
+            (self.statuses.clone(), self.end == End::Cut),
+            "{}: {}",
+            self.name,
+            text(shown)
+        );
+    }
+}
+
+/// Reads what comes for as long as `wanted` says so.
+fn read_while(stream: &mut TcpStream, answers: &mut Vec<u8>, wanted: impl Fn() -> bool) {
+    let limit = stream.read_timeout().unwrap();
+    let moment = std::time::Duration::from_millis(10);
+    stream.set_read_timeout(Some(moment)).unwrap();
+    let mut piece = [0; 65536];
+    while wanted() {
+        if let Ok(n) = stream.read(&mut piece) {
+            answers.extend_from_slice(&piece[..n]);
+        }
+    }
+    stream.set_read_timeout(limit).unwrap();
+}

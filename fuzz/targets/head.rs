@@ -1,0 +1,89 @@
+//! A request head: whatever the bytes, one reading of them or none, and the same one early, late
+//! and again.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use onrush_fuzz::Choices;
+use onrush_proto::{
+    head::{Framing, Head, Parsed, Version},
+    limits::Limits,
+    token,
+};
+
+fuzz_target!(|input: &[u8]| {
+    let Some((choices, bytes)) = Choices::take(input) else {
+        return;
+    };
+    let limits = choices.limits();
+    let mut head = Head::default();
+    let whole = head.parse(bytes, &limits);
+    if let Ok(Parsed::Complete(len)) = whole {
+        check(&head, bytes, len, &limits);
+    }
+    let mut early = Head::default();
+    for split in choices.splits(bytes.len()) {
+        match early.parse(&bytes[..split], &limits) {
+            Ok(Parsed::Partial) => {}
+            settled => assert_eq!(settled, whole, "settled at {split}, and otherwise later"),
+        }
+    }
+});
+
+/// What an accepted head says must be clean, and must say the same when it is written anew.
+fn check(head: &Head, bytes: &[u8], len: usize, limits: &Limits) {
+    assert!(bytes[..len].ends_with(b"\r\n\r\n") && len <= limits.head_bytes_max + 4);
+    assert!(head.target(bytes).len() <= limits.target_bytes_max);
+    assert!(head.field_count() <= limits.field_count_max);
+    assert!(token::is_token(head.method(bytes).as_bytes()));
+    assert!(head.target(bytes).iter().all(u8::is_ascii_graphic));
+    assert!(head.version() == Version::Http10 || head.host(bytes).is_some());
+    for (name, value) in head.fields(bytes) {
+        assert!(token::is_token(name.as_bytes()) && token::is_field_value(value));
+        assert_eq!(token::trim(value), value);
+    }
+    let count = |name: &str| {
+        let named = |(field, _): &(&str, &[u8])| field.eq_ignore_ascii_case(name);
+        head.fields(bytes).filter(named).count()
+    };
+    assert!(count("host") <= 1 && count("content-length") <= 1);
+    let chunked = count("transfer-encoding") > 0;
+    assert!(!(chunked && count("content-length") > 0), "two framings");
+    assert_eq!(chunked, head.framing() == Framing::Chunked);
+    if let Framing::Length(length) = head.framing() {
+        assert!(length > 0 && head.content_length() == Some(length));
+    }
+
+    let written = write(head, bytes);
+    let mut again = Head::default();
+    let parsed = again.parse(&written, &Limits::default());
+    assert_eq!(parsed, Ok(Parsed::Complete(written.len())));
+    assert_eq!(again.method(&written), head.method(bytes));
+    assert_eq!(again.path(&written), head.path(bytes));
+    assert_eq!(again.query(&written), head.query(bytes));
+    assert_eq!(again.host(&written), head.host(bytes));
+    assert_eq!(again.framing(), head.framing());
+    assert_eq!(again.keep_alive(), head.keep_alive());
+    assert_eq!(again.expects_continue(), head.expects_continue());
+    assert!(again.fields(&written).eq(head.fields(bytes)));
+}
+
+/// The head as anybody would write it.
+fn write(head: &Head, bytes: &[u8]) -> Vec<u8> {
+    let version = match head.version() {
+        Version::Http10 => &b" HTTP/1.0\r\n"[..],
+        Version::Http11 => b" HTTP/1.1\r\n",
+    };
+    let mut out = [
+        head.method(bytes).as_bytes(),
+        b" ",
+        head.target(bytes),
+        version,
+    ]
+    .concat();
+    for (name, value) in head.fields(bytes) {
+        out.extend_from_slice(&[name.as_bytes(), b": ", value, b"\r\n"].concat());
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}

@@ -1,0 +1,108 @@
+//! A request's path as a key, and the key as a file: decoding never panics, and whatever it gives,
+//! nothing outside the folder is ever opened.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use onrush_rt::fs::{Beneath, Dir, OpenHow};
+use onrush_store::Key;
+use percent_encoding::percent_decode;
+use std::{
+    fs,
+    os::unix::{ffi::OsStrExt, fs::symlink},
+    path::{Component, Path, PathBuf},
+    sync::LazyLock,
+};
+
+const INSIDE: &[u8] = b"inside";
+const OUTSIDE: &[u8] = b"outside";
+
+fuzz_target!(|input: &[u8]| {
+    let path = input.split(|&byte| byte == b'?').next().unwrap_or_default();
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    // Decoded once; and once more, as a careless front would have done before us.
+    let once: Vec<u8> = percent_decode(path).collect();
+    let twice: Vec<u8> = percent_decode(&once).collect();
+    for bytes in [path, &once, &twice] {
+        if let Ok(key) = Key::parse(bytes) {
+            check(&key, bytes);
+        }
+        // Not even a path that is no key gets out.
+        open(bytes);
+    }
+});
+
+/// A key is a plain way down from the folder.
+fn check(key: &Key, bytes: &[u8]) {
+    assert_eq!(key.as_bytes(), bytes);
+    assert!(!bytes.contains(&0) && bytes.len() <= Key::BYTES_MAX);
+    let path = Path::new(std::ffi::OsStr::from_bytes(bytes));
+    assert!(
+        path.components()
+            .all(|part| matches!(part, Component::Normal(_)))
+    );
+    assert_eq!(path.components().count(), key.segments().count());
+    let parts: Vec<&[u8]> = key.segments().collect();
+    assert_eq!(parts.join(&b'/'), bytes);
+    assert_eq!(key.name(), parts[parts.len() - 1]);
+    assert_eq!(key.parent().is_none(), parts.len() == 1);
+    let _ = (key.hidden(), key.reserved());
+}
+
+/// Opens `path` in each of the ways there are; what can be read must be ours.
+fn open(path: &[u8]) {
+    let yard: &Yard = &YARD;
+    for folder in [&yard.by_kernel, &yard.by_walk] {
+        for opened in [folder.open(path, OpenHow::READ), folder.open_cached(path)] {
+            let Ok(file) = opened else { continue };
+            let mut content = [0; 16];
+            // A directory cannot be read.
+            if let Ok(count) = file.read_at(&mut content, 0) {
+                assert_eq!(&content[..count], INSIDE, "{}", path.escape_ascii());
+            }
+        }
+    }
+}
+
+/// A folder with everything in it that leads out, and a file beside it that must not be found.
+struct Yard {
+    by_kernel: Dir,
+    by_walk: Dir,
+}
+
+static YARD: LazyLock<Yard> = LazyLock::new(|| {
+    let top = std::env::temp_dir().join("onrush-fuzz-path");
+    let root = top.join("a/root");
+    build(&top, &root).expect("a temporary folder can be written");
+    let open = |beneath| Dir::open_root_with(&root, beneath).expect("it can be opened");
+    Yard {
+        by_kernel: open(Beneath::Auto),
+        by_walk: open(Beneath::Walk),
+    }
+});
+
+fn build(top: &Path, root: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(root.join("d/e"))?;
+    for name in ["f", "d/f", "d/e/f", "%2e", "..."] {
+        fs::write(root.join(name), INSIDE)?;
+    }
+    for name in ["f", "o", "a/f", "a/o"] {
+        fs::write(top.join(name), OUTSIDE)?;
+    }
+    let links: [(&str, PathBuf); 6] = [
+        ("u", "..".into()),
+        ("o", "../o".into()),
+        ("d/u", "../..".into()),
+        ("r", "/".into()),
+        ("t", top.join("o")),
+        ("in", "d/e/f".into()),
+    ];
+    for (name, leads_to) in links {
+        let link = root.join(name);
+        if fs::symlink_metadata(&link).is_err() {
+            symlink(leads_to, link)?;
+        }
+    }
+    Ok(())
+}

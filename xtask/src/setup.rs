@@ -1,0 +1,127 @@
+//! What a fresh Debian machine needs before the tests can run. Must not know what they do with it.
+
+use crate::shell::{self, Outcome, capture, cargo, is_executable, run, target, which};
+use std::{fs, path::PathBuf, process::Command};
+
+/// Programs the tests and the fuzzers call, and the Debian packages they are in.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("c++", "g++"),
+    ("curl", "curl"),
+    ("wget", "wget"),
+    ("wrk", "wrk"),
+];
+
+/// The release of cargo-deny that is installed when there is none.
+const CARGO_DENY: &str = "0.20.2";
+
+/// Sees to it that every program of the list can be run. Installs as root only.
+pub(crate) fn packages() -> Outcome {
+    let missing = || {
+        PROGRAMS
+            .iter()
+            .filter(|(program, _)| which(program).is_none())
+    };
+    let wanted: Vec<&str> = missing().map(|&(_, package)| package).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let install = format!(
+        "apt-get install -y --no-install-recommends {}",
+        wanted.join(" ")
+    );
+    if !is_root()? {
+        return Err(format!(
+            "programs are missing. Run this once:\n  sudo sh -c 'apt-get update && {install}'"
+        ));
+    }
+    let mut words = install.split_whitespace();
+    run(Command::new("apt-get").args(["update", "-qq"]))?;
+    run(Command::new(words.next().unwrap_or_default())
+        .args(words)
+        .env("DEBIAN_FRONTEND", "noninteractive"))?;
+    match missing().next() {
+        Some((program, package)) => Err(format!("{package} was installed but gave no {program}")),
+        None => Ok(()),
+    }
+}
+
+fn is_root() -> Outcome<bool> {
+    let status = fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
+    let uids = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .unwrap_or_default();
+    // Real, effective, saved and file system user.
+    Ok(uids.split_whitespace().nth(1) == Some("0"))
+}
+
+/// Where cargo-deny is; built into the target directory when it is not on the `PATH`.
+///
+/// From source, for no registry has a current binary of it. Without optimisation and the code for
+/// fetching through the system's certificates that takes a minute instead of ten, and a check
+/// still takes a second.
+pub(crate) fn cargo_deny() -> Outcome<PathBuf> {
+    let tools = target().join("tools");
+    let own = tools.join("bin/cargo-deny");
+    if let Some(found) = which("cargo-deny") {
+        return Ok(found);
+    }
+    if is_executable(&own)
+        && capture(Command::new(&own).arg("--version"))?
+            .1
+            .contains(CARGO_DENY)
+    {
+        return Ok(own);
+    }
+    println!("Building cargo-deny {CARGO_DENY} into {}.", tools.display());
+    let build = tools.join("build");
+    let mut install = cargo("install cargo-deny --locked --debug --no-default-features --force");
+    install
+        .args(["--quiet", "--version", CARGO_DENY, "--root"])
+        .arg(&tools)
+        .env("CARGO_TARGET_DIR", &build)
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        .env_remove("RUSTFLAGS");
+    // From outside the workspace: neither its settings nor its lock file are meant for this.
+    run(install.current_dir("/"))?;
+    // Half a gigabyte that nobody needs again.
+    let _ = fs::remove_dir_all(&build);
+    Ok(own)
+}
+
+/// Checks licences, sources and doubled or unwanted crates; and known vulnerabilities where the
+/// list of them can be fetched.
+pub(crate) fn check_dependencies() -> Outcome {
+    let deny = cargo_deny()?;
+    let check = |what: &[&str]| {
+        let mut command = Command::new(&deny);
+        command
+            .current_dir(shell::root())
+            .args(["--log-level", "error", "check"]);
+        command.args(["--hide-inclusion-graph"]).args(what);
+        command
+    };
+    run(&mut check(&["bans", "licenses", "sources"]))?;
+    let (ok, text) = capture(&mut check(&["advisories"]))?;
+    if ok {
+        println!("advisories ok");
+        Ok(())
+    } else if text.contains("failed to fetch") {
+        println!("advisories skipped: their list cannot be fetched from here");
+        Ok(())
+    } else {
+        print!("{text}");
+        Err("a dependency has a known vulnerability, or was withdrawn".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_looked_up_on_the_path() {
+        assert!(which("sh").is_some());
+        assert!(which("no-such-program-anywhere").is_none());
+    }
+}

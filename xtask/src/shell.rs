@@ -1,0 +1,142 @@
+//! Running other programs, and where things are. Must not know any chore.
+
+use std::{
+    env, fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+/// What a step gives, or one sentence about why not.
+pub(crate) type Outcome<T = ()> = Result<T, String>;
+
+/// The repository's root.
+pub(crate) fn root() -> PathBuf {
+    let own = env::var_os("CARGO_MANIFEST_DIR");
+    let own = own.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    own.parent()
+        .map_or_else(|| PathBuf::from("."), Path::to_owned)
+}
+
+/// The one directory everything is built into, other workspaces of this repository included.
+pub(crate) fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// Cargo, in the root, building into [`target`] with as many jobs as memory allows.
+pub(crate) fn cargo(arguments: &str) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args(arguments.split_whitespace())
+        .current_dir(root())
+        .env("CARGO_TARGET_DIR", target())
+        .env("CARGO_BUILD_JOBS", jobs().to_string());
+    command
+}
+
+/// One job for each core, but no more than there are 1.5 GiB for: optimised links need them.
+fn jobs() -> u64 {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free_kib = field_kib(&memory, "MemAvailable:").unwrap_or(u64::MAX);
+    cores.min(free_kib / (3 << 19)).max(1)
+}
+
+/// The number in a `Name:   123 kB` line.
+pub(crate) fn field_kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Runs `command` with its output going where ours goes. Fails unless it exits with 0.
+pub(crate) fn run(command: &mut Command) -> Outcome {
+    flush();
+    let status = command
+        .status()
+        .map_err(|error| cannot_run(command, &error))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("`{}` failed: {status}", shown(command))),
+    }
+}
+
+/// Runs `command` and gives whether it succeeded with all it printed, errors last.
+pub(crate) fn capture(command: &mut Command) -> Outcome<(bool, String)> {
+    flush();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| cannot_run(command, &error))?;
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    Ok((output.status.success(), text))
+}
+
+pub(crate) fn cannot_run(command: &Command, error: &io::Error) -> String {
+    format!("cannot run `{}`: {error}", shown(command))
+}
+
+/// The command as one would type it, its program without the folder.
+pub(crate) fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let program = program.file_name().unwrap_or(command.get_program());
+    let words = std::iter::once(program).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Our lines must come before those of a program we start.
+pub(crate) fn flush() {
+    let _ = io::stdout().flush();
+}
+
+/// Where `program` is, if it can be run by its name.
+pub(crate) fn which(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|file| is_executable(file))
+}
+
+pub(crate) fn is_executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// `1.2 s`, or `3 min 04 s`.
+pub(crate) fn elapsed(time: Duration) -> String {
+    match time.as_secs() {
+        0..60 => format!("{:.1} s", time.as_secs_f64()),
+        seconds => format!("{} min {:02} s", seconds / 60, seconds % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_fields_are_found_by_their_whole_name() {
+        let text = "MemTotal:  100 kB\nMemAvailable:     42 kB\n";
+        assert_eq!(field_kib(text, "MemAvailable:"), Some(42));
+        assert_eq!(field_kib(text, "Available:"), None);
+    }
+
+    #[test]
+    fn a_failing_program_is_an_error_that_names_it() {
+        assert_eq!(run(Command::new("true").arg("-x")), Ok(()));
+        let error = run(Command::new("false").arg("-x")).unwrap_err();
+        assert!(error.starts_with("`false -x` failed"), "{error}");
+        let error = run(&mut Command::new("/nowhere/no-such-program")).unwrap_err();
+        assert!(error.starts_with("cannot run `no-such-program`"), "{error}");
+    }
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!(elapsed(Duration::from_millis(1_240)), "1.2 s");
+        assert_eq!(elapsed(Duration::from_secs(184)), "3 min 04 s");
+    }
+}

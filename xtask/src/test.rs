@@ -1,0 +1,218 @@
+//! All tests, in order, one step after the other; the very last line is the sum of the test
+//! runner's own summaries. Must not know how a step does its work.
+
+use crate::{
+    Failure, Options, fuzz, setup,
+    shell::{Outcome, cannot_run, cargo, elapsed, flush, run},
+    tidy,
+};
+use std::{
+    fmt,
+    io::{BufRead, BufReader},
+    process::Stdio,
+    time::Instant,
+};
+
+const FUZZ_SECONDS: u64 = 60;
+const FUZZ_SECONDS_QUICK: u64 = 5;
+
+pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
+    let quick = options.flag("--quick");
+    options.end()?;
+    let mut steps = Steps {
+        started: Instant::now(),
+        failed: Vec::new(),
+    };
+    let fuzz_seconds = if quick {
+        FUZZ_SECONDS_QUICK
+    } else {
+        FUZZ_SECONDS
+    };
+
+    steps.run("set up", setup::packages);
+    if !steps.failed.is_empty() {
+        return Err(Failure::Reported);
+    }
+    steps.run("fmt", format);
+    steps.run("clippy", clippy);
+    steps.run("doc", doc);
+    steps.run("tidy", tidy::check);
+    steps.run("deny", setup::check_dependencies);
+    steps.run("fuzz", || fuzz::run_targets(&[], fuzz_seconds));
+    steps.run("release build", || {
+        run(&mut cargo("build --release -p onrush-server --bins"))
+    });
+    let mut tally = Tally::default();
+    steps.run("test", || test(&mut tally));
+    steps.close(tally)
+}
+
+/// The workspaces of this repository that are ordinary code. Fuzz targets are built to be fuzzed.
+const WORKSPACES: [&str; 2] = ["Cargo.toml", "bench/Cargo.toml"];
+
+fn format() -> Outcome {
+    for manifest in WORKSPACES.iter().chain(&["fuzz/Cargo.toml"]) {
+        run(cargo("fmt --all --check --manifest-path").arg(manifest))?;
+    }
+    Ok(())
+}
+
+fn clippy() -> Outcome {
+    for manifest in WORKSPACES {
+        let mut command = cargo("clippy --quiet --workspace --all-targets --manifest-path");
+        run(command.arg(manifest).args(["--", "-D", "warnings"]))?;
+    }
+    Ok(())
+}
+
+fn doc() -> Outcome {
+    run(cargo("doc --quiet --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Runs every test, passes their output on and adds up what the runner says of each binary.
+fn test(tally: &mut Tally) -> Outcome {
+    let mut command = cargo("test --workspace --no-fail-fast");
+    command.stdout(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .map_err(|error| cannot_run(&command, &error))?;
+    for line in child
+        .stdout
+        .take()
+        .into_iter()
+        .flat_map(|out| BufReader::new(out).split(b'\n'))
+    {
+        let line = line.map_err(|error| error.to_string())?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        tally.add(&line);
+    }
+    let status = child.wait().map_err(|error| error.to_string())?;
+    match (status.success(), tally.failed) {
+        (true, _) => Ok(()),
+        (false, 0) => Err(format!("cargo test did not finish: {status}")),
+        (false, failed) => Err(format!("{failed} tests failed")),
+    }
+}
+
+/// Runs steps, timing each, and remembers which failed.
+struct Steps {
+    started: Instant,
+    failed: Vec<&'static str>,
+}
+
+impl Steps {
+    fn run(&mut self, name: &'static str, step: impl FnOnce() -> Outcome) {
+        println!("\n== {name}");
+        flush();
+        let started = Instant::now();
+        let outcome = step();
+        let time = elapsed(started.elapsed());
+        match outcome {
+            Ok(()) => println!("== {name}: ok, {time}"),
+            Err(reason) => {
+                println!("{reason}\n== {name}: FAILED, {time}");
+                self.failed.push(name);
+            }
+        }
+        flush();
+    }
+
+    /// Says how it went. A failed step other than the tests counts as one more failed test, so
+    /// that no reader of the last line alone is misled.
+    fn close(self, mut tally: Tally) -> Result<(), Failure> {
+        let steps_failed = self.failed.iter().filter(|&&name| name != "test").count();
+        let unexplained = self.failed.contains(&"test") && tally.failed == 0;
+        tally.failed += steps_failed as u64 + u64::from(unexplained);
+        println!("\nall steps: {}", elapsed(self.started.elapsed()));
+        if !self.failed.is_empty() {
+            println!("steps that failed: {}", self.failed.join(", "));
+        }
+        println!("\n{tally}");
+        if tally.failed == 0 {
+            Ok(())
+        } else {
+            Err(Failure::Reported)
+        }
+    }
+}
+
+/// The sum of all `test result:` lines.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+}
+
+impl Tally {
+    /// Reads a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; …`.
+    fn add(&mut self, line: &str) {
+        let Some(counts) = line.strip_prefix("test result: ") else {
+            return;
+        };
+        let counts = counts.split_once(". ").map_or("", |(_, counts)| counts);
+        for count in counts.split("; ") {
+            let Some((number, what)) = count.split_once(' ') else {
+                continue;
+            };
+            let number = number.parse().unwrap_or(0);
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.skipped += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)?;
+        match self.skipped {
+            0 => Ok(()),
+            skipped => write!(f, ", {skipped} skipped"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_of_all_binaries_are_added_up() {
+        let mut tally = Tally::default();
+        tally.add("test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out");
+        tally.add("test a::test_result ... ok");
+        assert_eq!(tally.to_string(), "5 passed, 0 failed");
+        tally.add("test result: FAILED. 2 passed; 3 failed; 1 ignored; 0 measured; 0 filtered");
+        assert_eq!(
+            tally,
+            Tally {
+                passed: 7,
+                failed: 3,
+                skipped: 1
+            }
+        );
+        assert_eq!(tally.to_string(), "7 passed, 3 failed, 1 skipped");
+    }
+
+    #[test]
+    fn a_failed_step_is_never_a_success() {
+        let steps = |failed| Steps {
+            started: Instant::now(),
+            failed,
+        };
+        assert!(steps(vec![]).close(Tally::default()).is_ok());
+        assert!(steps(vec!["tidy"]).close(Tally::default()).is_err());
+        assert!(steps(vec!["test"]).close(Tally::default()).is_err());
+        let one = Tally {
+            passed: 3,
+            failed: 1,
+            skipped: 0,
+        };
+        assert!(steps(vec!["test"]).close(one).is_err());
+    }
+}

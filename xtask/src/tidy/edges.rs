@@ -1,0 +1,110 @@
+//! Which crate may stand on which. Cargo enforces what the manifests say; this looks that they
+//! say no more than was meant. What only tests use is not looked at.
+
+use super::{Complaint, source::Source};
+
+/// The product's crates, each with those it may depend on.
+const ALLOWED: [(&str, &[&str]); 5] = [
+    ("onrush-rt", &[]),
+    ("onrush-proto", &[]),
+    ("onrush", &["onrush-rt", "onrush-proto"]),
+    ("onrush-store", &["onrush-rt"]),
+    (
+        "onrush-server",
+        &["onrush", "onrush-store", "onrush-rt", "onrush-proto"],
+    ),
+];
+
+pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {
+    for file in files {
+        let manifest = file.path.strip_suffix("/Cargo.toml");
+        let Some(folder) = manifest.and_then(|path| path.strip_prefix("crates/")) else {
+            continue;
+        };
+        match ALLOWED.iter().find(|(name, _)| *name == folder) {
+            Some((_, allowed)) => check_manifest(file, folder, allowed, found),
+            None => {
+                let message = format!("`{folder}` is not one of the product's crates");
+                found.push(Complaint::new(&file.path, 1, message));
+            }
+        }
+    }
+}
+
+fn check_manifest(file: &Source, folder: &str, allowed: &[&str], found: &mut Vec<Complaint>) {
+    let mut section = "";
+    for (at, line) in file.text.lines().enumerate() {
+        let line = line.trim();
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']');
+        }
+        let key = line.split(['.', '=', ' ']).next().unwrap_or_default();
+        if section == "package" && key == "name" && !line.ends_with(&format!("\"{folder}\"")) {
+            let message = format!("the crate in the folder `{folder}` must have its name");
+            found.push(Complaint::new(&file.path, at + 1, message));
+        }
+        // `[dependencies]`, `[dependencies.NAME]`, `[target.'…'.dependencies]`
+        let used = match section.split_once("dependencies") {
+            Some(("dev-", _)) | None => continue,
+            Some((_, "")) => key,
+            Some((_, name)) => name.trim_start_matches('.'),
+        };
+        let is_own = ALLOWED.iter().any(|(name, _)| *name == used);
+        let is_new = key == used || line.starts_with('[');
+        if is_own && is_new && !allowed.contains(&used) {
+            let message = format!("`{folder}` may not stand on `{used}`");
+            found.push(Complaint::new(&file.path, at + 1, message));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(folder: &str, text: &str) -> Vec<usize> {
+        let mut found = Vec::new();
+        let path = format!("crates/{folder}/Cargo.toml");
+        check(&[Source::new(path, text.to_owned())], &mut found);
+        found.into_iter().map(|complaint| complaint.line).collect()
+    }
+
+    #[test]
+    fn dependencies_point_down() {
+        let text = "[package]\nname = \"onrush\"\n\n[dependencies]\nbytes = \"1\"\n\
+            onrush-rt.workspace = true\nonrush-store = { path = \"../onrush-store\" }\n";
+        assert_eq!(lines("onrush", text), [7]);
+        assert_eq!(
+            lines(
+                "onrush-proto",
+                "[dependencies]\nonrush-rt.workspace = true\n"
+            ),
+            [2]
+        );
+        assert_eq!(
+            lines("onrush-store", "[dependencies]\nonrush-rt = \"0.1\"\n"),
+            []
+        );
+    }
+
+    #[test]
+    fn every_way_to_write_a_dependency_is_seen() {
+        let long = "[dependencies.onrush-server]\nworkspace = true\n";
+        assert_eq!(lines("onrush", long), [1]);
+        let build = "[build-dependencies]\nonrush-server.workspace = true\n";
+        assert_eq!(lines("onrush", build), [2]);
+        let target = "[target.'cfg(unix)'.dependencies]\nonrush-server.workspace = true\n";
+        assert_eq!(lines("onrush", target), [2]);
+        let tests = "[dev-dependencies]\nonrush-server.workspace = true\n";
+        assert_eq!(lines("onrush", tests), []);
+    }
+
+    #[test]
+    fn crates_are_where_and_what_they_should_be() {
+        assert_eq!(lines("onrush-extra", ""), [1]);
+        assert_eq!(
+            lines("onrush-rt", "[package]\nname = \"onrush-runtime\"\n"),
+            [2]
+        );
+    }
+}

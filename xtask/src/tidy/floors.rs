@@ -1,0 +1,359 @@
+//! Which module may use which: only those on lower floors. The floors are read from the module
+//! documentation, so that what people read there is what holds: a `lib.rs` must name its modules
+//! (unless there is only one) after the words "lowest first", to the end of the sentence, with `·`
+//! between floors; any other module may do so for the modules in it. Modules named on one floor
+//! may use each other.
+//!
+//! Looked at are paths through `crate::`, `super::` and `self::`, in imports and elsewhere, but
+//! not what stands under `#[cfg(test)]`.
+
+use super::{
+    Complaint,
+    paths::{read_tree, references},
+    source::Source,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// After these words the documentation names the modules.
+const ANNOUNCEMENT: &str = "lowest first";
+
+pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {
+    for parent in files {
+        let Some((folder, prefix)) = place(&parent.path) else {
+            continue;
+        };
+        let floors = Floors::read(parent, prefix);
+        let must_say = floors.prefix.is_empty() && floors.declared.len() > 1;
+        if floors.order.is_empty() && !must_say {
+            continue;
+        }
+        floors.check_names(found);
+        for file in files.iter().filter(|file| file.path.starts_with(folder)) {
+            if let Some((_, module)) = place(&file.path) {
+                floors.check_module(file, &module, found);
+            }
+        }
+    }
+}
+
+/// The source folder of the crate that `path` belongs to, and which module it is there: none for
+/// the library itself. `None` for what is no module of a library; programs may use everything.
+fn place(path: &str) -> Option<(&str, Vec<&str>)> {
+    let (name, _) = path.strip_prefix("crates/")?.split_once('/')?;
+    let (folder, file) = path.split_at_checked("crates/".len() + name.len() + "/src/".len())?;
+    let mut module: Vec<&str> = file.strip_suffix(".rs")?.split('/').collect();
+    match module.as_slice() {
+        _ if !folder.ends_with("/src/") => return None,
+        ["main"] | ["bin", ..] => return None,
+        ["lib"] | [.., "mod"] => drop(module.pop()),
+        _ => {}
+    }
+    Some((folder, module))
+}
+
+/// What a module says of the modules in it.
+struct Floors<'f> {
+    parent: &'f Source,
+    /// Which module that is.
+    prefix: Vec<&'f str>,
+    /// The modules of each floor, in the order of the documentation.
+    order: Vec<Vec<String>>,
+    /// Modules in it, and where they are declared.
+    declared: BTreeMap<String, usize>,
+    /// Names it gives to others, and the modules they come from.
+    exported: BTreeMap<String, String>,
+}
+
+impl<'f> Floors<'f> {
+    fn read(parent: &'f Source, prefix: Vec<&'f str>) -> Floors<'f> {
+        let tokens = parent.product_tokens();
+        let declared = tokens.windows(3).filter_map(|three| match three {
+            [word, name, end] if word.text == "mod" && end.text == ";" => {
+                Some((name.text.to_owned(), name.line))
+            }
+            _ => None,
+        });
+        let declared: BTreeMap<String, usize> = declared.collect();
+        let mut exported = BTreeMap::new();
+        for at in 0..tokens.len() {
+            if tokens[at].text != "use" {
+                continue;
+            }
+            let mut paths = Vec::new();
+            let mut next = at + 1;
+            read_tree(&tokens, &mut next, Vec::new(), &mut paths);
+            for (path, _) in paths {
+                let inside = usize::from(path.first() == Some(&"self"));
+                if let [module, .., name] = &path[inside..] {
+                    exported.insert((*name).to_owned(), (*module).to_owned());
+                }
+            }
+        }
+        let order = documented(&parent.text);
+        Floors {
+            parent,
+            prefix,
+            order,
+            declared,
+            exported,
+        }
+    }
+
+    /// Each module has one floor, and each floor is of modules.
+    fn check_names(&self, found: &mut Vec<Complaint>) {
+        let mut complain = |line, message| {
+            found.push(Complaint::new(&self.parent.path, line, message));
+        };
+        let mut named = BTreeSet::new();
+        for module in self.order.iter().flatten() {
+            if !self.declared.contains_key(module) {
+                complain(1, format!("the floor `{module}` is no module here"));
+            } else if !named.insert(module) {
+                complain(1, format!("`{module}` is named on two floors"));
+            }
+        }
+        for (module, line) in self
+            .declared
+            .iter()
+            .filter(|(module, _)| !named.contains(module))
+        {
+            complain(
+                *line,
+                format!("`{module}` has no floor: name it after \"{ANNOUNCEMENT}\""),
+            );
+        }
+    }
+
+    fn floor(&self, module: &str) -> Option<usize> {
+        self.order
+            .iter()
+            .position(|floor| floor.iter().any(|name| name == module))
+    }
+
+    /// Everything that `file`, which is the module `path`, uses must not be on a higher floor.
+    fn check_module(&self, file: &Source, path: &[&str], found: &mut Vec<Complaint>) {
+        let within = path
+            .strip_prefix(self.prefix.as_slice())
+            .and_then(<[_]>::first);
+        // Without a floor it is the parent itself, a stranger, or for tests.
+        let Some((own, floor)) = within.and_then(|own| Some((*own, self.floor(own)?))) else {
+            return;
+        };
+        let tokens = file.product_tokens();
+        let used = references(&tokens, path)
+            .into_iter()
+            .filter_map(|(used, line)| {
+                let name = used.strip_prefix(self.prefix.as_slice())?.first()?;
+                Some((line, *name))
+            });
+        for (line, name) in used.collect::<BTreeSet<_>>() {
+            if name == "*" && self.prefix.is_empty() {
+                let message = "everything in the crate's root is imported; name what is used";
+                found.push(Complaint::new(&file.path, line, message));
+            }
+            let module = match self.exported.get(name) {
+                Some(module) if !self.declared.contains_key(name) => module,
+                _ => name,
+            };
+            if self.floor(module).is_some_and(|used| used > floor) {
+                let message = format!("`{own}` uses `{module}`, which is above it");
+                found.push(Complaint::new(&file.path, line, message));
+            }
+        }
+    }
+}
+
+/// The names in code marks from the announcement to the end of its sentence, floor by floor. What
+/// stands in parentheses is explanation.
+fn documented(text: &str) -> Vec<Vec<String>> {
+    let is_doc = |line: &&str| line.starts_with("//!") || line.starts_with("#![");
+    let docs = text.lines().take_while(is_doc);
+    let docs: Vec<&str> = docs
+        .map(|line| line.trim_start_matches("//!").trim())
+        .collect();
+    let paragraphs = docs
+        .split(|line| line.is_empty())
+        .map(|lines| lines.join(" "));
+    let sentence = paragraphs.filter_map(|paragraph| {
+        let (_, list) = paragraph.split_once(ANNOUNCEMENT)?;
+        Some(
+            list.split_once(". ")
+                .map_or(list, |(sentence, _)| sentence)
+                .to_owned(),
+        )
+    });
+    let sentence = sentence.collect::<String>();
+    // Each piece but the first begins inside a parenthesis.
+    let mut list = String::new();
+    for (at, piece) in sentence.split('(').enumerate() {
+        list += if at == 0 {
+            piece
+        } else {
+            piece.split_once(')').map_or("", |(_, after)| after)
+        };
+    }
+    let names = |floor: &str| {
+        floor
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_owned)
+            .collect()
+    };
+    list.split('·')
+        .map(names)
+        .filter(|floor: &Vec<String>| !floor.is_empty())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIBRARY: &str = "//! A crate.\n//!\n//! Floors inside this crate, lowest first (a\n\
+        //! `word`): [`below`] · `low` · [`mid`] and\n//! [`peer`] · [`high`]. But `unsafe`.\n\
+        mod low;\npub mod mid;\nmod high;\nmod below;\nmod peer;\n#[cfg(test)]\nmod tools;\n\
+        pub use high::{Thing, Other as Else};\n";
+
+    fn complaints(files: &[(&str, &str)]) -> Vec<String> {
+        let library = ("lib.rs", LIBRARY);
+        let sources = files
+            .iter()
+            .chain([&library])
+            .map(|(name, text)| Source::new(format!("crates/x/src/{name}"), (*text).to_owned()));
+        let mut found = Vec::new();
+        check(&sources.collect::<Vec<_>>(), &mut found);
+        let shown = found.iter().map(Complaint::to_string);
+        shown
+            .map(|line| line.trim_start_matches("crates/x/src/").to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn the_order_is_what_the_documentation_says() {
+        let expected = [
+            vec!["below"],
+            vec!["low"],
+            vec!["mid", "peer"],
+            vec!["high"],
+        ];
+        assert_eq!(documented(LIBRARY), expected);
+        assert!(documented("//! Floors: `a`\n").is_empty());
+    }
+
+    #[test]
+    fn down_is_allowed() {
+        let text = "use crate::low::{self, a};\nuse crate::{below, mid::b};\nuse super::low as l;\n\
+            fn f() { crate::mid::b::<u8>(self::c, super::low::d) }\n";
+        assert_eq!(
+            complaints(&[("high.rs", text), ("low.rs", ""), ("mid.rs", "")]),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn up_is_not() {
+        for text in [
+            "use crate::high::x;",
+            "use crate::{low, high};",
+            "use crate::{low::{a, b}, high::*};",
+            "use super::high;",
+            "fn f() -> u8 { crate::high::x() }",
+            "mod inner { use super::super::high; }",
+            "use crate::Thing;",
+            "use crate::{low, Else};",
+        ] {
+            let found = complaints(&[("mid.rs", &format!("\n{text}\n"))]);
+            assert_eq!(
+                found,
+                ["mid.rs:2: `mid` uses `high`, which is above it"],
+                "{text}"
+            );
+        }
+        let found = complaints(&[("mid/deep.rs", "use super::super::high;")]);
+        assert_eq!(
+            found,
+            ["mid/deep.rs:1: `mid` uses `high`, which is above it"]
+        );
+    }
+
+    #[test]
+    fn what_is_not_code_or_not_the_product_is_free() {
+        let text = "//! [`crate::high`]\n#[cfg(test)]\nmod tests { use crate::high::x; }\n\
+            mod inner { use super::high; }\nfn f() { \"crate::high\" }\n";
+        assert_eq!(
+            complaints(&[("mid.rs", text), ("tools.rs", "use crate::high;")]),
+            [""; 0]
+        );
+        assert_eq!(complaints(&[("main.rs", "use crate::high;")]), [""; 0]);
+        // In a folder module `super` is the folder.
+        assert_eq!(complaints(&[("mid/deep.rs", "use super::high;")]), [""; 0]);
+    }
+
+    #[test]
+    fn one_floor_is_even() {
+        let files = [
+            ("mid.rs", "use crate::peer::x;"),
+            ("peer.rs", "use crate::mid::y;"),
+        ];
+        assert_eq!(complaints(&files), [""; 0]);
+    }
+
+    #[test]
+    fn a_folder_may_have_floors_too() {
+        let folder = "//! A folder; lowest first: `a` · `b`.\nmod a;\nmod b;\nuse b::Thing;\n";
+        let files = |a| {
+            [
+                ("mid/mod.rs", folder),
+                ("mid/a.rs", a),
+                ("mid/b.rs", "use super::a;"),
+            ]
+        };
+        assert_eq!(complaints(&files("use super::c; use crate::low;")), [""; 0]);
+        for text in [
+            "use super::b;",
+            "use crate::mid::b::x;",
+            "use super::Thing;",
+        ] {
+            let found = complaints(&files(text));
+            assert_eq!(
+                found,
+                ["mid/a.rs:1: `a` uses `b`, which is above it"],
+                "{text}"
+            );
+        }
+        let unsaid = "//! A folder.\nmod a;\nmod b;\n";
+        assert_eq!(
+            complaints(&[("mid/mod.rs", unsaid), ("mid/a.rs", "use super::b;")]),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn the_root_is_not_imported_whole() {
+        let found = complaints(&[("mid.rs", "use crate::*;")]);
+        assert_eq!(found.len(), 1, "{found:?}");
+    }
+
+    #[test]
+    fn modules_and_floors_must_agree() {
+        let check = |text: &str| {
+            let mut found = Vec::new();
+            let source = Source::new("crates/x/src/lib.rs".to_owned(), text.to_owned());
+            super::check(&[source], &mut found);
+            found.len()
+        };
+        assert_eq!(check("//! A crate.\n"), 0);
+        assert_eq!(check("//! A crate.\nmod a;\n"), 0);
+        assert_eq!(check("//! A crate.\nmod a;\nmod b;\n"), 2);
+        assert_eq!(check(&format!("//! {ANNOUNCEMENT}: `a`.\nmod a;\n")), 0);
+        assert_eq!(
+            check(&format!("//! {ANNOUNCEMENT}: `a`, `b`.\nmod a;\n")),
+            1
+        );
+        assert_eq!(
+            check(&format!("//! {ANNOUNCEMENT}: `a`, `a`.\nmod a;\n")),
+            1
+        );
+    }
+}

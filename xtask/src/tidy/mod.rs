@@ -1,0 +1,168 @@
+//! What compilers and formatters do not check: which module may import which, how long lines and
+//! files are, that each `unsafe` says why. Every complaint names its file and line.
+
+mod edges;
+mod floors;
+mod paths;
+mod source;
+mod text;
+mod unsafety;
+
+use crate::{
+    Failure, Options,
+    shell::{self, Outcome, capture},
+};
+use source::Source;
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+pub(crate) fn main(options: Options) -> Result<(), Failure> {
+    options.end()?;
+    Ok(check()?)
+}
+
+/// One thing that is not as it should be.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Complaint {
+    path: String,
+    /// From 1.
+    line: usize,
+    message: String,
+}
+
+impl Complaint {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Complaint {
+        Complaint {
+            path: path.to_owned(),
+            line,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+    }
+}
+
+/// Looks at every source file of the repository.
+pub(crate) fn check() -> Outcome {
+    let root = shell::root();
+    let files = read(&root)?;
+    for warning in files.iter().filter_map(text::growing) {
+        println!("warning: {warning}");
+    }
+    let mut complaints = complaints(&files);
+    complaints.sort();
+    for complaint in &complaints {
+        println!("{complaint}");
+    }
+    match complaints.len() {
+        0 => {
+            println!("{} files are tidy", files.len());
+            Ok(())
+        }
+        1 => Err("1 complaint".to_owned()),
+        count => Err(format!("{count} complaints")),
+    }
+}
+
+fn complaints(files: &[Source]) -> Vec<Complaint> {
+    let mut found = Vec::new();
+    for file in files {
+        text::check(file, &mut found);
+        if file.is_rust() {
+            unsafety::check(file, &mut found);
+        }
+    }
+    floors::check(files, &mut found);
+    edges::check(files, &mut found);
+    found
+}
+
+/// Folders of bytes, not of text: inputs for fuzzers and tests.
+const DATA: [&str; 3] = ["fuzz/seeds/", "fuzz/corpus/", "fuzz/artifacts/"];
+
+/// Every text file that is part of the repository, or is about to be.
+fn read(root: &Path) -> Outcome<Vec<Source>> {
+    let mut paths = listed(root).unwrap_or_else(|| walked(root));
+    paths.sort();
+    paths.retain(|path| !DATA.iter().any(|folder| path.starts_with(folder)));
+    let mut files = Vec::new();
+    for path in paths {
+        // A deleted file is still listed until the deletion is recorded; and not all is text.
+        if let Ok(text) = fs::read_to_string(root.join(&path)) {
+            files.push(Source::new(path, text));
+        }
+    }
+    match files.iter().any(Source::is_rust) {
+        true => Ok(files),
+        false => Err(format!("{} holds no source", root.display())),
+    }
+}
+
+/// What git tracks, and what it would add. `None` without git, as in an unpacked archive.
+fn listed(root: &Path) -> Option<Vec<String>> {
+    let arguments = [
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ];
+    let (ok, text) = capture(Command::new("git").args(arguments).current_dir(root)).ok()?;
+    ok.then(|| {
+        text.split('\0')
+            .filter(|path| !path.is_empty())
+            .map(str::to_owned)
+            .collect()
+    })
+}
+
+/// Everything except what is built or written by running the project.
+fn walked(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(root.join(&folder)).into_iter().flatten();
+        for entry in entries.filter_map(|entry| entry.ok()) {
+            let path = folder.join(entry.file_name());
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let name = entry.file_name();
+            if is_folder && name != "target" && name != ".git" && name != "data" {
+                folders.push(path);
+            } else if !is_folder {
+                found.extend(path.to_str().map(str::to_owned));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_file_is_found_both_ways() {
+        let root = shell::root();
+        let own = "xtask/src/tidy/mod.rs".to_owned();
+        assert!(walked(&root).contains(&own));
+        assert!(listed(&root).is_none_or(|paths| paths.contains(&own)));
+    }
+
+    #[test]
+    fn complaints_name_file_and_line() {
+        let text = "//! A module.\n\nfn f() {\n    let x = 1; \n}\n".to_owned();
+        let found = complaints(&[Source::new("crates/onrush/src/x.rs".to_owned(), text)]);
+        let shown: Vec<String> = found.iter().map(Complaint::to_string).collect();
+        assert_eq!(
+            shown,
+            ["crates/onrush/src/x.rs:4: white space at the end of the line"]
+        );
+    }
+}

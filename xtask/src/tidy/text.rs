@@ -1,0 +1,169 @@
+//! Rules about text: columns, white space, length, unfinished work, and that every module says
+//! what it is. Must not know about modules beyond one file.
+
+use super::{Complaint, source::Source};
+
+const COLUMNS_MAX: usize = 100;
+/// A file is growing too long here, and is too long there.
+const LINES_MANY: usize = 500;
+const LINES_MAX: usize = 700;
+
+/// Written in halves, or this file would find itself.
+const UNFINISHED: [&str; 5] = [
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("todo", "!"),
+    concat!("unimplemented", "!"),
+    concat!("dbg", "!"),
+];
+
+pub(super) fn check(file: &Source, found: &mut Vec<Complaint>) {
+    let mut complain = |line, message: String| {
+        found.push(Complaint::new(&file.path, line, message));
+    };
+    let bounded = file.is_rust() || [".md", ".sh"].iter().any(|end| file.path.ends_with(end));
+    for (at, line) in file.text.lines().enumerate() {
+        let columns = line.chars().count();
+        if bounded && columns > COLUMNS_MAX && !may_be_long(line) {
+            complain(
+                at + 1,
+                format!("{columns} columns, more than {COLUMNS_MAX}"),
+            );
+        }
+        // Two spaces at the end of a Markdown line mean a line break, which nobody can see.
+        if line.ends_with([' ', '\t', '\r']) {
+            complain(at + 1, "white space at the end of the line".to_owned());
+        }
+        if file.is_rust() && line.contains('\t') {
+            complain(at + 1, "a tab; write \\t, or spaces".to_owned());
+        }
+        if file.is_rust()
+            && let Some(word) = UNFINISHED.iter().find(|word| line.contains(**word))
+        {
+            complain(at + 1, format!("{word}: finish it, or open an issue"));
+        }
+    }
+    let lines = file.text.lines().count();
+    if !file.text.is_empty() && !file.text.ends_with('\n') {
+        complain(lines, "no line end at the end of the file".to_owned());
+    }
+    if file.is_rust() && lines > LINES_MAX {
+        complain(
+            lines,
+            format!("{lines} lines, more than {LINES_MAX}: split the file"),
+        );
+    }
+    if file.is_rust() && !has_module_doc(&file.text) {
+        complain(1, "no module documentation: begin with `//!`".to_owned());
+    }
+}
+
+/// A file that will soon be too long.
+pub(super) fn growing(file: &Source) -> Option<Complaint> {
+    let lines = file.text.lines().count();
+    let many = file.is_rust() && (LINES_MANY + 1..=LINES_MAX).contains(&lines);
+    many.then(|| {
+        Complaint::new(
+            &file.path,
+            lines,
+            format!("{lines} lines; think of splitting"),
+        )
+    })
+}
+
+/// Tables and addresses cannot be broken.
+fn may_be_long(line: &str) -> bool {
+    let content = line
+        .trim_start()
+        .trim_start_matches(['/', '!'])
+        .trim_start();
+    content.starts_with('|') || content.contains("://")
+}
+
+/// Attributes of the whole file and blank lines may come first.
+fn has_module_doc(text: &str) -> bool {
+    let first = text.lines().find(|line| {
+        let line = line.trim();
+        !line.is_empty() && !line.starts_with("#![")
+    });
+    first.is_some_and(|line| line.starts_with("//!") && line.len() > 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaints(path: &str, text: &str) -> Vec<(usize, String)> {
+        let mut found = Vec::new();
+        check(&Source::new(path.to_owned(), text.to_owned()), &mut found);
+        found
+            .into_iter()
+            .map(|complaint| (complaint.line, complaint.message))
+            .collect()
+    }
+
+    /// The only complaint about a module with these lines after its documentation.
+    fn about(lines: &str) -> Option<usize> {
+        let found = complaints("x.rs", &format!("//! A module.\n{lines}\n"));
+        assert!(found.len() < 2, "{found:?}");
+        found.first().map(|(line, _)| *line)
+    }
+
+    #[test]
+    fn columns_are_counted_in_characters() {
+        let comment = |count: usize| format!("// {}", "é".repeat(count - 3));
+        assert_eq!(about(&comment(100)), None);
+        assert_eq!(about(&format!("\n{}", comment(101))), Some(3));
+        assert_eq!(about(&format!("/// | {} |", "x".repeat(120))), None);
+        assert_eq!(
+            about(&format!("// see https://example.org/{}", "x".repeat(120))),
+            None
+        );
+        assert_eq!(
+            complaints("x.md", &format!("{}\n", "x".repeat(101))).len(),
+            1
+        );
+        assert_eq!(
+            complaints("x.toml", &format!("{}\n", "x".repeat(101))).len(),
+            0
+        );
+    }
+
+    #[test]
+    fn white_space_is_looked_at() {
+        assert_eq!(about("fn f() {} "), Some(2));
+        assert_eq!(about("// a\tb"), Some(2));
+        assert_eq!(complaints("x.toml", "a = 1 \n").len(), 1);
+        assert_eq!(complaints("x.rs", "//! A module.").len(), 1);
+    }
+
+    #[test]
+    fn unfinished_work_is_found() {
+        for word in UNFINISHED {
+            assert_eq!(about(&format!("\n// {word} later")), Some(3), "{word}");
+        }
+    }
+
+    #[test]
+    fn every_module_says_what_it_is() {
+        assert_eq!(complaints("x.rs", "fn f() {}\n").len(), 1);
+        assert_eq!(complaints("x.rs", "//!\nfn f() {}\n").len(), 1);
+        assert_eq!(
+            complaints("x.rs", "#![no_main]\n\n//! A module.\n").len(),
+            0
+        );
+    }
+
+    #[test]
+    fn long_files_are_told_of_before_they_are_too_long() {
+        let source = |lines: usize| {
+            let text = format!("//! A module.\n{}", "\n".repeat(lines - 1));
+            Source::new("x.rs".to_owned(), text)
+        };
+        let failed = |lines| complaints("x.rs", &source(lines).text).len() == 1;
+        assert_eq!((growing(&source(500)), failed(500)), (None, false));
+        assert!(growing(&source(501)).is_some() && !failed(501));
+        assert!(growing(&source(700)).is_some() && !failed(700));
+        assert!(failed(701));
+    }
+}
