@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 /// How a listening socket is made.
 #[derive(Clone, Debug)]
@@ -71,7 +72,9 @@ impl std::fmt::Display for Address {
 /// the port when 0 was asked for).
 ///
 /// A port that any other socket listens on is refused with `AddrInUse`, also when that socket is
-/// another process's with `SO_REUSEPORT`, which the kernel alone would let share it.
+/// another process's with `SO_REUSEPORT`, which the kernel alone would let share it. Before that is
+/// believed it is tried again for half a second: the kernel takes the rings of a process that has
+/// just ended apart at its leisure, and they hold its port.
 pub fn listen(
     address: &Address,
     spread: Spread,
@@ -89,7 +92,7 @@ pub fn listen(
         reuse_port: false,
         ..options.clone()
     };
-    let first = bind_tcp(*address, &alone)?;
+    let first = bind_patiently(*address, &alone)?;
     let bound = bound_address(&first)?;
     if spread == Spread::Shared || workers == 1 {
         start_listening(&first, options)?;
@@ -127,6 +130,22 @@ fn family(address: &SocketAddr) -> AddressFamily {
         AddressFamily::INET
     } else {
         AddressFamily::INET6
+    }
+}
+
+/// How long a port may be in use before it is said to be, and how often to look.
+const PATIENCE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(5);
+
+fn bind_patiently(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match bind_tcp(address, options) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(PAUSE);
+            }
+            result => return result,
+        }
     }
 }
 

@@ -65,12 +65,7 @@ fn filter(level: LogLevel) -> Targets {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let targets = Targets::new().with_default(level);
-    if level == LevelFilter::INFO {
-        // What the engine says at its start is said with the address as soon as it is bound.
-        return targets.with_target("onrush::server", LevelFilter::WARN);
-    }
-    targets
+    Targets::new().with_default(level)
 }
 
 /// The form for people: `TIME LEVEL MESSAGE KEY=VALUE …`.
@@ -294,8 +289,7 @@ mod tests {
     fn levels_are_filtered() {
         let lines = logged(LogFormat::Text, false, || {
             tracing::debug!("no");
-            tracing::info!(target: "onrush::server", "no");
-            tracing::warn!(target: "onrush::server", "yes");
+            tracing::warn!("yes");
         });
         assert_eq!(lines.matches('\n').count(), 1, "{lines}");
     }

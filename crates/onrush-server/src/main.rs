@@ -23,12 +23,6 @@ use onrush_server::{Files, FilesOptions};
 use options::LogFormat;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-
-/// How long a port may still be in use at the start. The kernel takes rings apart after their
-/// process has ended, so that the port of a server just gone stays bound for some 10 ms.
-const PORT_PATIENCE: Duration = Duration::from_millis(500);
-const PORT_PAUSE: Duration = Duration::from_millis(20);
 
 fn main() -> ExitCode {
     let settings = match cli::read(std::env::args_os().collect()) {
@@ -80,25 +74,16 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts the workers; waits a moment for a port that is in use.
+/// Starts the workers.
 fn start(settings: &Settings, files: &Files) -> Result<Running, Failure> {
-    let patience = Instant::now() + PORT_PATIENCE;
-    loop {
-        let error = match server(settings).start(files.clone()) {
-            Ok(running) => return Ok(running),
-            Err(error) => error,
-        };
-        if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < patience {
-            std::thread::sleep(PORT_PAUSE);
-            continue;
-        }
+    server(settings).start(files.clone()).map_err(|error| {
         let reason = failure::reason(&error);
         let hint = match reason.starts_with("io_uring is refused") {
             true => "; --driver auto takes epoll instead",
             false => "",
         };
-        return Err(Failure::run(format!("{reason}{hint}")));
-    }
+        Failure::run(format!("{reason}{hint}"))
+    })
 }
 
 fn server(settings: &Settings) -> Server {

@@ -165,7 +165,7 @@ impl Server {
         let cores = affinity();
         let workers = self.workers.unwrap_or(cores.len());
         let choice = choose(self.preference, &self.driver)?;
-        tracing::info!(
+        tracing::debug!(
             driver = choice.name(),
             reason = choice.reason(),
             workers,

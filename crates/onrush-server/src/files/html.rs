@@ -4,8 +4,8 @@
 //! This module must not know where entries come from.
 
 use super::json::rfc3339;
-use super::list::Place;
 use super::path;
+use super::place::Place;
 use onrush_store::{Entry, Kind};
 use std::fmt::Write;
 

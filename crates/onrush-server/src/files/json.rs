@@ -12,8 +12,8 @@
 //!
 //! This module must not know where entries come from.
 
-use super::list::Place;
 use super::path;
+use super::place::Place;
 use onrush_proto::date;
 use onrush_store::{Entry, Kind};
 use std::fmt::Write;

@@ -8,6 +8,7 @@
 
 use super::failure::{Failure, While};
 use super::path::{self, Split};
+use super::place::Place;
 use super::{Inner, accept, html, json};
 use futures_core::Stream;
 use onrush::{Body, Bytes, Request, Response};
@@ -19,18 +20,6 @@ use std::vec;
 
 /// A page is rendered in pieces of about this size, with a turn for others between two of them.
 const PIECE_BYTES: usize = 32 * 1024;
-
-/// Where a listing is, as its renderers need it.
-pub(super) struct Place {
-    /// The folder's own path, encoded, with a slash at both ends.
-    pub(super) href: String,
-    /// The same to be read: decoded, lossily.
-    pub(super) path: String,
-    /// The folder everything is in: there is nothing above it.
-    pub(super) top: bool,
-    /// The query of the next page, encoded, when there is one.
-    pub(super) next: Option<String>,
-}
 
 /// What the query and the fields of a request want.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -57,7 +46,7 @@ impl Inner {
         let page = self.store.list(folder.as_ref(), how).await;
         let page = page.map_err(|error| Failure::of(error, While::Reading))?;
         let json = wanted.json.unwrap_or_else(|| accept::prefers_json(request));
-        let place = Place::new(split.mount, folder.as_ref(), &wanted, &page);
+        let place = Place::new(split.mount, folder.as_ref(), &wanted.repeated(), &page);
         let response = Response::with_body(render(place, page, json))
             .header("Vary", "Accept")
             .header("Cache-Control", "no-cache")
@@ -73,6 +62,18 @@ impl Inner {
 }
 
 impl Wanted {
+    /// What the next page's query has to say again.
+    fn repeated(&self) -> String {
+        let mut query = String::new();
+        if let Some(limit) = self.limit {
+            query.push_str(&format!("&limit={limit}"));
+        }
+        if let Some(json) = self.json {
+            query.push_str(if json { "&format=json" } else { "&format=html" });
+        }
+        query
+    }
+
     fn parse(query: &str) -> Result<Wanted, Failure> {
         let mut wanted = Wanted::default();
         for pair in query.split('&') {
@@ -97,36 +98,6 @@ impl Wanted {
             }
         }
         Ok(wanted)
-    }
-}
-
-impl Place {
-    fn new(mount: &str, folder: Option<&Key>, wanted: &Wanted, page: &Page) -> Place {
-        let key = folder.map(Key::as_bytes).unwrap_or_default();
-        let mut href = path::href(mount, key);
-        let mut shown = mount.to_owned();
-        shown.push_str(&String::from_utf8_lossy(key));
-        if folder.is_some() {
-            href.push('/');
-            shown.push('/');
-        }
-        let next = page.next.as_ref().map(|after| {
-            let mut query = String::from("?after=");
-            path::encode(after, &mut query);
-            if let Some(limit) = wanted.limit {
-                query.push_str(&format!("&limit={limit}"));
-            }
-            if let Some(json) = wanted.json {
-                query.push_str(if json { "&format=json" } else { "&format=html" });
-            }
-            query
-        });
-        Place {
-            href,
-            path: shown,
-            top: folder.is_none(),
-            next,
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Files, lowest first: `accept` and `failure` (how refusals look) · `path` (paths and keys) ·
 //! `budget` · `mime` · `object` (an object ready to be answered) · `cache` · `ranges` ·
-//! `body` (receiving) · `json` and `html` (how listings look) · `list` · `read` (GET) ·
+//! `body` (receiving) · `place` · `json` and `html` (how listings look) · `list` · `read` (GET) ·
 //! `write` (PUT, DELETE).
 //!
 //! Nothing here may block a worker: what might wait for a disk is asked of the store's futures.
@@ -19,6 +19,7 @@ mod list;
 mod mime;
 mod object;
 mod path;
+mod place;
 mod ranges;
 mod read;
 mod write;
