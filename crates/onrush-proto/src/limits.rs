@@ -27,7 +27,8 @@ pub struct Limits {
     pub write_timeout_ms: u32,
     /// Keep-alive: longest silence between two requests; beyond it the connection ends.
     pub idle_timeout_ms: u32,
-    /// From the head of a request to the end of its answer; beyond it the connection ends.
+    /// From the head of a request to the end of its answer, an hour unless set; beyond it the
+    /// connection ends. Servers of large files want more.
     pub total_timeout_ms: u32,
     /// How long a lingering close reads and discards, so that the peer can read the last answer.
     pub linger_timeout_ms: u32,
@@ -52,7 +53,7 @@ impl Default for Limits {
             body_timeout_ms: 30_000,
             write_timeout_ms: 30_000,
             idle_timeout_ms: 75_000,
-            total_timeout_ms: 0,
+            total_timeout_ms: 3_600_000,
             linger_timeout_ms: 2_000,
         }
     }

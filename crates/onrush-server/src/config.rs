@@ -103,7 +103,7 @@ impl Settings {
                 body_timeout_ms: ms(options.body_timeout, 30),
                 write_timeout_ms: ms(options.write_timeout, 30),
                 idle_timeout_ms: ms(options.idle_timeout, 75),
-                total_timeout_ms: ms(options.total_timeout, 0),
+                total_timeout_ms: ms(options.total_timeout, 86_400),
                 ..Limits::default()
             },
             connections_max: bounded("connections-max", options.connections_max, 1..=at_most)?,

@@ -194,7 +194,7 @@ pub(crate) struct Options {
     )]
     pub(crate) idle_timeout: Option<Time>,
 
-    /// The longest time a request may take, to the end of its answer [default: off]
+    /// The longest time a request may take, to the end of its answer [default: 24h]
     #[arg(
         long,
         env = "ONRUSH_TOTAL_TIMEOUT",

@@ -1,0 +1,177 @@
+//! Every example does what its first lines say, on both drivers.
+//!
+//! Cargo builds the examples with the tests and puts them beside them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const DRIVERS: [&str; 2] = ["epoll", "auto"];
+
+/// A running example; ended when dropped.
+struct Example {
+    child: Child,
+    port: u16,
+}
+
+impl Example {
+    fn start(name: &str, driver: &str, arguments: &[&str]) -> Example {
+        let port = free_port();
+        let child = Command::new(program(name))
+            .arg(port.to_string())
+            .args(arguments)
+            .env("ONRUSH_WORKERS", "1")
+            .env("ONRUSH_DRIVER", driver)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+        let example = Example { child, port };
+        let end = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < end, "{name} does not listen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        example
+    }
+
+    /// The whole answer to one request, which must ask for the connection to be closed.
+    fn ask(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.ask(&format!(
+            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        ))
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+fn program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(|deps| deps.parent()).unwrap();
+    profile.join("examples").join(name)
+}
+
+fn content(answer: &str) -> &str {
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    answer.split_once("\r\n\r\n").unwrap().1
+}
+
+#[test]
+fn files_serves_a_folder_beneath_a_path() {
+    for driver in DRIVERS.into_iter().filter(|_| built("files")) {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+        let example = Example::start("files", driver, &[dir]);
+        assert!(content(&example.get("/")).contains("<title>Home</title>"));
+        assert!(content(&example.get("/files/")).contains("main.rs"));
+        assert_eq!(
+            content(&example.get("/files/main.rs")),
+            include_str!("../src/main.rs")
+        );
+    }
+}
+
+/// Cargo builds examples when all tests are built, not for `--test examples` alone. CI builds all.
+fn built(name: &str) -> bool {
+    let there = program(name).exists();
+    assert!(
+        there || std::env::var_os("CI").is_none(),
+        "{name} is not built"
+    );
+    if !there {
+        println!("{name} is not built here; `cargo test --workspace` builds it");
+    }
+    there
+}
+
+#[test]
+fn hello_and_its_kin_greet() {
+    for driver in DRIVERS {
+        if built("hello") {
+            let hello = Example::start("hello", driver, &[]);
+            assert_eq!(content(&hello.get("/")), "Hello, World!");
+        }
+        if built("hello_single_thread") {
+            let single = Example::start("hello_single_thread", driver, &[]);
+            assert_eq!(content(&single.get("/")), "Hello, visitor 1!\n");
+            assert_eq!(content(&single.get("/")), "Hello, visitor 2!\n");
+        }
+        if built("plaintext") {
+            let plaintext = Example::start("plaintext", driver, &[]);
+            assert_eq!(content(&plaintext.get("/plaintext")), "Hello, World!");
+            assert!(plaintext.get("/json").contains("application/json"));
+        }
+    }
+}
+
+#[test]
+fn echo_stream_answers_while_it_receives() {
+    for driver in DRIVERS.into_iter().filter(|_| built("echo_stream")) {
+        let example = Example::start("echo_stream", driver, &[]);
+        let stream = TcpStream::connect(("127.0.0.1", example.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let head = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+        (&stream).write_all(head.as_bytes()).unwrap();
+        (&stream).write_all(b"5\r\nfirst\r\n").unwrap();
+        let mut lines = BufReader::new(&stream).lines().map(Result::unwrap);
+        // The first piece comes back before the second is sent.
+        assert!(lines.by_ref().any(|line| line == "first"));
+        (&stream).write_all(b"6\r\nsecond\r\n0\r\n\r\n").unwrap();
+        assert!(lines.by_ref().any(|line| line == "second"));
+        assert!(lines.any(|line| line == "0"));
+    }
+}
+
+#[test]
+fn graceful_shutdown_answers_first() {
+    for driver in DRIVERS.into_iter().filter(|_| built("graceful_shutdown")) {
+        let mut example = Example::start("graceful_shutdown", driver, &[]);
+        let mut stream = TcpStream::connect(("127.0.0.1", example.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(200)); // Its handler waits for two seconds.
+        let id = example.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(content(&answer), "Done.\n");
+        assert!(example.child.wait().unwrap().success());
+    }
+}
