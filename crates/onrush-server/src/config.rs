@@ -240,6 +240,7 @@ mod tests {
         assert_eq!(settings.address, "127.0.0.1:8080");
         let defaults = Limits {
             body_bytes_max: u64::MAX,
+            total_timeout_ms: 24 * 3600 * 1000,
             ..Limits::default()
         };
         assert_eq!(settings.limits, defaults, "and --help says these times");
