@@ -9,12 +9,11 @@
 use super::{ACCEPT_PAUSE, Config, Event, ListenSocket, ListenerId, Socket, StreamId};
 use super::{direct, stale};
 use crate::buf::{Block, Budget, Pool};
-use crate::fs::File;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
@@ -535,29 +534,6 @@ impl Epoll {
         }
     }
 
-    #[inline]
-    pub(super) fn send(&mut self, id: StreamId, bytes: &[u8]) -> io::Result<usize> {
-        direct::send(self.descriptor(id).ok_or_else(stale)?, bytes)
-    }
-
-    pub(super) fn send_vectored(
-        &mut self,
-        id: StreamId,
-        parts: &[IoSlice<'_>],
-    ) -> io::Result<usize> {
-        direct::send_vectored(self.descriptor(id).ok_or_else(stale)?, parts)
-    }
-
-    pub(super) fn send_file(
-        &mut self,
-        id: StreamId,
-        file: &File,
-        offset: u64,
-        bytes: usize,
-    ) -> io::Result<usize> {
-        direct::send_file(self.descriptor(id).ok_or_else(stale)?, file, offset, bytes)
-    }
-
     pub(super) fn want_write(&mut self, id: StreamId) {
         let Some(stream) = self.stream(id) else {
             return;
@@ -571,12 +547,6 @@ impl Epoll {
             // Modifying reports at once when it is writable by now, so no edge is missed. It fails
             // only for want of kernel memory; the write time limit ends such a connection.
             let _ = epoll::modify(&self.epoll, socket, data, READ | EventFlags::OUT);
-        }
-    }
-
-    pub(super) fn shutdown_write(&mut self, id: StreamId) {
-        if let Some(fd) = self.descriptor(id) {
-            let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
         }
     }
 

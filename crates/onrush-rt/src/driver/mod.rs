@@ -262,7 +262,10 @@ impl Driver {
     /// Sends without waiting (`send(2)`, `MSG_NOSIGNAL`); gives the bytes taken.
     #[inline]
     pub fn send(&mut self, stream: StreamId, bytes: &[u8]) -> io::Result<usize> {
-        each!(self, driver => driver.send(stream, bytes))
+        match self {
+            Driver::Sim(driver) => driver.send(stream, bytes),
+            _ => direct::send(self.descriptor(stream).ok_or_else(stale)?, bytes),
+        }
     }
 
     /// [`Driver::send`], telling the kernel that more follows at once (`MSG_MORE`): a head before
@@ -276,7 +279,10 @@ impl Driver {
 
     /// Sends from several places without waiting (`sendmsg(2)`); gives the bytes taken.
     pub fn send_vectored(&mut self, stream: StreamId, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        each!(self, driver => driver.send_vectored(stream, parts))
+        match self {
+            Driver::Sim(driver) => driver.send_vectored(stream, parts),
+            _ => direct::send_vectored(self.descriptor(stream).ok_or_else(stale)?, parts),
+        }
     }
 
     /// Sends up to `bytes` of a file from `offset`, without copying (`sendfile(2)`) and without
@@ -289,7 +295,13 @@ impl Driver {
         offset: u64,
         bytes: usize,
     ) -> io::Result<usize> {
-        each!(self, driver => driver.send_file(stream, file, offset, bytes))
+        match self {
+            Driver::Sim(driver) => driver.send_file(stream, file, offset, bytes),
+            _ => {
+                let fd = self.descriptor(stream).ok_or_else(stale)?;
+                direct::send_file(fd, file, offset, bytes)
+            }
+        }
     }
 
     /// Asks for one `Writable`, after a send said `WouldBlock` or took less than it was given.
@@ -299,7 +311,15 @@ impl Driver {
 
     /// Ends our direction (`shutdown(2)`, `SHUT_WR`); the peer's goes on.
     pub fn shutdown_write(&mut self, stream: StreamId) {
-        each!(self, driver => driver.shutdown_write(stream));
+        match self {
+            Driver::Sim(driver) => driver.shutdown_write(stream),
+            _ => {
+                if let Some(fd) = self.descriptor(stream) {
+                    // It fails only when the peer is gone, which the next receive tells.
+                    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+                }
+            }
+        }
     }
 
     /// Closes the stream. No event for it follows. Bytes sent before still reach the peer unless
@@ -331,6 +351,7 @@ impl Driver {
     }
 
     /// The kernel's descriptor of a stream, for socket options; `None` when simulated or stale.
+    #[inline]
     pub fn descriptor(&self, stream: StreamId) -> Option<rustix::fd::BorrowedFd<'_>> {
         match self {
             Driver::Uring(driver) => driver.descriptor(stream),

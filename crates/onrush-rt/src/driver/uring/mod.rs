@@ -18,10 +18,9 @@ use super::bufring::BufferRing;
 use super::{Config, ListenSocket, ListenerId, Socket, StreamId};
 use super::{direct, stale};
 use crate::buf::{Budget, Pool};
-use crate::fs::File;
 use io_uring::{IoUring, types};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::io::{self, IoSlice};
+use std::io;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
@@ -318,37 +317,8 @@ impl Uring {
         }
     }
 
-    #[inline]
-    pub(super) fn send(&mut self, id: StreamId, bytes: &[u8]) -> io::Result<usize> {
-        direct::send(self.descriptor(id).ok_or_else(stale)?, bytes)
-    }
-
-    pub(super) fn send_vectored(
-        &mut self,
-        id: StreamId,
-        parts: &[IoSlice<'_>],
-    ) -> io::Result<usize> {
-        direct::send_vectored(self.descriptor(id).ok_or_else(stale)?, parts)
-    }
-
-    pub(super) fn send_file(
-        &mut self,
-        id: StreamId,
-        file: &File,
-        offset: u64,
-        bytes: usize,
-    ) -> io::Result<usize> {
-        direct::send_file(self.descriptor(id).ok_or_else(stale)?, file, offset, bytes)
-    }
-
     pub(super) fn want_write(&mut self, id: StreamId) {
         self.poll(id, Kind::PollWrite, POLL_WRITE);
-    }
-
-    pub(super) fn shutdown_write(&mut self, id: StreamId) {
-        if let Some(fd) = self.descriptor(id) {
-            let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
-        }
     }
 
     pub(super) fn close(&mut self, id: StreamId) {
