@@ -82,7 +82,11 @@ where
     Make: Fn(&Local) -> H + Send + Sync + 'static,
 {
     struct PerWorker<Make>(Make);
-    impl<H: Handler, Make: Fn(&Local) -> H + Send + Sync + 'static> Application for PerWorker<Make> {
+    impl<H, Make> Application for PerWorker<Make>
+    where
+        H: Handler,
+        Make: Fn(&Local) -> H + Send + Sync + 'static,
+    {
         fn instantiate(&self, local: &Local) -> Rc<dyn Service> {
             erase(self.0(local))
         }

@@ -18,15 +18,17 @@
 //! Time limits, size limits and strict framing are on by default; see [`Limits`] for each of them.
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
-//! Floors inside this crate, lowest first: `shield` · [`body`] · [`response`] · `log` · `route` and
-//! [`handler`] · [`request`] · [`engine`] · [`server`] · [`sim`].
+//! Floors inside this crate, lowest first: `shield` · `log` · [`body`] · [`response`] · `host` ·
+//! `params` · [`request`] · [`handler`] · `route` · [`engine`] · [`server`] · [`sim`].
 
 #![forbid(unsafe_code)]
 
 pub mod body;
 pub mod engine;
 pub mod handler;
+mod host;
 mod log;
+mod params;
 pub mod request;
 pub mod response;
 mod route;

@@ -2,11 +2,12 @@
 //!
 //! Must not know about connections beyond the handle it reads its body through.
 
-use crate::engine::{BodySource, ConnId, Engine};
-use crate::route::Params;
+use crate::host::{BodyId, ConnId, Host};
+use crate::params::Params;
 use onrush_proto::head::{Head, Version};
 use onrush_rt::buf::Buf;
 use onrush_rt::worker::Local;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -21,24 +22,71 @@ pub struct Request {
 }
 
 /// What a request is made of. Recycled, so that a request allocates nothing.
-#[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) head: Head,
     /// The bytes that `head`'s offsets refer to.
     bytes: Option<Buf>,
-    engine: Rc<Engine>,
+    host: Rc<dyn Host>,
+    spares: Rc<Spares>,
     connection: ConnId,
     params: Params,
     body: RequestBody,
 }
 
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts")
+            .field("head", &self.head)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Parts {
-    /// With nothing in it.
-    pub(crate) fn new(engine: Rc<Engine>) -> Box<Parts> {
+    /// The request whose head was parsed into this.
+    #[inline]
+    pub(crate) fn into_request(
+        mut self: Box<Parts>,
+        bytes: Buf,
+        connection: ConnId,
+        body: Option<BodyId>,
+    ) -> Request {
+        self.bytes = Some(bytes);
+        self.connection = connection;
+        if let Some(id) = body {
+            self.body.0 = Some(BodySource {
+                host: self.host.clone(),
+                id,
+            });
+        }
+        Request { parts: Some(self) }
+    }
+}
+
+/// Parts kept for reuse at most.
+const SPARES_MAX: usize = 256;
+
+/// The parts of requests that are over.
+#[derive(Default)]
+pub(crate) struct Spares {
+    /// Boxed, because a request is a pointer to them.
+    #[allow(clippy::vec_box)]
+    kept: RefCell<Vec<Box<Parts>>>,
+    /// The host has ended: what comes back is not kept, for it refers to the host.
+    closed: Cell<bool>,
+}
+
+impl Spares {
+    /// Parts to parse a head into. Their table may remember an earlier head.
+    #[inline]
+    pub(crate) fn take<H: Host + 'static>(self: &Rc<Self>, host: &Rc<H>) -> Box<Parts> {
+        if let Some(parts) = self.kept.borrow_mut().pop() {
+            return parts;
+        }
         Box::new(Parts {
             head: Head::default(),
             bytes: None,
-            engine,
+            host: host.clone(),
+            spares: self.clone(),
             connection: ConnId::from_token(0),
             params: Params::default(),
             body: RequestBody::default(),
@@ -46,22 +94,17 @@ impl Parts {
     }
 
     #[inline]
-    pub(crate) fn engine(&self) -> &Rc<Engine> {
-        &self.engine
+    pub(crate) fn give(&self, parts: Box<Parts>) {
+        let mut kept = self.kept.borrow_mut();
+        if kept.len() < SPARES_MAX && !self.closed.get() {
+            kept.push(parts);
+        }
     }
 
-    /// The request whose head was parsed into this.
-    #[inline]
-    pub(crate) fn into_request(
-        mut self: Box<Parts>,
-        bytes: Buf,
-        connection: ConnId,
-        body: Option<BodySource>,
-    ) -> Request {
-        self.bytes = Some(bytes);
-        self.connection = connection;
-        self.body.0 = body;
-        Request { parts: Some(self) }
+    /// Keeps nothing any more.
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
+        drop(self.kept.take());
     }
 }
 
@@ -86,36 +129,27 @@ impl Request {
     /// The method as sent: `GET`, `PUT`, … Case matters (RFC 9110 §9.1).
     #[inline]
     pub fn method(&self) -> &str {
-        {
-            let (head, bytes) = self.head();
-            head.method(bytes)
-        }
+        let (head, bytes) = self.head();
+        head.method(bytes)
     }
 
     /// The request target as sent, undecoded (RFC 9112 §3.2).
     pub fn target(&self) -> &str {
-        text({
-            let (head, bytes) = self.head();
-            head.target(bytes)
-        })
+        let (head, bytes) = self.head();
+        text(head.target(bytes))
     }
 
     /// The target's path, undecoded, without the query.
     #[inline]
     pub fn path(&self) -> &str {
-        text({
-            let (head, bytes) = self.head();
-            head.path(bytes)
-        })
+        let (head, bytes) = self.head();
+        text(head.path(bytes))
     }
 
     /// What follows the first `?` of the target, undecoded.
     pub fn query(&self) -> Option<&str> {
-        {
-            let (head, bytes) = self.head();
-            head.query(bytes)
-        }
-        .map(text)
+        let (head, bytes) = self.head();
+        head.query(bytes).map(text)
     }
 
     /// HTTP/1.0 or HTTP/1.1.
@@ -125,20 +159,15 @@ impl Request {
 
     /// The host and port the client asked for, as sent.
     pub fn host(&self) -> Option<&str> {
-        {
-            let (head, bytes) = self.head();
-            head.host(bytes)
-        }
-        .map(text)
+        let (head, bytes) = self.head();
+        head.host(bytes).map(text)
     }
 
     /// The first value of a field, its name compared without case. Values are bytes: nearly always
     /// ASCII, but HTTP does not promise it.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
-        {
-            let (head, bytes) = self.head();
-            head.field(bytes, name)
-        }
+        let (head, bytes) = self.head();
+        head.field(bytes, name)
     }
 
     /// The first value of a field when it is UTF-8.
@@ -148,10 +177,8 @@ impl Request {
 
     /// All field lines in the order they were sent.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        {
-            let (head, bytes) = self.head();
-            head.fields(bytes)
-        }
+        let (head, bytes) = self.head();
+        head.fields(bytes)
     }
 
     /// A parameter of the route's template, undecoded: `id` of `/things/{id}`.
@@ -177,12 +204,12 @@ impl Request {
     /// The peer's address (`getpeername(2)`); `None` on Unix sockets and when it is gone.
     pub fn peer(&self) -> Option<SocketAddr> {
         let parts = self.parts();
-        parts.engine.peer(parts.connection)
+        parts.host.peer(parts.connection)
     }
 
     /// The worker this request runs on: to sleep, to spawn tasks, to reach the blocking pool.
     pub fn local(&self) -> &Local {
-        self.parts().engine.local()
+        self.parts().host.local()
     }
 
     /// The body, to be read as it arrives.
@@ -207,7 +234,8 @@ impl Drop for Request {
         if parts.params.is_set() {
             parts.params = Params::default();
         }
-        Engine::recycle_own(parts);
+        let spares = parts.spares.clone();
+        spares.give(parts);
     }
 }
 
@@ -223,13 +251,25 @@ fn text(bytes: &[u8]) -> &str {
 /// After any of these the connection cannot go on: the server answers the client by itself when
 /// the handler gives no answer of its own.
 #[derive(Debug, Default)]
-pub struct RequestBody(pub(crate) Option<BodySource>);
+pub struct RequestBody(Option<BodySource>);
+
+/// How a body is reached.
+struct BodySource {
+    host: Rc<dyn Host>,
+    id: BodyId,
+}
+
+impl std::fmt::Debug for BodySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("BodySource").field(&self.id).finish()
+    }
+}
 
 impl RequestBody {
     /// The next piece, as large as it happened to arrive; `None` at the end.
     pub async fn next(&mut self) -> Option<io::Result<Buf>> {
-        let source = self.0.as_mut()?;
-        poll_fn(|cx| source.poll_next(cx)).await
+        let BodySource { host, id } = self.0.as_ref()?;
+        poll_fn(|cx| host.poll_piece(*id, cx)).await
     }
 
     /// Appends to `into`, up to its spare capacity, waiting for at least one byte; 0 at the end.
@@ -242,8 +282,8 @@ impl RequestBody {
             into.capacity() > into.len(),
             "a body needs room to be read to"
         );
-        match self.0.as_mut() {
-            Some(source) => poll_fn(|cx| source.poll_fill(cx, into)).await,
+        match self.0.as_ref() {
+            Some(BodySource { host, id }) => poll_fn(|cx| host.poll_fill(*id, cx, into)).await,
             None => Ok(0),
         }
     }
@@ -251,12 +291,12 @@ impl RequestBody {
     /// Reads the body to its end and drops it, without copying it out of the kernel where that can
     /// be had (TCP). Gives its length in bytes.
     pub async fn discard(&mut self) -> io::Result<u64> {
-        let Some(source) = self.0.as_mut() else {
+        let Some(BodySource { host, id }) = self.0.as_ref() else {
             return Ok(0);
         };
         let mut total = 0;
         loop {
-            match poll_fn(|cx| source.poll_discard(cx)).await? {
+            match poll_fn(|cx| host.poll_discard(*id, cx)).await? {
                 0 => return Ok(total),
                 n => total += n as u64,
             }
@@ -278,19 +318,22 @@ impl RequestBody {
 
     /// Bytes still to come, where the framing says (`Content-Length`).
     pub fn remaining(&self) -> Option<u64> {
-        self.0.as_ref().map_or(Some(0), BodySource::remaining)
+        let source = self.0.as_ref();
+        source.map_or(Some(0), |source| source.host.body_remaining(source.id))
     }
 
     /// Lowers the limit on this body's length, before any of it is read; it cannot be raised above
     /// `Limits::body_bytes_max`. Fails with `FileTooLarge` when the client has announced more.
     pub fn set_limit(&mut self, bytes_max: u64) -> io::Result<()> {
-        self.0
-            .as_mut()
-            .map_or(Ok(()), |source| source.set_limit(bytes_max))
+        let source = self.0.as_ref();
+        source.map_or(Ok(()), |source| {
+            source.host.limit_body(source.id, bytes_max)
+        })
     }
 
     /// The trailer fields (RFC 9110 §6.5) as rendered lines, after the end was reached.
     pub fn take_trailers(&mut self) -> Option<Box<[u8]>> {
-        self.0.as_mut()?.take_trailers()
+        let source = self.0.as_ref()?;
+        source.host.take_trailers(source.id)
     }
 }

@@ -1,6 +1,7 @@
 //! Routes: templates of paths to handlers. Must not know how requests arrive.
 
 use crate::handler::{Application, Handler, Pending, Service, erase};
+use crate::params::{Params, Template};
 use crate::request::Request;
 use crate::response::Response;
 use onrush_rt::worker::Local;
@@ -12,8 +13,8 @@ use std::sync::Arc;
 /// Chooses a handler by method and path.
 ///
 /// A template is a path whose segments may be parameters: `{name}` takes one segment that is not
-/// empty, `{*name}` as the last one takes the rest, also an empty one. A literal segment wins over a
-/// parameter, a parameter over a rest. Paths are compared as sent, undecoded.
+/// empty, `{*name}` as the last one takes the rest, also an empty one. A literal segment wins over
+/// a parameter, a parameter over a rest. Paths are compared as sent, undecoded.
 ///
 /// A path that is known with another method is answered 405 with `Allow`; `OPTIONS` is answered
 /// from the routes; `HEAD` goes to the `GET` handler. Anything else is 404 or the fallback's.
@@ -230,157 +231,5 @@ impl Service for Routes {
                 None
             }
         }
-    }
-}
-
-#[derive(Debug)]
-enum Segment {
-    Literal(String),
-    Parameter(String),
-    Rest(String),
-}
-
-/// A parsed template.
-#[derive(Debug)]
-pub(crate) struct Template {
-    text: String,
-    segments: Vec<Segment>,
-}
-
-impl Template {
-    fn parse(text: &str) -> Template {
-        assert!(
-            text.starts_with('/'),
-            "a route begins with a slash: {text:?}"
-        );
-        let segment = |part: &str| match part.strip_prefix('{') {
-            None => {
-                assert!(!part.contains('}'), "a brace without its partner: {text:?}");
-                Segment::Literal(part.to_owned())
-            }
-            Some(name) => {
-                let name = name
-                    .strip_suffix('}')
-                    .expect("a parameter ends with a brace");
-                match name.strip_prefix('*') {
-                    Some(name) => Segment::Rest(name.to_owned()),
-                    None => Segment::Parameter(name.to_owned()),
-                }
-            }
-        };
-        let segments: Vec<Segment> = text[1..].split('/').map(segment).collect();
-        let rest = segments.iter().position(|s| matches!(s, Segment::Rest(_)));
-        assert!(
-            rest.is_none_or(|at| at + 1 == segments.len()),
-            "a rest comes last: {text:?}"
-        );
-        Template {
-            text: text.to_owned(),
-            segments,
-        }
-    }
-
-    fn is_literal(&self) -> bool {
-        self.segments
-            .iter()
-            .all(|s| matches!(s, Segment::Literal(_)))
-    }
-
-    /// Orders templates by how specific they are, segment by segment.
-    fn rank(&self) -> Vec<u8> {
-        let rank = |segment: &Segment| match segment {
-            Segment::Literal(_) => 0,
-            Segment::Parameter(_) => 1,
-            Segment::Rest(_) => 2,
-        };
-        self.segments.iter().map(rank).collect()
-    }
-
-    /// Where in `path` each parameter is, when the path fits.
-    fn fit(&self, path: &str) -> Option<Vec<Range<u32>>> {
-        let mut spans = Vec::new();
-        let mut at = 0;
-        for segment in &self.segments {
-            let rest = path.get(at..)?.strip_prefix('/')?;
-            let start = at + 1;
-            let end = start + rest.find('/').unwrap_or(rest.len());
-            at = end;
-            match segment {
-                Segment::Literal(text) if path[start..end] == **text => {}
-                Segment::Parameter(_) if end > start => spans.push(start as u32..end as u32),
-                Segment::Rest(_) => {
-                    spans.push(start as u32..path.len() as u32);
-                    at = path.len();
-                }
-                _ => return None,
-            }
-        }
-        (at == path.len()).then_some(spans)
-    }
-
-    fn names(&self) -> impl Iterator<Item = &str> {
-        self.segments.iter().filter_map(|segment| match segment {
-            Segment::Literal(_) => None,
-            Segment::Parameter(name) | Segment::Rest(name) => Some(name.as_str()),
-        })
-    }
-}
-
-/// Which route was taken, and where its parameters are in the path.
-#[derive(Debug, Default)]
-pub(crate) struct Params {
-    template: Option<Arc<Template>>,
-    spans: Vec<Range<u32>>,
-}
-
-impl Params {
-    pub(crate) fn get<'p>(&self, name: &str, path: &'p str) -> Option<&'p str> {
-        let index = self.template.as_ref()?.names().position(|n| n == name)?;
-        let span = self.spans.get(index)?;
-        path.get(span.start as usize..span.end as usize)
-    }
-
-    #[inline]
-    pub(crate) fn is_set(&self) -> bool {
-        self.template.is_some()
-    }
-
-    pub(crate) fn template(&self) -> Option<&str> {
-        Some(&self.template.as_ref()?.text)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn fit<'p>(template: &str, path: &'p str) -> Option<Vec<&'p str>> {
-        let spans = Template::parse(template).fit(path)?;
-        Some(
-            spans
-                .iter()
-                .map(|s| &path[s.start as usize..s.end as usize])
-                .collect(),
-        )
-    }
-
-    #[test]
-    fn templates_fit_whole_paths_only() {
-        assert_eq!(fit("/", "/"), Some(vec![]));
-        assert_eq!(fit("/a/{x}/b", "/a/1/b"), Some(vec!["1"]));
-        assert_eq!(fit("/a/{x}/b", "/a//b"), None);
-        assert_eq!(fit("/a/{x}", "/a/1/b"), None);
-        assert_eq!(fit("/a/{x}", "/a"), None);
-        assert_eq!(fit("/f/{*rest}", "/f/a/b/"), Some(vec!["a/b/"]));
-        assert_eq!(fit("/f/{*rest}", "/f/"), Some(vec![""]));
-        assert_eq!(fit("/f/{*rest}", "/f"), None);
-        assert_eq!(fit("/{*rest}", "/"), Some(vec![""]));
-        assert_eq!(fit("/a", "*"), None);
-    }
-
-    #[test]
-    #[should_panic(expected = "comes last")]
-    fn a_rest_in_the_middle_is_refused() {
-        Template::parse("/{*rest}/more");
     }
 }

@@ -1,4 +1,5 @@
-//! Where a listing is: what its renderers are told besides the entries. Must not know how they look.
+//! Where a listing is: what its renderers are told besides the entries. Must not know how they
+//! look.
 
 use super::path;
 use onrush_store::{Key, Page};

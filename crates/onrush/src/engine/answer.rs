@@ -3,8 +3,9 @@
 //! Must not know how requests are parsed.
 
 use super::Engine;
-use super::connection::{Conn, ConnId};
+use super::connection::Conn;
 use crate::body::{Content, Part};
+use crate::host::ConnId;
 use crate::response::Response;
 use crate::shield::Shield;
 use bytes::Bytes;

@@ -5,14 +5,16 @@
 //! received into. Must not know what the bytes are for.
 
 use super::Engine;
-use super::connection::{Conn, ConnId, Conns};
+use super::connection::{Conn, Conns};
 use super::deadline::Wait;
+use crate::host::{BodyId, ConnId, Host};
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
 use onrush_rt::driver::{Driver, StreamId};
+use onrush_rt::worker::Local;
 use std::io;
-use std::rc::Rc;
+use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 /// Body bytes received ahead of the handler, per connection, before the client is slowed down.
@@ -23,20 +25,6 @@ const DIRECT_BYTES_MIN: u64 = 32 * 1024;
 /// Body bytes dropped by one call at most. Zeroed memory of this size, which nobody touches.
 const DISCARD_BYTES: usize = 1 << 20;
 
-/// How a request's body is reached.
-pub(crate) struct BodySource {
-    pub(super) engine: Rc<Engine>,
-    pub(super) id: ConnId,
-    /// How many answers the connection had given when this body's request came.
-    pub(super) answered: u32,
-}
-
-impl std::fmt::Debug for BodySource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("BodySource").field(&self.id).finish()
-    }
-}
-
 /// What one look at a body gave.
 enum Look {
     Piece(Buf),
@@ -46,40 +34,49 @@ enum Look {
     Empty,
 }
 
-impl BodySource {
-    /// The connection, as long as this body's request is the present one.
-    fn present<'c>(&self, conns: &'c mut Conns) -> Option<&'c mut Conn> {
-        conns
-            .get(self.id)
-            .filter(|conn| conn.answered == self.answered)
+/// The connection, as long as this body's request is the present one.
+fn present(conns: &mut Conns, body: BodyId) -> Option<&mut Conn> {
+    conns
+        .get(body.connection)
+        .filter(|conn| conn.answered == body.answered)
+}
+
+impl Host for Engine {
+    fn local(&self) -> &Local {
+        &self.local
     }
 
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
-        let mut conns = self.engine.conns.borrow_mut();
-        let Some(conn) = self.present(&mut conns) else {
+    fn peer(&self, connection: ConnId) -> Option<SocketAddr> {
+        self.peer_of(connection)
+    }
+
+    fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Some(Err(gone())));
         };
-        match look(conn, self.engine.limits(), usize::MAX) {
+        match look(conn, self.limits(), usize::MAX) {
             Look::Piece(piece) => {
-                self.engine.set_wait(self.id, conn, Wait::Body, 0);
+                self.set_wait(body.connection, conn, Wait::Body, 0);
                 Poll::Ready(Some(Ok(piece)))
             }
             Look::End => Poll::Ready(None),
             Look::Failed(error) => Poll::Ready(Some(Err(error))),
-            Look::Empty => match self.engine.wait_for_body(self.id, conn, cx, true) {
+            Look::Empty => match self.wait_for_body(body.connection, conn, cx, true) {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Some(Err(error))),
             },
         }
     }
 
-    pub(crate) fn poll_fill(
-        &mut self,
+    fn poll_fill(
+        &self,
+        body: BodyId,
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        let mut conns = self.engine.conns.borrow_mut();
-        let Some(conn) = self.present(&mut conns) else {
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Err(gone()));
         };
         let mut filled = 0;
@@ -88,7 +85,7 @@ impl BodySource {
             if room == 0 {
                 break;
             }
-            match look(conn, self.engine.limits(), room) {
+            match look(conn, self.limits(), room) {
                 Look::Piece(piece) => {
                     into.extend_from_slice(&piece);
                     filled += piece.len();
@@ -97,61 +94,57 @@ impl BodySource {
                 Look::End => return Poll::Ready(Ok(0)),
                 Look::Failed(error) => return Poll::Ready(Err(error)),
                 Look::Empty => {
-                    return self
-                        .engine
-                        .poll_direct(self.id, conn, cx, |driver, stream, run| {
-                            driver.recv_append(stream, into, run)
-                        });
+                    return self.poll_direct(body.connection, conn, cx, |driver, stream, run| {
+                        driver.recv_append(stream, into, run)
+                    });
                 }
             }
         }
-        self.engine.set_wait(self.id, conn, Wait::Body, 0);
+        self.set_wait(body.connection, conn, Wait::Body, 0);
         Poll::Ready(Ok(filled))
     }
 
-    /// Drops what comes next; gives how many bytes that were, 0 at the end.
-    pub(crate) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let mut conns = self.engine.conns.borrow_mut();
-        let Some(conn) = self.present(&mut conns) else {
+    fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Err(gone()));
         };
-        match look(conn, self.engine.limits(), usize::MAX) {
+        match look(conn, self.limits(), usize::MAX) {
             Look::Piece(piece) => {
-                self.engine.set_wait(self.id, conn, Wait::Body, 0);
+                self.set_wait(body.connection, conn, Wait::Body, 0);
                 Poll::Ready(Ok(piece.len()))
             }
             Look::End => Poll::Ready(Ok(0)),
             Look::Failed(error) => Poll::Ready(Err(error)),
             Look::Empty => {
-                let mut nowhere = self.engine.nowhere.borrow_mut();
+                let mut nowhere = self.nowhere.borrow_mut();
                 if nowhere.is_empty() {
                     *nowhere = vec![0; DISCARD_BYTES];
                 }
-                self.engine
-                    .poll_direct(self.id, conn, cx, |driver, stream, run| {
-                        driver.discard(stream, &mut nowhere[..run.min(DISCARD_BYTES)])
-                    })
+                self.poll_direct(body.connection, conn, cx, |driver, stream, run| {
+                    driver.discard(stream, &mut nowhere[..run.min(DISCARD_BYTES)])
+                })
             }
         }
     }
 
-    pub(crate) fn remaining(&self) -> Option<u64> {
-        let mut conns = self.engine.conns.borrow_mut();
-        let conn = self.present(&mut conns)?;
+    fn body_remaining(&self, body: BodyId) -> Option<u64> {
+        let mut conns = self.conns.borrow_mut();
+        let conn = present(&mut conns, body)?;
         conn.machine.body_remaining()
     }
 
-    pub(crate) fn set_limit(&mut self, bytes_max: u64) -> io::Result<()> {
-        let mut conns = self.engine.conns.borrow_mut();
-        let conn = self.present(&mut conns).ok_or_else(gone)?;
+    fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()> {
+        let mut conns = self.conns.borrow_mut();
+        let conn = present(&mut conns, body).ok_or_else(gone)?;
         conn.machine
             .set_body_limit(bytes_max)
             .map_err(|reject| broken(conn, reject))
     }
 
-    pub(crate) fn take_trailers(&mut self) -> Option<Box<[u8]>> {
-        let mut conns = self.engine.conns.borrow_mut();
-        self.present(&mut conns)?.machine.take_trailers()
+    fn take_trailers(&self, body: BodyId) -> Option<Box<[u8]>> {
+        let mut conns = self.conns.borrow_mut();
+        present(&mut conns, body)?.machine.take_trailers()
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Must not know how the entry is driven.
 
+use crate::host::ConnId;
 use crate::log::Entry as LogEntry;
 use onrush_proto::connection::Connection as Machine;
 use onrush_rt::buf::{Block, Buf};
@@ -12,27 +13,6 @@ use onrush_rt::timer::TimerId;
 use std::collections::VecDeque;
 use std::io;
 use std::task::Waker;
-
-/// Names a connection of one worker; stale after it was closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ConnId {
-    index: u32,
-    generation: u32,
-}
-
-impl ConnId {
-    /// As a driver token and a timer payload: the top bit stays clear for the runtime's own.
-    pub(crate) fn token(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
-    }
-
-    pub(crate) fn from_token(token: u64) -> ConnId {
-        ConnId {
-            index: token as u32,
-            generation: (token >> 32) as u32,
-        }
-    }
-}
 
 /// What a connection is doing, as far as events are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

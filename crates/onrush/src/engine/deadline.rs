@@ -3,8 +3,9 @@
 //!
 //! Must not know how answers are made, only that one may be owed.
 
-use super::connection::{Active, Conn, ConnId, Phase};
+use super::connection::{Active, Conn, Phase};
 use super::{Engine, count};
+use crate::host::ConnId;
 use onrush_proto::reject::Reject;
 use std::io;
 use std::rc::Rc;

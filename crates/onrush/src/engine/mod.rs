@@ -15,12 +15,10 @@ mod deadline;
 mod receive;
 mod send;
 
-pub(crate) use body::BodySource;
-pub(crate) use connection::ConnId;
-
 use crate::handler::Service;
+use crate::host::ConnId;
 use crate::log::AccessLog;
-use crate::request::Parts;
+use crate::request::Spares;
 use crate::response::Response;
 use connection::{Conn, Conns, Phase, Then};
 use onrush_proto::connection::Connection as Machine;
@@ -36,8 +34,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Requests' parts kept for reuse at most.
-const PARTS_MAX: usize = 256;
 /// Connections over the cap that are kept a moment to read so, at most; those beyond are closed at
 /// once, which may come to them as a reset.
 const CROWD_MAX: usize = 64;
@@ -61,9 +57,8 @@ pub struct Engine {
     settings: Settings,
     service: Rc<dyn Service>,
     conns: RefCell<Conns>,
-    /// Parts of requests that are over. Boxed, because a request is a pointer to them.
-    #[allow(clippy::vec_box)]
-    parts: RefCell<Vec<Box<Parts>>>,
+    /// Parts of requests that are over.
+    spares: Rc<Spares>,
     /// Answers rendered in the present call, before they are sent. Taken while in use.
     out: Cell<Vec<u8>>,
     /// The second that `date` was rendered for.
@@ -76,8 +71,6 @@ pub struct Engine {
     draining: Cell<bool>,
     /// Connections over the cap that linger.
     crowd: Cell<usize>,
-    /// Everything is closed: parts that come back are not kept, for they refer to this engine.
-    closed: Cell<bool>,
     counters: Counters,
 }
 
@@ -113,7 +106,7 @@ impl Engine {
             settings,
             service,
             conns: RefCell::default(),
-            parts: RefCell::default(),
+            spares: Rc::default(),
             out: Cell::default(),
             date_s: Cell::new(u64::MAX),
             date: Cell::new([0; 29]),
@@ -122,13 +115,8 @@ impl Engine {
             listeners: RefCell::default(),
             draining: Cell::new(false),
             crowd: Cell::new(0),
-            closed: Cell::new(false),
             counters: Counters::default(),
         })
-    }
-
-    pub(crate) fn local(&self) -> &Local {
-        &self.local
     }
 
     /// What this engine has counted.
@@ -168,6 +156,7 @@ impl Engine {
             conn.machine.close_after_next();
             let begun = (conn.active.as_ref()).is_some_and(|active| active.input_bytes > 0);
             if conn.phase == Phase::Ready && !begun {
+                conn.in_head = false; // A head that begins now has its whole time.
                 self.set_deadline(id, conn, conn.deadline_ms.min(soon));
             }
         }
@@ -175,8 +164,7 @@ impl Engine {
 
     /// Closes everything at once.
     pub(crate) fn close_all(&self) {
-        self.closed.set(true);
-        drop(self.parts.take());
+        self.spares.close();
         let ids = self.conns.borrow().ids();
         for id in ids {
             self.close(id);
@@ -219,7 +207,7 @@ impl Engine {
             ended: false,
             paused: false,
             answered: 0,
-            in_head: true,
+            in_head: !self.draining.get(),
             crowd,
             draining_body: false,
             active: None,
@@ -295,31 +283,9 @@ impl Engine {
         self.date.get()
     }
 
-    pub(crate) fn peer(&self, id: ConnId) -> Option<SocketAddr> {
+    fn peer_of(&self, id: ConnId) -> Option<SocketAddr> {
         let stream = self.conns.borrow_mut().get(id)?.stream;
         onrush_rt::net::peer_address(self.local.driver().descriptor(stream)?)
-    }
-
-    #[inline]
-    fn take_parts(self: &Rc<Self>) -> Box<Parts> {
-        self.parts
-            .borrow_mut()
-            .pop()
-            .unwrap_or_else(|| Parts::new(self.clone()))
-    }
-
-    #[inline]
-    fn recycle(&self, parts: Box<Parts>) {
-        let mut kept = self.parts.borrow_mut();
-        if kept.len() < PARTS_MAX && !self.closed.get() {
-            kept.push(parts);
-        }
-    }
-
-    /// Takes back the parts of a request that is over.
-    #[inline]
-    pub(crate) fn recycle_own(parts: Box<Parts>) {
-        parts.engine().clone().recycle(parts);
     }
 
     /// The peer ended its direction (`Ok`) or the connection broke.

@@ -5,11 +5,11 @@
 //! becomes a task, and the loop goes on when it has answered.
 
 use super::answer::{Answer, Driving};
-use super::body::BodySource;
-use super::connection::{Active, Conn, ConnId, Phase, Then};
+use super::connection::{Active, Conn, Phase, Then};
 use super::deadline::{DRAIN_IDLE_MS, Wait};
 use super::{Engine, count, guarded, panic_response};
 use crate::handler::Pending;
+use crate::host::{BodyId, ConnId};
 use crate::log::{AccessLog, Entry as LogEntry};
 use crate::request::Parts;
 use crate::response::Response;
@@ -192,14 +192,14 @@ impl Engine {
     }
 
     fn step(self: &Rc<Self>, id: ConnId, data: Buf, out: &mut Vec<u8>) -> Next {
-        let mut parts = self.take_parts();
+        let mut parts = self.spares.take(self);
         let parsed = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else {
                 return Next::Stop;
             };
             if conn.draining_body {
-                self.recycle(parts);
+                self.spares.give(parts);
                 return self.drain_body(conn, data);
             }
             match conn
@@ -213,7 +213,7 @@ impl Engine {
                 Ok(Step::NeedMore) => {
                     self.keep_partial(id, conn, data);
                     drop(conns);
-                    self.recycle(parts);
+                    self.spares.give(parts);
                     return Next::NeedMore;
                 }
                 Err(reject) => {
@@ -225,10 +225,10 @@ impl Engine {
         match parsed {
             Ok(head_bytes) => self.begin(id, data, parts, head_bytes, out),
             Err((reject, after)) => {
-                self.recycle(parts);
+                self.spares.give(parts);
                 count(&self.counters.rejected);
                 tracing::debug!(status = reject.status, reason = reject.reason, "refused");
-                Next::Last(then(after))
+                Next::Last(then(after, false))
             }
         }
     }
@@ -292,13 +292,12 @@ impl Engine {
             conn.active()
                 .unpop_input(std::mem::replace(&mut data, bytes.slice(0..0)));
             let answered = conn.answered;
-            body = Some(BodySource {
-                engine: self.clone(),
-                id,
+            body = Some(BodyId {
+                connection: id,
                 answered,
             });
         }
-        if self.settings.access_log == AccessLog::On || self.limits().total_timeout_ms > 0 {
+        if self.settings.access_log == AccessLog::On {
             self.note_request(id, &parts.head, &bytes);
         }
         let request = parts.into_request(bytes, id, body);
@@ -315,17 +314,11 @@ impl Engine {
         self.answer_now(id, response, data, out)
     }
 
-    /// Remembers of a request what the log and the total time limit need.
+    /// Remembers of a request what the log needs.
     fn note_request(&self, id: ConnId, head: &Head, bytes: &Buf) {
-        let log = (self.settings.access_log == AccessLog::On)
-            .then(|| LogEntry::new(head.method(bytes), head.target(bytes), self.peer(id)));
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else { return };
-        conn.active().log = log;
-        let total_ms = u64::from(self.limits().total_timeout_ms);
-        if total_ms > 0 {
-            conn.active().total_deadline_ms = Some(self.local.now_ms() + total_ms);
-            self.set_limit(id, conn, 0);
+        let log = LogEntry::new(head.method(bytes), head.target(bytes), self.peer_of(id));
+        if let Some(conn) = self.conns.borrow_mut().get(id) {
+            conn.active().log = Some(log);
         }
     }
 
@@ -376,6 +369,9 @@ impl Engine {
         active.unpop_input(data);
         // Only a wait for the peer is limited, and the total; the handler may take its time.
         active.body_deadline_ms = None;
+        // What is answered at once needs no total: it counts from the turn that the head came in.
+        let total_ms = u64::from(self.limits().total_timeout_ms);
+        active.total_deadline_ms = (total_ms > 0).then(|| self.local.now_ms() + total_ms);
         let write_ms = self.limits().write_timeout_ms;
         self.set_wait(id, conn, Wait::Write, if all_sent { 0 } else { write_ms });
         conn.active().task = Some(self.local.spawn(work));
@@ -404,7 +400,7 @@ impl Engine {
         }
     }
 
-    /// Polls what sends an answer, and user code in it: a stream. A panic there cuts the answer off.
+    /// Polls what sends an answer, and the user's stream in it, whose panic cuts the answer off.
     fn poll_driving(
         &self,
         id: ConnId,
@@ -433,9 +429,15 @@ impl Engine {
         if let Some(reader) = reader {
             reader.wake(); // Another task, which will be told that it comes too late.
         }
-        if self.flush(id, out, then(after)) {
+        if self.flush(id, out, then(after, self.has_input(id))) {
             self.go_on(id);
         }
+    }
+
+    fn has_input(&self, id: ConnId) -> bool {
+        let mut conns = self.conns.borrow_mut();
+        let active = conns.get(id).and_then(|conn| conn.active.as_ref());
+        active.is_some_and(|active| active.input_bytes > 0)
     }
 
     /// What follows an answer that was rendered at once.
@@ -448,12 +450,7 @@ impl Engine {
                     conn.draining_body = true;
                 }
             }
-            last => return Next::Last(then(last)),
-        }
-        if self.limits().total_timeout_ms > 0
-            && let Some(conn) = self.conns.borrow_mut().get(id)
-        {
-            conn.active().total_deadline_ms = None;
+            last => return Next::Last(then(last, !data.is_empty() || self.has_input(id))),
         }
         Next::Again(data)
     }
@@ -496,14 +493,15 @@ impl Engine {
             conn.machine.next(self.limits())
         };
         count(&self.counters.rejected);
-        self.flush(id, &out, then(after));
+        self.flush(id, &out, then(after, false));
     }
 }
 
-fn then(after: After) -> Then {
+/// `surplus`: the peer has sent more after the request that it said was its last, and may go on.
+fn then(after: After, surplus: bool) -> Then {
     match after {
         After::KeepAlive | After::DrainThenKeepAlive => Then::Continue,
-        After::Close => Then::Close,
-        After::LingeringClose => Then::Linger,
+        After::Close if !surplus => Then::Close,
+        After::Close | After::LingeringClose => Then::Linger,
     }
 }

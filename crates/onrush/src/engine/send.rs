@@ -2,9 +2,10 @@
 //!
 //! Must not know what the bytes mean.
 
-use super::connection::{Conn, ConnId, Phase, Then};
+use super::connection::{Conn, Phase, Then};
 use super::deadline::Wait;
 use super::{Engine, count};
+use crate::host::ConnId;
 use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::fs::File;
 use std::io;

@@ -1,0 +1,57 @@
+//! What a request needs of whoever serves it: its worker, its peer, and its body.
+//!
+//! Must not know how connections are kept or driven; the engine above implements [`Host`].
+
+use onrush_rt::buf::Buf;
+use onrush_rt::worker::Local;
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+
+/// Names a connection of one worker; stale after it was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl ConnId {
+    /// As a driver token and a timer payload: the top bit stays clear for the runtime's own.
+    pub(crate) fn token(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    pub(crate) fn from_token(token: u64) -> ConnId {
+        ConnId {
+            index: token as u32,
+            generation: (token >> 32) as u32,
+        }
+    }
+}
+
+/// Names the body of one request: the connection, and how many answers it had given by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BodyId {
+    pub(crate) connection: ConnId,
+    pub(crate) answered: u32,
+}
+
+/// Serves requests; errors are those of [`RequestBody`](crate::RequestBody).
+pub(crate) trait Host {
+    fn local(&self) -> &Local;
+    fn peer(&self, connection: ConnId) -> Option<SocketAddr>;
+    /// The next piece of a body; `None` at its end.
+    fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>>;
+    /// Appends what comes next within the spare capacity; 0 at the end.
+    fn poll_fill(
+        &self,
+        body: BodyId,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>>;
+    /// Drops what comes next; gives how many bytes that were, 0 at the end.
+    fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>>;
+    fn body_remaining(&self, body: BodyId) -> Option<u64>;
+    fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()>;
+    fn take_trailers(&self, body: BodyId) -> Option<Box<[u8]>>;
+}
