@@ -7,6 +7,7 @@ use crate::params::Params;
 use onrush_proto::head::{Head, Version};
 use onrush_rt::buf::Buf;
 use onrush_rt::worker::Local;
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
@@ -181,9 +182,18 @@ impl Request {
         head.fields(bytes)
     }
 
-    /// A parameter of the route's template, undecoded: `id` of `/things/{id}`.
+    /// A parameter of the route's template as sent: `id` of `/things/{id}`. See also
+    /// [`Request::param_decoded`].
     pub fn param(&self, name: &str) -> Option<&str> {
         self.parts().params.get(name, self.path())
+    }
+
+    /// A parameter of the route's template with its percent-encoding undone once; `None` also when
+    /// the result is not UTF-8.
+    pub fn param_decoded(&self, name: &str) -> Option<Cow<'_, str>> {
+        percent_encoding::percent_decode_str(self.param(name)?)
+            .decode_utf8()
+            .ok()
     }
 
     /// The route's template, such as `/things/{id}`, when a router chose the handler.

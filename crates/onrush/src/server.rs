@@ -2,7 +2,7 @@
 //!
 //! Must not know what the application does.
 
-use crate::engine::{Engine, Inlet, Settings};
+use crate::engine::{CROWD_MAX, Engine, Inlet, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use onrush_proto::limits::Limits;
@@ -183,7 +183,7 @@ impl Server {
         let application: Arc<dyn Application> = Arc::new(application);
         let pinned = self.pinned && workers <= cores.len();
         let (ready, readiness) = mpsc::channel();
-        let settings = self.settings();
+        let settings = self.settings(workers);
         for (index, sockets) in sockets.into_iter().enumerate() {
             let job = Job {
                 index,
@@ -220,11 +220,13 @@ impl Server {
         Ok(running)
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self, workers: usize) -> Settings {
         Settings {
             limits: self.limits.clone(),
             connections_max: self.connections_max,
             connections: Arc::default(),
+            crowd_max: (self.connections_max / 32 / workers).clamp(1, CROWD_MAX),
+            accept_warned_s: Arc::default(),
             access_log: self.access_log,
         }
     }
@@ -255,14 +257,18 @@ fn parse_address(text: &str) -> io::Result<Address> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(Address::Unix(path.into()));
     }
-    let wrong = |what| io::Error::new(io::ErrorKind::InvalidInput, format!("{text}: {what}"));
-    let mut addresses = text
-        .to_socket_addrs()
-        .map_err(|_| wrong("not an address and port"))?;
-    addresses
-        .next()
-        .map(Address::Tcp)
-        .ok_or_else(|| wrong("no such host"))
+    let wrong =
+        |what: String| io::Error::new(io::ErrorKind::InvalidInput, format!("{text}: {what}"));
+    let mut addresses = text.to_socket_addrs().map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => wrong("not an address and port".to_owned()),
+        // "failed to lookup address information: Name or service not known"
+        _ => match error.to_string().rsplit_once(": ") {
+            Some((_, why)) => wrong(format!("no such host ({why})")),
+            None => wrong("no such host".to_owned()),
+        },
+    })?;
+    let first = addresses.next();
+    (first.map(Address::Tcp)).ok_or_else(|| wrong("no such host".to_owned()))
 }
 
 fn explain(address: &Address, error: io::Error) -> io::Error {

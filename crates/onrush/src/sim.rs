@@ -10,7 +10,7 @@
 //! assert!(client.receive().unwrap().starts_with(b"HTTP/1.1 200 OK\r\n"));
 //! ```
 
-use crate::engine::{Counters, Engine, Inlet, Settings};
+use crate::engine::{CROWD_MAX, Counters, Engine, Inlet, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use onrush_proto::limits::Limits;
@@ -49,6 +49,8 @@ impl Simulation {
             limits,
             connections_max: usize::MAX,
             connections: Arc::default(),
+            crowd_max: CROWD_MAX,
+            accept_warned_s: Arc::default(),
             access_log: AccessLog::Off,
         };
         let engine = Engine::new(worker.local(), settings, service);

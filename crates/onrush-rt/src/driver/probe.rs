@@ -177,6 +177,27 @@ mod tests {
         assert!("kqueue".parse::<Preference>().is_err());
     }
 
+    /// Each rung of the ladder serves, should the ones above it be refused.
+    #[test]
+    fn every_setup_receives() {
+        let config = Config::default();
+        if let Err(error) = choose(Preference::Uring, &config) {
+            println!("skipped: {error}");
+            return;
+        }
+        for setup in Setup::LADDER {
+            // A kernel may lack the newer flags; Linux 6.0 has those of the last two rungs.
+            match try_out(setup, &config) {
+                Ok(()) => {}
+                Err(error) => assert!(
+                    matches!(setup, Setup::DeferNoSqArray | Setup::Defer),
+                    "{}: {error}",
+                    setup.describe()
+                ),
+            }
+        }
+    }
+
     #[test]
     fn epoll_needs_no_reason_and_auto_gives_one() {
         let config = Config::default();

@@ -32,11 +32,13 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Connections over the cap that are kept a moment to read so, at most; those beyond are closed at
-/// once, which may come to them as a reset.
-const CROWD_MAX: usize = 64;
+/// Connections over the cap that a worker keeps a moment to read so, at most; those beyond are
+/// closed at once, which may come to them as a reset.
+pub(crate) const CROWD_MAX: usize = 64;
+/// Trouble with accepting is told once in this time: it is tried again many times a second.
+const ACCEPT_WARNING_S: u64 = 10;
 /// Answer to a connection over the cap, whatever it asks.
 const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n\
     Content-Length: 0\r\nConnection: close\r\n\r\n";
@@ -48,6 +50,10 @@ pub(crate) struct Settings {
     /// Open connections of all workers at most, and now.
     pub(crate) connections_max: usize,
     pub(crate) connections: Arc<AtomicUsize>,
+    /// See [`CROWD_MAX`]. Fewer where connections are few: they take descriptors too.
+    pub(crate) crowd_max: usize,
+    /// When it was last told that accepting pauses, in seconds of the epoch; by any worker.
+    pub(crate) accept_warned_s: Arc<AtomicU64>,
     pub(crate) access_log: AccessLog,
 }
 
@@ -187,7 +193,7 @@ impl Engine {
         let crowd = !self.reserve_place();
         if crowd {
             count(&self.counters.refused);
-            if self.crowd.get() >= CROWD_MAX {
+            if self.crowd.get() >= self.settings.crowd_max {
                 self.conns.borrow_mut().release(id);
                 count(&self.counters.done);
                 let mut driver = self.local.driver();
@@ -230,6 +236,17 @@ impl Engine {
             limit_ms => limit_ms,
         };
         self.set_limit(id, conn, limit_ms);
+    }
+
+    /// Tells that accepting pauses, once for all workers in [`ACCEPT_WARNING_S`].
+    fn accept_paused(&self, error: &io::Error) {
+        let (now_s, warned) = (self.local.unix_seconds(), &self.settings.accept_warned_s);
+        let last_s = warned.load(Ordering::Relaxed);
+        let is_due = last_s.abs_diff(now_s) >= ACCEPT_WARNING_S;
+        let swap = |to| warned.compare_exchange(last_s, to, Ordering::Relaxed, Ordering::Relaxed);
+        if is_due && swap(now_s).is_ok() {
+            tracing::warn!(%error, "accepting pauses");
+        }
     }
 
     /// Whether there is room for one more connection under the cap; it is counted then.
@@ -349,9 +366,7 @@ impl Sink for Inlet {
             Event::Quiet { token, .. } => self.0.readable(ConnId::from_token(token), true),
             Event::Readable { token, .. } => self.0.readable(ConnId::from_token(token), false),
             Event::Writable { token, .. } => self.0.writable(ConnId::from_token(token)),
-            Event::AcceptPaused { error, .. } => {
-                tracing::warn!(%error, "accepting pauses");
-            }
+            Event::AcceptPaused { error, .. } => self.0.accept_paused(&error),
         }
     }
 

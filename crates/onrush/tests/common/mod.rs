@@ -89,7 +89,11 @@ impl Served {
     /// The answer to one request for `path`, on a connection of its own.
     pub fn get(&self, path: &str) -> Vec<u8> {
         let mut stream = self.connect();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).expect("an answer");
         answer
@@ -109,6 +113,16 @@ impl Drop for Served {
             if !std::thread::panicking() {
                 ended.expect("no worker failed");
             }
+        }
+    }
+}
+
+/// Reads what is there. Reads with a time limit are not begun again after a signal.
+pub fn read_some(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(into) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
         }
     }
 }
@@ -153,7 +167,9 @@ pub fn text(bytes: &[u8]) -> String {
 pub fn statuses(answers: &[u8]) -> Vec<u16> {
     let answers = text(answers);
     let lines = answers.split("HTTP/1.1 ").skip(1);
-    lines.map(|line| line[..3].parse().expect("a status")).collect()
+    lines
+        .map(|line| line[..3].parse().expect("a status"))
+        .collect()
 }
 
 /// What follows the first head.
@@ -204,5 +220,7 @@ pub fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    kib.and_then(|kib| kib.trim().parse::<usize>().ok()).expect("a size") * 1024
+    kib.and_then(|kib| kib.trim().parse::<usize>().ok())
+        .expect("a size")
+        * 1024
 }

@@ -30,6 +30,8 @@ pub struct Script {
     pub steps: Vec<Step>,
     pub statuses: Vec<u16>,
     pub end: End,
+    /// To be sent in one piece.
+    pub whole: bool,
 }
 
 /// A script of one send.
@@ -41,10 +43,18 @@ pub fn script(sent: impl AsRef<[u8]>, statuses: &[u16], end: End) -> Script {
         steps: vec![Step::Send(sent)],
         statuses: statuses.to_vec(),
         end,
+        whole: false,
     }
 }
 
 impl Script {
+    /// What the client sends beyond what it said was its last must come at once with that: a
+    /// connection that is closed before is reset, and the simulated network forgets the answer.
+    pub fn whole(mut self) -> Script {
+        self.whole = true;
+        self
+    }
+
     /// Then waits for this and sends that.
     pub fn then(mut self, awaited: &'static [u8], sent: impl AsRef<[u8]>) -> Script {
         self.steps.push(Step::Await(awaited));
@@ -117,7 +127,7 @@ impl Script {
     /// The answers of a real server, dates masked. The sends are cut at `cuts`.
     pub fn on_server(&self, server: &Served, cuts: &[usize]) -> String {
         let mut stream = server.connect();
-        let mut answers = Vec::new();
+        let (mut answers, mut refused) = (Vec::new(), false);
         // Else a large send and a large answer could wait for each other.
         let mut writer = stream.try_clone().expect("another handle");
         for (index, step) in self.steps.iter().enumerate() {
@@ -127,7 +137,8 @@ impl Script {
                     let cuts = cuts.iter().filter(|&&at| index == 0 && at < bytes.len());
                     for &at in cuts.chain([&bytes.len()]) {
                         if writer.write_all(&bytes[from..at]).is_err() {
-                            break; // Refused before it was whole.
+                            refused = true; // Before it was whole.
+                            break;
                         }
                         from = at;
                     }
@@ -142,8 +153,7 @@ impl Script {
                 Step::Await(end) => {
                     let mut byte = [0];
                     while !answers.ends_with(end) {
-                        let n = stream.read(&mut byte).expect("more");
-                        assert_eq!(n, 1, "{}: {}", self.name, text(&answers));
+                        stream.read_exact(&mut byte).expect("more");
                         answers.push(byte[0]);
                     }
                 }
@@ -154,7 +164,8 @@ impl Script {
         }
         let ended = stream.read_to_end(&mut answers);
         let cut = match ended {
-            Ok(_) => false,
+            // A reset is told once, to whoever comes first: the last write, perhaps.
+            Ok(_) => refused && self.end == End::Cut,
             Err(error) if error.kind() == ErrorKind::ConnectionReset => true,
             Err(error) => panic!("{}: {error}: {}", self.name, text(&answers)),
         };

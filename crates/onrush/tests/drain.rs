@@ -1,0 +1,225 @@
+//! The end of a server: what is in flight is answered, and nobody is left hanging.
+mod common;
+
+use common::{drivers, get, read_some, serve, serve_with, text, watchdog};
+use onrush::{Limits, Request, Response, Server, sim::Simulation};
+use onrush_rt::net::Spread;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+#[test]
+fn shutdown_now_ends_at_once() {
+    let _dog = watchdog("shutdown_now_ends_at_once");
+    async fn forever(_: Request) -> Response {
+        std::future::pending().await
+    }
+    for driver in drivers() {
+        let server = serve_with(driver, forever, |server| server.workers(2));
+        let mut streams: Vec<TcpStream> = (0..10).map(|_| server.connect()).collect();
+        for stream in &mut streams {
+            stream.write_all(get("/").as_bytes()).unwrap();
+        }
+        let handle = server.running().handle();
+        assert!(!handle.is_ending());
+        handle.shutdown_now();
+        assert!(handle.is_ending());
+        server.wait().unwrap();
+        for mut stream in streams {
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest);
+            assert_eq!(rest, b"");
+        }
+    }
+}
+
+#[test]
+fn the_drain_timeout_ends_what_does_not_end() {
+    let _dog = watchdog("the_drain_timeout");
+    async fn forever(_: Request) -> Response {
+        std::future::pending().await
+    }
+    for driver in drivers() {
+        let limit = Duration::from_millis(50);
+        let server = serve_with(driver, forever, |server| server.drain_timeout(limit));
+        let mut stream = server.connect();
+        stream.write_all(get("/").as_bytes()).unwrap();
+        server.running().handle().shutdown();
+        server.wait().unwrap();
+    }
+}
+
+/// Clients that ask again and again; the server is told to end meanwhile. Every request that was
+/// sent is answered, and whoever connects is served or refused, not left hanging.
+#[test]
+fn a_drain_loses_no_request() {
+    let _dog = watchdog("a_drain_loses_no_request");
+    async fn sometimes_slow(request: Request) -> Response {
+        if request.path() == "/slow" {
+            request.local().sleep(Duration::from_millis(30)).await;
+        }
+        Response::text("hello")
+    }
+    for (driver, spread) in drivers()
+        .into_iter()
+        .flat_map(|d| [(d, Spread::PerWorker), (d, Spread::Shared)])
+    {
+        let configure = |server: Server| server.workers(2).spread(spread);
+        let server = serve_with(driver, sometimes_slow, configure);
+        let told = Arc::new(AtomicBool::new(false));
+        let lost = Arc::new(Mutex::new(Vec::new()));
+        let clients: Vec<_> = (0..16)
+            .map(|index| {
+                let (mut stream, told) = (server.connect(), told.clone());
+                let lost = lost.clone();
+                std::thread::spawn(move || {
+                    let path = ["/", "/slow"][index % 2];
+                    for served in 0.. {
+                        // One that is sent before the server was told is in flight.
+                        let before = !told.load(Ordering::SeqCst);
+                        let sent = stream.write_all(get(path).as_bytes());
+                        let mut answer = [0; 1024];
+                        let read = read_some(&mut stream, &mut answer);
+                        let n = read.as_ref().map_or(0, |&n| n);
+                        if !answer[..n].ends_with(b"hello") {
+                            if before {
+                                lost.lock().unwrap().push((served, sent, read));
+                            }
+                            return served;
+                        }
+                        if text(&answer[..n]).contains("Connection: close") {
+                            return served + 1;
+                        }
+                    }
+                    unreachable!()
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(100));
+        told.store(true, Ordering::SeqCst);
+        server.running().handle().shutdown();
+        let served: usize = clients.into_iter().map(|c| c.join().unwrap()).sum();
+        assert!(served > 16);
+        let lost = lost.lock().unwrap();
+        assert!(lost.is_empty(), "{driver:?} {spread:?}: {lost:?}");
+        server.wait().unwrap();
+    }
+}
+
+/// Connections that the kernel has made and the server has not seen yet when it is told to end.
+#[test]
+fn a_drain_serves_who_is_in_the_queue() {
+    let _dog = watchdog("a_drain_serves_who_is_in_the_queue");
+    static BLOCK: AtomicBool = AtomicBool::new(false);
+    async fn blocking(request: Request) -> Response {
+        // A handler must not block; here it makes the worker look away while clients come.
+        while request.path() == "/block" && BLOCK.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Response::text("hello")
+    }
+    for driver in drivers() {
+        BLOCK.store(true, Ordering::Release);
+        let server = serve(driver, blocking);
+        let mut first = server.connect();
+        first.write_all(get("/block").as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let mut queued: Vec<TcpStream> = (0..50).map(|_| server.connect()).collect();
+        for stream in &mut queued {
+            stream.write_all(get("/").as_bytes()).unwrap();
+        }
+        let address = server.address();
+        server.running().handle().shutdown();
+        BLOCK.store(false, Ordering::Release);
+        for mut stream in queued.into_iter().chain([first]) {
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            assert!(answer.ends_with(b"hello"), "{driver:?}: {}", text(&answer));
+        }
+        server.wait().unwrap();
+        assert!(TcpStream::connect(address).is_err());
+    }
+}
+
+/// While the last requests are answered, whoever connects is refused at once.
+#[test]
+fn a_draining_server_refuses_new_connections() {
+    let _dog = watchdog("a_draining_server_refuses");
+    static MAY_END: AtomicBool = AtomicBool::new(false);
+    async fn waits(request: Request) -> Response {
+        while !MAY_END.load(Ordering::Acquire) {
+            request.local().sleep(Duration::from_millis(1)).await;
+        }
+        Response::text("hello")
+    }
+    for driver in drivers() {
+        MAY_END.store(false, Ordering::Release);
+        let server = serve_with(driver, waits, |server| server.workers(2));
+        let mut last = server.connect();
+        last.write_all(get("/").as_bytes()).unwrap();
+        let mut idle = server.connect();
+        let address = server.address();
+        std::thread::sleep(Duration::from_millis(20));
+        server.running().handle().shutdown();
+        while TcpStream::connect(address).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // An idle connection is closed without a word.
+        assert_eq!(read_some(&mut idle, &mut [0; 10]).unwrap(), 0);
+        MAY_END.store(true, Ordering::Release);
+        let mut answer = Vec::new();
+        last.read_to_end(&mut answer).unwrap();
+        assert!(answer.ends_with(b"hello"));
+        drop((last, idle)); // The server lingers no longer than they are there.
+        server.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_drain_on_the_simulator() {
+    async fn slow(request: Request) -> Response {
+        request.local().sleep(Duration::from_secs(5)).await;
+        Response::text("hello")
+    }
+    for seed in 0..30 {
+        let mut sim = Simulation::new(seed, &slow, Limits::default());
+        let (busy, half, idle) = (sim.connect(), sim.connect(), sim.connect());
+        let late = sim.connect();
+        sim.send(&busy, get("/").as_bytes());
+        sim.send(&half, b"GET / HT");
+        sim.run();
+        let queued = sim.connect();
+        let request = get("/");
+        let mut rest = request.as_bytes();
+        while !rest.is_empty() {
+            rest = &rest[queued.send(rest).unwrap()..];
+        }
+        sim.drain();
+        sim.advance(100);
+        sim.send(&late, b"GET / HT"); // It was on its way.
+        sim.advance(2_000);
+        assert!(idle.at_end(), "seed {seed}");
+        for client in [&half, &late] {
+            sim.send(client, b"TP/1.1\r\nHost: t\r\n\r\n");
+        }
+        sim.advance(8_000);
+        for (name, client) in [
+            ("busy", &busy),
+            ("half", &half),
+            ("queued", &queued),
+            ("late", &late),
+        ] {
+            let answer = text(&client.receive().unwrap());
+            let closes = answer.contains("Connection: close\r\n");
+            assert!(
+                closes && answer.ends_with("hello"),
+                "seed {seed}, {name}: {answer}"
+            );
+            client.shutdown_write();
+        }
+        sim.advance(3_000);
+        assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+    }
+}

@@ -1,0 +1,175 @@
+//! Files as answers: whole, in parts, and while they change.
+mod common;
+
+use common::{content, drivers, get, pattern, plain, serve, text, watchdog};
+use onrush::{Body, Bytes, Limits, Part, Request, Response, Router, sim::Simulation};
+use onrush_rt::fs::{Dir, File, OpenHow};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A file of this test, with the pattern in it; removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, bytes: &[u8]) -> Scratch {
+        let path = std::env::temp_dir().join(format!("onrush-{}-{name}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        Scratch(path)
+    }
+
+    fn open(&self) -> Arc<File> {
+        let dir = Dir::open_root(self.0.parent().unwrap()).unwrap();
+        let name = self.0.file_name().unwrap().as_encoded_bytes();
+        Arc::new(dir.open(name, OpenHow::READ).unwrap())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+const FILE_BYTES: usize = 3_333_333;
+
+/// Answers with a file: whole, a range of it, or pieces.
+fn files(scratch: &Scratch) -> Router {
+    let file = scratch.open();
+    let (whole, range, pieces) = (file.clone(), file.clone(), file);
+    Router::new()
+        .get("/whole", move |_| {
+            let body = Body::file(whole.clone(), 0, FILE_BYTES as u64);
+            async { Response::with_body(body) }
+        })
+        .get("/range", move |_| {
+            let body = Body::file(range.clone(), 1_000_000, 2_000_000);
+            async { Response::with_body(body) }
+        })
+        .get("/pieces", move |_| {
+            let file = |offset, length| Part::File {
+                file: pieces.clone(),
+                offset,
+                length,
+            };
+            let bytes = |bytes: &'static [u8]| Part::Bytes(Bytes::from_static(bytes));
+            let parts = [
+                bytes(b"<"),
+                file(10, 20),
+                bytes(b"|"),
+                file(0, 0),
+                file(5, 5),
+                bytes(b">"),
+            ];
+            async { Response::with_body(Body::parts(parts)) }
+        })
+        .get("/hello", async |_| Response::text("hello"))
+}
+
+#[test]
+fn files_are_sent_whole_and_in_parts() {
+    let _dog = watchdog("files_are_sent");
+    let bytes = pattern(FILE_BYTES);
+    let scratch = Scratch::new("files", &bytes);
+    let pieces = [b"<", &bytes[10..30], b"|", &bytes[5..10], b">"].concat();
+    let rows = [
+        ("/whole", &bytes[..]),
+        ("/range", &bytes[1_000_000..3_000_000]),
+        ("/pieces", &pieces),
+    ];
+    for driver in drivers() {
+        let server = serve(driver, files(&scratch));
+        for (path, expected) in rows {
+            assert!(content(&server.get(path)) == expected, "{driver:?} {path}");
+            let mut stream = server.connect();
+            write!(
+                stream,
+                "HEAD {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"
+            )
+            .unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            let length = format!("Content-Length: {}\r\n", expected.len());
+            assert!(text(&answer).contains(&length));
+            assert_eq!(content(&answer), b"");
+        }
+    }
+    for (path, expected) in rows {
+        let mut sim = Simulation::new(5, &files(&scratch), Limits::default());
+        let client = sim.connect();
+        sim.send(&client, get(path).as_bytes());
+        let mut answer = Vec::new();
+        for _ in 0..100_000 {
+            sim.run();
+            let more = client.receive().unwrap();
+            if more.is_empty() {
+                break;
+            }
+            answer.extend(more);
+        }
+        assert!(content(&answer) == expected, "{path}");
+    }
+}
+
+#[test]
+fn a_file_that_shrinks_while_it_is_sent_cuts_the_answer() {
+    let _dog = watchdog("a_file_that_shrinks");
+    const LARGE: u64 = 64 << 20;
+    let serving = |scratch: &Scratch| {
+        let file = scratch.open();
+        move |request: Request| {
+            let whole = Response::with_body(Body::file(file.clone(), 0, LARGE));
+            let hello = request.path() == "/hello";
+            async move {
+                if hello {
+                    Response::text("hello")
+                } else {
+                    whole
+                }
+            }
+        }
+    };
+    let shrink = |scratch: &Scratch| {
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(&scratch.0)
+            .unwrap();
+        file.set_len(100_000).unwrap();
+    };
+    for driver in drivers() {
+        let scratch = Scratch::new("shrinks", b"");
+        std::fs::File::create(&scratch.0)
+            .unwrap()
+            .set_len(LARGE)
+            .unwrap();
+        let server = serve(driver, serving(&scratch));
+        let mut stream = server.connect();
+        stream.write_all(get("/").as_bytes()).unwrap();
+        stream.read_exact(&mut [0; 10]).unwrap();
+        shrink(&scratch);
+        let mut rest = Vec::new();
+        let ended = stream.read_to_end(&mut rest);
+        assert!((rest.len() as u64) < LARGE);
+        let kind = ended.expect_err("it is not whole").kind();
+        assert_eq!(kind, io::ErrorKind::ConnectionReset, "{driver:?}");
+        assert!(server.get("/hello").ends_with(b"hello"));
+    }
+    let scratch = Scratch::new("shrinks-too", b"");
+    std::fs::File::create(&scratch.0)
+        .unwrap()
+        .set_len(LARGE)
+        .unwrap();
+    let app = serving(&scratch);
+    let mut sim = Simulation::with_behaviour(1, &app, Limits::default(), plain(1 << 16));
+    let client = sim.connect();
+    sim.send(&client, get("/").as_bytes());
+    assert!(!client.receive().unwrap().is_empty());
+    shrink(&scratch);
+    sim.run();
+    let ended = (0..10).any(|_| {
+        sim.run();
+        client.receive().is_err()
+    });
+    assert!(ended);
+    assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+}

@@ -1,0 +1,230 @@
+//! Addresses, workers, the cap on connections, and what ends a connection but not the server.
+mod common;
+
+use common::{calm, content, drivers, get, read_some, serve, serve_with, statuses, text, watchdog};
+use onrush::{DriverPreference, Limits, Request, Response, Server, per_worker};
+use onrush_rt::net::{Address, Spread};
+use std::cell::Cell;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+async fn hello(_: Request) -> Response {
+    Response::text("hello")
+}
+
+/// Asks once on a connection of any kind, which ends then.
+fn ask_on(mut stream: impl Read + Write) -> Vec<u8> {
+    let request = "GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    answer
+}
+
+fn started(driver: DriverPreference, address: &str) -> io::Result<onrush::Running> {
+    Server::bind(address)
+        .driver(driver)
+        .workers(2)
+        .pinned(false)
+        .start(hello)
+}
+
+fn stop(running: onrush::Running) {
+    running.handle().shutdown_now();
+    running.wait().unwrap();
+}
+
+#[test]
+fn addresses() {
+    let _dog = watchdog("addresses");
+    let folder = std::env::temp_dir();
+    let path = folder.join(format!("onrush-{}.sock", std::process::id()));
+    for driver in drivers() {
+        for address in ["127.0.0.1:0", "[::1]:0", "localhost:0"] {
+            let running = started(driver, address).unwrap();
+            let Address::Tcp(bound) = running.address().clone() else {
+                panic!("not TCP");
+            };
+            assert_ne!(bound.port(), 0);
+            for _ in 0..8 {
+                assert!(ask_on(TcpStream::connect(bound).unwrap()).ends_with(b"hello"));
+            }
+            let taken = started(driver, &bound.to_string()).unwrap_err();
+            assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+            assert!(taken.to_string().contains("is in use"), "{taken}");
+            stop(running);
+            assert!(
+                TcpStream::connect(bound).is_err(),
+                "nobody listens any more"
+            );
+        }
+        // A path that a server left behind is taken again.
+        for _ in 0..2 {
+            let running = started(driver, &format!("unix:{}", path.display())).unwrap();
+            assert_eq!(running.address(), &Address::Unix(path.clone()));
+            for _ in 0..8 {
+                assert!(ask_on(UnixStream::connect(&path).unwrap()).ends_with(b"hello"));
+            }
+            stop(running);
+        }
+        for wrong in [
+            "",
+            "nonsense",
+            "127.0.0.1",
+            "127.0.0.1:99999",
+            "unix:/no/such/folder/x",
+        ] {
+            assert!(started(driver, wrong).is_err(), "{wrong:?}");
+        }
+    }
+    let _ = std::fs::remove_file(&path);
+}
+
+/// The environment belongs to the whole process, so this is read in a child.
+#[test]
+fn from_env_takes_what_is_set() {
+    let _dog = watchdog("from_env_takes_what_is_set");
+    const NAME: &str = "from_env_takes_what_is_set";
+    if std::env::var_os("ONRUSH_TEST_CHILD").is_some() {
+        let built = Server::bind("127.0.0.1:0").from_env();
+        let running = match built.and_then(|server| server.pinned(false).start(hello)) {
+            Ok(running) => running,
+            Err(error) => return println!("says: {error}."),
+        };
+        println!(
+            "says: {} workers, {}.",
+            running.workers(),
+            running.driver().name()
+        );
+        return stop(running);
+    }
+    for (workers, driver, says) in [
+        ("3", "epoll", "says: 3 workers, epoll."),
+        ("x", "epoll", "says: ONRUSH_WORKERS: not a number above 0."),
+        ("0", "epoll", "says: ONRUSH_WORKERS: not a number above 0."),
+        ("1", "kqueue", "says: ONRUSH_DRIVER: "),
+    ] {
+        let me = std::env::current_exe().unwrap();
+        let output = std::process::Command::new(me)
+            .args(["--exact", NAME, "--nocapture"])
+            .env("ONRUSH_TEST_CHILD", "1")
+            .env("ONRUSH_WORKERS", workers)
+            .env("ONRUSH_DRIVER", driver)
+            .output()
+            .unwrap();
+        let said = text(&output.stdout);
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[test]
+fn each_worker_has_its_own_state() {
+    let _dog = watchdog("each_worker_has_its_own_state");
+    for driver in drivers() {
+        for spread in [Spread::PerWorker, Spread::Shared] {
+            let made = Arc::new(AtomicUsize::new(0));
+            let counting = made.clone();
+            let application = per_worker(move |local: &onrush::Local| {
+                counting.fetch_add(1, Ordering::Relaxed);
+                let (index, served) = (local.index(), Rc::new(Cell::new(0)));
+                move |_: Request| {
+                    served.set(served.get() + 1);
+                    let answer = format!("{index} {}", served.get());
+                    async { answer }
+                }
+            });
+            let configure = |server: Server| server.workers(3).spread(spread);
+            let server = serve_with(driver, application, configure);
+            let mut last = [0; 3];
+            for _ in 0..200 {
+                let answer = text(content(&server.get("/")));
+                let (index, served) = answer.split_once(' ').unwrap();
+                let (index, served): (usize, u32) =
+                    (index.parse().unwrap(), served.parse().unwrap());
+                assert_eq!(served, last[index] + 1, "each counts its own");
+                last[index] = served;
+            }
+            assert_eq!(last.iter().sum::<u32>(), 200);
+            assert_eq!(made.load(Ordering::Relaxed), 3);
+            if spread == Spread::PerWorker {
+                assert!(last.iter().all(|&served| served > 0), "{last:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_cap_is_for_all_workers_together() {
+    let _dog = watchdog("the_cap");
+    for driver in drivers() {
+        let configure = |server: Server| server.workers(2).connections_max(5);
+        let server = serve_with(driver, hello, configure);
+        let mut open: Vec<TcpStream> = Vec::new();
+        for _ in 0..5 {
+            // Asked at once, so that the server has seen each before the next comes.
+            let mut stream = server.connect();
+            stream.write_all(get("/").as_bytes()).unwrap();
+            let mut answer = [0; 1024];
+            let n = read_some(&mut stream, &mut answer).unwrap();
+            assert_eq!(statuses(&answer[..n]), [200]);
+            open.push(stream);
+        }
+        for _ in 0..20 {
+            // The request is on its way when the answer is given: it must not be reset away.
+            let mut stream = server.connect();
+            stream.write_all(get("/").as_bytes()).unwrap();
+            stream.write_all(&[b'x'; 50_000]).unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            assert_eq!(statuses(&answer), [503], "{driver:?}");
+            assert!(text(&answer).contains("Retry-After: 1\r\n"));
+        }
+        // Those within go on, and one that goes makes room.
+        for stream in &mut open {
+            stream.write_all(get("/").as_bytes()).unwrap();
+            assert!(read_some(stream, &mut [0; 1024]).unwrap() > 0);
+        }
+        open.pop();
+        while statuses(&server.get("/")) != [200] {}
+    }
+}
+
+#[test]
+fn half_close_is_not_the_end() {
+    let _dog = watchdog("half_close_is_not_the_end");
+    async fn late(request: Request) -> Response {
+        request.local().sleep(Duration::from_millis(20)).await;
+        Response::text("hello")
+    }
+    for driver in drivers() {
+        let server = serve(driver, late);
+        let mut stream = server.connect();
+        stream.write_all(get("/").repeat(3).as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answers = Vec::new();
+        stream.read_to_end(&mut answers).unwrap();
+        assert_eq!(statuses(&answers), [200; 3], "{driver:?}");
+    }
+}
+
+#[test]
+fn accepting_goes_on_after_it_failed() {
+    let mut sim = calm(&hello, Limits::default());
+    for errno in [libc_emfile(), libc_emfile()] {
+        sim.net().fail_accept(errno);
+        let client = sim.connect();
+        sim.send(&client, get("/").as_bytes());
+        sim.advance(200);
+        assert!(client.receive().unwrap().ends_with(b"hello"));
+    }
+}
+
+/// `EMFILE`, the same on every Linux architecture.
+fn libc_emfile() -> i32 {
+    24
+}

@@ -1,0 +1,266 @@
+//! Back-pressure: whoever does not read makes the other one wait, and memory stays bounded.
+mod common;
+
+use common::app::{Endless, app};
+use common::{calm, content, drivers, get, plain, read_some, resident_bytes, serve, watchdog};
+use onrush::{Body, Bytes, Limits, Request, Response, sim::Simulation};
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+const PUT: &str = "PUT / HTTP/1.1\r\nHost: t\r\nContent-Length: 50000000\r\n\r\n";
+
+/// Waits before it reads the body.
+async fn late_reader(mut request: Request) -> Response {
+    request.local().sleep(Duration::from_secs(10)).await;
+    let mut bytes = 0;
+    while let Some(Ok(piece)) = request.body().next().await {
+        bytes += piece.len();
+    }
+    Response::text(format!("{bytes}"))
+}
+
+#[test]
+fn a_handler_that_does_not_read_makes_its_client_wait() {
+    for seed in 0..20 {
+        let limits = Limits::default();
+        let behaviour = onrush_rt::driver::sim::Behaviour::default();
+        let mut sim = Simulation::with_behaviour(seed, &late_reader, limits, behaviour);
+        let client = sim.connect();
+        sim.send(&client, PUT.replace("50000000", "2000000").as_bytes());
+        let mut sent = 0;
+        for _ in 0..1_000 {
+            sent += client.send(&[b'x'; 8192]).unwrap();
+            sim.run();
+        }
+        // A pipe, what is received ahead, and what was under way.
+        assert!((64_000..256_000).contains(&sent), "{sent}");
+        assert!(sim.local().pool().budget().used_bytes() < 512 << 10);
+        // It goes on when the handler reads.
+        sim.advance(10_100);
+        while sent < 2_000_000 {
+            let rest = 2_000_000 - sent;
+            let n = sim.send(&client, &[b'x'; 65_536][..rest.min(65_536)]);
+            assert!(n > 0);
+            sent += n;
+        }
+        sim.run();
+        assert_eq!(content(&client.receive().unwrap()), b"2000000");
+    }
+}
+
+/// Bytes that come one at a time must not each hold a whole block.
+#[test]
+fn single_bytes_are_gathered() {
+    let mut sim = calm(&late_reader, Limits::default());
+    let client = sim.connect();
+    sim.send(&client, PUT.replace("50000000", "30000").as_bytes());
+    for _ in 0..30_000 {
+        client.send(b"x").unwrap();
+        sim.turn();
+    }
+    let held = sim.local().pool().budget().used_bytes();
+    assert!(held < 512 << 10, "{held}");
+    sim.advance(10_100);
+    assert_eq!(content(&client.receive().unwrap()), b"30000");
+}
+
+/// Requests behind one that is at work wait too.
+#[test]
+fn pipelined_requests_wait_for_the_first() {
+    let mut sim = calm(&late_reader, Limits::default());
+    let client = sim.connect();
+    let mut sent = 0;
+    for _ in 0..100_000 {
+        sent += client.send(get("/").as_bytes()).unwrap();
+        sim.turn();
+    }
+    assert!(sent < 256_000, "{sent}");
+    assert_eq!(sim.counters().requests.get(), 1);
+    assert!(sim.local().pool().budget().used_bytes() < 512 << 10);
+}
+
+/// Says how much of it was made.
+struct Counted(Endless, &'static AtomicU64);
+
+impl futures_core::Stream for Counted {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = Pin::new(&mut self.0).poll_next(cx);
+        if let Poll::Ready(Some(Ok(bytes))) = &next {
+            self.1.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        }
+        next
+    }
+}
+
+#[test]
+fn a_stream_is_made_at_the_pace_of_its_client() {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    async fn gibibyte(_: Request) -> Response {
+        let stream = Counted(Endless { left: 1 << 30 }, &MADE);
+        Response::with_body(Body::stream(stream, Some(1 << 30)))
+    }
+    let mut sim = Simulation::with_behaviour(1, &gibibyte, Limits::default(), plain(64 << 10));
+    let client = sim.connect();
+    sim.send(&client, get("/").as_bytes());
+    sim.advance(1_000);
+    let mut taken = 0;
+    for _ in 0..50 {
+        let made = MADE.load(Ordering::Relaxed);
+        assert!(made <= taken + (192 << 10), "{made} made, {taken} taken");
+        taken += client.receive().unwrap().len() as u64;
+        sim.run();
+    }
+    assert!(taken > 1 << 20);
+    client.reset();
+    sim.run();
+    assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+}
+
+#[test]
+fn a_client_that_does_not_read_costs_a_real_server_little() {
+    let _dog = watchdog("a_client_that_does_not_read");
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    const BYTES: u64 = 256 << 20;
+    async fn big(request: Request) -> Response {
+        if request.path() == "/hello" {
+            return Response::text("hello");
+        }
+        let stream = Counted(Endless { left: BYTES }, &MADE);
+        Response::with_body(Body::stream(stream, Some(BYTES)))
+    }
+    for driver in drivers() {
+        MADE.store(0, Ordering::Relaxed);
+        let server = serve(driver, big);
+        let before = resident_bytes();
+        let mut client = server.connect();
+        client.write_all(get("/").as_bytes()).unwrap();
+        // It stops when the kernel's buffers are full; others are served meanwhile.
+        let mut last = u64::MAX;
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(server.get("/hello").ends_with(b"hello"));
+            let made = MADE.load(Ordering::Relaxed);
+            if made > 0 && made == last {
+                break;
+            }
+            last = made;
+        }
+        assert!(last < 64 << 20, "{last}");
+        let grown = resident_bytes().saturating_sub(before);
+        assert!(grown < 32 << 20, "{grown}");
+        // And all of it is there for one who reads.
+        let (mut piece, mut taken) = (vec![0; 1 << 18], 0);
+        while taken < BYTES {
+            let n = read_some(&mut client, &mut piece).unwrap();
+            assert!(n > 0);
+            taken += n as u64;
+        }
+    }
+}
+
+#[test]
+fn a_handler_that_does_not_read_blocks_a_real_client() {
+    let _dog = watchdog("a_handler_that_does_not_read");
+    static MAY_READ: AtomicBool = AtomicBool::new(false);
+    async fn patient(mut request: Request) -> Response {
+        if request.path() == "/hello" {
+            return app(request).await;
+        }
+        while !MAY_READ.load(Ordering::Acquire) {
+            request.local().sleep(Duration::from_millis(5)).await;
+        }
+        let bytes = if request.path() == "/fill" {
+            let (mut bytes, mut room) = (0, Vec::with_capacity(1 << 18));
+            loop {
+                room.clear();
+                match request.body().fill(&mut room).await.unwrap() {
+                    0 => break bytes,
+                    n => bytes += n as u64,
+                }
+            }
+        } else {
+            request.body().discard().await.unwrap()
+        };
+        Response::text(format!("{bytes}"))
+    }
+    const BYTES: usize = 100 << 20;
+    for (driver, path) in drivers()
+        .into_iter()
+        .flat_map(|d| [(d, "/fill"), (d, "/discard")])
+    {
+        MAY_READ.store(false, Ordering::Release);
+        let limits = Limits {
+            body_bytes_max: BYTES as u64,
+            ..Limits::default()
+        };
+        let server = common::serve_with(driver, patient, |server| server.limits(limits));
+        let mut client = server.connect();
+        let head = format!("PUT {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {BYTES}\r\n\r\n");
+        client.write_all(head.as_bytes()).unwrap();
+        let before = resident_bytes();
+        client.set_nonblocking(true).unwrap();
+        let piece = vec![b'x'; 1 << 18];
+        let (mut sent, mut refused) = (0, 0);
+        while refused < 10 {
+            match client.write(&piece) {
+                Ok(n) => (sent, refused) = (sent + n, 0),
+                Err(_) => {
+                    refused += 1;
+                    std::thread::sleep(Duration::from_millis(10));
+                    assert!(server.get("/hello").ends_with(b"hello"));
+                }
+            }
+            assert!(sent < 64 << 20, "the server takes it all");
+        }
+        let grown = resident_bytes().saturating_sub(before);
+        assert!(grown < 16 << 20, "{grown}");
+        MAY_READ.store(true, Ordering::Release);
+        client.set_nonblocking(false).unwrap();
+        while sent < BYTES {
+            let rest = piece.len().min(BYTES - sent);
+            sent += client.write(&piece[..rest]).unwrap();
+        }
+        let mut answer = [0; 4096];
+        let n = read_some(&mut client, &mut answer).unwrap();
+        assert_eq!(
+            content(&answer[..n]),
+            BYTES.to_string().as_bytes(),
+            "{driver:?} {path}"
+        );
+    }
+}
+
+/// The kernel reports room for more only when a third of a large buffer is free. A client that is
+/// slow, but reads, must not be taken for one that does not.
+#[test]
+fn a_slow_reader_is_kept_on_both_drivers() {
+    let _dog = watchdog("a_slow_reader_is_kept");
+    async fn endless(_: Request) -> Response {
+        Response::with_body(Body::stream(Endless { left: 1 << 30 }, Some(1 << 30)))
+    }
+    let limits = Limits {
+        write_timeout_ms: 1_000,
+        ..Limits::default()
+    };
+    let clients = drivers().into_iter().map(|driver| {
+        let server = common::serve_with(driver, endless, |server| server.limits(limits.clone()));
+        std::thread::spawn(move || {
+            let mut client = server.connect();
+            client.write_all(get("/").as_bytes()).unwrap();
+            let mut piece = vec![0; 80_000];
+            for _ in 0..30 {
+                std::thread::sleep(Duration::from_millis(100));
+                client.read_exact(&mut piece).unwrap();
+            }
+        })
+    });
+    let clients: Vec<_> = clients.collect();
+    clients
+        .into_iter()
+        .for_each(|client| client.join().unwrap());
+}

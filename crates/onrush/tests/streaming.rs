@@ -1,0 +1,241 @@
+//! Answers that are made while they are sent: both ways at once, from channels; and what a client
+//! sees when they break off.
+mod common;
+
+use common::app::Pieces;
+use common::{calm, content, dechunk, drivers, get, pattern, read_some, serve, text, watchdog};
+use onrush::{Body, Bytes, Limits, Request, Response, Router, sim::Simulation};
+use std::io::{self, Read, Write};
+
+/// Sends each piece back as it comes, by a task of its own.
+async fn echo(request: Request) -> Response {
+    let (mut sender, body) = Body::channel(16 * 1024);
+    let local = request.local().clone();
+    let mut from = request.into_body();
+    let pump = async move {
+        while let Some(piece) = from.next().await {
+            match piece {
+                Ok(piece) => {
+                    if sender.send(Bytes::copy_from_slice(&piece)).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => return sender.abort(error),
+            }
+        }
+    };
+    local.spawn(pump).detach();
+    Response::with_body(body)
+}
+
+fn chunked_echo(body: &[u8]) -> Vec<u8> {
+    let mut sent = b"POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+    for chunk in body.chunks(70_001) {
+        write!(sent, "{:x}\r\n", chunk.len()).unwrap();
+        sent.extend_from_slice(chunk);
+        sent.extend_from_slice(b"\r\n");
+    }
+    sent.extend_from_slice(b"0\r\n\r\n");
+    sent
+}
+
+#[test]
+fn echo_both_ways_on_the_simulator() {
+    let body = pattern(300_000);
+    let sent = chunked_echo(&body);
+    for seed in 0..40 {
+        let mut sim = Simulation::new(seed, &echo, Limits::default());
+        let client = sim.connect();
+        let (mut rest, mut answer) = (&sent[..], Vec::new());
+        for _ in 0..100_000 {
+            rest = &rest[client.send(&rest[..rest.len().min(9_000)]).unwrap()..];
+            sim.run();
+            answer.extend(client.receive().unwrap());
+            if rest.is_empty() && answer.ends_with(b"\r\n0\r\n\r\n") {
+                break;
+            }
+        }
+        assert_eq!(dechunk(content(&answer)), body, "seed {seed}");
+        // The connection goes on behind it.
+        sim.send(&client, &chunked_echo(b"again"));
+        sim.advance(1);
+        assert_eq!(dechunk(content(&client.receive().unwrap())), b"again");
+        assert_eq!(sim.local().live_tasks(), 0);
+    }
+}
+
+#[test]
+fn echo_both_ways_on_both_drivers() {
+    let _dog = watchdog("echo_both_ways_on_both_drivers");
+    let body = pattern(8 << 20);
+    let sent = chunked_echo(&body);
+    for driver in drivers() {
+        let server = serve(driver, echo);
+        let mut stream = server.connect();
+        let mut writer = stream.try_clone().unwrap();
+        let sent = sent.clone();
+        let sending = std::thread::spawn(move || writer.write_all(&sent));
+        let (mut answer, mut piece) = (Vec::new(), vec![0; 1 << 16]);
+        while !answer.ends_with(b"\r\n0\r\n\r\n") {
+            let n = read_some(&mut stream, &mut piece).unwrap();
+            assert!(n > 0);
+            answer.extend_from_slice(&piece[..n]);
+        }
+        sending.join().unwrap().unwrap();
+        assert!(dechunk(content(&answer)) == body, "{driver:?}");
+    }
+}
+
+/// A task of the user's that reads the body is told when its connection is gone.
+#[test]
+fn an_echo_whose_client_goes_leaves_no_task() {
+    let sent = chunked_echo(&pattern(100_000));
+    for seed in 0..60 {
+        let mut sim = Simulation::new(seed, &echo, Limits::default());
+        let client = sim.connect();
+        let mut rest = &sent[..sent.len() - 10 * seed as usize - 1];
+        for _ in 0..=seed {
+            rest = &rest[client.send(rest).unwrap()..];
+            sim.run();
+            if seed % 3 > 0 {
+                client.receive().unwrap();
+            }
+        }
+        client.reset();
+        sim.run();
+        let left = (sim.open_connections(), sim.local().live_tasks());
+        assert_eq!(left, (0, 0), "seed {seed}");
+    }
+}
+
+/// A body that outlives its answer belongs to the past: it must not read the next request's.
+#[test]
+fn a_body_kept_too_long_reads_nothing_of_the_next_request() {
+    async fn keeper(mut request: Request) -> Response {
+        if request.path() == "/keep" {
+            let local = request.local().clone();
+            let mut body = request.into_body();
+            let reads = async move { while let Some(Ok(_)) = body.next().await {} };
+            local.spawn(reads).detach();
+            return Response::text("kept");
+        }
+        let all = request.body().read_all(100).await.unwrap();
+        Response::with_body(all)
+    }
+    for seed in 0..100 {
+        let mut sim = Simulation::new(seed, &keeper, Limits::default());
+        let client = sim.connect();
+        let post = |path, body| {
+            format!("POST {path} HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\n{body}")
+        };
+        let sent = post("/keep", "stale") + &post("/read", "fresh");
+        sim.send(&client, sent.as_bytes());
+        sim.advance(1);
+        assert!(client.receive().unwrap().ends_with(b"fresh"), "seed {seed}");
+        assert_eq!(sim.local().live_tasks(), 0, "seed {seed}");
+    }
+}
+
+/// Streams that break off in each way there is.
+fn breaking() -> Router {
+    struct Panics(Pieces, u32);
+    impl futures_core::Stream for Panics {
+        type Item = io::Result<Bytes>;
+        fn poll_next(
+            mut self: std::pin::Pin<&mut Self>,
+            cx: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<Self::Item>> {
+            assert!(self.1 > 0, "on purpose: in a stream");
+            self.1 -= 1;
+            std::pin::Pin::new(&mut self.0).poll_next(cx)
+        }
+    }
+    async fn panics_at_once(_: Request) -> Response {
+        Response::with_body(Body::stream(Panics(Pieces::new([]), 0), None))
+    }
+    async fn panics_later(_: Request) -> Response {
+        let pieces = Pieces::new([&b"some"[..], b"more"]);
+        Response::with_body(Body::stream(Panics(pieces, 4), None))
+    }
+    async fn fails(_: Request) -> Response {
+        let pieces = Pieces::new([&b"some"[..], b"more"]);
+        Response::with_body(Body::stream(pieces.then_fail(), None))
+    }
+    async fn aborts(request: Request) -> Response {
+        let (mut sender, body) = Body::channel(100);
+        let task = async move {
+            sender.send("some").await.unwrap();
+            sender.abort(io::Error::other("on purpose"));
+        };
+        request.local().spawn(task).detach();
+        Response::with_body(body)
+    }
+    async fn sender_panics(request: Request) -> Response {
+        let (mut sender, body) = Body::channel(100);
+        let task = async move {
+            sender.send("some").await.unwrap();
+            panic!("on purpose: with a sender");
+        };
+        request.local().spawn(task).detach();
+        Response::with_body(body)
+    }
+    async fn too_short(_: Request) -> Response {
+        Response::with_body(Body::stream(Pieces::new([&b"some"[..]]), Some(5)))
+    }
+    async fn too_long(_: Request) -> Response {
+        Response::with_body(Body::stream(Pieces::new([&b"some"[..]]), Some(3)))
+    }
+    async fn hello(_: Request) -> Response {
+        Response::text("hello")
+    }
+    Router::new()
+        .get("/panics-at-once", panics_at_once)
+        .get("/panics-later", panics_later)
+        .get("/fails", fails)
+        .get("/aborts", aborts)
+        .get("/sender-panics", sender_panics)
+        .get("/too-short", too_short)
+        .get("/too-long", too_long)
+        .get("/hello", hello)
+}
+
+const BREAKING: [&str; 7] = [
+    "/panics-at-once",
+    "/panics-later",
+    "/fails",
+    "/aborts",
+    "/sender-panics",
+    "/too-short",
+    "/too-long",
+];
+
+#[test]
+fn an_answer_that_breaks_off_does_not_look_whole() {
+    let _dog = watchdog("an_answer_that_breaks_off");
+    for path in BREAKING {
+        let mut sim = calm(&breaking(), Limits::default());
+        let client = sim.connect();
+        sim.send(&client, get(path).as_bytes());
+        sim.advance(10);
+        assert!(client.receive().is_err(), "{path}");
+        assert_eq!(
+            (sim.open_connections(), sim.local().live_tasks()),
+            (0, 0),
+            "{path}"
+        );
+        assert!(common::is_served(&mut sim));
+    }
+    for driver in drivers() {
+        let server = serve(driver, breaking());
+        for path in BREAKING {
+            let mut stream = server.connect();
+            stream.write_all(get(path).as_bytes()).unwrap();
+            let mut answer = Vec::new();
+            let ended = stream.read_to_end(&mut answer);
+            let kind = ended.expect_err(path).kind();
+            assert_eq!(kind, io::ErrorKind::ConnectionReset, "{driver:?} {path}");
+            assert!(!answer.ends_with(b"0\r\n\r\n"), "{}", text(&answer));
+            assert!(server.get("/hello").ends_with(b"hello"));
+        }
+    }
+}
