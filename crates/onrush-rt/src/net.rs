@@ -113,8 +113,10 @@ pub fn listen(
     Ok((sockets.collect::<io::Result<_>>()?, Address::Tcp(bound)))
 }
 
-/// The same listening socket for each of `workers`, as with a socket passed by a supervisor.
+/// The same listening socket for each of `workers`, as with a socket passed by a supervisor. It is
+/// made non-blocking.
 pub fn share(socket: OwnedFd, workers: usize) -> io::Result<Vec<ListenSocket>> {
+    rustix::io::ioctl_fionbio(&socket, true)?;
     let mut sockets = Vec::with_capacity(workers);
     for _ in 1..workers {
         sockets.push(ListenSocket::Os(socket.try_clone()?));

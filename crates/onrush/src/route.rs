@@ -137,8 +137,13 @@ impl Application for Router {
                 patterns.push(entry);
             }
         }
-        // Stable, so that of two equally specific routes the first one given wins.
-        patterns.sort_by_key(|a| a.template.rank());
+        // Stable, so that of two equally specific routes the first one given wins; but one for HEAD
+        // itself comes before one for GET that would stand in for it.
+        let stands_in = |entry: &Entry| entry.method != Some("HEAD");
+        patterns.sort_by_key(|entry: &Entry| (entry.template.rank(), stands_in(entry)));
+        for entries in literal.values_mut() {
+            entries.sort_by_key(stands_in);
+        }
         let fallback = self.fallback.as_ref().map(|make| make.make(local));
         Rc::new(Routes {
             literal,

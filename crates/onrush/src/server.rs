@@ -79,7 +79,7 @@ impl Server {
     }
 
     /// Serves on listening sockets made by somebody else (a supervisor, say) instead of an address.
-    /// They must be non-blocking; all workers share them.
+    /// All workers share them.
     pub fn inherit(mut self, sockets: Vec<OwnedFd>) -> Server {
         self.inherited = sockets;
         self

@@ -141,3 +141,24 @@ fn a_fallback_takes_what_fits_no_route_only() {
     sim.send(&client, b"abc");
     assert!(text(&client.receive().unwrap()).ends_with("k 3"));
 }
+
+/// A handler of its own for HEAD is not hidden by one for GET that was given before it.
+#[test]
+fn an_own_route_for_head_comes_first() {
+    async fn get(_: Request) -> Response {
+        Response::text("get")
+    }
+    async fn head(_: Request) -> Response {
+        Response::new(204)
+    }
+    let router = Router::new()
+        .get("/plain", get)
+        .method("HEAD", "/plain", head)
+        .get("/with/{parameter}", get)
+        .method("HEAD", "/with/{parameter}", head);
+    let mut asker = Asker::new(&router);
+    for path in ["/plain", "/with/one"] {
+        assert_eq!(asker.ask("GET", path).0, 200);
+        assert_eq!(asker.ask("HEAD", path).0, 204);
+    }
+}
