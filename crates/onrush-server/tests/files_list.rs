@@ -237,3 +237,53 @@ fn a_site_answers_its_index() {
         }
     });
 }
+
+/// Every name of a folder, page by page, and how many pages there were.
+fn all_names(host: &mut Host, path: &str) -> (Vec<String>, usize) {
+    let mut found = Vec::new();
+    let mut pages = 0;
+    let mut next = Some(path.to_owned());
+    while let Some(path) = next {
+        let listing = json(host, &path);
+        found.extend(names(&listing).into_iter().map(str::to_owned));
+        next = listing["next"].as_str().map(str::to_owned);
+        pages += 1;
+    }
+    (found, pages)
+}
+
+#[test]
+fn slow_readers_of_long_pages_make_pages_shorter() {
+    let mut host = Host::simulated("/", &FilesOptions::default(), 3);
+    let expected: Vec<String> = (0..4000).map(|i| format!("{i:0200}")).collect();
+    for name in &expected {
+        host.add(&format!("big/{name}"), b"");
+    }
+    let path = "/big/?limit=10000&format=json";
+    assert!(all_names(&mut host, path) == (expected.clone(), 1));
+
+    // Each asks for a megabyte and a half and receives nothing of it.
+    let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    let mut slow: Vec<_> = (0..20).map(|_| host.connect()).collect();
+    for connection in &mut slow {
+        host.send(connection, request.as_bytes());
+    }
+    let (found, pages) = all_names(&mut host, path);
+    assert!(found == expected, "nothing is left out");
+    assert!(pages > 10, "{pages} pages");
+    let html = host.get("/big/?limit=10000&format=html");
+    assert!(html.text().contains("rel=\"next\"") && html.text().ends_with("</html>\n"));
+
+    // What they receive at last is whole, and then there is room again.
+    let mut whole = 0;
+    for connection in &mut slow {
+        let listing = Reply::parse(&host.receive(connection), false).json();
+        let part = names(&listing);
+        assert_eq!(part, expected[..part.len()]);
+        let next = listing["next"].as_str();
+        assert_eq!(next.is_none(), part.len() == expected.len());
+        whole += usize::from(next.is_none());
+    }
+    assert!((5..20).contains(&whole), "{whole} were whole");
+    assert!(all_names(&mut host, path) == (expected, 1));
+}

@@ -117,6 +117,91 @@ fn a_sink_counts_and_stores_nothing() {
 }
 
 #[test]
+fn a_sink_refuses_what_a_put_refuses() {
+    let sink = FilesOptions {
+        sink: true,
+        ..FilesOptions::default()
+    };
+    for (options, good) in [(sink, 204), (writable(), 201)] {
+        everywhere(&options, |host| {
+            host.add("there", b"x");
+            host.add("folder/x", b"x");
+            host.add_fifo("fifo");
+            host.add_symlink("link", "there");
+            let etag = host.get("/there").etag().to_owned();
+            let table = [
+                ("/a/../b".to_owned(), 400),
+                ("//x".to_owned(), 400),
+                ("/%zz".to_owned(), 400),
+                ("/a%2fb".to_owned(), 400),
+                (format!("/{}", "n".repeat(256)), 400),
+                ("/there\nContent-Range: bytes 0-1/2".to_owned(), 400),
+                ("/.hidden".to_owned(), 403),
+                ("/.onrush/x".to_owned(), 403),
+                ("/".to_owned(), 409),
+                ("/folder/".to_owned(), 409),
+                ("/none/".to_owned(), 409),
+                ("/folder".to_owned(), 409),
+                ("/there/below".to_owned(), 409),
+                ("/fifo".to_owned(), 409),
+                ("/link".to_owned(), 409),
+                (format!("/link\nIf-Match: {etag}"), 409),
+                ("/there\nIf-None-Match: *".to_owned(), 412),
+                ("/there\nIf-Match: \"other\"".to_owned(), 412),
+                (format!("/there\nIf-None-Match: {etag}"), 412),
+                ("/none\nIf-Match: *".to_owned(), 412),
+                (format!("/there\nIf-Match: {etag}"), 204),
+                ("/new\nIf-None-Match: *".to_owned(), good),
+            ];
+            for (target, status) in table {
+                for size in [3, 100_000] {
+                    let reply = host.ask(&format!("PUT {target}"), &pattern(size));
+                    let what = format!("{}: {target}, {size}", host.name);
+                    assert_eq!(reply.status, status, "{what}");
+                    if status < 300 {
+                        break; // For the one that stores it is another object then.
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_length_no_file_can_have_is_413() {
+    use onrush::{Limits, sim::Simulation};
+    let host = Host::simulated("/", &writable(), 1);
+    let limits = Limits {
+        body_bytes_max: u64::MAX,
+        ..Limits::default()
+    };
+    let mut sim = Simulation::new(1, &host.files, limits);
+    for (length, status) in [
+        (i64::MAX as u64 + 1, "413"),
+        (u64::MAX, "413"),
+        (u64::MAX / 4, "507"),
+    ] {
+        host.disk().disk_full_after(Some(1 << 30));
+        let client = sim.connect();
+        let request = format!(
+            "PUT /x HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n\
+             Content-Length: {length}\r\nConnection: close\r\n\r\n"
+        );
+        let mut rest = request.as_bytes();
+        while !rest.is_empty() {
+            rest = &rest[client.send(rest).unwrap()..];
+            sim.run();
+        }
+        let mut answer = Vec::new();
+        while !client.at_end() {
+            sim.run();
+            answer.extend(client.receive().unwrap_or_default());
+        }
+        assert_eq!(&answer[9..12], status.as_bytes(), "{length}");
+    }
+}
+
+#[test]
 fn uploads_side_by_side_stay_apart() {
     let options = FilesOptions {
         upload_bytes_max: 2 << 20, // Some get small buffers.

@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use onrush_rt::fs::FileKind;
 use onrush_server::{Allow, FilesOptions};
 
 #[test]
@@ -142,6 +143,58 @@ fn what_is_in_the_way() {
         assert_eq!(host.delete("/empty/").status, 204);
         assert_eq!(host.delete("/empty/").status, 404);
         assert_eq!(host.get("/folder/file").body, b"x");
+        assert_eq!(host.staged(), 0);
+    });
+}
+
+#[test]
+fn links_are_not_replaced_and_only_themselves_deleted() {
+    everywhere(&writable(), |host| {
+        host.add("target", b"inside");
+        host.add("folder/x", b"x");
+        let etag = host.get("/target").etag().to_owned();
+        let links = [
+            ("to-file", "target"),
+            ("to-folder", "folder"),
+            ("out", "/etc/passwd"),
+            ("up", "../../etc/passwd"),
+            ("dangling", "nowhere"),
+            ("loop", "loop"),
+        ];
+        let is_link = |host: &Host, name: &str| {
+            let found = host.root().entry_metadata(name.as_bytes());
+            found.is_ok_and(|found| found.kind == FileKind::Symlink)
+        };
+        for (link, to) in links {
+            host.add_symlink(link, to);
+            let conditions = [
+                String::new(),
+                format!("\nIf-Match: {etag}"),
+                "\nIf-None-Match: *".to_owned(),
+            ];
+            for condition in conditions {
+                for size in [3, 200_000] {
+                    let reply = host.ask(&format!("PUT /{link}{condition}"), &pattern(size));
+                    let what = format!("{}: {link}{condition}, {size}", host.name);
+                    assert_eq!(reply.status, 409, "{what}");
+                    assert!(is_link(host, link), "{what}");
+                }
+            }
+        }
+        for link in ["out", "up", "dangling", "loop"] {
+            assert_eq!(host.delete(&format!("/{link}")).status, 404, "{link}");
+            assert!(is_link(host, link), "{link}");
+        }
+        let other = host.ask("DELETE /to-file\nIf-Match: \"other\"", b"");
+        assert_eq!(other.status, 412);
+        assert_eq!(host.delete("/to-folder").status, 409, "a slash is missing");
+        for (path, link) in [("/to-file", "to-file"), ("/to-folder/", "to-folder")] {
+            assert_eq!(host.delete(path).status, 204, "{}: {path}", host.name);
+            assert!(host.root().entry_metadata(link.as_bytes()).is_err());
+        }
+        assert_eq!(host.get("/target").body, b"inside");
+        assert_eq!(host.get("/folder/x").body, b"x");
+        assert_eq!(host.put("/to-file", b"now free").status, 201);
         assert_eq!(host.staged(), 0);
     });
 }

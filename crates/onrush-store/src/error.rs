@@ -19,7 +19,8 @@ pub enum StoreError {
     IsDirectory,
     /// The key names an object where a folder was asked for.
     NotDirectory,
-    /// A folder is where the object should be, or an object is where a parent should be.
+    /// A folder, a symbolic link or a device is where the object should be, or an object is where
+    /// a parent should be.
     Conflict,
     /// A folder that still holds something cannot be deleted.
     NotEmpty,
@@ -45,7 +46,7 @@ impl fmt::Display for StoreError {
             StoreError::NotFound => "there is no such object",
             StoreError::IsDirectory => "this is a folder",
             StoreError::NotDirectory => "this is not a folder",
-            StoreError::Conflict => "a folder or an object is in the way",
+            StoreError::Conflict => "a folder, a link or an object is in the way",
             StoreError::NotEmpty => "the folder is not empty",
             StoreError::PreconditionFailed => "the object is not as the request expects it",
             StoreError::Full => "the disk is full",

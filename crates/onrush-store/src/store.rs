@@ -75,6 +75,10 @@ pub trait Store {
     /// What is at `key`, object or folder, without opening it.
     fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>>;
 
+    /// The object that an upload to `key` would replace, `None` if there is nothing; fails as the
+    /// commit would if something is in the way.
+    fn replaced<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>>;
+
     /// Begins an upload that becomes the object `key` when committed. `size_bytes`, if known,
     /// lets a full disk be told now. Nothing is visible before the commit.
     fn stage<'a>(
@@ -84,10 +88,12 @@ pub trait Store {
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
 
     /// Deletes an object, or a folder if it is empty ([`StoreError::NotEmpty`] otherwise), and
-    /// gives what it was. The folders it was in stay.
+    /// gives what it was. The folders it was in stay. Where the key is a second name of something
+    /// else (a symbolic link), only that name goes, whatever is in a folder it names.
     fn delete<'a>(&'a self, key: &'a Key, condition: Condition) -> LocalFuture<'a, Result<Meta>>;
 
     /// One page of a folder's entries (`None`: the top), ordered by the bytes of their names.
+    /// Every change that was answered before this was first polled is seen.
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>>;
 
     /// A number that has changed after any change made through this store to this key, before the
@@ -123,7 +129,7 @@ pub struct Committed {
 }
 
 /// Which part of a folder to list.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListHow {
     /// Only names greater than this.
     pub after: Option<Vec<u8>>,

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use onrush_rt::fs::OpenHow;
+use onrush_rt::fs::{FileKind, OpenHow};
 use onrush_store::*;
 
 /// Runs each test on both grounds.
@@ -22,6 +22,8 @@ on_both! {
     deleting
     what_is_in_the_way_is_a_conflict
     links_stay_beneath
+    a_link_is_never_replaced
+    no_file_is_that_large
     only_files_are_objects
     the_stores_own_folder_is_out_of_reach
     an_aborted_upload_leaves_nothing
@@ -248,13 +250,89 @@ fn links_stay_beneath(ground: &Ground) {
     for bad in ["out/x", "dangling/x", "loop/x", "absolute/x"] {
         assert_eq!(put(&folder, bad, b"y"), Err(StoreError::Conflict), "{bad}");
     }
-    // A link is replaced by the object, its target left alone.
-    assert!(!put(&folder, "to-file", b"own").unwrap().created);
-    assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
-    assert!(put(&folder, "out", b"own").unwrap().created);
     assert_eq!(delete(&folder, "d/up").unwrap().size, 6);
     assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
     assert_eq!(staged(&folder, ground), 0);
+}
+
+fn a_link_is_never_replaced(ground: &Ground) {
+    let folder = ground.folder();
+    let target = put(&folder, "d/target", b"inside").unwrap().meta;
+    let links = [
+        ("to-file", "d/target"),
+        ("to-dir", "d"),
+        ("out", "../../etc/passwd"),
+        ("absolute", "/etc/passwd"),
+        ("dangling", "nothing"),
+        ("loop", "loop"),
+        ("d/below", "target"),
+    ];
+    for (link, to) in links {
+        ground.symlink(link, to);
+    }
+    let is_link = |at: &str| {
+        let (dir, name) = at.rsplit_once('/').unwrap_or((".", at));
+        let dir = ground.root().open_dir(dir.as_bytes()).unwrap();
+        dir.entry_metadata(name.as_bytes()).unwrap().kind == FileKind::Symlink
+    };
+    for (link, _) in links {
+        let conditions = [
+            Condition::None,
+            Condition::Absent,
+            Condition::Versions(vec![target.version]),
+        ];
+        for condition in conditions {
+            for size in [3, 50_000] {
+                let condition = match &condition {
+                    Condition::None => Condition::None,
+                    Condition::Absent => Condition::Absent,
+                    _ => Condition::Versions(vec![target.version]),
+                };
+                let refused = put_if(&folder, link, &body(size), condition);
+                assert_eq!(refused, Err(StoreError::Conflict), "{link}");
+            }
+        }
+        let replaced = block_on(folder.replaced(&key(link)));
+        assert_eq!(replaced, Err(StoreError::Conflict));
+        // A long upload is told before its first byte.
+        let early = block_on(folder.stage(&key(link), Some(1 << 20))).err();
+        assert_eq!(early, Some(StoreError::Conflict));
+        assert!(is_link(link), "{link}");
+    }
+    assert_eq!(
+        block_on(folder.replaced(&key("d/target"))),
+        Ok(Some(target))
+    );
+    for at in ["d/none", "none/none"] {
+        assert_eq!(block_on(folder.replaced(&key(at))), Ok(None));
+    }
+    assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
+    assert_eq!(staged(&folder, ground), 0);
+    // What leads out, or nowhere, is not there to be deleted either; the others go themselves.
+    for at in ["out", "absolute", "dangling", "loop"] {
+        assert_eq!(delete(&folder, at), Err(StoreError::NotFound), "{at}");
+        assert!(is_link(at));
+    }
+    assert_eq!(delete(&folder, "to-dir").unwrap().kind, Kind::Directory);
+    for at in ["to-file", "d/below"] {
+        assert_eq!(delete(&folder, at).unwrap(), target);
+    }
+    for at in ["to-dir", "to-file", "d/below"] {
+        assert_eq!(get(&folder, at), Err(StoreError::NotFound));
+        put(&folder, at, b"now free").unwrap();
+    }
+    assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
+}
+
+fn no_file_is_that_large(ground: &Ground) {
+    let folder = ground.folder();
+    let ask = |bytes| block_on(folder.stage(&key("a"), Some(bytes))).err();
+    for bytes in [i64::MAX as u64 + 1, u64::MAX] {
+        assert_eq!(ask(bytes), Some(StoreError::TooLarge));
+    }
+    if let Ground::Real(_) = ground {
+        assert_eq!(ask(i64::MAX as u64), Some(StoreError::Full));
+    }
 }
 
 fn only_files_are_objects(ground: &Ground) {

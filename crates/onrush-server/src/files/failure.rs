@@ -41,7 +41,7 @@ impl Failure {
             (StoreError::NotDirectory, While::Reading) => return Failure::NOT_FOUND,
             (StoreError::NotDirectory, While::Writing) => (409, "an object is in the way"),
             (StoreError::IsDirectory, _) => (409, "this is a folder"),
-            (StoreError::Conflict, _) => (409, "a folder or an object is in the way"),
+            (StoreError::Conflict, _) => (409, "a folder, a link or an object is in the way"),
             (StoreError::NotEmpty, _) => (409, "the folder is not empty"),
             (StoreError::PreconditionFailed, _) => return Failure::CHANGED,
             (StoreError::Full, _) => (507, "the disk is full"),

@@ -4,8 +4,13 @@
 //! name, `?format=json` or `html` outranks `Accept`. In a query `+` is a space. Names that are not
 //! UTF-8 are shown with U+FFFD where they are not, and linked by their very bytes.
 //!
+//! A page stays in memory until its client has received it. All pages together have a budget for
+//! that; when slow clients have used it up, further pages end sooner than was asked for, and
+//! `next` tells where the following one begins, as it always does.
+//!
 //! This module must not know how an entry looks: that is `html`'s and `json`'s.
 
+use super::budget::{Budget, Lease};
 use super::failure::{Failure, While};
 use super::path::{self, Split};
 use super::place::Place;
@@ -15,11 +20,22 @@ use onrush::{Body, Bytes, Request, Response};
 use onrush_store::{Entry, Key, ListHow, Page, Store};
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::vec;
 
 /// A page is rendered in pieces of about this size, with a turn for others between two of them.
 const PIECE_BYTES: usize = 32 * 1024;
+
+/// Bytes of all pages that are on their way to clients, at most: some ten of the largest, or a
+/// hundred of the usual size.
+pub(super) const PAGES_BYTES_MAX: usize = 16 << 20;
+
+/// So much of a page every request may hold, whatever others hold.
+const FREE_BYTES: usize = 16 * 1024;
+
+/// What an entry costs beside itself and its name: the name's own allocation, about.
+const OVERHEAD_BYTES: usize = 16;
 
 /// What the query and the fields of a request want.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -44,10 +60,11 @@ impl Inner {
             hidden: self.options.hidden,
         };
         let page = self.store.list(folder.as_ref(), how).await;
-        let page = page.map_err(|error| Failure::of(error, While::Reading))?;
+        let mut page = page.map_err(|error| Failure::of(error, While::Reading))?;
+        let lease = fit(&mut page, &self.listings);
         let json = wanted.json.unwrap_or_else(|| accept::prefers_json(request));
         let place = Place::new(split.mount, folder.as_ref(), &wanted.repeated(), &page);
-        let response = Response::with_body(render(place, page, json))
+        let response = Response::with_body(render(place, page, lease, json))
             .header("Vary", "Accept")
             .header("Cache-Control", "no-cache")
             .header("X-Content-Type-Options", "nosniff");
@@ -101,8 +118,33 @@ impl Wanted {
     }
 }
 
+/// Ends a page where the room for it does, and takes that room.
+fn fit(page: &mut Page, budget: &Arc<Budget>) -> Option<Lease> {
+    let cost_bytes = |entries: &[Entry]| -> usize {
+        let of = |entry: &Entry| size_of::<Entry>() + entry.name.capacity() + OVERHEAD_BYTES;
+        entries.iter().map(of).sum()
+    };
+    let mut count = page.entries.len();
+    let lease = loop {
+        let bytes = cost_bytes(&page.entries[..count]);
+        if bytes <= FREE_BYTES {
+            break None;
+        }
+        match budget.take(bytes) {
+            None => count /= 2,
+            some => break some,
+        }
+    };
+    if count < page.entries.len() {
+        page.entries.truncate(count);
+        page.next = page.entries.last().map(|last| last.name.clone());
+    }
+    page.entries.shrink_to_fit();
+    lease
+}
+
 /// A page as a body: of known length when it fits one piece.
-fn render(place: Place, page: Page, json: bool) -> Body {
+fn render(place: Place, page: Page, lease: Option<Lease>, json: bool) -> Body {
     let mut text = String::new();
     if json {
         json::begin(&mut text, &place);
@@ -113,6 +155,7 @@ fn render(place: Place, page: Page, json: bool) -> Body {
         place,
         json,
         entries: page.entries.into_iter(),
+        _lease: lease,
         first: true,
         ready: None,
         rest: true,
@@ -131,6 +174,8 @@ struct Rendering {
     place: Place,
     json: bool,
     entries: vec::IntoIter<Entry>,
+    /// The room that the entries take.
+    _lease: Option<Lease>,
     /// No entry was rendered yet.
     first: bool,
     /// A piece to be sent before more is rendered.
@@ -187,6 +232,59 @@ impl Stream for Rendering {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onrush_store::{Kind, Version};
+
+    /// A page of `count` entries with names of `name_bytes`.
+    fn page(count: usize, name_bytes: usize) -> Page {
+        let entry = |number: usize| Entry {
+            name: format!("{number:0name_bytes$}").into_bytes(),
+            kind: Kind::File,
+            size: 1,
+            modified_ns: 0,
+            version: Version::parse(b"x").unwrap(),
+        };
+        let mut entries = Vec::with_capacity(ListHow::LIMIT_MAX);
+        entries.extend((0..count).map(entry));
+        Page {
+            entries,
+            next: None,
+        }
+    }
+
+    fn held_bytes(page: &Page) -> usize {
+        let names: usize = page.entries.iter().map(|entry| entry.name.capacity()).sum();
+        names + page.entries.capacity() * size_of::<Entry>()
+    }
+
+    #[test]
+    fn pages_of_slow_readers_keep_within_the_bound() {
+        let budget = Budget::new(PAGES_BYTES_MAX);
+        let mut held = Vec::new();
+        let mut shortest = usize::MAX;
+        for reader in 0..300 {
+            let count = [ListHow::LIMIT_MAX, 1000, 20][reader % 3];
+            let mut page = page(count, [5, 40, 255][reader / 3 % 3]);
+            let last = page.entries.last().map(|last| last.name.clone());
+            let lease = fit(&mut page, &budget);
+            assert!(!page.entries.is_empty());
+            if page.entries.last().map(|last| last.name.clone()) == last {
+                assert_eq!((page.entries.len(), &page.next), (count, &None));
+            } else {
+                assert_eq!(page.next.as_ref(), page.entries.last().map(|e| &e.name));
+                shortest = shortest.min(page.entries.len());
+            }
+            held.push((page, lease));
+        }
+        let bytes: usize = held.iter().map(|(page, _)| held_bytes(page)).sum();
+        assert!(bytes <= PAGES_BYTES_MAX + 300 * FREE_BYTES, "{bytes}");
+        assert!(
+            bytes > PAGES_BYTES_MAX / 2,
+            "the budget is there to be used"
+        );
+        assert!((20..200).contains(&shortest), "{shortest}");
+        drop(held);
+        assert!(budget.take(PAGES_BYTES_MAX).is_some(), "all was given back");
+    }
 
     #[test]
     fn queries_are_read_strictly() {

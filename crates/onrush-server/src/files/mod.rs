@@ -54,7 +54,8 @@ pub struct FilesOptions {
     /// Whether a folder with an `index.html` answers that instead of a listing.
     pub site: bool,
     /// Whether bodies of `PUT` are read, counted and thrown away instead of stored; `PUT` is then
-    /// allowed, whatever `allow` says.
+    /// allowed, whatever `allow` says. It refuses what a `PUT` that stores would refuse before its
+    /// body: names, what is in the way, conditions that do not hold.
     pub sink: bool,
     /// What an acknowledged change survives.
     pub durability: Durability,
@@ -94,6 +95,10 @@ impl Default for FilesOptions {
 /// [`Router::any`](onrush::Router::any).
 ///
 /// The bound on the length of an upload is the server's, `Limits::body_bytes_max`.
+///
+/// Symbolic links are followed as long as they stay beneath the folder. `PUT` over one is refused
+/// (409), `DELETE` removes the link itself. Pages of listings may end before `?limit=` when slow
+/// clients hold many: what is left is always where `next` says.
 #[derive(Clone, Debug)]
 pub struct Files(Arc<Inner>);
 
@@ -108,6 +113,8 @@ struct Inner {
     memory: Arc<Budget>,
     /// For buffers of uploads.
     uploads: Arc<Budget>,
+    /// For pages of listings.
+    listings: Arc<Budget>,
 }
 
 impl Files {
@@ -144,6 +151,7 @@ impl Files {
             cache: Cache::new(options.cache_bytes_max, options.cache_fresh_ms),
             memory: Budget::new(options.cache_bytes_max.saturating_mul(2)),
             uploads: Budget::new(options.upload_bytes_max),
+            listings: Budget::new(list::PAGES_BYTES_MAX),
             options,
         }))
     }

@@ -4,6 +4,11 @@
 //! the commit, under the lock of the key. An upload that does not end well leaves no trace: that
 //! is what dropping it means.
 //!
+//! Nothing is put over a symbolic link, wherever it leads (409): the conditions would be those of
+//! another object, and neither the link nor what it leads to is what the client means to replace.
+//! `DELETE` of a link that leads to something beneath the folder removes the link, and never what
+//! it leads to; one that leads out, or nowhere, is not there (404).
+//!
 //! This module must not know how the store makes a change durable.
 
 use super::failure::{Failure, While};
@@ -21,13 +26,8 @@ const LOOK_FIRST_BYTES: u64 = 64 * 1024;
 impl Inner {
     /// `PUT` of an object (RFC 9110 §9.3.4): 201 when it is new, 204 when it was replaced.
     pub(super) async fn put(&self, request: Request) -> Result<Response, Failure> {
-        refuse_part(&request)?;
-        let split = path::split(&request)?;
-        let target = path::target(split.rest, While::Writing)?;
-        let Target::Object(key) = target.visible(self.options.hidden, While::Writing)? else {
-            return Err(Failure::new(409, "a name that ends in a slash is a folder"));
-        };
-        let location = path::href(split.mount, key.as_bytes());
+        let key = self.key_to_put(&request)?;
+        let location = path::href(path::split(&request)?.mount, key.as_bytes());
         let conditions = Conditions::of(&request);
         let length = request.content_length();
         let look_first = !conditions.is_empty()
@@ -53,24 +53,30 @@ impl Inner {
         Ok(response.header("ETag", etag(&committed.meta.version)))
     }
 
+    /// The key that a request would put a whole object at.
+    fn key_to_put(&self, request: &Request) -> Result<Key, Failure> {
+        refuse_part(request)?;
+        let split = path::split(request)?;
+        let target = path::target(split.rest, While::Writing)?;
+        match target.visible(self.options.hidden, While::Writing)? {
+            Target::Object(key) => Ok(key),
+            Target::Folder(_) => Err(Failure::new(409, "a name that ends in a slash is a folder")),
+        }
+    }
+
     /// Refuses what the present object makes impossible already.
     async fn look(&self, key: &Key, conditions: &Conditions) -> Result<(), Failure> {
-        let current = match self.store.meta(key).await {
-            Ok(meta) if meta.kind == Kind::Directory => {
-                return Err(Failure::of(StoreError::Conflict, While::Writing));
-            }
-            Ok(meta) => Some(meta),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(Failure::of(error, While::Writing)),
-        };
-        conditions
-            .check(current.as_ref())
+        let current = self.store.replaced(key).await;
+        current
+            .and_then(|current| conditions.check(current.as_ref()))
             .map_err(|error| Failure::of(error, While::Writing))
     }
 
-    /// `PUT` into the void: the body is read at full speed, counted and forgotten.
+    /// `PUT` into the void: what a `PUT` would refuse is refused; otherwise the body is read at
+    /// full speed, counted and forgotten.
     pub(super) async fn sink(&self, request: Request) -> Result<Response, Failure> {
-        refuse_part(&request)?;
+        let key = self.key_to_put(&request)?;
+        self.look(&key, &Conditions::of(&request)).await?;
         let received = body::discard(&mut request.into_body()).await?;
         Ok(Response::new(204).header("Onrush-Received-Bytes", received.to_string()))
     }

@@ -7,8 +7,9 @@
 //! a power cut is unknown: afterwards there is the old object or the new one, never a mixture. The
 //! error is told, since what was asked for, to be durable, cannot be promised.
 //!
-//! The lock is of the key as it is spelled: one object under two names (by symbolic links) has
-//! two locks, and a condition on it is then only as good as the moment it was checked.
+//! The lock is of the key as it is spelled: one object under two names (by links to folders on the
+//! way to it) has two locks, and a condition on it is then only as good as the moment it was
+//! checked. A link that *is* the key is never replaced: that is a conflict.
 //!
 //! This module must not know futures.
 
@@ -19,6 +20,7 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::store::{Committed, Condition};
+use onrush_rt::fs::FileKind;
 use std::io;
 
 /// How often to make the parents again when a delete of one comes between.
@@ -41,10 +43,7 @@ pub(super) fn commit(
 fn publish(inner: &Inner, key: &Key, temp: &mut Temp, condition: Condition) -> Result<Committed> {
     let sync_failures = inner.parents.sync_failures();
 
-    let current = inner.current(key)?;
-    if current.is_some_and(|meta| meta.kind == Kind::Directory) {
-        return Err(StoreError::Conflict);
-    }
+    let current = inner.replaced(key)?;
     condition.check(current.as_ref())?;
 
     let mut parent = ensure_parent(inner, key)?;
@@ -113,8 +112,9 @@ pub(super) fn delete(inner: &Inner, key: &Key, condition: Condition) -> Result<M
 
     let parent = parents::open(inner, key.split().0).map_err(StoreError::of_read)?;
     let removed = match meta.kind {
-        Kind::File => parent.dir().unlink(key.name()),
-        Kind::Directory => parent.dir().remove_dir(key.name()),
+        Kind::Directory if !is_link(&parent, key) => parent.dir().remove_dir(key.name()),
+        // A link goes itself, and never what it leads to.
+        Kind::File | Kind::Directory => parent.dir().unlink(key.name()),
     };
     if let Err(error) = removed {
         return Err(match error.kind() {
@@ -132,4 +132,9 @@ pub(super) fn delete(inner: &Inner, key: &Key, condition: Condition) -> Result<M
             .map_err(StoreError::of_any)?;
     }
     Ok(meta)
+}
+
+fn is_link(parent: &Parent<'_>, key: &Key) -> bool {
+    let found = parent.dir().entry_metadata(key.name());
+    found.is_ok_and(|found| found.kind == FileKind::Symlink)
 }

@@ -4,7 +4,7 @@
 //! Changes are one blocking job each, written straight down in `commit`. Files:
 //! `commit` (put and delete), `parents` (folders on the way, and whether they are durable),
 //! `staging` (uploads before their commit), `upload` (the future side of a put), `list`,
-//! `stripes` (locks and generations by key).
+//! `stripes` (locks and generations by key), `turns` (how many listings at a time).
 //!
 //! This module must not know drivers, sockets or protocols.
 
@@ -13,6 +13,7 @@ mod list;
 mod parents;
 mod staging;
 mod stripes;
+mod turns;
 mod upload;
 
 use crate::error::{Result, StoreError};
@@ -30,6 +31,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use stripes::Stripes;
+use turns::{Query, Turn, Turns};
 
 /// The least distance between two modification times the store gives. Some file systems keep
 /// times in units of 100 ns; the stamps must differ there too.
@@ -84,6 +86,7 @@ struct Inner {
     /// `None` if read-only.
     staging: Option<Staging>,
     stripes: Stripes,
+    turns: Turns,
     parents: Parents,
     /// The last modification time given.
     stamp_ns: AtomicI64,
@@ -113,6 +116,7 @@ impl Folder {
             options,
             staging,
             stripes: Stripes::new(),
+            turns: Turns::new(),
             parents: Parents::default(),
             stamp_ns: AtomicI64::new(0),
         };
@@ -183,16 +187,17 @@ impl Inner {
         Meta::of_file(&found).ok_or(StoreError::NotFound)
     }
 
-    /// As [`Inner::meta`] for a change to come: `None` if there is nothing, and a conflict if
-    /// there is something that is neither object nor folder and must not be overwritten.
-    fn current(&self, key: &Key) -> Result<Option<Meta>> {
-        match self.root.metadata(key.as_bytes()) {
-            Ok(found) if found.kind == FileKind::Special => Err(StoreError::Conflict),
-            Ok(found) => Ok(Meta::of_file(&found)),
-            Err(error) => match StoreError::of_read(error) {
-                StoreError::NotFound => Ok(None),
-                other => Err(other),
-            },
+    /// The object that a put would replace: `None` if there is nothing, and a conflict if there
+    /// is something else, which must not be overwritten. A symbolic link is something else: what
+    /// is read at it is another object, and a condition on that says nothing of the link.
+    fn replaced(&self, key: &Key) -> Result<Option<Meta>> {
+        let found = parents::open(self, key.split().0)
+            .and_then(|parent| parent.dir().entry_metadata(key.name()));
+        match found {
+            Ok(found) if found.kind == FileKind::File => Ok(Meta::of_file(&found)),
+            Ok(_) => Err(StoreError::Conflict),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StoreError::of_write(error)),
         }
     }
 
@@ -250,6 +255,16 @@ impl Store for Folder {
         })
     }
 
+    fn replaced<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
+        Box::pin(async move {
+            if key.reserved() {
+                return Err(StoreError::Forbidden);
+            }
+            let key = key.clone();
+            self.run(move |inner| inner.replaced(&key)).await
+        })
+    }
+
     fn stage<'a>(
         &'a self,
         key: &'a Key,
@@ -281,9 +296,21 @@ impl Store for Folder {
             if folder.is_some_and(Key::reserved) {
                 return Err(StoreError::NotFound);
             }
-            let folder = folder.cloned();
-            self.run(move |inner| list::list(inner, folder.as_ref(), &how))
-                .await
+            let query = Arc::new(Query {
+                folder: folder.cloned(),
+                how,
+            });
+            let permit = match turns::wait(&self.inner, &query).await {
+                Turn::Begin(permit) => permit,
+                Turn::Made(page) => return Ok(Arc::unwrap_or_clone(page)),
+            };
+            let job = move |inner: &Arc<Inner>| {
+                let page = list::list(inner, query.folder.as_ref(), &query.how)?;
+                permit.share(&page);
+                // The next turn begins when this page was fetched: pages do not pile up.
+                Ok((page, permit))
+            };
+            self.run(job).await.map(|(page, _permit)| page)
         })
     }
 

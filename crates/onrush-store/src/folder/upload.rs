@@ -20,6 +20,9 @@ const MEMORY_BYTES_MAX: usize = 16 * 1024;
 /// writes a file that replaces another (`auto_da_alloc`).
 const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 
+/// No file can be larger: offsets are signed.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
 pub(super) struct Staged {
     inner: Arc<Inner>,
     key: Key,
@@ -46,11 +49,14 @@ impl Staged {
             return Err(StoreError::Forbidden);
         }
         let size_bytes = size_bytes.unwrap_or(0);
+        if size_bytes > FILE_BYTES_MAX {
+            return Err(StoreError::TooLarge);
+        }
         let body = if size_bytes > MEMORY_BYTES_MAX as u64 {
-            let shared = inner.clone();
+            let (shared, key) = (inner.clone(), key.clone());
             inner
                 .pool
-                .run(move || create(&shared, size_bytes))
+                .run(move || create(&shared, &key, size_bytes))
                 .await?
                 .map(Body::File)?
         } else {
@@ -129,7 +135,8 @@ impl Upload for Staged {
 
 /// A staged file for a body whose size is known, if the disk seems to have room for it. Space is
 /// not reserved: a client that only announces bytes must not be able to fill the disk.
-fn create(inner: &Arc<Inner>, size_bytes: u64) -> Result<Temp> {
+fn create(inner: &Arc<Inner>, key: &Key, size_bytes: u64) -> Result<Temp> {
+    inner.replaced(key)?; // what is in the way is told now, too
     if inner.root.free_bytes().map_err(StoreError::of_any)? < size_bytes {
         return Err(StoreError::Full);
     }
