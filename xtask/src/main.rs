@@ -27,6 +27,10 @@ usage: cargo xtask CHORE [OPTIONS]
         --driver NAME     epoll, io_uring or both (both)
         --server PROGRAM  measure this instead of `hello`; takes the port as its argument
         --report-only     do not fail when a limit is passed
+  list                time of the first page of a folder of 100,000 entries, under load
+        --driver NAME     epoll, io_uring or both (both)
+        --entries N       so many entries (100000)
+        --report-only     do not fail when the limit is passed
   idle                memory of an idle keep-alive connection
         --driver NAME     epoll, io_uring or both (both)
         --server PROGRAM  measure this instead of `hello`
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::main(options),
         "fuzz" => fuzz::main(options),
         "cost" => measure::cost::main(options),
+        "list" => measure::list::main(options),
         "idle" => measure::idle::main(options),
         other => Err(Failure::Usage(format!("no chore is named '{other}'"))),
     };

@@ -17,6 +17,10 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Receive memory a worker's ring may hold.
 const RING_BYTES_MAX: u64 = 128 << 20;
 
+/// Receive memory of all workers, and of one at least.
+const RECEIVE_MEMORY: Size = Size::kib(256 * 1024);
+const WORKER_BYTES_MIN: usize = 1 << 20;
+
 /// Everything the server is to do, with nothing left open.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -28,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) workers: Option<usize>,
     pub(crate) driver: DriverPreference,
     pub(crate) driver_config: driver::Config,
+    /// For all workers together.
+    pub(crate) receive_bytes_max: u64,
     pub(crate) limits: Limits,
     pub(crate) connections_max: Option<usize>,
     pub(crate) drain_timeout: Duration,
@@ -97,6 +103,7 @@ impl Settings {
                 Driver::Epoll => DriverPreference::Epoll,
             },
             driver_config: ring(options.ring_buffers, options.ring_buffer_size)?,
+            receive_bytes_max: options.receive_memory.unwrap_or(RECEIVE_MEMORY).bytes,
             limits: Limits {
                 body_bytes_max: options.body_max.unwrap_or(Size::UNLIMITED).bytes,
                 head_timeout_ms: ms(options.header_timeout, 15),
@@ -121,6 +128,21 @@ impl Settings {
             },
             dir: options.dir.unwrap_or_else(|| PathBuf::from(".")),
         })
+    }
+}
+
+impl Settings {
+    /// How each of `workers` builds its driver: with its share of the receive memory, in which its
+    /// ring's buffers fit twice: once posted, once with those who have not dealt with them yet.
+    pub(crate) fn driver_config(&self, workers: usize) -> driver::Config {
+        let config = self.driver_config.clone();
+        let ring = usize::from(config.ring_buffers) * (config.ring_buffer_bytes + 64);
+        let share = self.receive_bytes_max / workers.max(1) as u64;
+        let share = usize::try_from(share).unwrap_or(usize::MAX);
+        driver::Config {
+            receive_bytes_max: share.max(2 * ring).max(WORKER_BYTES_MIN),
+            ..config
+        }
     }
 }
 
@@ -253,6 +275,21 @@ mod tests {
             settings.driver_config.ring_buffer_bytes,
             config.ring_buffer_bytes
         );
+    }
+
+    #[test]
+    fn receive_memory_is_shared_and_never_too_little_for_a_ring() {
+        let share = |text: &str, workers| {
+            let settings = Settings::new(parse(text).unwrap()).unwrap();
+            settings.driver_config(workers).receive_bytes_max
+        };
+        assert_eq!(share("", 2), 128 << 20);
+        assert_eq!(share("receive-memory = '64MiB'", 4), 16 << 20);
+        assert_eq!(share("receive-memory = 'unlimited'", 1), usize::MAX);
+        let ring = 256 * 4096;
+        assert!(share("receive-memory = '1B'", 1) > 2 * ring);
+        assert!(share("", 1000) > 2 * ring);
+        assert_eq!(share("receive-memory = 0\nring-buffers = 16", 1), 1 << 20);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use config::Settings;
 use failure::Failure;
 use onrush::{Running, Server};
 use onrush_rt::net::Address;
+use onrush_rt::worker::affinity;
 use onrush_server::{Files, FilesOptions};
 use options::LogFormat;
 use std::io::{self, Write};
@@ -53,7 +54,8 @@ fn serve(settings: Settings) -> Result<(), Failure> {
             failure::reason(&error)
         ))
     })?;
-    descriptors::raise();
+    let descriptors = descriptors::raise();
+    let plan = Plan::new(&settings, descriptors);
     let files = Files::open(&settings.dir, settings.files.clone()).map_err(|error| {
         let hint = match error.kind() {
             io::ErrorKind::NotFound => " (--allow put)",
@@ -61,9 +63,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         };
         Failure::run(failure::reason(&error) + hint)
     })?;
-    let running = start(&settings, &files)?;
+    let running = start(&settings, &plan, &files)?;
     ending.serve(running.handle());
-    announce(&running, &settings);
+    announce(&running, &settings, &plan);
     running
         .wait()
         .map_err(|error| Failure::run(format!("a worker failed: {}", failure::reason(&error))))?;
@@ -74,38 +76,62 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts the workers.
-fn start(settings: &Settings, files: &Files) -> Result<Running, Failure> {
-    server(settings).start(files.clone()).map_err(|error| {
-        let reason = failure::reason(&error);
-        let hint = match reason.starts_with("io_uring is refused") {
-            true => "; --driver auto takes epoll instead",
-            false => "",
-        };
-        Failure::run(format!("{reason}{hint}"))
-    })
+/// What the settings leave to this machine.
+struct Plan {
+    workers: usize,
+    connections_max: usize,
 }
 
-fn server(settings: &Settings) -> Server {
-    let mut server = Server::bind(settings.address.as_str())
+impl Plan {
+    /// `descriptors`: how many this process may have open; `None` when nothing bounds them.
+    fn new(settings: &Settings, descriptors: Option<u64>) -> Plan {
+        let workers = settings.workers.unwrap_or_else(|| affinity().len());
+        let files = settings.files.blocking_threads;
+        let possible = descriptors::connections_max(descriptors, workers, files);
+        let connections_max = settings.connections_max.unwrap_or(possible);
+        if connections_max > possible {
+            tracing::warn!(
+                connections_max,
+                possible,
+                "more connections than the limit on open files (ulimit -n) is enough for"
+            );
+        }
+        Plan {
+            workers,
+            connections_max,
+        }
+    }
+}
+
+/// Starts the workers.
+fn start(settings: &Settings, plan: &Plan, files: &Files) -> Result<Running, Failure> {
+    server(settings, plan)
+        .start(files.clone())
+        .map_err(|error| {
+            let reason = failure::reason(&error);
+            let hint = match reason.starts_with("io_uring is refused") {
+                true => "; --driver auto takes epoll instead",
+                false => "",
+            };
+            Failure::run(format!("{reason}{hint}"))
+        })
+}
+
+fn server(settings: &Settings, plan: &Plan) -> Server {
+    Server::bind(settings.address.as_str())
         .backlog(settings.backlog)
         .driver(settings.driver)
-        .driver_config(settings.driver_config.clone())
+        .workers(plan.workers)
+        .connections_max(plan.connections_max)
+        .driver_config(settings.driver_config(plan.workers))
         .limits(settings.limits.clone())
         .drain_timeout(settings.drain_timeout)
         .blocking_threads(settings.files.blocking_threads)
-        .access_log(settings.access_log);
-    if let Some(workers) = settings.workers {
-        server = server.workers(workers);
-    }
-    if let Some(connections) = settings.connections_max {
-        server = server.connections_max(connections);
-    }
-    server
+        .access_log(settings.access_log)
 }
 
 /// Tells people on stderr and programs on stdout where it serves.
-fn announce(running: &Running, settings: &Settings) {
+fn announce(running: &Running, settings: &Settings, plan: &Plan) {
     let address = match running.address() {
         Address::Tcp(address) => format!("http://{address}"),
         unix @ Address::Unix(_) => failure::one_line(&unix.to_string()),
@@ -116,6 +142,7 @@ fn announce(running: &Running, settings: &Settings) {
         allowed = allowed(&settings.files),
         driver = running.driver().name(),
         reason = running.driver().reason(),
+        connections_max = plan.connections_max,
         workers = running.workers(),
         "serving"
     );

@@ -131,6 +131,18 @@ pub(crate) struct Options {
     )]
     pub(crate) ring_buffer_size: Option<Size>,
 
+    /// Memory for what is received and not dealt with yet, of all workers [default: 256MiB]
+    ///
+    /// Each worker has its share, and never less than twice its receive buffers or 1MiB. Who needs
+    /// more than is left waits, or is closed.
+    #[arg(
+        long,
+        env = "ONRUSH_RECEIVE_MEMORY",
+        value_name = "SIZE",
+        help_heading = "Limits"
+    )]
+    pub(crate) receive_memory: Option<Size>,
+
     /// Threads for file work that has to wait for a disk, at most [default: 16]
     #[arg(
         long,
@@ -149,7 +161,10 @@ pub(crate) struct Options {
     )]
     pub(crate) body_max: Option<Size>,
 
-    /// Open connections at most; more are answered 503 [default: as many as descriptors]
+    /// Open connections at most; more are answered 503 [default: as descriptors allow]
+    ///
+    /// The default is the limit on open files (ulimit -Hn) less an eighth, or less what workers
+    /// and file threads need; the log says the figure.
     #[arg(
         long,
         env = "ONRUSH_CONNECTIONS_MAX",
@@ -258,6 +273,7 @@ impl Options {
             driver: self.driver.or(other.driver),
             ring_buffers: self.ring_buffers.or(other.ring_buffers),
             ring_buffer_size: self.ring_buffer_size.or(other.ring_buffer_size),
+            receive_memory: self.receive_memory.or(other.receive_memory),
             file_threads: self.file_threads.or(other.file_threads),
             body_max: self.body_max.or(other.body_max),
             connections_max: self.connections_max.or(other.connections_max),

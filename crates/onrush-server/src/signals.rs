@@ -6,10 +6,14 @@ use signal_hook::iterator::Signals;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a server that is to leave at once has for it, before the process just ends.
 const LEAVING: Duration = Duration::from_millis(500);
+
+/// Signals so close behind the first are the same wish: `timeout(1)` signals its child and then the
+/// group that the child is in.
+const BURST: Duration = Duration::from_millis(100);
 
 /// What signals have asked for, and the server to end, once there is one.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +36,8 @@ impl Ending {
         self.0.cut.load(Ordering::Acquire)
     }
 
-    fn take(&self, signal: i32) {
+    /// `first`: when the end was first asked for.
+    fn take(&self, signal: i32, first: &mut Option<Instant>) {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
         match self.0.handle.get() {
             _ if signal == SIGHUP => {
@@ -40,6 +45,9 @@ impl Ending {
             }
             // Nobody has been served yet.
             None => std::process::exit(0),
+            Some(_) if first.is_some_and(|first| first.elapsed() < BURST) => {
+                tracing::debug!(signal = name, "came with the first one");
+            }
             Some(handle) if handle.is_ending() => {
                 self.0.cut.store(true, Ordering::Release);
                 handle.shutdown_now();
@@ -49,6 +57,7 @@ impl Ending {
             }
             Some(handle) => {
                 tracing::info!(signal = name, "ending when requests in flight are answered");
+                *first = Some(Instant::now());
                 handle.shutdown();
             }
         }
@@ -57,7 +66,8 @@ impl Ending {
 
 /// Takes the signals of this process, on a thread of its own.
 ///
-/// `SIGTERM` and `SIGINT` drain the server, and a second one ends it at once. `SIGHUP` is told in
+/// `SIGTERM` and `SIGINT` drain the server, and a second one, unless it comes with the first, ends
+/// it at once. `SIGHUP` is told in
 /// the log. `SIGPIPE` is ignored by the standard library already.
 pub(crate) fn watch() -> io::Result<Ending> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
@@ -65,8 +75,9 @@ pub(crate) fn watch() -> io::Result<Ending> {
     let watching = ending.clone();
     let thread = std::thread::Builder::new().name("onrush-signals".to_owned());
     thread.spawn(move || {
+        let mut first = None;
         for signal in signals.forever() {
-            watching.take(signal);
+            watching.take(signal, &mut first);
         }
     })?;
     Ok(ending)

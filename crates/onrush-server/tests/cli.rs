@@ -364,6 +364,9 @@ fn other_addresses() {
     let line = failed(&[dir, "--port", "0", "--bind", "192.0.2.1"]);
     assert!(line.contains("192.0.2.1"), "{line}");
 
+    let line = failed(&[dir, "--port", "0", "--bind", "nohost.invalid"]);
+    assert!(line.contains("nohost.invalid:0: no such host"), "{line}");
+
     let server = Server::start(folder.path(), &["--bind", "localhost"]);
     assert!(server.get("/").starts_with("HTTP/1.1 200"));
     if TcpListener::bind("[::1]:0").is_ok() {

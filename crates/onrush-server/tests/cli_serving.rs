@@ -265,6 +265,7 @@ fn a_second_signal_ends_it_at_once() {
             let stream = upload(&server, "never", 1 << 20, 1 << 19);
             server.signal(first);
             server.logs("ending when requests in flight are answered");
+            sleep(MOMENT);
             let begun = Instant::now();
             server.signal(second);
             assert_eq!(server.ended(Duration::from_secs(5)), Some(1), "{driver}");
@@ -273,6 +274,27 @@ fn a_second_signal_ends_it_at_once() {
             drop(stream);
         }
     }
+}
+
+/// As of `timeout(1)`, which signals its child and the group that it is in.
+#[test]
+fn two_signals_in_a_burst_are_one() {
+    let folder = Folder::new();
+    let mut server = Server::start(folder.path(), &["--allow", "put"]);
+    let size = 1 << 20;
+    let mut stream = upload(&server, "late", size, size / 2);
+    let pid = server.child.id();
+    let script = format!("kill -TERM {pid}; kill -TERM {pid}; kill -INT {pid}");
+    let status = Command::new("sh").args(["-c", &script]).status();
+    assert!(status.expect("started").success());
+    server.logs("ending when requests in flight are answered");
+    sleep(MOMENT);
+    let rest = &program::pattern(7, size)[size / 2..];
+    stream.write_all(rest).expect("it still reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    assert_eq!(server.ended(Duration::from_secs(5)), Some(0));
 }
 
 #[test]

@@ -175,3 +175,34 @@ fn graceful_shutdown_answers_first() {
         assert!(example.child.wait().unwrap().success());
     }
 }
+
+/// Every `cargo run … --example NAME` of the README names an example of the package that it names,
+/// or of the one that is run when none is named.
+#[test]
+fn the_readme_runs_examples_that_are_there() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| {
+        std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    };
+    let readme = read("README.md");
+    let mut found = 0;
+    for command in readme.split("cargo run").skip(1) {
+        let end = command.find(['`', '#', '&', '|']).unwrap_or(command.len());
+        let words: Vec<&str> = command[..end].split_whitespace().collect();
+        let after = |option: &str| {
+            let at = words.iter().position(|word| *word == option)?;
+            words.get(at + 1).copied()
+        };
+        let Some(example) = after("--example") else {
+            continue;
+        };
+        let package = after("-p").or(after("--package"));
+        let manifest = format!("crates/{}/Cargo.toml", package.unwrap_or("onrush-server"));
+        let entry = format!("[[example]]\nname = \"{example}\"\n");
+        assert!(read(&manifest).contains(&entry), "{words:?}: not there");
+        found += 1;
+    }
+    assert!(found > 0, "no example is shown");
+    let members = "default-members = [\"crates/onrush-server\"]";
+    assert!(read("Cargo.toml").contains(members), "as this test says");
+}

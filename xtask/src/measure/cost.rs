@@ -16,6 +16,9 @@ use std::{net::TcpStream, thread};
 /// Requests that each connection has under way.
 const DEPTHS: [usize; 2] = [1, 16];
 
+/// Pipelined requests of the row in which no two are equal.
+const DISTINCT: usize = 16;
+
 /// The most that `hello` may cost.
 fn limit(driver: Driver, pipelined: usize) -> f64 {
     match (driver, pipelined) {
@@ -64,6 +67,14 @@ pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
             }
             over |= !fits;
         }
+        // A head that was seen before is cheaper; this is what one costs that was not. No limit:
+        // the bare loop parses each head in any case.
+        let (load, mut row) = (Load::distinct(seconds, DISTINCT)?, Row::default());
+        for round in 0..rounds {
+            row.measure(&bare, &hello, &load, round)?;
+        }
+        let start = format!("{:9} {:>9}", driver.name(), "distinct");
+        row.print(&start, &hello.name(), None)?;
     }
     match over && !report_only {
         true => Err(Failure::Because("a limit was passed".to_owned())),
@@ -149,14 +160,14 @@ fn at_once(first: &Program, second: &Program, load: &Load) -> Outcome<Option<(f6
     }))
 }
 
-fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+pub(super) fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values
 }
 
 /// Of values in order, at least one.
-fn median(values: &[f64]) -> f64 {
+pub(super) fn median(values: &[f64]) -> f64 {
     let middle = values.len() / 2;
     match values.len() % 2 {
         1 => values[middle],

@@ -3,6 +3,7 @@
 
 pub(crate) mod cost;
 pub(crate) mod idle;
+pub(crate) mod list;
 mod server;
 mod wrk;
 

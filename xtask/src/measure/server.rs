@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Program {
     file: PathBuf,
     driver: Driver,
+    /// Served on every core, by the program that serves folders.
+    folder: Option<PathBuf>,
 }
 
 impl Program {
@@ -57,9 +59,23 @@ impl Program {
         Program::new(target().join("release").join(name), driver)
     }
 
+    /// The product itself, built for it, serving `folder` as it does when nothing is said.
+    pub(super) fn onrush(driver: Driver, folder: &Path) -> Outcome<Program> {
+        run(&mut cargo(
+            "build --release --quiet -p onrush-server --bin onrush",
+        ))?;
+        let program = Program::new(target().join("release/onrush"), driver)?;
+        let folder = Some(folder.to_owned());
+        Ok(Program { folder, ..program })
+    }
+
     fn new(file: PathBuf, driver: Driver) -> Outcome<Program> {
         match is_executable(&file) {
-            true => Ok(Program { file, driver }),
+            true => Ok(Program {
+                file,
+                driver,
+                folder: None,
+            }),
             false => Err(format!("{} is not a program", file.display())),
         }
     }
@@ -69,15 +85,26 @@ impl Program {
         name.to_string_lossy().into_owned()
     }
 
-    /// Starts it with one worker, and waits until it listens.
-    pub(super) fn start(&self) -> Outcome<Server> {
-        let port = free_port()?;
+    fn command(&self, port: u16) -> Command {
+        if let Some(folder) = &self.folder {
+            let mut command = Command::new(&self.file);
+            command.arg(folder).args(["--port", &port.to_string()]);
+            return command;
+        }
         let mut command = Command::new("taskset");
         command
             .args(["--cpu-list", SERVER_CORE])
             .arg(&self.file)
             .arg(port.to_string())
-            .env("ONRUSH_WORKERS", "1")
+            .env("ONRUSH_WORKERS", "1");
+        command
+    }
+
+    /// Starts it, with one worker unless it serves a folder, and waits until it listens.
+    pub(super) fn start(&self) -> Outcome<Server> {
+        let port = free_port()?;
+        let mut command = self.command(port);
+        command
             .env("ONRUSH_DRIVER", self.driver.name())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -152,6 +179,14 @@ impl Server {
         })
     }
 
+    /// The most memory that was in use at a time, in bytes.
+    pub(super) fn peak(&self) -> Outcome<u64> {
+        let file = format!("/proc/{}/status", self.child.id());
+        let text = fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"))?;
+        let kib = field_kib(&text, "VmHWM:").ok_or_else(|| format!("{file} has no VmHWM"))?;
+        Ok(kib * 1024)
+    }
+
     /// Whether it still runs.
     pub(super) fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
@@ -174,11 +209,16 @@ pub(super) struct Memory {
     pub(super) anonymous: u64,
 }
 
-/// Sends one request and reads its whole answer, which must be a 200.
+/// Sends [`REQUEST`] and reads its whole answer, which must be a 200.
 pub(super) fn ask(stream: &mut TcpStream) -> Outcome<Vec<u8>> {
+    ask_for(stream, REQUEST)
+}
+
+/// As [`ask`], with a request whose answer tells its length.
+pub(super) fn ask_for(stream: &mut TcpStream, request: &[u8]) -> Outcome<Vec<u8>> {
     let failed = |error: std::io::Error| format!("a request was not answered: {error}");
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream.write_all(REQUEST).map_err(failed)?;
+    stream.write_all(request).map_err(failed)?;
     let mut answer = Vec::new();
     let mut piece = [0; 1024];
     while answer_len(&answer).is_none_or(|len| answer.len() < len) {

@@ -8,6 +8,9 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+/// Different ones, of several requests each: 65,536 requests at 16 pipelined.
+const BATCHES: usize = 4096;
+
 /// How a server is loaded.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
@@ -22,12 +25,25 @@ impl Load {
     pub(super) fn new(seconds: u64, pipelined: usize) -> Outcome<Load> {
         let script = match pipelined {
             1 => None,
-            count => Some(write_script(count)?),
+            count => Some(write_script(
+                &format!("pipelined-{count}"),
+                &repeated(count),
+            )?),
         };
         Ok(Load {
             connections: 64,
             seconds,
             script,
+        })
+    }
+
+    /// As [`Load::new`], each request with another target of the same length.
+    pub(super) fn distinct(seconds: u64, pipelined: usize) -> Outcome<Load> {
+        let script = write_script(&format!("distinct-{pipelined}"), &numbered(pipelined))?;
+        Ok(Load {
+            connections: 64,
+            seconds,
+            script: Some(script),
         })
     }
 
@@ -52,12 +68,39 @@ impl Load {
     }
 }
 
-fn write_script(count: usize) -> Outcome<PathBuf> {
-    let file = target().join(format!("pipelined-{count}.lua"));
-    let text = format!(
+/// One request, `count` times.
+fn repeated(count: usize) -> String {
+    format!(
         "init = function()\n  batch = string.rep(wrk.format(), {count})\nend\n\
          request = function() return batch end\n"
-    );
+    )
+}
+
+/// `count` requests, numbered. Made before the clock runs; when the [`BATCHES`] are used up they
+/// come again, to connections that have seen thousands of others meanwhile.
+fn numbered(count: usize) -> String {
+    format!(
+        "\
+init = function()
+  batches, at = {{}}, 0
+  for batch = 1, {BATCHES} do
+    local all = {{}}
+    for one = 1, {count} do
+      all[one] = wrk.format('GET', string.format('/?%07d', batch * {count} + one))
+    end
+    batches[batch] = table.concat(all)
+  end
+end
+request = function()
+  at = at % {BATCHES} + 1
+  return batches[at]
+end
+"
+    )
+}
+
+fn write_script(name: &str, text: &str) -> Outcome<PathBuf> {
+    let file = target().join(format!("{name}.lua"));
     fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(file)
 }
@@ -100,6 +143,13 @@ fn answered(report: &str) -> Option<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbered_requests_are_made_in_advance() {
+        let text = numbered(16);
+        assert!(text.contains("for one = 1, 16 do"), "{text}");
+        assert!(text.contains("'/?%07d', batch * 16 + one"), "{text}");
+    }
 
     #[test]
     fn reports_are_read() {

@@ -1,6 +1,7 @@
 //! What compilers and formatters do not check: which module may import which, how long lines and
 //! files are, that each `unsafe` says why. Every complaint names its file and line.
 
+mod dependencies;
 mod edges;
 mod floors;
 mod paths;
@@ -81,6 +82,7 @@ fn complaints(files: &[Source]) -> Vec<Complaint> {
     }
     floors::check(files, &mut found);
     edges::check(files, &mut found);
+    dependencies::check(files, &mut found);
     found
 }
 

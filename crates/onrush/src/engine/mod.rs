@@ -4,7 +4,7 @@
 //! engine's cells is held while user code runs, because user code calls back in (reading a body,
 //! dropping a request), and dropping a task is running user code as well.
 //!
-//! Modules, lowest first: [`connection`] (what is kept) · `deadline` (time limits) · `send` (bytes
+//! Modules, lowest first: `connection` (what is kept) · `deadline` (time limits) · `send` (bytes
 //! out) · `body` (bytes of bodies in) · `answer` (answers) · `receive` (requests). Must not know
 //! how workers are made or how many there are.
 

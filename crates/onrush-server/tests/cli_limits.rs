@@ -1,0 +1,153 @@
+//! The running program short of something: descriptors, or memory for what is received. Those who
+//! are in are served, and afterwards everybody is again.
+
+mod program;
+
+use program::{Folder, PATIENCE, Server, drivers, onrush};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Starts a server that may have `descriptors` open.
+fn with_descriptors(descriptors: u32, dir: &Path, flags: &[&str]) -> Server {
+    let mut shell = Command::new("sh");
+    let script = format!("ulimit -n {descriptors}; exec \"$@\"");
+    let program = env!("CARGO_BIN_EXE_onrush");
+    shell.args(["-c", &script, "sh", program, "--port", "0"]);
+    shell.arg(dir).args(flags);
+    Server::run(shell)
+}
+
+/// Whether nothing has come, not even an end.
+fn is_silent(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).expect("set");
+    let peeked = stream.peek(&mut [0]);
+    stream.set_nonblocking(false).expect("set");
+    peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
+
+/// Waits until all but `silent` of the connections have heard something; gives those that have not,
+/// and those that have.
+fn sort_out(all: Vec<TcpStream>, silent: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
+    let end = Instant::now() + PATIENCE;
+    while all.iter().filter(|stream| is_silent(stream)).count() != silent {
+        let now = all.iter().filter(|stream| is_silent(stream)).count();
+        assert!(Instant::now() < end, "{now} and not {silent} are in");
+        sleep(Duration::from_millis(20));
+    }
+    all.into_iter().partition(is_silent)
+}
+
+/// A GET on a connection that stays open; its answer's status, or nothing when there is none.
+fn get(stream: &mut TcpStream, path: &str) -> Option<u16> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    let mut piece = [0; 4096];
+    while !answer.ends_with(b"content") && answer.len() < 2048 {
+        match stream.read(&mut piece) {
+            Ok(bytes) if bytes > 0 => answer.extend_from_slice(&piece[..bytes]),
+            _ => break,
+        }
+    }
+    let status = answer.get(9..12)?;
+    std::str::from_utf8(status).ok()?.parse().ok()
+}
+
+#[test]
+fn out_of_descriptors_those_who_are_in_are_served() {
+    let folder = Folder::new();
+    for at in 0..200 {
+        folder.file(&format!("{at}"), "content");
+    }
+    for driver in drivers() {
+        // 128 less 32, 8 for a worker and 2 for a file thread.
+        let (most, flags) = (64, ["--workers=2", "--file-threads=8", "--driver", driver]);
+        let server = with_descriptors(128, folder.path(), &flags);
+        server.logs(&format!(" connections_max={most} "));
+        let all: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
+        let (mut inside, outside) = sort_out(all, most);
+        for mut stream in outside {
+            let mut answer = String::new();
+            let read = stream.read_to_string(&mut answer);
+            assert!(answer.starts_with("HTTP/1.1 503 "), "{read:?} {answer}");
+        }
+        for round in 0..2 {
+            for (at, stream) in inside.iter_mut().enumerate() {
+                let path = format!("/{}", at + 100 * round);
+                assert_eq!(get(stream, &path), Some(200), "{driver}: {path}");
+            }
+        }
+        inside.truncate(most / 2);
+        let end = Instant::now() + PATIENCE;
+        while inside.len() < most {
+            assert!(Instant::now() < end, "only {} are in again", inside.len());
+            let mut stream = server.connect();
+            match get(&mut stream, "/7") {
+                Some(200) => inside.push(stream),
+                _ => sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+#[test]
+fn trouble_with_accepting_is_told_once() {
+    let folder = Folder::new();
+    for driver in drivers() {
+        let flags = ["--connections-max=1000", "--workers=2", "--driver", driver];
+        let server = with_descriptors(64, folder.path(), &flags);
+        let all: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
+        let log = server.logs("accepting pauses");
+        assert!(log.contains("more connections than the limit"), "{log}");
+        sleep(Duration::from_millis(500));
+        let told = server.log().matches("accepting pauses").count();
+        assert!(told <= 2, "{driver}: {told} times"); // Workers may begin at once.
+        drop(all);
+        assert!(server.get("/").starts_with("HTTP/1.1 200"));
+    }
+}
+
+/// Leaves `count` heads of `bytes` unfinished; gives the memory that took at most, in KiB.
+fn half_heads(server: &Server, count: usize, bytes: usize) -> u64 {
+    let before = server.peak_kib();
+    let mut head = b"GET /x HTTP/1.1\r\nHost: x\r\nX-Filler: ".to_vec();
+    head.resize(bytes, b'x');
+    let mut all: Vec<TcpStream> = (0..count).map(|_| server.connect()).collect();
+    for piece in head.chunks(1000) {
+        for stream in &mut all {
+            // Who is closed for want of memory cannot be written to.
+            let _ = stream.write_all(piece);
+        }
+    }
+    sleep(Duration::from_millis(300));
+    server.peak_kib() - before
+}
+
+#[test]
+fn half_heads_are_kept_in_the_memory_for_receiving_and_no_more() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    for driver in drivers() {
+        let measure = |memory: &str| {
+            let mut command = onrush();
+            command.arg(folder.path()).args(["--port", "0"]);
+            command.args(["--workers", "1", "--ring-buffers", "16"]);
+            command.args(["--header-timeout", "2s", "--driver", driver]);
+            command.args(["--receive-memory", memory]);
+            let server = Server::run(command);
+            let used_kib = half_heads(&server, 600, 20_000);
+            // The hostile ones are gone: everybody is served again.
+            let answer = server.get("/x");
+            assert!(answer.starts_with("HTTP/1.1 200"), "{driver}: {answer}");
+            used_kib
+        };
+        let (little, much) = (measure("1MiB"), measure("256MiB"));
+        println!("{driver}: {little} KiB with 1 MiB, {much} KiB with 256 MiB");
+        assert!(much > 6 * 1024, "{driver}: {much} KiB");
+        assert!(little < 3 * 1024, "{driver}: {little} KiB");
+    }
+}
