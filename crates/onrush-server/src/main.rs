@@ -106,6 +106,7 @@ impl Plan {
 /// Starts the workers.
 fn start(settings: &Settings, plan: &Plan, files: &Files) -> Result<Running, Failure> {
     server(settings, plan)
+        .blocking_pool(files.store().pool().clone())
         .start(files.clone())
         .map_err(|error| {
             let reason = failure::reason(&error);
@@ -126,7 +127,6 @@ fn server(settings: &Settings, plan: &Plan) -> Server {
         .driver_config(settings.driver_config(plan.workers))
         .limits(settings.limits.clone())
         .drain_timeout(settings.drain_timeout)
-        .blocking_threads(settings.files.blocking_threads)
         .access_log(settings.access_log)
 }
 

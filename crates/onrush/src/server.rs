@@ -36,6 +36,7 @@ pub struct Server {
     access_log: AccessLog,
     drain_timeout: Duration,
     blocking_threads: usize,
+    blocking_pool: Option<blocking::Pool>,
 }
 
 impl Server {
@@ -56,6 +57,7 @@ impl Server {
             access_log: AccessLog::Off,
             drain_timeout: Duration::from_secs(30),
             blocking_threads: 16,
+            blocking_pool: None,
         }
     }
 
@@ -152,6 +154,13 @@ impl Server {
         self
     }
 
+    /// Uses this pool for file work that may block, instead of one of its own: a store's, say, so
+    /// that both together keep to one number of threads.
+    pub fn blocking_pool(mut self, pool: blocking::Pool) -> Server {
+        self.blocking_pool = Some(pool);
+        self
+    }
+
     /// Serves until [`Handle::shutdown`] is called, or a worker fails.
     pub fn serve(self, application: impl Application) -> io::Result<()> {
         self.start(application)?.wait()
@@ -172,7 +181,8 @@ impl Server {
             "starting"
         );
         let (sockets, address) = self.listen(workers)?;
-        let pool = blocking::Pool::threads(self.blocking_threads, 4096);
+        let own = || blocking::Pool::threads(self.blocking_threads, 4096);
+        let pool = self.blocking_pool.take().unwrap_or_else(own);
         let control = Arc::new(Control::default());
         let mut running = Running {
             address,
