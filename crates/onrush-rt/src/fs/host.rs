@@ -132,6 +132,12 @@ impl Dir {
         })?)
     }
 
+    pub(super) fn exchange(&self, name: &[u8], other: &Dir, other_name: &[u8]) -> io::Result<()> {
+        Ok(retry_on_intr(|| {
+            fs::renameat_with(&self.fd, name, &other.fd, other_name, RenameFlags::EXCHANGE)
+        })?)
+    }
+
     pub(super) fn unlink(&self, name: &[u8]) -> io::Result<()> {
         Ok(retry_on_intr(|| {
             fs::unlinkat(&self.fd, name, AtFlags::empty())

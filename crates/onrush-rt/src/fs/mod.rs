@@ -220,6 +220,19 @@ impl Dir {
         }
     }
 
+    /// Swaps the entry `name` of this directory with `other_name` of `other`, both of which must
+    /// exist, in one step (`renameat2(2)`, `RENAME_EXCHANGE`). `EINVAL` where the file system
+    /// cannot.
+    pub fn exchange(&self, name: &[u8], other: &Dir, other_name: &[u8]) -> io::Result<()> {
+        check_name(name)?;
+        check_name(other_name)?;
+        match (&self.0, &other.0) {
+            (DirInner::Host(a), DirInner::Host(b)) => a.exchange(name, b, other_name),
+            (DirInner::Sim(a), DirInner::Sim(b)) => a.exchange(name, b, other_name),
+            _ => Err(io::Error::from_raw_os_error(libc::EXDEV)),
+        }
+    }
+
     /// Removes the entry `name`, which is not a directory (`unlinkat(2)`).
     pub fn unlink(&self, name: &[u8]) -> io::Result<()> {
         check_name(name)?;

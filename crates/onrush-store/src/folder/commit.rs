@@ -1,11 +1,12 @@
 //! The two changes, each straight down on a thread of the pool. Whoever calls holds the lock of
 //! the key.
 //!
-//! What holds after a failure: up to the rename nothing has changed for readers, and the staged
-//! file is gone when the error is told. If only the sync of the directory *after* the rename
-//! fails, readers see the new object, whole and itself on the disk, but whether its name survives
-//! a power cut is unknown: afterwards there is the old object or the new one, never a mixture. The
-//! error is told, since what was asked for, to be durable, cannot be promised.
+//! What holds after a failure: readers see what they saw before, and the staged file is gone when
+//! the error is told. The last step that may fail, the sync of the directory, comes when the new
+//! object has its name already; so the old one is exchanged for it, not replaced, and changed back
+//! if that sync fails. Whether the new name had reached the disk by then is unknown: a power cut
+//! right after such an error may leave the new object, whole, but never a mixture. (Where the file
+//! system cannot exchange, the new object stays after such an error.)
 //!
 //! The lock is of the key as it is spelled: one object under two names (by links to folders on the
 //! way to it) has two locks, and a condition on it is then only as good as the moment it was
@@ -58,31 +59,99 @@ fn publish(inner: &Inner, key: &Key, temp: &mut Temp, condition: Condition) -> R
     let found = temp.file.metadata().map_err(StoreError::of_any)?;
     let meta = Meta::of_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData))?;
 
-    for attempt in 1.. {
-        match temp.rename(parent.dir(), key.name()) {
-            Ok(()) => break,
+    let mut attempt = 1;
+    let undo = loop {
+        match place(inner, temp, &parent, key, current.is_some()) {
+            Ok(undo) => break undo,
             // The folder was deleted just now, as it was empty.
             Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {
+                attempt += 1;
                 parent = ensure_parent(inner, key)?;
             }
             Err(error) => return Err(StoreError::of_write(error)),
         }
-    }
+    };
     inner.stripes.bump(key);
-
-    if inner.durable() {
-        inner
-            .parents
-            .sync(parent.dir())
-            .map_err(StoreError::of_any)?;
-        if inner.parents.sync_failures() != sync_failures {
-            return Err(StoreError::Io(io::ErrorKind::Other));
-        }
+    let settled = settle(inner, temp, &parent, &undo, sync_failures);
+    if settled.is_err() {
+        undo.take_back(temp, &parent, key);
+        inner.stripes.bump(key);
     }
+    settled?;
     Ok(Committed {
         created: current.is_none(),
         meta,
     })
+}
+
+/// How to take back that the staged file got its name.
+#[derive(Debug, PartialEq, Eq)]
+enum Undo {
+    /// The old object waits under the staged name.
+    Exchange,
+    /// There was none.
+    Unlink,
+    /// The old object is gone: this cannot be taken back.
+    Never,
+}
+
+/// Gives the staged file the object's name.
+fn place(
+    inner: &Inner,
+    temp: &mut Temp,
+    parent: &Parent<'_>,
+    key: &Key,
+    replaces: bool,
+) -> io::Result<Undo> {
+    // Without syncs nothing can fail after this, and a plain rename is cheaper.
+    if replaces && inner.durable() {
+        match temp.exchange(parent.dir(), key.name()) {
+            Ok(()) => return Ok(Undo::Exchange),
+            Err(error) => match error.kind() {
+                // The old object was deleted just now, or the file system cannot exchange.
+                io::ErrorKind::NotFound
+                | io::ErrorKind::InvalidInput
+                | io::ErrorKind::Unsupported => {}
+                _ => return Err(error),
+            },
+        }
+    }
+    temp.rename(parent.dir(), key.name())?;
+    Ok(if replaces { Undo::Never } else { Undo::Unlink })
+}
+
+/// Makes the new name durable, and lets go of the old object.
+fn settle(
+    inner: &Inner,
+    temp: &mut Temp,
+    parent: &Parent<'_>,
+    undo: &Undo,
+    sync_failures: u64,
+) -> Result<()> {
+    if !inner.durable() {
+        return Ok(());
+    }
+    let synced = inner.parents.sync(parent.dir());
+    synced.map_err(StoreError::of_any)?;
+    if inner.parents.sync_failures() != sync_failures {
+        return Err(StoreError::Io(io::ErrorKind::Other));
+    }
+    match undo {
+        // What was exchanged may be a folder that another program has just put there.
+        Undo::Exchange => temp.remove_exchanged().map_err(|_| StoreError::Conflict),
+        Undo::Unlink | Undo::Never => Ok(()),
+    }
+}
+
+impl Undo {
+    /// As far as that is possible: the error is told in any case.
+    fn take_back(self, temp: &Temp, parent: &Parent<'_>, key: &Key) {
+        let _ = match self {
+            Undo::Exchange => temp.exchange(parent.dir(), key.name()),
+            Undo::Unlink => parent.dir().unlink(key.name()),
+            Undo::Never => Ok(()),
+        };
+    }
 }
 
 fn ensure_parent<'a>(inner: &'a Inner, key: &Key) -> Result<Parent<'a>> {

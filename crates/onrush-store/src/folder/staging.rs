@@ -100,6 +100,27 @@ impl Temp {
         Ok(())
     }
 
+    /// Gives the file its final name and keeps what had it under the staged one: calling this again
+    /// takes that back.
+    pub(super) fn exchange(&self, to_dir: &Dir, to: &[u8]) -> io::Result<()> {
+        match &self.inner.staging {
+            Some(staging) => staging.own.exchange(&self.name, to_dir, to),
+            None => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
+        }
+    }
+
+    /// Removes what an exchange left under the staged name. Fails when it is no file.
+    pub(super) fn remove_exchanged(&mut self) -> io::Result<()> {
+        if let Some(staging) = &self.inner.staging {
+            match staging.own.unlink(&self.name) {
+                Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Err(error),
+                // Committed is committed: what is left of the old one is swept at the next start.
+                _ => self.name.clear(),
+            }
+        }
+        Ok(())
+    }
+
     /// Removes the file here and now, so that it is gone before the failure is answered.
     pub(super) fn remove(mut self) {
         unlink(&self.inner, &mem::take(&mut self.name));

@@ -192,6 +192,22 @@ impl SimDir {
         })
     }
 
+    pub(in crate::fs) fn exchange(
+        &self,
+        name: &[u8],
+        other: &SimDir,
+        other_name: &[u8],
+    ) -> io::Result<()> {
+        self.at.fs.atomically(self.at.epoch, |state| {
+            let here = entry(state, self.at.inode, name)?;
+            let there = entry(state, other.at.inode, other_name)?;
+            state
+                .disk
+                .set_entry(other.at.inode, other_name, Some(here))?;
+            state.disk.set_entry(self.at.inode, name, Some(there))
+        })
+    }
+
     pub(in crate::fs) fn unlink(&self, name: &[u8]) -> io::Result<()> {
         self.at.fs.atomically(self.at.epoch, |state| {
             let inode = entry(state, self.at.inode, name)?;
