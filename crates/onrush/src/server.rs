@@ -2,7 +2,7 @@
 //!
 //! Must not know what the application does.
 
-use crate::engine::{CROWD_MAX, Engine, Inlet, Settings};
+use crate::engine::{CROWD_MAX, CROWD_MIN, Engine, Inlet, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use onrush_proto::limits::Limits;
@@ -235,7 +235,7 @@ impl Server {
             limits: self.limits.clone(),
             connections_max: self.connections_max,
             connections: Arc::default(),
-            crowd_max: (self.connections_max / 32 / workers).clamp(1, CROWD_MAX),
+            crowd_max: (self.connections_max / 32 / workers).clamp(CROWD_MIN, CROWD_MAX),
             accept_warned_s: Arc::default(),
             access_log: self.access_log,
         }

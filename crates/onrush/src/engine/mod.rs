@@ -37,6 +37,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Connections over the cap that a worker keeps a moment to read so, at most; those beyond are
 /// closed at once, which may come to them as a reset.
 pub(crate) const CROWD_MAX: usize = 64;
+/// As many may always be kept: the next one may come before a closed one is noticed.
+pub(crate) const CROWD_MIN: usize = 4;
 /// Trouble with accepting is told once in this time: it is tried again many times a second.
 const ACCEPT_WARNING_S: u64 = 10;
 /// Answer to a connection over the cap, whatever it asks.
