@@ -23,7 +23,7 @@ use crate::buf::Buf;
 use crate::fs::File;
 use rustix::fd::OwnedFd;
 use std::io::{self, IoSlice};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use probe::{Choice, Preference, choose};
 
@@ -377,6 +377,25 @@ impl Driver {
             Driver::Sim(_) => "sim",
         }
     }
+}
+
+/// Of listeners with the ends of their pauses: which are to be taken up now, and the timeout
+/// shortened to the next end. Asks for the time only when one is paused.
+pub(crate) fn pauses_over(
+    ends: impl Iterator<Item = Option<Instant>>,
+    mut timeout: Option<Duration>,
+) -> (Vec<usize>, Option<Duration>) {
+    let (mut over, mut now) = (Vec::new(), None);
+    for (index, end) in ends.enumerate() {
+        let Some(end) = end else { continue };
+        let now = *now.get_or_insert_with(Instant::now);
+        if end <= now {
+            over.push(index);
+        } else {
+            timeout = Some(timeout.map_or(end - now, |t| t.min(end - now)));
+        }
+    }
+    (over, timeout)
 }
 
 /// The error for an id whose stream is gone.

@@ -16,7 +16,7 @@ pub use setup::Setup;
 
 use super::bufring::BufferRing;
 use super::{Config, ListenSocket, ListenerId, Socket, StreamId};
-use super::{direct, stale};
+use super::{direct, pauses_over, stale};
 use crate::buf::{Budget, Pool};
 use io_uring::{IoUring, types};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -164,17 +164,10 @@ impl Uring {
 
     /// Takes up listeners whose pause is over; gives the timeout shortened to the next such end.
     fn resume_listeners(&mut self, timeout: Option<Duration>) -> Option<Duration> {
-        if self.listeners.iter().all(|l| l.paused_until.is_none()) {
-            return timeout;
-        }
-        let now = Instant::now();
-        let mut timeout = timeout;
-        for index in 0..self.listeners.len() {
-            match self.listeners[index].paused_until {
-                Some(until) if until <= now => self.resume_listener(index),
-                Some(until) => timeout = Some(timeout.map_or(until - now, |t| t.min(until - now))),
-                None => {}
-            }
+        let pauses = self.listeners.iter().map(|l| l.paused_until);
+        let (over, timeout) = pauses_over(pauses, timeout);
+        for index in over {
+            self.resume_listener(index);
         }
         timeout
     }
