@@ -5,6 +5,10 @@
 //! the same cell, which the queue and the [`Job`] future share. Nothing spins: an idle thread
 //! sleeps on a condition variable (`futex(2)`), and ends itself after ten seconds without work.
 //!
+//! Threads are woken one after the other: while one is on its way, no other is called, and it calls
+//! the next itself if it finds more than one job. So a burst of short jobs costs one wake-up, not
+//! one each, and a job that blocks still holds up nobody.
+//!
 //! This module must not know files, drivers or the executor; it knows closures and wakers.
 
 use std::collections::VecDeque;
@@ -296,15 +300,17 @@ impl Drop for Handle {
 
 struct Shared {
     state: Mutex<State>,
-    /// Signalled once for each job that finds an idle thread.
+    /// Signalled when there is work and no thread is on its way to it.
     work: Condvar,
 }
 
 struct State {
     queue: VecDeque<Arc<dyn Run>>,
     threads: usize,
-    /// Threads asleep in `work`; those already signalled are still counted until they wake.
+    /// Threads asleep in `work`; one that is `coming` is still counted until it wakes.
     idle: usize,
+    /// A thread was signalled or started, and has not looked at the queue yet.
+    coming: bool,
     threads_max: usize,
     queue_max: usize,
     queued_total: u64,
@@ -317,6 +323,7 @@ impl State {
         queue: VecDeque::new(),
         threads: 0,
         idle: 0,
+        coming: false,
         threads_max: 1,
         queue_max: 0,
         queued_total: 0,
@@ -337,13 +344,18 @@ impl Shared {
             state.past_max_total += 1;
         }
         state.queue.push_back(job);
-        // Idle threads may have been signalled for earlier jobs and not have woken yet, so what
-        // counts is whether there are more jobs than sleepers.
-        let start = state.queue.len() > state.idle && state.threads < state.threads_max;
-        let wake = state.idle > 0;
-        if start {
-            state.threads += 1;
+        self.call(state);
+    }
+
+    /// Gets one more thread to look at the queue, unless one is on its way already.
+    fn call(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if state.coming || state.queue.is_empty() {
+            return;
         }
+        let wake = state.idle > 0;
+        let start = !wake && state.threads < state.threads_max;
+        state.coming = wake || start;
+        state.threads += usize::from(start);
         drop(state);
         if wake {
             self.work.notify_one();
@@ -360,6 +372,7 @@ impl Shared {
         if name.spawn(move || shared.work_loop()).is_err() {
             let mut state = self.lock();
             state.threads -= 1;
+            state.coming = false;
             let stranded = if state.threads == 0 {
                 mem::take(&mut state.queue)
             } else {
@@ -370,11 +383,13 @@ impl Shared {
         }
     }
 
-    fn work_loop(&self) {
+    fn work_loop(self: &Arc<Self>) {
         let mut state = self.lock();
+        state.coming = false;
         loop {
             if let Some(job) = state.queue.pop_front() {
-                drop(state);
+                // This job may block, so the rest must not wait for its end.
+                self.call(state);
                 job.run();
                 drop(job);
                 state = self.lock();
@@ -388,6 +403,8 @@ impl Shared {
             let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state = guard;
             state.idle -= 1;
+            // Whoever wakes has come, called or not: it looks at the queue next.
+            state.coming = false;
             if timeout.timed_out() && state.queue.is_empty() {
                 break;
             }

@@ -148,6 +148,46 @@ fn what_comes_in_a_pause_is_kept() {
     });
 }
 
+/// A socket that was found empty is readable when something came, and not before: a driver that
+/// says so at once keeps the worker spinning.
+#[test]
+fn an_emptied_socket_is_not_readable() {
+    type Take = fn(&mut Rig, StreamId) -> std::io::Result<usize>;
+    let takers: [Take; 2] = [
+        |rig, stream| rig.driver.recv(stream, &mut [0; 64]),
+        |rig, stream| rig.driver.discard(stream, &mut [0; 64]),
+    ];
+    on(&ALL, "an_emptied_socket_is_not_readable", |rig| {
+        for (transport, take) in TRANSPORTS
+            .iter()
+            .flat_map(|&t| takers.map(|take| (t, take)))
+        {
+            let (a, b) = rig.pair(transport);
+            for _ in 0..3 {
+                rig.driver.want_read(b);
+                send_all(rig, a, b"0123456789");
+                rig.until(|_, event| matches!(event, Event::Readable { .. }));
+                let mut taken = 0;
+                let empty = loop {
+                    match take(rig, b) {
+                        Ok(bytes) => taken += bytes,
+                        Err(error) => break error,
+                    }
+                };
+                assert_eq!(empty.kind(), std::io::ErrorKind::WouldBlock);
+                assert_eq!(taken, 10);
+                rig.driver.want_read(b);
+                assert!(
+                    rig.settle().is_empty(),
+                    "{transport:?}: readable, yet empty"
+                );
+            }
+            rig.driver.close(a);
+            rig.driver.close(b);
+        }
+    });
+}
+
 /// Readability that was asked for and then taken back by `receive` must not be told.
 #[test]
 fn receiving_takes_back_the_wish_to_read() {

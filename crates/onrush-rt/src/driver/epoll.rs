@@ -501,12 +501,27 @@ impl Epoll {
     }
 
     pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+        let room = into.len();
+        self.fetch(id, room, |fd| direct::recv(fd, into))
+    }
+
+    pub(super) fn discard(&mut self, id: StreamId, nowhere: &mut [u8]) -> io::Result<usize> {
+        let room = nowhere.len();
+        self.fetch(id, room, |fd| direct::discard(fd, nowhere))
+    }
+
+    /// A receive for the owner into `room` bytes, and what it says about the socket.
+    fn fetch(
+        &mut self,
+        id: StreamId,
+        room: usize,
+        receive: impl FnOnce(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         let stream = self.stream(id).ok_or_else(stale)?;
-        let fd = stream.socket.as_ref().ok_or_else(stale)?.as_fd();
-        let result = direct::recv(fd, into);
+        let result = receive(stream.socket.as_ref().ok_or_else(stale)?.as_fd());
         match &result {
             // A short receive has emptied the socket: nothing to see before the next edge.
-            Ok(n) if *n < into.len() && *n > 0 && stream.flags & flag::PEER_ENDED == 0 => {
+            Ok(n) if *n < room && *n > 0 && stream.flags & flag::PEER_ENDED == 0 => {
                 stream.flags &= !flag::READABLE;
             }
             Ok(_) => stream.flags |= flag::READABLE,

@@ -248,9 +248,12 @@ impl Driver {
     /// without copying them out of the kernel (`MSG_TRUNC`, tcp(7)): there `nowhere` is a length
     /// and its memory is not touched.
     pub fn discard(&mut self, stream: StreamId, nowhere: &mut [u8]) -> io::Result<usize> {
-        match self.descriptor(stream) {
-            Some(fd) => direct::discard(fd, nowhere),
-            None => self.recv(stream, nowhere),
+        match self {
+            Driver::Epoll(driver) => driver.discard(stream, nowhere),
+            _ => match self.descriptor(stream) {
+                Some(fd) => direct::discard(fd, nowhere),
+                None => self.recv(stream, nowhere),
+            },
         }
     }
 
