@@ -1,4 +1,5 @@
-//! What a folder does as a store: the same tests on a real directory and on the simulated disk.
+//! What a folder does as a store: the same tests on a real directory, on one in memory, and on the
+//! simulated disk.
 
 mod common;
 
@@ -6,15 +7,16 @@ use common::*;
 use onrush_rt::fs::{FileKind, OpenHow};
 use onrush_store::*;
 
-/// Runs each test on both grounds.
-macro_rules! on_both {
+/// Runs each test on all grounds.
+macro_rules! on_all {
     ($($name:ident)*) => {
         mod real { $(#[test] fn $name() { super::$name(&super::Ground::real()); })* }
+        mod memory { $(#[test] fn $name() { super::$name(&super::Ground::memory()); })* }
         mod sim { $(#[test] fn $name() { super::$name(&super::Ground::sim()); })* }
     };
 }
 
-on_both! {
+on_all! {
     what_was_put_is_there
     sizes_around_the_buffers
     conditions_hold_or_nothing_happens
@@ -564,4 +566,20 @@ fn a_replaced_object_stays_for_its_readers(ground: &Ground) {
         old.local_file().is_some_and(|file| file.as_fd().is_some()),
         ground.path(b"").is_some()
     );
+}
+
+/// Where nothing waits for a disk, no change is worth two hand-overs between threads.
+#[test]
+fn changes_in_memory_need_no_other_thread() {
+    let ground = Ground::memory();
+    assert!(ground.root().is_in_memory());
+    let folder = ground.folder();
+    for len in [100, 100_000] {
+        put(&folder, "a/b", &body(len)).unwrap();
+        assert_eq!(get(&folder, "a/b").unwrap(), body(len));
+    }
+    let jobs = folder.pool().stats().queued_total;
+    put(&folder, "a/c", &body(100_000)).unwrap();
+    delete(&folder, "a/b").unwrap();
+    assert_eq!(folder.pool().stats().queued_total, jobs);
 }

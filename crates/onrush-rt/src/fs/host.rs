@@ -14,6 +14,10 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::path::Path;
 
+/// File systems that are kept in memory alone (linux/magic.h).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
+
 /// Exactly what [`Metadata`] holds.
 const STATX: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::MODE)
@@ -191,6 +195,11 @@ impl Dir {
     pub(super) fn free_bytes(&self) -> io::Result<u64> {
         let found = retry_on_intr(|| fs::fstatvfs(&self.fd))?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
+    pub(super) fn is_in_memory(&self) -> bool {
+        let found = retry_on_intr(|| fs::fstatfs(&self.fd));
+        found.is_ok_and(|found| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(found.f_type as u64)))
     }
 
     pub(super) fn now_ns(&self) -> i64 {

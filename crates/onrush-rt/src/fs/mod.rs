@@ -275,6 +275,12 @@ impl Dir {
         either!(&self.0, DirInner, dir => dir.free_bytes())
     }
 
+    /// Whether this file system is kept in memory alone (tmpfs, ramfs; `fstatfs(2)`), so that
+    /// nothing done in it waits for a device. `false` where that is not known.
+    pub fn is_in_memory(&self) -> bool {
+        either!(&self.0, DirInner, dir => dir.is_in_memory())
+    }
+
     /// The wall clock in nanoseconds since 1970 (`CLOCK_REALTIME`), or the simulator's. It may
     /// step back; whoever needs order must add it.
     pub fn now_ns(&self) -> i64 {

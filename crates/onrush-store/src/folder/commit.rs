@@ -1,4 +1,4 @@
-//! The two changes, each straight down on a thread of the pool. Whoever calls holds the lock of
+//! The two changes, each straight down, where blocking is allowed. Whoever calls holds the lock of
 //! the key.
 //!
 //! What holds after a failure: readers see what they saw before, and the staged file is gone when

@@ -1,7 +1,8 @@
 //! The store on a disk: a folder, and everything in it.
 //!
 //! Reads are tried at once, on the worker that asks, and go to the pool only if they would wait.
-//! Changes are one blocking job each, written straight down in `commit`. Files:
+//! Changes are one blocking job each, written straight down in `commit`; in memory (tmpfs) nothing
+//! blocks, and the worker that asks makes them itself. Files:
 //! `commit` (put and delete), `parents` (folders on the way, and whether they are durable),
 //! `staging` (uploads before their commit), `upload` (the future side of a put), `list`,
 //! `stripes` (locks and generations by key), `turns` (how many listings at a time).
@@ -81,7 +82,10 @@ pub struct Folder {
 
 struct Inner {
     root: Dir,
+    /// For what may wait for a disk.
     pool: Pool,
+    /// For changes: the same, or none when there is no disk to wait for.
+    changes: Pool,
     options: FolderOptions,
     /// `None` if read-only.
     staging: Option<Staging>,
@@ -110,9 +114,15 @@ impl Folder {
 
     fn build(root: Dir, pool: Pool, options: FolderOptions) -> io::Result<Folder> {
         let staging = options.writable.then(|| Staging::open(&root)).transpose()?;
+        // Two hand-overs between threads cost more than a change in memory.
+        let changes = match root.is_in_memory() {
+            true => Pool::inline(),
+            false => pool.clone(),
+        };
         let inner = Inner {
             root,
             pool,
+            changes,
             options,
             staging,
             stripes: Stripes::new(),
@@ -155,14 +165,14 @@ impl Folder {
         &self.inner.pool
     }
 
-    /// Runs `job` on the pool and flattens its two ways to fail.
-    async fn run<T, F>(&self, job: F) -> Result<T>
+    /// Runs `job` on `pool`, one of ours, and flattens its two ways to fail.
+    async fn run<T, F>(&self, pool: &Pool, job: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Arc<Inner>) -> Result<T> + Send + 'static,
     {
         let inner = self.inner.clone();
-        self.inner.pool.run(move || job(&inner)).await?
+        pool.run(move || job(&inner)).await?
     }
 }
 
@@ -240,7 +250,9 @@ impl Store for Folder {
                 return result;
             }
             let key = key.clone();
-            let opened = self.run(move |inner| inner.open(&key)).await?;
+            let opened = self
+                .run(&self.inner.pool, move |inner| inner.open(&key))
+                .await?;
             Ok(self.inner.object(opened))
         })
     }
@@ -251,7 +263,8 @@ impl Store for Folder {
                 return Err(StoreError::NotFound);
             }
             let key = key.clone();
-            self.run(move |inner| inner.meta(&key)).await
+            self.run(&self.inner.pool, move |inner| inner.meta(&key))
+                .await
         })
     }
 
@@ -261,7 +274,8 @@ impl Store for Folder {
                 return Err(StoreError::Forbidden);
             }
             let key = key.clone();
-            self.run(move |inner| inner.replaced(&key)).await
+            self.run(&self.inner.changes, move |inner| inner.replaced(&key))
+                .await
         })
     }
 
@@ -283,7 +297,7 @@ impl Store for Folder {
             }
             let lock = stripes::acquire(&self.inner, key).await;
             let key = key.clone();
-            self.run(move |inner| {
+            self.run(&self.inner.changes, move |inner| {
                 let _lock = lock;
                 commit::delete(inner, &key, condition)
             })
@@ -310,7 +324,9 @@ impl Store for Folder {
                 // The next turn begins when this page was fetched: pages do not pile up.
                 Ok((page, permit))
             };
-            self.run(job).await.map(|(page, _permit)| page)
+            self.run(&self.inner.pool, job)
+                .await
+                .map(|(page, _permit)| page)
         })
     }
 

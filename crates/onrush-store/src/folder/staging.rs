@@ -133,7 +133,8 @@ impl Drop for Temp {
         if !name.is_empty() {
             let inner = self.inner.clone();
             // This may be a worker, where an unlink must not block.
-            self.inner.pool.run(move || unlink(&inner, &name)).detach();
+            let job = move || unlink(&inner, &name);
+            self.inner.changes.run(job).detach();
         }
     }
 }

@@ -55,7 +55,7 @@ impl Staged {
         let body = if size_bytes > MEMORY_BYTES_MAX as u64 {
             let (shared, key) = (inner.clone(), key.clone());
             inner
-                .pool
+                .changes
                 .run(move || create(&shared, &key, size_bytes))
                 .await?
                 .map(Body::File)?
@@ -82,11 +82,11 @@ impl Staged {
             Body::Memory(held) => {
                 let inner = self.inner.clone();
                 let job = move || write(Temp::create(&inner), &[&held, &buf], 0).map(|t| (t, buf));
-                buf = self.finish(self.inner.pool.run(job).await?)?;
+                buf = self.finish(self.inner.changes.run(job).await?)?;
             }
             Body::File(temp) => {
                 let job = move || write(Ok(temp), &[&buf], offset).map(|temp| (temp, buf));
-                buf = self.finish(self.inner.pool.run(job).await?)?;
+                buf = self.finish(self.inner.changes.run(job).await?)?;
             }
             Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
         }
@@ -118,7 +118,7 @@ impl Upload for Staged {
         } = *self;
         Box::pin(async move {
             let lock = stripes::acquire(&inner, &key).await;
-            let pool = inner.pool.clone();
+            let pool = inner.changes.clone();
             let job = move || {
                 let _lock = lock;
                 let temp = match body {

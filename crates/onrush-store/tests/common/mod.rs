@@ -41,10 +41,14 @@ pub struct TempDir(PathBuf);
 
 impl TempDir {
     pub fn new() -> TempDir {
+        TempDir::beneath(&std::env::temp_dir())
+    }
+
+    pub fn beneath(parent: &Path) -> TempDir {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("onrush-store-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let path = parent.join(name);
         std::fs::create_dir(&path).unwrap();
         TempDir(path)
     }
@@ -69,6 +73,11 @@ pub enum Ground {
 impl Ground {
     pub fn real() -> Ground {
         Ground::Real(TempDir::new())
+    }
+
+    /// A directory that no disk is behind (shm_overview(7)).
+    pub fn memory() -> Ground {
+        Ground::Real(TempDir::beneath(Path::new("/dev/shm")))
     }
 
     pub fn sim() -> Ground {

@@ -282,6 +282,10 @@ impl SimDir {
         })
     }
 
+    pub(in crate::fs) fn is_in_memory(&self) -> bool {
+        false // it stands for a disk
+    }
+
     pub(in crate::fs) fn now_ns(&self) -> i64 {
         self.at.fs.lock().clock_ns
     }
