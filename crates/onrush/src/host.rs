@@ -42,12 +42,14 @@ pub(crate) trait Host {
     fn peer(&self, connection: ConnId) -> Option<SocketAddr>;
     /// The next piece of a body; `None` at its end.
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>>;
-    /// Appends what comes next within the spare capacity; 0 at the end.
+    /// Appends what comes next within the spare capacity; 0 at the end. Fewer than `low_water`
+    /// bytes are not worth being woken for, unless the body comes slowly or ends.
     fn poll_fill(
         &self,
         body: BodyId,
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
+        low_water: u32,
     ) -> Poll<io::Result<usize>>;
     /// Drops what comes next; gives how many bytes that were, 0 at the end.
     fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>>;

@@ -293,9 +293,28 @@ impl RequestBody {
             "a body needs room to be read to"
         );
         match self.0.as_ref() {
-            Some(BodySource { host, id }) => poll_fn(|cx| host.poll_fill(*id, cx, into)).await,
+            Some(BodySource { host, id }) => poll_fn(|cx| host.poll_fill(*id, cx, into, 1)).await,
             None => Ok(0),
         }
+    }
+
+    /// Appends to `into` until its spare capacity is used or the body has ended; gives the bytes
+    /// appended. For who has no use for less: large bodies then cost fewer wake-ups
+    /// (`SO_RCVLOWAT`), and what a slow client sends may wait here for up to
+    /// `Limits::body_timeout_ms`.
+    pub async fn fill_whole(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        let Some(BodySource { host, id }) = self.0.as_ref() else {
+            return Ok(0);
+        };
+        let before = into.len();
+        // Not what is left of it: asking for another number each time would cost a call each.
+        let low_water = u32::try_from(into.capacity()).unwrap_or(u32::MAX);
+        while into.len() < into.capacity() {
+            if poll_fn(|cx| host.poll_fill(*id, cx, into, low_water)).await? == 0 {
+                break;
+            }
+        }
+        Ok(into.len() - before)
     }
 
     /// Reads the body to its end and drops it, without copying it out of the kernel where that can

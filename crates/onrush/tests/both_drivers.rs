@@ -175,7 +175,7 @@ fn bodies() {
     });
     let in_chunks: String = in_chunks.chain(["0\r\n\r\n".to_owned()]).collect();
     let mut scripts = Vec::new();
-    for path in ["/echo", "/fill", "/discard", "/late-echo"] {
+    for path in ["/echo", "/fill", "/whole", "/discard", "/late-echo"] {
         for body in ["", "x", "hello world", &big] {
             scripts.push(script(post(path, body) + GET, &[200, 200], End::Client));
         }

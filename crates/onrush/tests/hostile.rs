@@ -31,6 +31,8 @@ fn requests() -> Vec<String> {
         sized("/late-echo", 3_000),
         sized("/fill", 100_000),
         sized("/discard", 100_000),
+        sized("/whole", 500_000),
+        sized("/discard", 500_000),
         sized("/early", 30_000),
         sized("/early", 100_000),
         format!("{chunked}5\r\nhello\r\n0\r\nX: y\r\n\r\n"),

@@ -98,7 +98,7 @@ fn an_idle_connection_is_closed() {
 
 #[test]
 fn a_body_that_stops_is_told_to_the_handler_and_answered() {
-    for path in ["/echo", "/fill", "/discard", "/late-echo"] {
+    for path in ["/echo", "/fill", "/whole", "/discard", "/late-echo"] {
         let mut sim = calm(&app, limits());
         let client = sim.connect();
         sim.send(&client, HALF_BODY.replace("/echo", path).as_bytes());
@@ -123,7 +123,7 @@ fn a_body_that_stops_is_told_to_the_handler_and_answered() {
 
 #[test]
 fn a_body_that_goes_on_slowly_is_waited_for() {
-    for path in ["/echo", "/fill", "/discard"] {
+    for path in ["/echo", "/fill", "/whole", "/discard"] {
         let mut sim = calm(&app, limits());
         let client = sim.connect();
         sim.send(&client, HALF_BODY.replace("/echo", path).as_bytes());
@@ -133,6 +133,42 @@ fn a_body_that_goes_on_slowly_is_waited_for() {
             sim.send(&client, b"x");
         }
         assert_eq!(statuses(&client.receive().unwrap()), [200], "{path}");
+    }
+}
+
+/// Who waits for many bytes at a time is not told of few. They count all the same.
+#[test]
+fn a_large_body_that_becomes_slow_is_waited_for_as_long_as_it_comes() {
+    const BYTES: usize = 1_000_000;
+    const FAST: usize = 300_000;
+    for path in ["/fill", "/whole", "/discard"] {
+        for slow in [0, 1, 40] {
+            let mut sim = calm(&app, limits());
+            let client = sim.connect();
+            let head =
+                format!("POST {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {BYTES}\r\n\r\n");
+            sim.send(&client, head.as_bytes());
+            assert_eq!(sim.send(&client, &[b'x'; FAST]), FAST);
+            for _ in 0..slow {
+                sim.advance(1_000);
+                assert_eq!(client.receive().unwrap(), b"", "{path} {slow}");
+                sim.send(&client, b"x");
+            }
+            if slow == 40 {
+                let rest = BYTES - FAST - slow;
+                assert_eq!(sim.send(&client, &vec![b'x'; rest]), rest);
+                sim.run();
+                assert_eq!(statuses(&client.receive().unwrap()), [200], "{path}");
+                assert!(ask(&mut sim, &client, &get("/hello")).ends_with("hello"));
+                continue;
+            }
+            sim.advance(1_990);
+            assert_eq!(client.receive().unwrap(), b"", "{path} {slow}");
+            // A piece that nobody was told of is found when the time is over, and counts from then.
+            sim.advance(2_030);
+            assert_eq!(statuses(&client.receive().unwrap()), [408], "{path} {slow}");
+            assert_eq!(sim.counters().timed_out.get(), 1);
+        }
     }
 }
 

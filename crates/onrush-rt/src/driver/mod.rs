@@ -262,6 +262,20 @@ impl Driver {
         each!(self, driver => driver.want_read(stream));
     }
 
+    /// Has the stream count as readable only when so many bytes have come, its end, or all that the
+    /// kernel will hold of it (`SO_RCVLOWAT`, socket(7)): one wake-up then brings many bytes. 1 is
+    /// what it begins with. Unix sockets take no notice, nor does [`Driver::recv`].
+    pub fn set_low_water(&mut self, stream: StreamId, bytes: u32) {
+        match self {
+            Driver::Sim(driver) => driver.set_low_water(stream, bytes),
+            _ => {
+                if let Some(fd) = self.descriptor(stream) {
+                    crate::sys::set_receive_low_water(fd, bytes);
+                }
+            }
+        }
+    }
+
     /// Sends without waiting (`send(2)`, `MSG_NOSIGNAL`); gives the bytes taken.
     #[inline]
     pub fn send(&mut self, stream: StreamId, bytes: &[u8]) -> io::Result<usize> {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Memory that a receive writes to, as the drivers take it.
 ///
@@ -34,4 +35,21 @@ pub(crate) unsafe fn append(
     // SAFETY: so many bytes of the spare room are written, by this function's contract.
     unsafe { into.set_len(into.len() + received) };
     Ok(received)
+}
+
+/// `SO_RCVLOWAT` (socket(7)): the bytes a socket is readable from. The kernel takes less when its
+/// buffers cannot grow so far; that it takes nothing at all only costs wake-ups.
+#[allow(unsafe_code)]
+pub(crate) fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: u32) {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the kernel reads `size_of::<c_int>()` bytes at `bytes`, which outlives the call.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const bytes).cast(),
+            size_of_val(&bytes) as libc::socklen_t,
+        )
+    };
 }

@@ -71,11 +71,7 @@ pub(super) async fn discard(body: &mut RequestBody) -> Result<u64, Failure> {
 
 /// Fills a buffer with room, or as much of it as the body is long.
 async fn fill(body: &mut RequestBody, mut buffer: Vec<u8>) -> Result<Vec<u8>, Failure> {
-    while buffer.len() < buffer.capacity() {
-        if body.fill(&mut buffer).await.map_err(broken)? == 0 {
-            break;
-        }
-    }
+    body.fill_whole(&mut buffer).await.map_err(broken)?;
     Ok(buffer)
 }
 

@@ -23,7 +23,11 @@ pub(super) const AHEAD_BYTES_MAX: usize = 64 * 1024;
 const DIRECT_BYTES_MIN: u64 = 32 * 1024;
 
 /// Body bytes dropped by one call at most. Zeroed memory of this size, which nobody touches.
-const DISCARD_BYTES: usize = 1 << 20;
+const DISCARD_BYTES: usize = 4 << 20;
+/// Who drops a body waits for so many bytes at a time: half the CPU of waiting for any.
+const DISCARD_LOW_WATER: u32 = 2 << 20;
+/// With less than this to come it is not worth two calls to wait for many bytes at a time.
+const LOW_WATER_MIN: u64 = 128 * 1024;
 
 /// What one look at a body gave.
 enum Look {
@@ -32,6 +36,13 @@ enum Look {
     Failed(io::Error),
     /// Nothing has been received that was not used up.
     Empty,
+}
+
+/// One receive past the driver's buffers.
+struct Direct {
+    /// Bytes there was room for.
+    room: usize,
+    result: io::Result<usize>,
 }
 
 /// The connection, as long as this body's request is the present one.
@@ -74,6 +85,7 @@ impl Host for Engine {
         body: BodyId,
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
+        low_water: u32,
     ) -> Poll<io::Result<usize>> {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
@@ -94,8 +106,11 @@ impl Host for Engine {
                 Look::End => return Poll::Ready(Ok(0)),
                 Look::Failed(error) => return Poll::Ready(Err(error)),
                 Look::Empty => {
-                    return self.poll_direct(body.connection, conn, cx, |driver, stream, run| {
-                        driver.recv_append(stream, into, run)
+                    let id = body.connection;
+                    return self.poll_direct(id, conn, cx, low_water, |driver, stream, run| {
+                        let room = run.min(into.capacity() - into.len());
+                        let result = driver.recv_append(stream, into, run);
+                        Direct { room, result }
                     });
                 }
             }
@@ -121,8 +136,11 @@ impl Host for Engine {
                 if nowhere.is_empty() {
                     *nowhere = vec![0; DISCARD_BYTES];
                 }
-                self.poll_direct(body.connection, conn, cx, |driver, stream, run| {
-                    driver.discard(stream, &mut nowhere[..run.min(DISCARD_BYTES)])
+                let (id, low_water) = (body.connection, DISCARD_LOW_WATER);
+                self.poll_direct(id, conn, cx, low_water, |driver, stream, run| {
+                    let room = run.min(DISCARD_BYTES);
+                    let result = driver.discard(stream, &mut nowhere[..room]);
+                    Direct { room, result }
                 })
             }
         }
@@ -212,9 +230,7 @@ impl Engine {
             self.send_now_or_keep(conn, &out)?;
         }
         if resume && conn.paused {
-            conn.paused = false;
-            conn.active().quiet = false;
-            self.local.driver().receive(conn.stream);
+            self.resume(conn);
         }
         conn.active().reader = Some(cx.waker().clone());
         if conn.active().body_deadline_ms.is_none() {
@@ -223,13 +239,37 @@ impl Engine {
         Ok(())
     }
 
+    /// Has the driver receive again, as it does between bodies.
+    pub(super) fn resume(&self, conn: &mut Conn) {
+        conn.paused = false;
+        if let Some(active) = &mut conn.active {
+            active.quiet = false;
+            active.emptied = false;
+            if std::mem::take(&mut active.low_water) > 1 {
+                self.local.driver().set_low_water(conn.stream, 1);
+            }
+        }
+        self.local.driver().receive(conn.stream);
+    }
+
+    fn set_low_water(&self, conn: &mut Conn, bytes: u32) {
+        let stream = conn.stream;
+        let active = conn.active();
+        if active.low_water.max(1) != bytes {
+            active.low_water = bytes;
+            self.local.driver().set_low_water(stream, bytes);
+        }
+    }
+
     /// Has body bytes received straight to where they go when enough of them are still to come.
+    /// Whoever has no use for few may wait until `low_water` have come.
     fn poll_direct(
         &self,
         id: ConnId,
         conn: &mut Conn,
         cx: &mut Context<'_>,
-        receive: impl FnOnce(&mut Driver, StreamId, usize) -> io::Result<usize>,
+        low_water: u32,
+        receive: impl FnOnce(&mut Driver, StreamId, usize) -> Direct,
     ) -> Poll<io::Result<usize>> {
         let run = conn.machine.body_run();
         let already = conn.active().quiet;
@@ -247,17 +287,37 @@ impl Engine {
             return result.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending);
         }
         let bytes_max = usize::try_from(run).unwrap_or(usize::MAX);
-        let received = receive(&mut self.local.driver(), conn.stream, bytes_max);
+        // What a short receive left behind has come since: little, or a reason to be told.
+        let received = match std::mem::take(&mut conn.active().emptied) {
+            true => Err(io::ErrorKind::WouldBlock.into()),
+            false => {
+                let Direct { room, result } =
+                    receive(&mut self.local.driver(), conn.stream, bytes_max);
+                conn.active().emptied = result.as_ref().is_ok_and(|&n| n < room);
+                result
+            }
+        };
         match received {
             Ok(0) => conn.ended = true,
             Ok(n) => {
                 if let Err(reject) = conn.machine.skip_body(n as u64, self.limits()) {
                     return Poll::Ready(Err(broken(conn, reject)));
                 }
+                conn.active().last_look = false;
                 self.set_wait(id, conn, Wait::Body, 0);
                 return Poll::Ready(Ok(n));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if std::mem::take(&mut conn.active().last_look) {
+                    return Poll::Ready(Err(self.break_late(conn)));
+                }
+                // Never for more than is to come, or it would come and not be told.
+                let low_water = match run {
+                    _ if conn.active().trickles => 1,
+                    run if run < LOW_WATER_MIN && conn.active().low_water <= 1 => 1,
+                    run => low_water.min(u32::try_from(run).unwrap_or(u32::MAX)),
+                };
+                self.set_low_water(conn, low_water);
                 self.local.driver().want_read(conn.stream);
             }
             Err(error) => {

@@ -87,6 +87,14 @@ pub(crate) struct Active {
     pub(crate) last_try: bool,
     /// The driver is paused and quiet: body bytes may be received directly.
     pub(crate) quiet: bool,
+    /// The socket was told to be readable only from so many bytes on; 0 when it was told nothing.
+    pub(crate) low_water: u32,
+    /// The last receive took all there was; whatever comes now, the driver tells.
+    pub(crate) emptied: bool,
+    /// The body comes too slowly to wait for many bytes at a time.
+    pub(crate) trickles: bool,
+    /// The time for body bytes is over unless some have come unnoticed.
+    pub(crate) last_look: bool,
     /// The body could not be read on.
     pub(crate) broken_body: Option<io::ErrorKind>,
     /// The answer owed for a body that broke the rules, when the handler gives none of its own.

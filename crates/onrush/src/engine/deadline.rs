@@ -133,14 +133,26 @@ impl Engine {
             let reader = self.take_reader(id, conn);
             self.set_wait(id, conn, Wait::Body, 0);
             let Some(reader) = reader else { return };
-            conn.machine.close_after_next();
             let active = conn.active();
-            active.broken_body = Some(io::ErrorKind::TimedOut);
-            active.reject = Some(Reject::new(408, "request body took too long"));
+            if active.low_water > 1 {
+                // Fewer than it waits for may have come, and be all there is for now.
+                (active.trickles, active.last_look) = (true, true);
+            } else {
+                let _ = self.break_late(conn);
+            }
             reader
         };
-        count(&self.counters.timed_out);
         reader.wake();
+    }
+
+    /// Notes that the body did not come in time, and which answer is owed for it.
+    pub(super) fn break_late(&self, conn: &mut Conn) -> io::Error {
+        conn.machine.close_after_next();
+        let active = conn.active();
+        active.broken_body = Some(io::ErrorKind::TimedOut);
+        active.reject = Some(Reject::new(408, "request body took too long"));
+        count(&self.counters.timed_out);
+        io::ErrorKind::TimedOut.into()
     }
 
     fn time_is_up(self: &Rc<Self>, id: ConnId, phase: Phase) {

@@ -70,9 +70,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             conn.phase = Phase::Ready;
             if conn.paused {
-                conn.paused = false;
-                conn.active().quiet = false;
-                self.local.driver().receive(conn.stream);
+                self.resume(conn);
             }
         }
         self.pump(id, None);
@@ -462,10 +460,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             if conn.paused {
-                // Somebody read a body directly and answered at once.
-                conn.paused = false;
-                conn.active().quiet = false;
-                self.local.driver().receive(conn.stream);
+                self.resume(conn); // Somebody read a body directly and answered at once.
             }
             if !conn.in_head {
                 conn.settle();

@@ -276,7 +276,6 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.phase = Phase::Lingering;
-            conn.paused = false;
             let ended = conn.ended;
             let input = conn
                 .active
@@ -286,10 +285,8 @@ impl Engine {
                 active.input_bytes = 0;
                 active.total_deadline_ms = None;
             }
-            let mut driver = self.local.driver();
-            driver.shutdown_write(conn.stream);
-            driver.receive(conn.stream);
-            drop(driver);
+            self.local.driver().shutdown_write(conn.stream);
+            self.resume(conn);
             self.set_limit(id, conn, self.limits().linger_timeout_ms.max(1));
             (ended, input)
         };

@@ -64,7 +64,8 @@ pub async fn app(mut request: Request) -> Response {
     match path.as_str() {
         "/hello" => Response::text("hello"),
         "/echo" => echo(request).await,
-        "/fill" => fill(request).await,
+        "/fill" => fill(request, false).await,
+        "/whole" => fill(request, true).await,
         "/discard" => match request.body().discard().await {
             Ok(bytes) => Response::text(format!("{bytes} bytes")),
             Err(_) => Response::new(200),
@@ -134,13 +135,18 @@ async fn echo(mut request: Request) -> Response {
     Response::with_body(all)
 }
 
-/// Tells length and sum of a body read into memory of our own.
-async fn fill(mut request: Request) -> Response {
+/// Tells length and sum of a body read into memory of our own, full to its brim or as it comes.
+async fn fill(mut request: Request, whole: bool) -> Response {
     let (mut bytes, mut sum) = (0, 0u64);
     let mut room = Vec::with_capacity(100_000);
     loop {
         room.clear();
-        match request.body().fill(&mut room).await {
+        let body = request.body();
+        let filled = match whole {
+            true => body.fill_whole(&mut room).await,
+            false => body.fill(&mut room).await,
+        };
+        match filled {
             Ok(0) => return Response::text(format!("{bytes} bytes, sum {sum}")),
             Ok(n) => {
                 assert_eq!(n, room.len());

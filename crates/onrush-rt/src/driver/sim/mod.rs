@@ -28,6 +28,8 @@ struct Stream {
     buffers: bool,
     quiet_due: bool,
     want_read: bool,
+    /// Bytes that make it readable.
+    low_water: u32,
     want_write: bool,
 }
 
@@ -106,7 +108,7 @@ impl SimDriver {
         let due = |s: &Stream| match &s.end {
             Some(end) => {
                 s.quiet_due
-                    || ((s.buffers || s.want_read) && end.readable())
+                    || ((s.buffers || s.want_read) && end.readable(s.low_water))
                     || (s.want_write && end.writable())
             }
             None => false,
@@ -187,7 +189,7 @@ impl SimDriver {
             stream.want_write = false;
             return Some(Event::Writable { stream: id, token });
         }
-        if stream.want_read && end.readable() {
+        if stream.want_read && end.readable(stream.low_water) {
             stream.want_read = false;
             return Some(Event::Readable { stream: id, token });
         }
@@ -260,6 +262,7 @@ impl SimDriver {
             buffers: false,
             quiet_due: false,
             want_read: false,
+            low_water: 1,
             want_write: false,
         };
         let index = match self.free.pop() {
@@ -319,6 +322,12 @@ impl SimDriver {
     pub(super) fn want_read(&mut self, id: StreamId) {
         if let Some(stream) = self.stream(id) {
             stream.want_read = true;
+        }
+    }
+
+    pub(super) fn set_low_water(&mut self, id: StreamId, bytes: u32) {
+        if let Some(stream) = self.stream(id) {
+            stream.low_water = bytes;
         }
     }
 

@@ -221,11 +221,13 @@ impl End {
         act(&mut self.net.state(), self.connection, self.side)
     }
 
-    pub(super) fn readable(&self) -> bool {
+    /// Whether `low_water` bytes have come, or all that will before some are taken.
+    pub(super) fn readable(&self, low_water: u32) -> bool {
         self.with(|state, connection, side| {
+            let enough = (low_water as usize).clamp(1, state.behaviour.pipe_bytes.max(1));
             let connection = &state.connections[connection];
             let pipe = &connection.pipes[1 - side];
-            connection.reset || !pipe.bytes.is_empty() || pipe.ended
+            connection.reset || pipe.bytes.len() >= enough || pipe.ended
         })
     }
 
