@@ -1,14 +1,14 @@
 //! Every chore of the project, as `cargo xtask NAME`. This file only chooses; each chore has its
 //! own. Nothing here is part of the product, and nothing here needs a crate beyond std.
 
+mod bench;
 mod fuzz;
-mod measure;
 mod setup;
-mod shell;
 mod test;
 mod tidy;
 
 use std::process::ExitCode;
+use xtask::{packages, shell};
 
 const HELP: &str = "\
 Every chore of Onrush.
@@ -21,25 +21,16 @@ usage: cargo xtask CHORE [OPTIONS]
   fuzz [TARGET…]      fuzz all targets, or these
         --seconds N       for so long each (60)
         --input FILE      run one input only, to see its crash again
-  cost                CPU per request of `hello` against a bare loop on the same driver
-        --rounds N        paired rounds a row (7)
-        --seconds N       length of a round (2)
-        --driver NAME     epoll, io_uring or both (both)
-        --server PROGRAM  measure this instead of `hello`; takes the port as its argument
-        --report-only     do not fail when a limit is passed
-  list                time of the first page of a folder of 100,000 entries, under load
-        --driver NAME     epoll, io_uring or both (both)
-        --entries N       so many entries (100000)
-        --report-only     do not fail when the limit is passed
-  idle                memory of an idle keep-alive connection
-        --driver NAME     epoll, io_uring or both (both)
-        --server PROGRAM  measure this instead of `hello`
-        --report-only     do not fail when the limit is passed
+  bench [PROFILE…]    Onrush beside its peers and beside the least it could cost; see
+                      `cargo xtask bench --help`
 ";
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.is_empty() || arguments.iter().any(|a| a == "-h" || a == "--help") {
+    // The bench has a help of its own.
+    let asks = |a: &String| a == "-h" || a == "--help";
+    let of_bench = arguments.first().is_some_and(|chore| chore == "bench");
+    if arguments.is_empty() || (!of_bench && arguments.iter().any(asks)) {
         print!("{HELP}");
         return ExitCode::SUCCESS;
     }
@@ -49,9 +40,7 @@ fn main() -> ExitCode {
         "test" => test::main(options),
         "tidy" => tidy::main(options),
         "fuzz" => fuzz::main(options),
-        "cost" => measure::cost::main(options),
-        "list" => measure::list::main(options),
-        "idle" => measure::idle::main(options),
+        "bench" => bench::main(options),
         other => Err(Failure::Usage(format!("no chore is named '{other}'"))),
     };
     match done {

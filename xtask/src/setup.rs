@@ -1,6 +1,10 @@
-//! What a fresh Debian machine needs before the tests can run. Must not know what they do with it.
+//! What a fresh Debian machine needs before the tests can run. Must not know what they do with it,
+//! nor how packages are installed.
 
-use crate::shell::{self, Outcome, capture, cargo, is_executable, run, target, which};
+use crate::{
+    packages,
+    shell::{self, Outcome, capture, cargo, is_executable, run, target, which},
+};
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs the tests and the fuzzers call, and the Debian packages they are in.
@@ -15,44 +19,8 @@ const PROGRAMS: [(&str, &str); 4] = [
 const CARGO_DENY: &str = "0.20.2";
 
 /// Sees to it that every program of the list can be run. Installs as root only.
-pub(crate) fn packages() -> Outcome {
-    let missing = || {
-        PROGRAMS
-            .iter()
-            .filter(|(program, _)| which(program).is_none())
-    };
-    let wanted: Vec<&str> = missing().map(|&(_, package)| package).collect();
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    let install = format!(
-        "apt-get install -y --no-install-recommends {}",
-        wanted.join(" ")
-    );
-    if !is_root()? {
-        return Err(format!(
-            "programs are missing. Run this once:\n  sudo sh -c 'apt-get update && {install}'"
-        ));
-    }
-    let mut words = install.split_whitespace();
-    run(Command::new("apt-get").args(["update", "-qq"]))?;
-    run(Command::new(words.next().unwrap_or_default())
-        .args(words)
-        .env("DEBIAN_FRONTEND", "noninteractive"))?;
-    match missing().next() {
-        Some((program, package)) => Err(format!("{package} was installed but gave no {program}")),
-        None => Ok(()),
-    }
-}
-
-fn is_root() -> Outcome<bool> {
-    let status = fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
-    let uids = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Uid:"))
-        .unwrap_or_default();
-    // Real, effective, saved and file system user.
-    Ok(uids.split_whitespace().nth(1) == Some("0"))
+pub(crate) fn programs() -> Outcome {
+    packages::need(&PROGRAMS)
 }
 
 /// Where cargo-deny is; built into the target directory when it is not on the `PATH`.
@@ -112,16 +80,5 @@ pub(crate) fn check_dependencies() -> Outcome {
     } else {
         print!("{text}");
         Err("a dependency has a known vulnerability, or was withdrawn".to_owned())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn programs_are_looked_up_on_the_path() {
-        assert!(which("sh").is_some());
-        assert!(which("no-such-program-anywhere").is_none());
     }
 }

@@ -9,23 +9,26 @@ use std::{
 };
 
 /// What a step gives, or one sentence about why not.
-pub(crate) type Outcome<T = ()> = Result<T, String>;
+pub type Outcome<T = ()> = Result<T, String>;
 
-/// The repository's root.
-pub(crate) fn root() -> PathBuf {
+/// The repository's root: the nearest folder with an `xtask` in it, above the package that cargo
+/// runs, or else above where this was built.
+pub fn root() -> PathBuf {
     let own = env::var_os("CARGO_MANIFEST_DIR");
     let own = own.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    own.parent()
+    let above = |dir: &&Path| dir.join("xtask/Cargo.toml").is_file();
+    own.ancestors()
+        .find(above)
         .map_or_else(|| PathBuf::from("."), Path::to_owned)
 }
 
 /// The one directory everything is built into, other workspaces of this repository included.
-pub(crate) fn target() -> PathBuf {
+pub fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
 /// Cargo, in the root, building into [`target`] with as many jobs as memory allows.
-pub(crate) fn cargo(arguments: &str) -> Command {
+pub fn cargo(arguments: &str) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .args(arguments.split_whitespace())
@@ -44,13 +47,13 @@ fn jobs() -> u64 {
 }
 
 /// The number in a `Name:   123 kB` line.
-pub(crate) fn field_kib(text: &str, name: &str) -> Option<u64> {
+pub fn field_kib(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
 /// Runs `command` with its output going where ours goes. Fails unless it exits with 0.
-pub(crate) fn run(command: &mut Command) -> Outcome {
+pub fn run(command: &mut Command) -> Outcome {
     flush();
     let status = command
         .status()
@@ -62,7 +65,7 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
 }
 
 /// Runs `command` and gives whether it succeeded with all it printed, errors last.
-pub(crate) fn capture(command: &mut Command) -> Outcome<(bool, String)> {
+pub fn capture(command: &mut Command) -> Outcome<(bool, String)> {
     flush();
     let output = command
         .stdin(Stdio::null())
@@ -73,12 +76,13 @@ pub(crate) fn capture(command: &mut Command) -> Outcome<(bool, String)> {
     Ok((output.status.success(), text))
 }
 
-pub(crate) fn cannot_run(command: &Command, error: &io::Error) -> String {
+/// Why `command` could not be started.
+pub fn cannot_run(command: &Command, error: &io::Error) -> String {
     format!("cannot run `{}`: {error}", shown(command))
 }
 
 /// The command as one would type it, its program without the folder.
-pub(crate) fn shown(command: &Command) -> String {
+pub fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let program = program.file_name().unwrap_or(command.get_program());
     let words = std::iter::once(program).chain(command.get_args());
@@ -89,25 +93,26 @@ pub(crate) fn shown(command: &Command) -> String {
 }
 
 /// Our lines must come before those of a program we start.
-pub(crate) fn flush() {
+pub fn flush() {
     let _ = io::stdout().flush();
 }
 
 /// Where `program` is, if it can be run by its name.
-pub(crate) fn which(program: &str) -> Option<PathBuf> {
+pub fn which(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path)
         .map(|dir| dir.join(program))
         .find(|file| is_executable(file))
 }
 
-pub(crate) fn is_executable(file: &Path) -> bool {
+/// Whether `file` is one that may be run.
+pub fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 /// `1.2 s`, or `3 min 04 s`.
-pub(crate) fn elapsed(time: Duration) -> String {
+pub fn elapsed(time: Duration) -> String {
     match time.as_secs() {
         0..60 => format!("{:.1} s", time.as_secs_f64()),
         seconds => format!("{} min {:02} s", seconds / 60, seconds % 60),

@@ -29,7 +29,7 @@ pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
         FUZZ_SECONDS
     };
 
-    steps.run("set up", setup::packages);
+    steps.run("set up", setup::programs);
     if !steps.failed.is_empty() {
         return Err(Failure::Reported);
     }

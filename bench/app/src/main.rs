@@ -1,0 +1,181 @@
+//! `onrush-app PORT`: the answers that peers are measured with, as a user of the crate writes them.
+//! Must not know who measures it, nor anything of Onrush that is not public.
+//!
+//! | variable | values | default |
+//! | --- | --- | --- |
+//! | `ONRUSH_WORKERS`, `ONRUSH_DRIVER` | see `Server::from_env` | |
+//! | `APP_ACCESS_LOG` | `off`; `text` or `json`, to stderr | `off` |
+//! | `APP_TIME_LIMITS` | `on`: those of `Limits`; `off`: none | `on` |
+//!
+//! `onrush-app --features` prints what these variables can switch, one name a line.
+
+#![forbid(unsafe_code)]
+
+use onrush::{AccessLog, Limits, Request, RequestBody, Response, Server};
+use serde::Serialize;
+use std::io::{self, ErrorKind};
+use std::process::ExitCode;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+
+/// What can be switched, as `--features` prints it.
+const FEATURES: [&str; 2] = ["access-log", "time-limits"];
+
+/// Longest body that is sent back.
+const ECHO_BYTES_MAX: usize = 1 << 20;
+
+#[derive(Serialize)]
+struct Message {
+    message: &'static str,
+}
+
+async fn route(mut request: Request) -> Response {
+    match (request.method(), request.path()) {
+        ("GET", "/") => Response::text("Hello, World!"),
+        ("GET", "/json") => json(),
+        ("POST", "/echo") => {
+            let kind = request.header("Content-Type").map(<[u8]>::to_vec);
+            let length = request.content_length();
+            match read(request.body(), length).await {
+                Ok(body) => echoed(body, kind),
+                Err(error) => refused(&error),
+            }
+        }
+        _ => Response::new(404),
+    }
+}
+
+fn json() -> Response {
+    let message = Message {
+        message: "Hello, World!",
+    };
+    Response::json(serde_json::to_vec(&message).expect("a struct of strings is always JSON"))
+}
+
+/// A body whose length is known is received straight into memory of that size.
+async fn read(body: &mut RequestBody, length: Option<u64>) -> io::Result<Vec<u8>> {
+    let Some(length) = length.and_then(|length| usize::try_from(length).ok()) else {
+        return body.read_all(ECHO_BYTES_MAX).await;
+    };
+    // The server has refused what is longer than its limit.
+    let mut all = Vec::with_capacity(length.min(ECHO_BYTES_MAX));
+    body.fill_whole(&mut all).await?;
+    Ok(all)
+}
+
+fn echoed(body: Vec<u8>, kind: Option<Vec<u8>>) -> Response {
+    let mut answer = Response::with_body(body);
+    match kind {
+        // What was let in as a field's value is let out as one.
+        Some(kind) if answer.try_header("Content-Type", &kind).is_ok() => answer,
+        _ => answer.content_type("application/octet-stream"),
+    }
+}
+
+fn refused(error: &io::Error) -> Response {
+    Response::new(match error.kind() {
+        ErrorKind::FileTooLarge => 413,
+        ErrorKind::TimedOut => 408,
+        _ => 400,
+    })
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let served = match (arguments.next().as_deref(), arguments.next()) {
+        (Some("--features"), None) => {
+            FEATURES.iter().for_each(|name| println!("{name}"));
+            Ok(())
+        }
+        (Some(port), None) => serve(port),
+        _ => Err("usage: onrush-app PORT | --features".to_owned()),
+    };
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("onrush-app: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn serve(port: &str) -> Result<(), String> {
+    let port: u16 = port.parse().map_err(|_| format!("not a port: {port}"))?;
+    let access_log = access_log(&variable("APP_ACCESS_LOG", "off"))?;
+    let limits = limits(&variable("APP_TIME_LIMITS", "on"))?;
+    Server::bind(format!("127.0.0.1:{port}"))
+        .from_env()
+        .and_then(|server| server.limits(limits).access_log(access_log).serve(route))
+        .map_err(|error| error.to_string())
+}
+
+fn variable(name: &str, default: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| default.to_owned())
+}
+
+/// Whether requests make events, and whoever prints them is set up.
+fn access_log(form: &str) -> Result<AccessLog, String> {
+    let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let registry = tracing_subscriber::registry();
+    let registry = registry.with(Targets::new().with_default(LevelFilter::INFO));
+    let set = match form {
+        "off" => return Ok(AccessLog::Off),
+        "text" => tracing::subscriber::set_global_default(registry.with(layer.with_ansi(false))),
+        "json" => tracing::subscriber::set_global_default(registry.with(layer.json())),
+        _ => return Err(format!("APP_ACCESS_LOG: not off, text or json: {form}")),
+    };
+    set.map_err(|error| error.to_string())?;
+    Ok(AccessLog::On)
+}
+
+fn limits(time_limits: &str) -> Result<Limits, String> {
+    let on = Limits {
+        body_bytes_max: ECHO_BYTES_MAX as u64,
+        ..Limits::default()
+    };
+    match time_limits {
+        "on" => Ok(on),
+        // Lingering stays: it is no part of a request, and less of it costs clients their answer.
+        "off" => Ok(Limits {
+            head_timeout_ms: 0,
+            body_timeout_ms: 0,
+            write_timeout_ms: 0,
+            idle_timeout_ms: 0,
+            total_timeout_ms: 0,
+            ..on
+        }),
+        _ => Err(format!("APP_TIME_LIMITS: not on or off: {time_limits}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_settings_are_refused_with_their_name() {
+        let wrong = |why: String, name: &str| assert!(why.starts_with(name), "{why}");
+        wrong(limits("maybe").unwrap_err(), "APP_TIME_LIMITS: ");
+        wrong(access_log("xml").unwrap_err(), "APP_ACCESS_LOG: ");
+        wrong(serve("http").unwrap_err(), "not a port");
+        assert_eq!(access_log("off"), Ok(AccessLog::Off));
+    }
+
+    #[test]
+    fn without_time_limits_the_limits_on_size_remain() {
+        let (on, off) = (limits("on").unwrap(), limits("off").unwrap());
+        assert_eq!((off.idle_timeout_ms, off.total_timeout_ms), (0, 0));
+        assert_eq!(off.body_bytes_max, on.body_bytes_max);
+        assert!(on.idle_timeout_ms > 0);
+    }
+
+    #[test]
+    fn an_echo_keeps_its_type() {
+        let typed = echoed(b"x".to_vec(), Some(b"a/b".to_vec()));
+        assert_eq!(typed.get_header("content-type"), Some(&b"a/b"[..]));
+        let untyped = echoed(b"x".to_vec(), None);
+        let kind = untyped.get_header("content-type");
+        assert_eq!(kind, Some(&b"application/octet-stream"[..]));
+    }
+}

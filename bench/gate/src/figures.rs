@@ -1,0 +1,239 @@
+//! The committed figures, and what it means to differ from them.
+//!
+//! Must not know how a figure is measured.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use toml::{Table, Value};
+
+/// Growth beyond this fails.
+const GROWTH_MAX_PERCENT: f64 = 3.0;
+
+/// Instructions of the server per request, by trace, and what they were recorded with.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Figures {
+    pub(crate) made_with: MadeWith,
+    pub(crate) instructions: BTreeMap<String, f64>,
+}
+
+/// What else than our own code decides about instructions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MadeWith {
+    /// The compiler's version.
+    pub(crate) rustc: String,
+    /// The C library, which brings `malloc` and `memcpy`.
+    pub(crate) libc: String,
+    /// The architecture, such as `x86_64`.
+    pub(crate) arch: String,
+}
+
+impl Figures {
+    /// Reads the text of a file. Fails with what is wrong with it.
+    pub(crate) fn parse(text: &str) -> Result<Figures, String> {
+        let table: Table = text.parse().map_err(|error| format!("{error}"))?;
+        let word = |name: &str| {
+            let value = table.get(name).and_then(Value::as_str);
+            value
+                .map(str::to_owned)
+                .ok_or_else(|| format!("it says no {name}"))
+        };
+        let rows = table.get("instructions").and_then(Value::as_table);
+        let mut instructions = BTreeMap::new();
+        for (name, value) in rows.ok_or("it has no instructions")? {
+            let number = value.as_float().filter(|number| *number > 0.0);
+            let number = number.ok_or_else(|| format!("{name} is not a number such as 1234.5"))?;
+            instructions.insert(name.clone(), number);
+        }
+        Ok(Figures {
+            made_with: MadeWith {
+                rustc: word("rustc")?,
+                libc: word("libc")?,
+                arch: word("arch")?,
+            },
+            instructions,
+        })
+    }
+
+    /// The text of a file that says this.
+    pub(crate) fn text(&self) -> String {
+        let MadeWith { rustc, libc, arch } = &self.made_with;
+        let mut text = format!(
+            "# User-space instructions per request, without the simulator's own. Written by\n\
+             # `cargo xtask bench --gate --record`, and kept to by `cargo xtask bench --gate`.\n\
+             rustc = \"{rustc}\"\nlibc = \"{libc}\"\narch = \"{arch}\"\n\n[instructions]\n"
+        );
+        for (name, number) in &self.instructions {
+            let _ = writeln!(text, "{name} = {number:.1}"); // Writing to a string does not fail.
+        }
+        text
+    }
+
+    /// Compares this, which was recorded, with `now`.
+    pub(crate) fn compare(&self, now: &Figures) -> Comparison {
+        let names = self.instructions.keys().chain(now.instructions.keys());
+        let mut names: Vec<_> = names.cloned().collect();
+        names.sort();
+        names.dedup();
+        let row = |name: String| Row {
+            before: self.instructions.get(&name).copied(),
+            now: now.instructions.get(&name).copied(),
+            name,
+        };
+        let (before, with) = (&self.made_with, &now.made_with);
+        let pairs = [
+            (&before.rustc, &with.rustc, "rustc "),
+            (&before.libc, &with.libc, ""),
+        ];
+        let differs = pairs.into_iter().filter(|(before, now, _)| before != now);
+        let note = |(before, now, what): (&String, &String, &str)| {
+            format!("recorded with {what}{before}, measured with {what}{now}")
+        };
+        Comparison {
+            rows: names.into_iter().map(row).collect(),
+            notes: differs.map(note).collect(),
+        }
+    }
+}
+
+/// Recorded and present figures, side by side.
+#[derive(Debug)]
+pub(crate) struct Comparison {
+    pub(crate) rows: Vec<Row>,
+    /// In what else than the program the two differ.
+    notes: Vec<String>,
+}
+
+/// One trace.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    before: Option<f64>,
+    now: Option<f64>,
+}
+
+impl Row {
+    fn change_percent(&self) -> Option<f64> {
+        Some((self.now? / self.before? - 1.0) * 100.0)
+    }
+
+    /// Why this fails the gate, if it does.
+    fn fault(&self) -> Option<&'static str> {
+        match (self.change_percent(), self.before) {
+            (Some(percent), _) if percent > GROWTH_MAX_PERCENT => Some("has grown too much"),
+            (Some(_), _) => None,
+            (None, None) => Some("has no recorded figure"),
+            (None, Some(_)) => Some("is recorded, but no such trace was run"),
+        }
+    }
+
+    /// Whether this fails the gate.
+    pub(crate) fn fails(&self) -> bool {
+        self.fault().is_some()
+    }
+}
+
+impl Comparison {
+    pub(crate) fn fails(&self) -> bool {
+        self.rows.iter().any(Row::fails)
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:10} {:>10} {:>10} {:>9}",
+            "trace", "recorded", "now", "change"
+        )?;
+        let number = |number: Option<f64>| number.map_or("-".to_owned(), |n| format!("{n:.1}"));
+        for row in &self.rows {
+            let change = row
+                .change_percent()
+                .map_or("-".to_owned(), |p| format!("{p:+.2} %"));
+            let (before, now) = (number(row.before), number(row.now));
+            write!(f, "{:10} {before:>10} {now:>10} {change:>9}", row.name)?;
+            let shrunk = row
+                .change_percent()
+                .is_some_and(|percent| percent < -GROWTH_MAX_PERCENT);
+            match row.fault() {
+                Some(fault) => writeln!(f, "  {fault}")?,
+                None if shrunk => writeln!(f, "  less: record anew, so that it stays so")?,
+                None => writeln!(f)?,
+            }
+        }
+        self.notes
+            .iter()
+            .try_for_each(|note| writeln!(f, "note: {note}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(rows: &[(&str, f64)]) -> Figures {
+        Figures {
+            made_with: MadeWith {
+                rustc: "1.90.0".to_owned(),
+                libc: "glibc 2.41".to_owned(),
+                arch: "x86_64".to_owned(),
+            },
+            instructions: rows.iter().map(|&(name, n)| (name.to_owned(), n)).collect(),
+        }
+    }
+
+    #[test]
+    fn three_percent_is_the_limit() {
+        let recorded = figures(&[("hello", 1000.0)]);
+        let fails = |now: f64| recorded.compare(&figures(&[("hello", now)])).fails();
+        assert!(!fails(1029.0));
+        assert!(fails(1031.0));
+        assert!(!fails(500.0));
+    }
+
+    #[test]
+    fn what_shrank_is_to_be_recorded() {
+        let recorded = figures(&[("hello", 1000.0)]);
+        let shown = |now: f64| recorded.compare(&figures(&[("hello", now)])).to_string();
+        assert!(shown(969.0).contains("record anew"));
+        assert!(!shown(971.0).contains("record anew"));
+        assert!(shown(1031.0).contains("+3.10 %  has grown"));
+    }
+
+    #[test]
+    fn traces_must_be_the_same_on_both_sides() {
+        let both = figures(&[("hello", 1.0), ("get", 2.0)]);
+        let one = figures(&[("hello", 1.0)]);
+        assert!(!both.compare(&both).fails());
+        let missing = one.compare(&both);
+        assert!(missing.fails() && missing.to_string().contains("no recorded figure"));
+        let unknown = both.compare(&one);
+        assert!(unknown.fails() && unknown.to_string().contains("no such trace"));
+    }
+
+    #[test]
+    fn another_compiler_is_named_and_compared_all_the_same() {
+        let recorded = figures(&[("hello", 1.0)]);
+        let mut now = recorded.clone();
+        now.made_with.rustc = "1.91.0".to_owned();
+        let comparison = recorded.compare(&now);
+        assert!(!comparison.fails());
+        let note = "recorded with rustc 1.90.0, measured with rustc 1.91.0";
+        assert!(comparison.to_string().contains(note));
+        now.instructions.insert("hello".to_owned(), 2.0);
+        assert!(recorded.compare(&now).fails());
+    }
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let some = figures(&[("hello", 1234.5), ("get", 2.0)]);
+        assert_eq!(Figures::parse(&some.text()), Ok(some.clone()));
+        let without = |line: &str| Figures::parse(&some.text().replace(line, "")).unwrap_err();
+        assert!(without("rustc = \"1.90.0\"").contains("rustc"));
+        assert!(without("[instructions]").contains("instructions"));
+        let wrong = |number: &str| Figures::parse(&some.text().replace("1234.5", number));
+        assert!(wrong("\"many\"").unwrap_err().contains("hello"));
+        assert!(wrong("-1.0").is_err());
+        assert!(wrong("").is_err());
+    }
+}

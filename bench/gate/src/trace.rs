@@ -1,0 +1,263 @@
+//! The traces: scripts of what clients send, replayed on the simulator, each answer looked at.
+//!
+//! The network neither splits nor delays, time passes by the script, and files are simulated too:
+//! a run is the same instructions every time. Must not know that anything is counted, but for
+//! [`serve`], whose name is where counting begins and ends.
+
+use onrush::{Application, Limits, Request, Response, Router, sim::Simulation};
+use onrush_rt::blocking::Pool;
+use onrush_rt::driver::sim::{Behaviour, Client};
+use onrush_rt::fs::{Dir, OpenHow, sim::SimFs};
+use onrush_server::{Allow, Files, FilesOptions};
+use onrush_store::{Folder, FolderOptions};
+use std::hint::black_box;
+use std::io;
+
+/// Clients of each trace.
+const CONNECTIONS: usize = 32;
+/// Requests that a connection of a pipelined trace has under way.
+const DEPTH: usize = 16;
+/// Requests of each connection before anything is counted: caches are warm, memory is there. An
+/// even number, as half of the rounds of `put` replace.
+const ROUNDS_BEFORE: usize = 16;
+/// Simulated time between two rounds: a client of 32 waits as long for its answers.
+const ROUND_MS: u64 = 1;
+/// Bytes of the file of `get`.
+const FILE_BYTES: usize = 1024;
+/// Bytes of the objects of `put`.
+const OBJECT_BYTES: usize = 4096;
+/// When that file was changed: long ago, so that it may be cached.
+const MODIFIED_S: i64 = 1_600_000_000;
+
+/// A script and the server it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trace {
+    /// `GET /`, a canned answer, one request at a time.
+    Hello,
+    /// The same, 16 deep.
+    Pipelined,
+    /// The same, 16 deep, and no two requests alike.
+    Distinct,
+    /// One file of 1 KiB, hot, one request at a time.
+    Get,
+    /// Objects of 4 KiB, synced before the answer; every other one replaces one that is there.
+    Put,
+}
+
+impl Trace {
+    pub(crate) const ALL: [Trace; 5] = [
+        Trace::Hello,
+        Trace::Pipelined,
+        Trace::Distinct,
+        Trace::Get,
+        Trace::Put,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Trace::Hello => "hello",
+            Trace::Pipelined => "pipelined",
+            Trace::Distinct => "distinct",
+            Trace::Get => "get",
+            Trace::Put => "put",
+        }
+    }
+
+    pub(crate) fn from_name(name: &str) -> Option<Trace> {
+        Trace::ALL.into_iter().find(|trace| trace.name() == name)
+    }
+
+    fn depth(self) -> usize {
+        match self {
+            Trace::Pipelined | Trace::Distinct => DEPTH,
+            Trace::Hello | Trace::Get | Trace::Put => 1,
+        }
+    }
+
+    /// Rounds that are counted. An even number, as half of the rounds of `put` replace.
+    fn rounds(self) -> usize {
+        match self {
+            Trace::Hello | Trace::Get => 256,
+            Trace::Pipelined | Trace::Distinct => 32,
+            Trace::Put => 32,
+        }
+    }
+
+    /// How many requests are counted.
+    pub(crate) fn requests(self) -> u64 {
+        (self.rounds() * CONNECTIONS * self.depth()) as u64
+    }
+
+    /// The request that is the `number`th of all.
+    fn request(self, number: usize) -> Vec<u8> {
+        let target = match self {
+            Trace::Hello | Trace::Pipelined => "/".to_owned(),
+            Trace::Distinct => format!("/?{number:07}"),
+            Trace::Get => "/file.txt".to_owned(),
+            Trace::Put => {
+                // The objects of a round, and again in the round after it.
+                let (round, client) = (number / CONNECTIONS, number % CONNECTIONS);
+                format!("/objects/{:07}", round / 2 * CONNECTIONS + client)
+            }
+        };
+        if self != Trace::Put {
+            return format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\r\n").into_bytes();
+        }
+        let head = format!(
+            "PUT {target} HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\
+             Content-Length: {OBJECT_BYTES}\r\n\r\n"
+        );
+        [head.as_bytes(), &content(OBJECT_BYTES)].concat()
+    }
+
+    /// How an answer in round `round` begins and ends.
+    fn answer(self, round: usize) -> (&'static str, Vec<u8>) {
+        match self {
+            Trace::Hello | Trace::Pipelined | Trace::Distinct => {
+                ("HTTP/1.1 200 ", b"Hello, World!".to_vec())
+            }
+            Trace::Get => ("HTTP/1.1 200 ", content(FILE_BYTES)),
+            Trace::Put if round.is_multiple_of(2) => ("HTTP/1.1 201 ", b"\r\n\r\n".to_vec()),
+            Trace::Put => ("HTTP/1.1 204 ", b"\r\n\r\n".to_vec()),
+        }
+    }
+
+    /// Replays the trace. Fails, with what came instead, when an answer is not as it should be.
+    pub(crate) fn replay(self) -> Result<(), String> {
+        match self {
+            Trace::Hello | Trace::Pipelined | Trace::Distinct => self.replay_on(&hello),
+            Trace::Get | Trace::Put => {
+                let files = files().map_err(|error| format!("the simulated files: {error}"))?;
+                self.replay_on(&Router::new().any("/{*key}", files))
+            }
+        }
+    }
+
+    fn replay_on(self, application: &impl Application) -> Result<(), String> {
+        let calm = Behaviour {
+            pipe_bytes: 64 * 1024,
+            split: false,
+            delay: false,
+        };
+        let mut sim = Simulation::with_behaviour(1, application, Limits::default(), calm);
+        let clients: Vec<Client> = (0..CONNECTIONS).map(|_| sim.connect()).collect();
+        for round in 0..ROUNDS_BEFORE + self.rounds() {
+            for (index, client) in clients.iter().enumerate() {
+                let first = (round * CONNECTIONS + index) * self.depth();
+                let requests = (first..first + self.depth()).map(|number| self.request(number));
+                let requests = requests.collect::<Vec<_>>().concat();
+                if client.send(&requests).ok() != Some(requests.len()) {
+                    return Err("a connection did not take its requests".to_owned());
+                }
+            }
+            if round < ROUNDS_BEFORE {
+                sim.run();
+            } else {
+                serve(&mut sim);
+            }
+            for client in &clients {
+                let answers = client.receive().map_err(|error| error.to_string())?;
+                self.check(&answers, round)?;
+            }
+            sim.net().advance(ROUND_MS);
+        }
+        Ok(())
+    }
+
+    fn check(self, answers: &[u8], round: usize) -> Result<(), String> {
+        let (begin, end) = self.answer(round);
+        let begins = answers
+            .windows(begin.len())
+            .filter(|part| *part == begin.as_bytes());
+        let whole = answers.starts_with(begin.as_bytes()) && answers.ends_with(&end);
+        if whole && begins.count() == self.depth() {
+            return Ok(());
+        }
+        let shown = answers[..answers.len().min(300)].escape_ascii();
+        Err(format!("not the answers that were expected: {shown}"))
+    }
+}
+
+/// Runs the server until all that was sent is answered. What is counted are the instructions
+/// between this function's beginning and end.
+#[inline(never)]
+pub(crate) fn serve(sim: &mut Simulation) {
+    while sim.turn() {}
+    black_box(sim);
+}
+
+async fn hello(_: Request) -> Response {
+    Response::text("Hello, World!")
+}
+
+/// A simulated folder with one file, served as `onrush --allow put` does.
+fn files() -> io::Result<Files> {
+    let disk = SimFs::new(1);
+    add(&disk.root()?, b"file.txt", &content(FILE_BYTES))?;
+    let options = FilesOptions {
+        allow: Allow {
+            put: true,
+            delete: false,
+        },
+        ..FilesOptions::default()
+    };
+    let how = FolderOptions {
+        durability: options.durability,
+        ..FolderOptions::default()
+    };
+    let folder = Folder::on(disk.root()?, Pool::inline(), how)
+        .map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(Files::new(folder, options))
+}
+
+fn add(root: &Dir, name: &[u8], content: &[u8]) -> io::Result<()> {
+    let file = root.open(name, OpenHow::create_new(0o644))?;
+    file.write_all_at(content, 0)?;
+    file.set_modified(MODIFIED_S * 1_000_000_000)
+}
+
+/// Bytes without a line end or a status line among them.
+fn content(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| b'a' + (at * 7 % 26) as u8).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_trace_is_answered_as_it_should_be() {
+        for trace in Trace::ALL {
+            assert_eq!(trace.replay(), Ok(()), "{}", trace.name());
+        }
+    }
+
+    #[test]
+    fn traces_are_found_by_their_names() {
+        for trace in Trace::ALL {
+            assert_eq!(Trace::from_name(trace.name()), Some(trace));
+        }
+        assert_eq!(Trace::from_name("hell"), None);
+    }
+
+    #[test]
+    fn a_wrong_answer_is_told() {
+        let good = b"HTTP/1.1 200 OK\r\n\r\nHello, World!";
+        assert_eq!(Trace::Hello.check(good, 0), Ok(()));
+        assert!(Trace::Pipelined.check(good, 0).is_err(), "one of sixteen");
+        assert!(Trace::Hello.check(&[&good[..], good].concat(), 0).is_err());
+        assert!(Trace::Hello.check(b"HTTP/1.1 500 \r\n\r\n", 0).is_err());
+        assert!(Trace::Hello.check(b"", 0).is_err());
+    }
+
+    #[test]
+    fn requests_differ_where_they_should() {
+        assert_eq!(Trace::Pipelined.request(1), Trace::Pipelined.request(2));
+        assert_ne!(Trace::Distinct.request(1), Trace::Distinct.request(2));
+        assert_eq!(Trace::Put.request(1), Trace::Put.request(1 + CONNECTIONS));
+        assert_ne!(
+            Trace::Put.request(1),
+            Trace::Put.request(1 + 2 * CONNECTIONS)
+        );
+    }
+}

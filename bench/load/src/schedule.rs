@@ -1,0 +1,186 @@
+//! Which request is sent when, on which connection, and what its latency is: the open loop.
+//! A request that is due while every connection is busy waits, and its latency runs meanwhile;
+//! that is what coordinated omission would leave out. Must not know sockets nor the real time:
+//! every moment, in nanoseconds from the window's beginning, is told.
+
+use crate::arrivals::Arrivals;
+use std::collections::VecDeque;
+
+/// The requests of one window.
+pub(crate) struct Schedule {
+    arrivals: Arrivals,
+    /// The next request that is not due yet; `None` after the end.
+    next_due: Option<u64>,
+    end_ns: u64,
+    /// Due, and not sent: the oldest first.
+    waiting: VecDeque<Waiting>,
+    /// Connections without a request; the one that was used last is used next.
+    idle: Vec<usize>,
+    /// When the request was due that a connection carries.
+    due: Vec<Option<u64>>,
+}
+
+#[derive(Clone, Copy)]
+struct Waiting {
+    due_ns: u64,
+    /// A connection was idle when it was due: what it waits for is the generator.
+    could_go: bool,
+}
+
+/// A request to be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Send {
+    pub(crate) connection: usize,
+    pub(crate) due_ns: u64,
+    /// How late the generator is with it; `None` when it had to wait for a connection.
+    pub(crate) late_ns: Option<u64>,
+}
+
+impl Schedule {
+    /// All of `connections` are idle; nothing is due after `end_ns`.
+    pub(crate) fn new(mut arrivals: Arrivals, connections: usize, end_ns: u64) -> Schedule {
+        let first = arrivals.next_ns();
+        Schedule {
+            arrivals,
+            next_due: (first < end_ns).then_some(first),
+            end_ns,
+            waiting: VecDeque::new(),
+            idle: (0..connections).rev().collect(),
+            due: vec![None; connections],
+        }
+    }
+
+    /// The request to send now, if one is due and a connection is idle. Counts as sent.
+    pub(crate) fn next(&mut self, now_ns: u64) -> Option<Send> {
+        self.take_due(now_ns);
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let connection = self.idle.pop()?;
+        let Waiting { due_ns, could_go } = self.waiting.pop_front()?;
+        self.due[connection] = Some(due_ns);
+        Some(Send {
+            connection,
+            due_ns,
+            late_ns: could_go.then(|| now_ns - due_ns),
+        })
+    }
+
+    /// Lets requests wait that have become due.
+    fn take_due(&mut self, now_ns: u64) {
+        while let Some(due_ns) = self.next_due.filter(|due| *due <= now_ns) {
+            let could_go = self.waiting.len() < self.idle.len();
+            self.waiting.push_back(Waiting { due_ns, could_go });
+            let next = self.arrivals.next_ns();
+            self.next_due = (next < self.end_ns).then_some(next);
+        }
+    }
+
+    /// The request of `connection` was answered, or has failed: gives when it was due, and the
+    /// connection is idle. `None` when it carried none.
+    pub(crate) fn done(&mut self, connection: usize, now_ns: u64) -> Option<u64> {
+        // What has become due before this could not have gone by this connection.
+        self.take_due(now_ns);
+        let due_ns = self.due[connection].take()?;
+        self.idle.push(connection);
+        Some(due_ns)
+    }
+
+    /// The moment at which there is something to send although no answer comes; `None` when only
+    /// an answer can change anything.
+    pub(crate) fn next_send_ns(&self) -> Option<u64> {
+        if self.idle.is_empty() {
+            return None;
+        }
+        let oldest = self.waiting.front().map(|waiting| waiting.due_ns);
+        oldest.or(self.next_due)
+    }
+
+    /// Whether every request was sent and answered.
+    pub(crate) fn is_over(&self) -> bool {
+        self.next_due.is_none() && self.waiting.is_empty() && self.idle.len() == self.due.len()
+    }
+
+    /// Requests that are due and not answered, by the moment they were due.
+    pub(crate) fn unanswered(&self) -> impl Iterator<Item = u64> {
+        let carried = self.due.iter().flatten().copied();
+        carried.chain(self.waiting.iter().map(|waiting| waiting.due_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// The moments requests are due at, of which there are `count`.
+    fn moments(rate: f64, count: usize) -> Vec<u64> {
+        let mut arrivals = Arrivals::new(rate, 5);
+        (0..count).map(|_| arrivals.next_ns()).collect()
+    }
+
+    #[test]
+    fn latency_runs_from_the_due_moment_when_the_queue_is_long() {
+        // One connection that takes 10 ms for each request, and ten times as many requests.
+        let end = 1000 * MS;
+        let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 1, end);
+        let (mut now, mut latencies, mut late) = (0, Vec::new(), 0);
+        while !schedule.is_over() {
+            if let Some(send) = schedule.next(now) {
+                late += usize::from(send.late_ns.is_some());
+                now += 10 * MS;
+                let due = schedule.done(send.connection, now).expect("it carried one");
+                latencies.push(now - due);
+            } else {
+                now = schedule.next_due.expect("it is not over");
+            }
+        }
+        let due = moments(1000.0, latencies.len() + 1);
+        assert!(due[latencies.len() - 1] < end && due[latencies.len()] >= end);
+        let expected = |k: usize| due[0] + (k as u64 + 1) * 10 * MS - due[k];
+        assert!((0..latencies.len()).all(|k| latencies[k] == expected(k)));
+        assert!(*latencies.last().expect("requests") > 8000 * MS);
+        // Only the first found the connection idle; the others did not wait for the generator.
+        assert_eq!(late, 1);
+    }
+
+    #[test]
+    fn a_late_generator_is_told_from_a_busy_server() {
+        let due = moments(1000.0, 3);
+        let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 2, u64::MAX);
+        let now = due[2];
+        let sends: Vec<_> = std::iter::from_fn(|| schedule.next(now)).collect();
+        let late: Vec<_> = sends.iter().map(|send| send.late_ns).collect();
+        assert_eq!(late, [Some(now - due[0]), Some(now - due[1])]);
+        assert_eq!(schedule.unanswered().count(), 3);
+        assert_eq!(schedule.next_send_ns(), None);
+        schedule.done(sends[0].connection, now + 1);
+        assert_eq!(schedule.next_send_ns(), Some(due[2]));
+        let third = schedule.next(now + 1).expect("it waits");
+        assert_eq!((third.due_ns, third.late_ns), (due[2], None));
+    }
+
+    #[test]
+    fn the_connection_used_last_is_used_next() {
+        let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 8, u64::MAX);
+        let mut used = Vec::new();
+        for due in moments(1000.0, 5) {
+            let send = schedule.next(due).expect("it is due");
+            used.push(send.connection);
+            schedule.done(send.connection, due);
+        }
+        assert_eq!(used, [0; 5]);
+        assert_eq!(schedule.done(0, 0), None);
+    }
+
+    #[test]
+    fn nothing_is_due_after_the_end() {
+        let due = moments(1000.0, 4);
+        let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 8, due[3]);
+        assert_eq!(std::iter::from_fn(|| schedule.next(u64::MAX)).count(), 3);
+        assert!(!schedule.is_over());
+        assert!((0..3).all(|connection| schedule.done(connection, due[3]).is_some()));
+        assert!(schedule.is_over());
+    }
+}

@@ -1,0 +1,274 @@
+//! One window of load on one server, and what was seen in it. Must not know that there is another
+//! server, nor how windows are reported.
+
+use crate::{arrivals::Arrivals, schedule::Schedule, server::Server};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+/// How long answers are awaited after the end of a window.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Before a request is due the generator polls for this long instead of sleeping, because waking
+/// up takes about as long.
+const POLLING_NS: u64 = 50_000;
+
+/// How long a closed loop sleeps at most.
+const CLOSED_PATIENCE: Duration = Duration::from_millis(10);
+
+/// Longest latency that is told from longer ones, in nanoseconds.
+const LATENCY_MAX_NS: u64 = 60_000_000_000;
+
+/// Share of what was asked that must be answered in a window that counts.
+const ACHIEVED_MIN: f64 = 0.98;
+
+/// What a window is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) length: Duration,
+    /// What is due in the beginning does not count.
+    pub(crate) warm_up: Duration,
+    /// A window whose generator is later than this (99 of 100 requests) is marked.
+    pub(crate) late_max: Duration,
+}
+
+impl Plan {
+    /// What counts of a window, in seconds.
+    fn counted_seconds(&self) -> f64 {
+        (self.length - self.warm_up).as_secs_f64()
+    }
+}
+
+/// An open-loop window. Latencies run from the moment a request was due.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Open {
+    /// Requests due after the warm-up.
+    pub(crate) requests: u64,
+    /// Of all requests: wrong answers, failed connections, and those unanswered at the end.
+    pub(crate) errors: u64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    pub(crate) max_us: f64,
+    /// Right answers a second that came after the warm-up and before the end.
+    pub(crate) achieved_rate: f64,
+    /// How late the generator was with requests that did not have to wait for a connection.
+    pub(crate) late_us_p99: f64,
+    pub(crate) late_us_max: f64,
+    /// Why the window should not count: `generator late`, `rate not achieved`, `errors`.
+    pub(crate) marks: Vec<&'static str>,
+}
+
+/// A closed-loop window.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Closed {
+    pub(crate) requests: u64,
+    pub(crate) errors: u64,
+    pub(crate) requests_per_second: f64,
+}
+
+/// Asks at the moments of `arrivals`, whatever the server does.
+///
+/// # Errors
+/// As epoll fails, or renewing connections that failed before.
+pub(crate) fn open(server: &mut Server, arrivals: Arrivals, plan: &Plan) -> io::Result<Open> {
+    server.renew()?;
+    let (end, warm_up) = (nanos(plan.length), nanos(plan.warm_up));
+    let mut seen = Seen::new(warm_up, end);
+    let mut schedule = Schedule::new(arrivals, server.len(), end);
+    let begin = Instant::now();
+    let last = end + nanos(GRACE);
+    let mut now = 0;
+    while now < last && !schedule.is_over() {
+        now = send_due(server, &mut schedule, &mut seen, begin);
+        let sleep = schedule.next_send_ns().unwrap_or(last).min(last);
+        let sleep = sleep.saturating_sub(now + POLLING_NS);
+        for event in 0..server.poll(Duration::from_nanos(sleep))? {
+            if let Some((connection, is_right)) = server.receive(event) {
+                now = nanos(begin.elapsed());
+                if let Some(due) = schedule.done(connection, now) {
+                    seen.over(due, now, is_right);
+                }
+                now = send_due(server, &mut schedule, &mut seen, begin);
+            }
+        }
+    }
+    for due in schedule.unanswered() {
+        seen.over(due, now, false);
+    }
+    Ok(seen.result(plan))
+}
+
+/// Sends every request that is due and has a connection; gives the moment after.
+fn send_due(server: &mut Server, schedule: &mut Schedule, seen: &mut Seen, begin: Instant) -> u64 {
+    let mut now = nanos(begin.elapsed());
+    while let Some(send) = schedule.next(now) {
+        seen.sent(send.due_ns, send.late_ns);
+        if !server.send(send.connection) {
+            // Its connection is idle again and fails at once: an error for each that meets it.
+            schedule.done(send.connection, now);
+            seen.over(send.due_ns, now, false);
+        }
+        now = nanos(begin.elapsed());
+    }
+    now
+}
+
+/// Keeps every connection busy for a window.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn closed(server: &mut Server, plan: &Plan) -> io::Result<Closed> {
+    server.renew()?;
+    let begin = Instant::now();
+    let (mut requests, mut errors) = (0, 0);
+    for connection in 0..server.len() {
+        errors += u64::from(!server.send(connection));
+    }
+    loop {
+        let elapsed = begin.elapsed();
+        if elapsed >= plan.length {
+            break;
+        }
+        for event in 0..server.poll(CLOSED_PATIENCE)? {
+            if let Some((connection, is_right)) = server.receive(event) {
+                errors += u64::from(!is_right);
+                requests += u64::from(is_right && elapsed >= plan.warm_up);
+                server.send(connection);
+            }
+        }
+    }
+    // The next window begins with all connections idle.
+    while server.is_busy() && begin.elapsed() < plan.length + GRACE {
+        for event in 0..server.poll(CLOSED_PATIENCE)? {
+            let over = server.receive(event);
+            errors += u64::from(over.is_some_and(|(_, is_right)| !is_right));
+        }
+    }
+    Ok(Closed {
+        requests,
+        errors,
+        requests_per_second: requests as f64 / plan.counted_seconds(),
+    })
+}
+
+/// What is gathered in an open window.
+struct Seen {
+    warm_up: u64,
+    end: u64,
+    requests: u64,
+    errors: u64,
+    answered_in_time: u64,
+    latency: Histogram<u64>,
+    late: Histogram<u64>,
+}
+
+impl Seen {
+    fn new(warm_up: u64, end: u64) -> Seen {
+        let histogram =
+            || Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("constant bounds are valid");
+        Seen {
+            warm_up,
+            end,
+            requests: 0,
+            errors: 0,
+            answered_in_time: 0,
+            latency: histogram(),
+            late: histogram(),
+        }
+    }
+
+    fn sent(&mut self, due: u64, late: Option<u64>) {
+        if let Some(late) = late.filter(|_| due >= self.warm_up) {
+            self.late.saturating_record(late);
+        }
+    }
+
+    /// A request is over. One that failed took at least as long as it has taken so far.
+    fn over(&mut self, due: u64, now: u64, is_right: bool) {
+        self.errors += u64::from(!is_right);
+        let in_time = (self.warm_up..self.end).contains(&now);
+        self.answered_in_time += u64::from(is_right && in_time);
+        if due >= self.warm_up {
+            self.requests += 1;
+            self.latency.saturating_record(now.saturating_sub(due));
+        }
+    }
+
+    fn result(&self, plan: &Plan) -> Open {
+        let us = |histogram: &Histogram<u64>, quantile: f64| {
+            histogram.value_at_quantile(quantile) as f64 / 1e3
+        };
+        let mut marks = Vec::new();
+        let late_us_p99 = us(&self.late, 0.99);
+        if late_us_p99 > plan.late_max.as_secs_f64() * 1e6 {
+            marks.push("generator late");
+        }
+        if (self.answered_in_time as f64) < self.requests as f64 * ACHIEVED_MIN {
+            marks.push("rate not achieved");
+        }
+        if self.errors > 0 {
+            marks.push("errors");
+        }
+        Open {
+            requests: self.requests,
+            errors: self.errors,
+            p50_us: us(&self.latency, 0.5),
+            p99_us: us(&self.latency, 0.99),
+            p999_us: us(&self.latency, 0.999),
+            max_us: self.latency.max() as f64 / 1e3,
+            achieved_rate: self.answered_in_time as f64 / plan.counted_seconds(),
+            late_us_p99,
+            late_us_max: self.late.max() as f64 / 1e3,
+            marks,
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: Plan = Plan {
+        length: Duration::from_secs(2),
+        warm_up: Duration::from_secs(1),
+        late_max: Duration::from_micros(100),
+    };
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn the_warm_up_does_not_count() {
+        let mut seen = Seen::new(SECOND, 2 * SECOND);
+        seen.over(10, 500, true);
+        for k in 0..100 {
+            let due = SECOND + k * 1000;
+            seen.sent(due, Some(10));
+            seen.over(due, due + 20_000, true);
+        }
+        let result = seen.result(&PLAN);
+        assert_eq!((result.requests, result.errors), (100, 0));
+        assert!((result.p50_us - 20.0).abs() < 0.1 && (result.max_us - 20.0).abs() < 0.1);
+        assert!((result.achieved_rate - 100.0).abs() < 1e-9);
+        assert!(result.marks.is_empty());
+    }
+
+    #[test]
+    fn what_spoils_a_window_marks_it() {
+        let mut seen = Seen::new(SECOND, 2 * SECOND);
+        for _ in 0..50 {
+            seen.sent(SECOND, Some(200_000));
+            seen.over(SECOND, SECOND + 1, true);
+            seen.over(SECOND, 2 * SECOND + 1, true);
+        }
+        seen.over(SECOND, 2 * SECOND + 1, false);
+        let marks = seen.result(&PLAN).marks;
+        assert_eq!(marks, ["generator late", "rate not achieved", "errors"]);
+    }
+}

@@ -1,0 +1,59 @@
+//! `peer-hyper PORT`: hyper alone.
+
+#![forbid(unsafe_code)]
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use peers::{BYTES, ECHO_BYTES_MAX, HELLO, JSON, TEXT};
+use std::convert::Infallible;
+
+type Answer = Response<Full<Bytes>>;
+
+async fn route(request: Request<Incoming>) -> Result<Answer, Infallible> {
+    Ok(match (request.method(), request.uri().path()) {
+        (&Method::GET, "/") => answer(
+            HeaderValue::from_static(TEXT),
+            Bytes::from_static(HELLO.as_bytes()),
+        ),
+        (&Method::GET, "/json") => answer(HeaderValue::from_static(JSON), peers::json().into()),
+        (&Method::POST, "/echo") => echo(request).await,
+        _ => refusal(StatusCode::NOT_FOUND),
+    })
+}
+
+async fn echo(mut request: Request<Incoming>) -> Answer {
+    if request.body().size_hint().lower() > ECHO_BYTES_MAX as u64 {
+        return refusal(StatusCode::PAYLOAD_TOO_LARGE);
+    }
+    let kind = request.headers_mut().remove(CONTENT_TYPE);
+    match Limited::new(request.into_body(), ECHO_BYTES_MAX)
+        .collect()
+        .await
+    {
+        Ok(body) => answer(
+            kind.unwrap_or(HeaderValue::from_static(BYTES)),
+            body.to_bytes(),
+        ),
+        Err(_) => refusal(StatusCode::PAYLOAD_TOO_LARGE),
+    }
+}
+
+fn answer(kind: HeaderValue, body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body));
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
+
+fn refusal(status: StatusCode) -> Answer {
+    let mut answer = Response::new(Full::default());
+    *answer.status_mut() = status;
+    answer
+}
+
+fn main() -> std::io::Result<()> {
+    peers::tokio_http1::serve(peers::address(), service_fn(route))
+}

@@ -1,0 +1,64 @@
+//! What all these programs share: the answers, the bound on bodies, the command line and the
+//! listening socket. Must not know the library a program is built on.
+
+#![forbid(unsafe_code)]
+
+pub mod raw;
+pub mod tokio_http1;
+
+use serde::Serialize;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+/// The answer to `GET /`.
+pub const HELLO: &str = "Hello, World!";
+/// Its type.
+pub const TEXT: &str = "text/plain; charset=utf-8";
+/// The type of [`json`].
+pub const JSON: &str = "application/json";
+/// The type of an echo whose request names none.
+pub const BYTES: &str = "application/octet-stream";
+/// Longest body that is sent back.
+pub const ECHO_BYTES_MAX: usize = 1 << 20;
+/// Connections the kernel queues before it refuses more.
+pub const BACKLOG: i32 = 4096;
+
+/// The object that answers `GET /json`.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Message {
+    /// What it says.
+    pub message: &'static str,
+}
+
+/// Made anew for each answer.
+pub const MESSAGE: Message = Message { message: HELLO };
+
+/// [`MESSAGE`], serialised now.
+pub fn json() -> Vec<u8> {
+    serde_json::to_vec(&MESSAGE).expect("a struct of strings is always JSON")
+}
+
+/// The address of the only argument, `PORT`; ends the program when there is none or it is wrong.
+pub fn address() -> SocketAddr {
+    let mut arguments = std::env::args().skip(1);
+    match (arguments.next().map(|port| port.parse()), arguments.next()) {
+        (Some(Ok(port)), None) => (Ipv4Addr::LOCALHOST, port).into(),
+        _ => {
+            eprintln!("usage: PROGRAM PORT");
+            std::process::exit(2);
+        }
+    }
+}
+
+/// A listening socket that does not block. Connections inherit `TCP_NODELAY` from it, which saves
+/// setting it on each.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}

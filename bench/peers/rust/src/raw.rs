@@ -1,0 +1,324 @@
+//! HTTP/1.1 as one writes it by hand for a loop over mio: whole requests in, answers out. Must not
+//! know about sockets or readiness.
+
+use crate::{BYTES, ECHO_BYTES_MAX, HELLO, JSON, TEXT};
+use httparse::{Header, Request};
+use std::mem::MaybeUninit;
+use std::time::{Duration, SystemTime};
+
+/// Request line and field lines together; beyond it 431.
+const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// Field lines in a head; beyond it 431.
+const FIELD_COUNT_MAX: usize = 64;
+
+/// What changes once a second and is rendered no more often than that.
+#[derive(Debug)]
+pub struct Dated {
+    second: Duration,
+    /// The line after which every head goes on.
+    date: String,
+    /// The whole answer to `GET /` on a connection that is kept.
+    hello: Vec<u8>,
+}
+
+impl Dated {
+    /// As of now.
+    pub fn new() -> Dated {
+        let mut dated = Dated {
+            second: Duration::MAX,
+            date: String::new(),
+            hello: Vec::new(),
+        };
+        dated.refresh();
+        dated
+    }
+
+    /// Brings it up to date when another second has begun.
+    pub fn refresh(&mut self) {
+        let now = SystemTime::now();
+        let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH);
+        let second = Duration::from_secs(since_1970.unwrap_or_default().as_secs());
+        if second != self.second {
+            self.second = second;
+            self.date = format!("Date: {}\r\n", httpdate::fmt_http_date(now));
+            let mut hello = Vec::new();
+            self.render(
+                &mut hello,
+                "200 OK",
+                TEXT.as_bytes(),
+                HELLO.as_bytes(),
+                false,
+            );
+            self.hello = hello;
+        }
+    }
+
+    fn render(&self, out: &mut Vec<u8>, status: &str, kind: &[u8], body: &[u8], close: bool) {
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(status.as_bytes());
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(self.date.as_bytes());
+        if close {
+            out.extend_from_slice(b"Connection: close\r\n");
+        }
+        out.extend_from_slice(b"Content-Type: ");
+        out.extend_from_slice(kind);
+        out.extend_from_slice(b"\r\nContent-Length: ");
+        out.extend_from_slice(itoa::Buffer::new().format(body.len()).as_bytes());
+        out.extend_from_slice(b"\r\n\r\n");
+        out.extend_from_slice(body);
+    }
+}
+
+impl Default for Dated {
+    fn default() -> Dated {
+        Dated::new()
+    }
+}
+
+/// How far [`answer_all`] came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that were answered; what follows them is the beginning of a request.
+    pub consumed: usize,
+    /// Bytes that request has at least: with fewer, asking again is no use.
+    pub needed: usize,
+    /// The connection ends after these answers.
+    pub close: bool,
+}
+
+/// Answers the whole requests at the front of `received`, appending to `out`.
+pub fn answer_all(received: &[u8], dated: &Dated, out: &mut Vec<u8>) -> Progress {
+    let mut progress = Progress::default();
+    while progress.consumed < received.len() && !progress.close {
+        match answer_one(&received[progress.consumed..], dated, out) {
+            Step::Answered { bytes, close } => {
+                progress.consumed += bytes;
+                progress.close = close;
+            }
+            Step::Wait { needed } => {
+                progress.needed = needed;
+                break;
+            }
+            Step::Refused(status) => {
+                dated.render(out, status, TEXT.as_bytes(), b"", true);
+                progress.consumed = received.len();
+                progress.close = true;
+            }
+        }
+    }
+    progress
+}
+
+enum Step {
+    Answered { bytes: usize, close: bool },
+    Wait { needed: usize },
+    Refused(&'static str),
+}
+
+fn answer_one(received: &[u8], dated: &Dated, out: &mut Vec<u8>) -> Step {
+    let mut fields = [const { MaybeUninit::<Header<'_>>::uninit() }; FIELD_COUNT_MAX];
+    let mut request = Request::new(&mut []);
+    let head_bytes = match request.parse_with_uninit_headers(received, &mut fields) {
+        Ok(httparse::Status::Complete(bytes)) => bytes,
+        Ok(httparse::Status::Partial) if received.len() < HEAD_BYTES_MAX => {
+            return Step::Wait {
+                needed: received.len() + 1,
+            };
+        }
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return Step::Refused("431 Request Header Fields Too Large");
+        }
+        Err(_) => return Step::Refused("400 Bad Request"),
+    };
+    let meaning = match Meaning::of(&request) {
+        Ok(meaning) => meaning,
+        Err(status) => return Step::Refused(status),
+    };
+    let bytes = head_bytes + meaning.body_bytes;
+    let Some(body) = received.get(head_bytes..bytes) else {
+        return Step::Wait { needed: bytes };
+    };
+    let close = meaning.close;
+    match (request.method, request.path) {
+        (Some("GET"), Some("/")) if !close => out.extend_from_slice(&dated.hello),
+        (Some("GET"), Some("/")) => {
+            dated.render(out, "200 OK", TEXT.as_bytes(), HELLO.as_bytes(), close);
+        }
+        (Some("GET"), Some("/json")) => {
+            dated.render(out, "200 OK", JSON.as_bytes(), &crate::json(), close);
+        }
+        (Some("POST"), Some("/echo")) => dated.render(out, "200 OK", meaning.kind, body, close),
+        _ => dated.render(out, "404 Not Found", TEXT.as_bytes(), b"", close),
+    }
+    Step::Answered { bytes, close }
+}
+
+/// What the fields say about the message.
+struct Meaning<'a> {
+    body_bytes: usize,
+    kind: &'a [u8],
+    close: bool,
+}
+
+impl<'a> Meaning<'a> {
+    /// Fails with the status to refuse the request with.
+    fn of(request: &Request<'_, 'a>) -> Result<Meaning<'a>, &'static str> {
+        let mut length = None;
+        let mut kind = BYTES.as_bytes();
+        let mut close = request.version == Some(0);
+        for Header { name, value } in request.headers.iter() {
+            // Nearly all are told apart by their length alone.
+            match name.len() {
+                10 if name.eq_ignore_ascii_case("connection") => close = closes(value, close),
+                12 if name.eq_ignore_ascii_case("content-type") => kind = value,
+                14 if name.eq_ignore_ascii_case("content-length") => {
+                    let second = length.replace(number(value).ok_or("400 Bad Request")?);
+                    if second.is_some() {
+                        return Err("400 Bad Request");
+                    }
+                }
+                17 if name.eq_ignore_ascii_case("transfer-encoding") => {
+                    return Err("501 Not Implemented");
+                }
+                _ => {}
+            }
+        }
+        let body_bytes = length.unwrap_or(0);
+        if body_bytes > ECHO_BYTES_MAX {
+            return Err("413 Content Too Large");
+        }
+        Ok(Meaning {
+            body_bytes,
+            kind,
+            close,
+        })
+    }
+}
+
+/// Digits and nothing else; `None` also when they are more than fit.
+fn number(value: &[u8]) -> Option<usize> {
+    let digits = value.iter().all(u8::is_ascii_digit);
+    let text = std::str::from_utf8(value).ok().filter(|_| digits)?;
+    text.parse().ok()
+}
+
+/// Whether a `Connection` field with this value ends the connection.
+fn closes(value: &[u8], unless_said: bool) -> bool {
+    let said = |option: &[u8]| {
+        let mut options = value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+        options.any(|found| found.eq_ignore_ascii_case(option))
+    };
+    said(b"close") || (unless_said && !said(b"keep-alive"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCRIPT: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n\
+        POST /echo HTTP/1.1\r\nContent-Type: a/b\r\ncontent-length: 11\r\n\r\nGET / HTTP/\
+        GET /json HTTP/1.1\r\n\r\n\
+        POST /echo HTTP/1.1\r\nContent-Length: 0\r\n\r\n\
+        GET /none HTTP/1.1\r\n\r\n\
+        GET / HTTP/1.1\r\nConnection: x, Close\r\n\r\n\
+        GET / HTTP/1.1\r\n\r\n";
+
+    fn answered(received: &[u8]) -> (Progress, String) {
+        let mut out = Vec::new();
+        let progress = answer_all(received, &Dated::new(), &mut out);
+        (progress, String::from_utf8(out).unwrap())
+    }
+
+    /// All answers, without their dates, to bytes that come in pieces, as a connection gets them.
+    fn in_pieces(pieces: &[&[u8]]) -> (String, bool) {
+        let (mut inbox, mut needed, mut out) = (Vec::new(), 0, Vec::new());
+        let dated = Dated::new();
+        for piece in pieces {
+            inbox.extend_from_slice(piece);
+            if inbox.len() >= needed {
+                let progress = answer_all(&inbox, &dated, &mut out);
+                inbox.drain(..progress.consumed);
+                needed = progress.needed;
+                if progress.close {
+                    return (undated(&out), true);
+                }
+            }
+        }
+        (undated(&out), false)
+    }
+
+    fn undated(out: &[u8]) -> String {
+        let text = String::from_utf8(out.to_vec()).unwrap();
+        let lines = text.split_inclusive('\n');
+        lines.filter(|line| !line.starts_with("Date: ")).collect()
+    }
+
+    #[test]
+    fn every_request_of_a_pipeline_is_answered_up_to_the_last() {
+        let (answers, closed) = in_pieces(&[SCRIPT.as_bytes()]);
+        assert!(closed);
+        assert_eq!(answers.matches("HTTP/1.1 ").count(), 6, "{answers}");
+        assert_eq!(answers.matches("Hello, World!").count(), 3);
+        assert!(answers.contains("a/b\r\nContent-Length: 11\r\n\r\nGET / HTTP/HTTP/1.1 200 OK"));
+        assert!(answers.contains("Content-Type: application/octet-stream\r\nContent-Length: 0"));
+        assert!(answers.contains(r#"{"message":"Hello, World!"}"#));
+        assert!(answers.contains("HTTP/1.1 404 Not Found"));
+        assert_eq!(answers.matches("Connection: close").count(), 1);
+    }
+
+    #[test]
+    fn where_the_bytes_are_split_makes_no_difference() {
+        let script = SCRIPT.as_bytes();
+        let whole = in_pieces(&[script]);
+        for at in 1..script.len() {
+            let (first, second) = script.split_at(at);
+            assert_eq!(in_pieces(&[first, second]), whole, "split at {at}");
+        }
+        let bytes: Vec<&[u8]> = script.chunks(1).collect();
+        assert_eq!(in_pieces(&bytes), whole);
+    }
+
+    #[test]
+    fn a_body_is_waited_for_as_a_whole() {
+        let head = "POST /echo HTTP/1.1\r\nContent-Length: 70000\r\n\r\n";
+        let (progress, out) = answered(head.as_bytes());
+        assert_eq!((progress.consumed, out.as_str()), (0, ""));
+        assert_eq!(progress.needed, head.len() + 70_000);
+    }
+
+    #[test]
+    fn what_cannot_be_answered_ends_the_connection() {
+        let refused = |lines: &str, status: &str| {
+            let (progress, out) =
+                answered(format!("POST /echo HTTP/1.1\r\n{lines}\r\n").as_bytes());
+            assert!(progress.close && out.contains(status), "{lines}: {out}");
+        };
+        refused("Content-Length: +1\r\n", "400 Bad Request");
+        refused("Content-Length: \r\n", "400 Bad Request");
+        refused(
+            "Content-Length: 1\r\nContent-Length: 1\r\n",
+            "400 Bad Request",
+        );
+        refused(
+            "Content-Length: 99999999999999999999\r\n",
+            "400 Bad Request",
+        );
+        refused("Content-Length: 1048577\r\n", "413 Content Too Large");
+        refused("Transfer-Encoding: chunked\r\n", "501 Not Implemented");
+        refused("nonsense\r\n", "400 Bad Request");
+        refused(&"a: b\r\n".repeat(FIELD_COUNT_MAX + 1), "431 ");
+        let endless = format!("GET / HTTP/1.1\r\na: {}", "b".repeat(HEAD_BYTES_MAX));
+        assert!(answered(endless.as_bytes()).1.contains("431 "));
+    }
+
+    #[test]
+    fn http_1_0_ends_unless_it_is_asked_to_go_on() {
+        assert!(answered(b"GET / HTTP/1.0\r\n\r\n").0.close);
+        assert!(
+            !answered(b"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n")
+                .0
+                .close
+        );
+    }
+}

@@ -1,0 +1,284 @@
+//! Our own servers, and the least that anything could cost: bare loops that do one thing. Must not
+//! know what is measured of them.
+
+use super::{Driver, Kind, Launch, Peer, Role, Setup, is_there};
+use std::{fs, process::Command};
+use xtask::{
+    packages,
+    shell::{Outcome, capture, cargo, run},
+};
+
+/// The workers of everything that is measured.
+const WORKERS: &str = "1";
+
+/// What is served by the limit of large files, in a folder that has nothing else.
+const FILE: &str = "file";
+
+/// The store in C, and its source.
+const STORE: &str = "limit-store";
+const STORE_SOURCE: &str = "bench/limits/c/store.c";
+
+const CANNED: &[&str] = &[
+    "canned answer, its date is always the same",
+    "no limits and no time limits",
+    "nothing but the parser looks at a request",
+];
+const CLOSING: &[&str] = &[
+    "canned answer, its date is always the same",
+    "no limits and no time limits",
+    "closes after each answer, asked or not",
+];
+
+const ASKED: &[&str] = &[
+    "canned answer, its date is always the same",
+    "no limits and no time limits",
+    "nothing but the parser and a search for `close` looks at a request",
+];
+
+/// Bare loops, and the file store in C.
+pub(crate) const LIMITS: &[Peer] = &[
+    Peer {
+        name: "limit-epoll",
+        kind: Kind::Limit,
+        driver: Some(Driver::Epoll),
+        roles: &[Role::Hello],
+        told: "port",
+        skips: CANNED,
+        install: limits,
+        version: own_version,
+        launch: |setup, launch| Ok(bare(setup, "limit-epoll", launch)),
+    },
+    Peer {
+        name: "limit-uring",
+        kind: Kind::Limit,
+        driver: Some(Driver::Uring),
+        roles: &[Role::Hello],
+        told: "port",
+        skips: CANNED,
+        install: limits,
+        version: own_version,
+        launch: |setup, launch| Ok(bare(setup, "limit-uring", launch)),
+    },
+    Peer {
+        name: "limit-epoll-close",
+        kind: Kind::Limit,
+        driver: Some(Driver::Epoll),
+        roles: &[Role::Hello],
+        told: "port, close",
+        skips: CLOSING,
+        install: limits,
+        version: own_version,
+        launch: |setup, launch| Ok(closing(setup, "limit-epoll", launch, "close")),
+    },
+    Peer {
+        name: "limit-epoll-asked",
+        kind: Kind::Limit,
+        driver: Some(Driver::Epoll),
+        roles: &[Role::Hello],
+        told: "port, close-asked",
+        skips: ASKED,
+        install: limits,
+        version: own_version,
+        launch: |setup, launch| Ok(closing(setup, "limit-epoll", launch, "close-asked")),
+    },
+    Peer {
+        name: "limit-uring-close",
+        kind: Kind::Limit,
+        driver: Some(Driver::Uring),
+        roles: &[Role::Hello],
+        told: "port, close",
+        skips: CLOSING,
+        install: limits,
+        version: own_version,
+        launch: |setup, launch| Ok(closing(setup, "limit-uring", launch, "close")),
+    },
+    Peer {
+        name: "limit-uring-asked",
+        kind: Kind::Limit,
+        driver: Some(Driver::Uring),
+        roles: &[Role::Hello],
+        told: "port, close-asked",
+        skips: ASKED,
+        install: limits,
+        version: own_version,
+        launch: |setup, launch| Ok(closing(setup, "limit-uring", launch, "close-asked")),
+    },
+    Peer {
+        name: "limit-sendfile",
+        kind: Kind::Limit,
+        driver: None,
+        roles: &[Role::Files],
+        told: "port, and the one file it has",
+        skips: &[
+            "canned head",
+            "the file is open from the start",
+            "no ranges, no conditions, no time limits",
+        ],
+        install: limits,
+        version: own_version,
+        launch: |setup, launch| {
+            let mut command = bare(setup, "limit-sendfile", launch);
+            command.arg(launch.folder.join(FILE));
+            Ok(command)
+        },
+    },
+    Peer {
+        name: "limit-drain",
+        kind: Kind::Limit,
+        driver: None,
+        roles: &[Role::Sink],
+        told: "port",
+        skips: &["canned answer", "no limits and no time limits"],
+        install: limits,
+        version: own_version,
+        launch: |setup, launch| Ok(bare(setup, "limit-drain", launch)),
+    },
+    Peer {
+        name: STORE,
+        kind: Kind::Limit,
+        driver: None,
+        roles: &[Role::Files, Role::Put, Role::PutDurable, Role::Sink],
+        told: "-t 1, and -d where it has to be durable",
+        skips: &[
+            "no limits and no time limits",
+            "no conditions, no ranges, no folders made on the way",
+        ],
+        install: store,
+        version: own_version,
+        launch: |setup, launch| {
+            let mut command = Command::new(setup.target.join("bench").join(STORE));
+            command.args(["-t", WORKERS, "-p", &launch.port.to_string()]);
+            match launch.role {
+                Role::PutDurable => _ = command.arg("-d"),
+                Role::Sink => _ = command.arg("-s"),
+                _ => {}
+            }
+            command.arg(&launch.folder);
+            Ok(command)
+        },
+    },
+];
+
+/// Onrush, once a driver.
+pub(crate) const OURS: &[Peer] = &[
+    Peer {
+        name: "onrush-io_uring",
+        kind: Kind::Onrush,
+        driver: Some(Driver::Uring),
+        roles: ROLES,
+        told: TOLD,
+        skips: &[],
+        install: ours,
+        version: own_version,
+        launch: |setup, launch| Ok(onrush(setup, launch, Driver::Uring)),
+    },
+    Peer {
+        name: "onrush-epoll",
+        kind: Kind::Onrush,
+        driver: Some(Driver::Epoll),
+        roles: ROLES,
+        told: TOLD,
+        skips: &[],
+        install: ours,
+        version: own_version,
+        launch: |setup, launch| Ok(onrush(setup, launch, Driver::Epoll)),
+    },
+];
+
+const ROLES: &[Role] = &[
+    Role::Hello,
+    Role::Json,
+    Role::Echo,
+    Role::Files,
+    Role::Put,
+    Role::PutDurable,
+    Role::Sink,
+];
+
+const TOLD: &str = "one worker, the driver, what may be written and how durably; \
+    all else as it is by default";
+
+fn limits(_: &Setup) -> Outcome {
+    let build = "build --release --quiet --manifest-path bench/Cargo.toml -p limits";
+    run(&mut cargo(build))
+}
+
+fn store(setup: &Setup) -> Outcome {
+    packages::need(&[("cc", "gcc"), ("/usr/include/stdio.h", "libc6-dev")])?;
+    let folder = setup.target.join("bench");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut compile = Command::new("cc");
+    compile.args(["-std=c17", "-O3", "-Wall", "-Wextra", "-pthread", "-o"]);
+    compile
+        .arg(folder.join(STORE))
+        .arg(setup.root.join(STORE_SOURCE));
+    run(&mut compile)
+}
+
+/// Builds the program with routes, and the one that serves folders.
+fn ours(_: &Setup) -> Outcome {
+    let app = "build --release --quiet --manifest-path bench/Cargo.toml --bin onrush-app";
+    run(&mut cargo(app))?;
+    run(&mut cargo(
+        "build --release --quiet -p onrush-server --bin onrush",
+    ))
+}
+
+/// Ours have the version of the repository; the commit would say more, but results are made before
+/// they are committed.
+fn own_version(setup: &Setup) -> Outcome<String> {
+    let onrush = setup.built("onrush");
+    if is_there(&onrush) {
+        let (_, text) = capture(Command::new(&onrush).arg("--version"))?;
+        let version = text.split_whitespace().last().unwrap_or_default();
+        return Ok(version.to_owned());
+    }
+    let manifest = setup.root.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).map_err(|error| error.to_string())?;
+    let version = text
+        .lines()
+        .find_map(|line| line.strip_prefix("version = "));
+    version
+        .map(|version| version.trim_matches('"').to_owned())
+        .ok_or_else(|| "the workspace has no version".to_owned())
+}
+
+fn bare(setup: &Setup, name: &str, launch: &Launch) -> Command {
+    let mut command = Command::new(setup.built(name));
+    command.arg(launch.port.to_string());
+    command
+}
+
+fn closing(setup: &Setup, name: &str, launch: &Launch, when: &str) -> Command {
+    let mut command = bare(setup, name, launch);
+    command.arg(when);
+    command
+}
+
+fn onrush(setup: &Setup, launch: &Launch, driver: Driver) -> Command {
+    let port = launch.port.to_string();
+    let folder = || {
+        let mut command = Command::new(setup.built("onrush"));
+        command.arg(&launch.folder).args(["--port", &port]);
+        command.args(["--workers", WORKERS, "--driver", driver.name()]);
+        command
+    };
+    let mut command = match launch.role {
+        Role::Hello | Role::Json | Role::Echo => {
+            let mut command = Command::new(setup.built("onrush-app"));
+            command.arg(&port);
+            command
+                .env("ONRUSH_WORKERS", WORKERS)
+                .env("ONRUSH_DRIVER", driver.name());
+            return command;
+        }
+        _ => folder(),
+    };
+    match launch.role {
+        Role::Put => command.args(["--allow", "put,delete", "--durability", "none"]),
+        Role::PutDurable => command.args(["--allow", "put,delete", "--durability", "full"]),
+        Role::Sink => command.args(["--allow", "put,delete", "--sink"]),
+        _ => &mut command,
+    };
+    command
+}

@@ -1,0 +1,192 @@
+//! Servers that are made for files: caddy, dufs and static-web-server. Must not know what is
+//! measured of them.
+
+use super::{
+    super::{Kind, Launch, Peer, Role, Setup},
+    absolute, asked, binaries, program,
+    template::{fill, quotable},
+    write,
+};
+use std::{fs, path::PathBuf, process::Command};
+use xtask::{
+    packages::need,
+    shell::{Outcome, cargo, run},
+};
+
+const CADDYFILE: &str = include_str!("../../../../peers/conf/Caddyfile");
+
+pub(super) const CADDY: Peer = Peer {
+    name: "caddy",
+    kind: Kind::Peer,
+    driver: None,
+    roles: &[Role::Hello, Role::Json, Role::Files],
+    told: "GOMAXPROCS=1, HTTP/1.1 only, no access log, no admin listener; \
+        / and /json are answered by `respond`, files by `file_server`.",
+    skips: &[
+        "json: the text is canned, not serialised",
+        "no time limit on a head",
+        "lenient framing: Content-Length with Transfer-Encoding, bare LF, obs-fold",
+    ],
+    install: |_| need(&[("caddy", "caddy")]),
+    version: |_| asked(Command::new(program("caddy")?).arg("version")),
+    launch: launch_caddy,
+};
+
+fn launch_caddy(_: &Setup, launch: &Launch) -> Outcome<Command> {
+    let file = absolute(&launch.scratch)?.join("Caddyfile");
+    write(&file, &caddyfile(launch)?)?;
+    let mut command = Command::new(program("caddy")?);
+    command.args(["run", "--adapter", "caddyfile", "--config"]);
+    command.arg(file).env("GOMAXPROCS", "1");
+    for name in ["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"] {
+        command.env(name, &launch.scratch);
+    }
+    Ok(command)
+}
+
+fn caddyfile(launch: &Launch) -> Outcome<String> {
+    let handlers = match launch.role {
+        Role::Hello => "\trespond \"Hello, World!\"".to_owned(),
+        Role::Json => "\theader Content-Type application/json\n\
+            \trespond `{\"message\":\"Hello, World!\"}`"
+            .to_owned(),
+        _ => format!("\troot * \"{}\"\n\tfile_server", quotable(&launch.folder)?),
+    };
+    let values = [("port", &*launch.port.to_string()), ("handlers", &handlers)];
+    fill(CADDYFILE, &values)
+}
+
+/// A program from crates.io, in one release.
+struct Tool {
+    name: &'static str,
+    version: &'static str,
+}
+
+/// The newest when this was written.
+const DUFS_TOOL: Tool = Tool {
+    name: "dufs",
+    version: "0.47.0",
+};
+
+/// The newest that is no preview of another.
+const STATIC_WEB_SERVER_TOOL: Tool = Tool {
+    name: "static-web-server",
+    version: "2.44.1",
+};
+
+impl Tool {
+    fn file(&self, setup: &Setup) -> PathBuf {
+        binaries(setup).join(self.name)
+    }
+
+    /// Asks the program itself.
+    fn version(&self, setup: &Setup) -> Outcome<String> {
+        asked(Command::new(self.file(setup)).arg("--version"))
+    }
+
+    /// Builds it without its default features: what they add is TLS, compression, users and pages,
+    /// and none of it is used here.
+    fn install(&self, setup: &Setup) -> Outcome {
+        if self.version(setup).is_ok_and(|found| found == self.version) {
+            return Ok(());
+        }
+        let tools = setup.tools();
+        println!("Building {} {}, once.", self.name, self.version);
+        let build = tools.join("build").join(self.name);
+        let mut install = cargo("install --locked --force --quiet --no-default-features");
+        install
+            .args([self.name, "--version", self.version, "--root"])
+            .arg(&tools)
+            .env("CARGO_TARGET_DIR", &build)
+            .env_remove("RUSTFLAGS");
+        // From outside the workspace: neither its settings nor its lock file are meant for this.
+        run(install.current_dir("/"))?;
+        // Half a gigabyte that nobody needs again.
+        let _ = fs::remove_dir_all(&build);
+        Ok(())
+    }
+}
+
+pub(super) const DUFS: Peer = Peer {
+    name: "dufs",
+    kind: Kind::Peer,
+    driver: None,
+    roles: &[Role::Files, Role::Put],
+    told: "Built without TLS, one tokio worker, no access log; for PUT uploading and deleting \
+        are allowed, for without the latter it replaces nothing. Head and content leave apart and \
+        with Nagle's algorithm, so a small file waits for an acknowledgement.",
+    skips: &[
+        "no Server field",
+        "no time limits",
+        "Host is not checked",
+        "lenient framing: Content-Length with Transfer-Encoding, bare LF",
+        "put: the file is written in place, so that readers see half of it",
+        "put: conditions are not looked at",
+    ],
+    install: |setup| DUFS_TOOL.install(setup),
+    version: |setup| DUFS_TOOL.version(setup),
+    launch: |setup, launch| {
+        let mut command = Command::new(DUFS_TOOL.file(setup));
+        command
+            .arg(&launch.folder)
+            .args(["--bind", "127.0.0.1", "--log-format", "", "--port"])
+            .arg(launch.port.to_string())
+            .env("TOKIO_WORKER_THREADS", "1");
+        if launch.role == Role::Put {
+            command.args(["--allow-upload", "--allow-delete"]);
+        }
+        Ok(command)
+    },
+};
+
+pub(super) const STATIC_WEB_SERVER: Peer = Peer {
+    name: "static-web-server",
+    kind: Kind::Peer,
+    driver: None,
+    roles: &[Role::Files],
+    told: "Built without its default features, one tokio worker for each core it is given, which \
+        is one, no access log.",
+    skips: &[
+        "no Server field",
+        "no time limits",
+        "Host is not checked",
+        "lenient framing: Content-Length with Transfer-Encoding, bare LF",
+        "files: no ETag, and a second range is not looked at",
+    ],
+    install: |setup| STATIC_WEB_SERVER_TOOL.install(setup),
+    version: |setup| STATIC_WEB_SERVER_TOOL.version(setup),
+    launch: |setup, launch| {
+        let mut command = Command::new(STATIC_WEB_SERVER_TOOL.file(setup));
+        command
+            .args(["--host", "127.0.0.1", "--threads-multiplier", "1"])
+            .args(["--log-level", "error", "--port"])
+            .arg(launch.port.to_string())
+            .arg("--root")
+            .arg(absolute(&launch.folder)?)
+            // A configuration file in the folder it is started in would count as well.
+            .current_dir(&launch.scratch);
+        Ok(command)
+    },
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_role_of_caddy_has_a_whole_configuration() {
+        for role in CADDY.roles {
+            let launch = Launch {
+                role: *role,
+                port: 40_123,
+                folder: "/srv/the files".into(),
+                scratch: "/srv/scratch".into(),
+                connections: 64,
+            };
+            let text = caddyfile(&launch).unwrap();
+            assert!(text.contains("http://:40123 {"), "{text}");
+            let root = text.contains("root * \"/srv/the files\"");
+            assert_eq!(root, *role == Role::Files, "{text}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The web servers in C: nginx, h2o and lighttpd, as Debian builds them. Must not know what is
+//! measured of them.
+
+use super::{
+    super::{Kind, Launch, Peer, Role, Setup},
+    absolute, asked, descriptors, is_root, make_folder, program,
+    template::{fill, quotable},
+    write,
+};
+use std::{path::Path, process::Command};
+use xtask::{packages::need, shell::Outcome};
+
+const NGINX_CONF: &str = include_str!("../../../../peers/conf/nginx.conf");
+const H2O_CONF: &str = include_str!("../../../../peers/conf/h2o.conf");
+const LIGHTTPD_CONF: &str = include_str!("../../../../peers/conf/lighttpd.conf");
+
+/// Places in a server's table beyond the connections of the load.
+const SPARE_CONNECTIONS_MIN: u32 = 256;
+
+const HELLO: &str = "Hello, World!";
+/// Where its only file is, in the scratch folder.
+const HELLO_FOLDER: &str = "hello";
+
+pub(super) const NGINX: Peer = Peer {
+    name: "nginx",
+    kind: Kind::Peer,
+    driver: None,
+    roles: &[Role::Hello, Role::Json, Role::Files, Role::Put],
+    told: "One worker, no access log, connections without an end; / and /json are answered by \
+        `return`, files by sendfile with tcp_nopush and an open_file_cache that looks again \
+        after 30 s, PUT by the DAV module, which renames a temporary file into place without a \
+        sync.",
+    skips: &[
+        "json: the text is canned, not serialised",
+        "put: conditions are not looked at",
+        "bare LF is taken for a line end",
+    ],
+    install: |_| need(&[("nginx", "nginx-light")]),
+    version: |_| asked(Command::new(program("nginx")?).arg("-v")),
+    launch: launch_nginx,
+};
+
+fn launch_nginx(_: &Setup, launch: &Launch) -> Outcome<Command> {
+    let file = absolute(&launch.scratch)?.join("nginx.conf");
+    write(&file, &nginx_conf(launch)?)?;
+    let mut command = Command::new(program("nginx")?);
+    // What it says before it has read its configuration goes nowhere but to us either.
+    command
+        .args(["-e", "stderr", "-p"])
+        .arg(absolute(&launch.scratch)?);
+    command.arg("-c").arg(file);
+    Ok(command)
+}
+
+fn nginx_conf(launch: &Launch) -> Outcome<String> {
+    // It stays root where it is started so: otherwise it could not read everybody's folder.
+    let user = if is_root() { "user root;" } else { "" };
+    let writes = launch.role == Role::Put;
+    let values = [
+        ("port", &*launch.port.to_string()),
+        ("scratch", &quotable(&launch.scratch)?),
+        ("folder", &quotable(&launch.folder)?),
+        ("descriptors", &descriptors(launch).to_string()),
+        ("connections", &places(launch)),
+        ("user", user),
+        ("methods", if writes { "PUT DELETE" } else { "off" }),
+    ];
+    fill(NGINX_CONF, &values)
+}
+
+pub(super) const H2O: Peer = Peer {
+    name: "h2o",
+    kind: Kind::Peer,
+    driver: None,
+    roles: &[Role::Hello, Role::Json, Role::Echo, Role::Files],
+    told: "One thread, no access log, idle connections kept for 75 s; / is a file of 13 bytes \
+        (`file.file`, cheaper than its mruby, and it has no canned answers), /json and /echo are \
+        mruby handlers, files are `file.dir` with its open file cache.",
+    skips: &[
+        "Host is not checked",
+        "lenient framing: Content-Length with Transfer-Encoding, two lengths, bare LF, obs-fold",
+        "files: If-Match is not looked at",
+    ],
+    install: |_| need(&[("h2o", "h2o")]),
+    version: |_| asked(Command::new(program("h2o")?).arg("--version")),
+    launch: launch_h2o,
+};
+
+/// Ruby for the two roles that a file cannot play.
+const H2O_JSON: &str = r#"        mruby.handler: |
+          lambda do |env|
+            body = JSON.generate({"message" => "Hello, World!"})
+            [200, {"content-type" => "application/json"}, [body]]
+          end"#;
+const H2O_ECHO: &str = r#"        mruby.handler: |
+          lambda do |env|
+            body = env["rack.input"].read
+            [200, {"content-type" => "application/octet-stream"}, [body]]
+          end"#;
+
+fn launch_h2o(_: &Setup, launch: &Launch) -> Outcome<Command> {
+    if launch.role == Role::Hello {
+        write_hello(&launch.scratch)?;
+    }
+    let file = absolute(&launch.scratch)?.join("h2o.conf");
+    write(&file, &h2o_conf(launch)?)?;
+    let mut command = Command::new(program("h2o")?);
+    command.arg("-c").arg(file);
+    Ok(command)
+}
+
+fn h2o_conf(launch: &Launch) -> Outcome<String> {
+    let handler = match launch.role {
+        Role::Json => H2O_JSON.to_owned(),
+        Role::Echo => H2O_ECHO.to_owned(),
+        Role::Hello => {
+            let file = absolute(&launch.scratch)?.join("hello.txt");
+            format!("        file.file: \"{}\"", quotable(&file)?)
+        }
+        _ => format!("        file.dir: \"{}\"", quotable(&launch.folder)?),
+    };
+    let values = [
+        ("port", &*launch.port.to_string()),
+        ("scratch", &quotable(&launch.scratch)?),
+        ("connections", &places(launch)),
+        ("user", if is_root() { "user: root" } else { "" }),
+        ("handler", &handler),
+    ];
+    fill(H2O_CONF, &values)
+}
+
+pub(super) const LIGHTTPD: Peer = Peer {
+    name: "lighttpd",
+    kind: Kind::Peer,
+    driver: None,
+    roles: &[Role::Hello, Role::Files, Role::Put],
+    told: "One process, no access log, epoll and sendfile, connections kept for 75 s without and \
+        for 65,535 with requests, its most; / is a file of 13 bytes, files are looked at again \
+        when inotify says so, PUT is by mod_webdav without locks, which renames a temporary file \
+        into place without a sync.",
+    skips: &[
+        "lenient framing: obs-fold",
+        "no limit on the time of a whole head",
+        "files: If-Match and a second range are not looked at",
+        "put: missing folders are not made",
+    ],
+    install: |_| {
+        need(&[
+            ("lighttpd", "lighttpd"),
+            ("/usr/lib/lighttpd/mod_webdav.so", "lighttpd-mod-webdav"),
+        ])
+    },
+    version: |_| asked(Command::new(program("lighttpd")?).arg("-v")),
+    launch: launch_lighttpd,
+};
+
+fn launch_lighttpd(_: &Setup, launch: &Launch) -> Outcome<Command> {
+    if launch.role == Role::Hello {
+        let folder = launch.scratch.join(HELLO_FOLDER);
+        make_folder(&folder)?;
+        write_hello(&folder)?;
+    }
+    let file = absolute(&launch.scratch)?.join("lighttpd.conf");
+    write(&file, &lighttpd_conf(launch)?)?;
+    let mut command = Command::new(program("lighttpd")?);
+    command.arg("-D").arg("-f").arg(file);
+    Ok(command)
+}
+
+fn lighttpd_conf(launch: &Launch) -> Outcome<String> {
+    let folder = match launch.role {
+        Role::Hello => launch.scratch.join(HELLO_FOLDER),
+        _ => launch.folder.clone(),
+    };
+    let (modules, writing) = match launch.role {
+        Role::Put => ("\"mod_webdav\"", "webdav.activate = \"enable\""),
+        _ => ("", ""),
+    };
+    let values = [
+        ("port", &*launch.port.to_string()),
+        ("scratch", &quotable(&launch.scratch)?),
+        ("folder", &quotable(&folder)?),
+        ("descriptors", &descriptors(launch).to_string()),
+        ("connections", &places(launch)),
+        ("modules", modules),
+        ("writing", writing),
+    ];
+    fill(LIGHTTPD_CONF, &values)
+}
+
+/// The answer of those that have no other way than a file.
+fn write_hello(folder: &Path) -> Outcome {
+    write(&folder.join("hello.txt"), HELLO)
+}
+
+/// A table with room to spare: nginx begins to close idle connections when a sixteenth is left.
+fn places(launch: &Launch) -> String {
+    let spare = (launch.connections / 4).max(SPARE_CONNECTIONS_MIN);
+    (launch.connections + spare).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(role: Role) -> Launch {
+        Launch {
+            role,
+            port: 40_123,
+            folder: "/srv/the files".into(),
+            scratch: "/srv/scratch".into(),
+            connections: 5_000,
+        }
+    }
+
+    /// Filling fails if a template and what is put into it do not belong together.
+    #[test]
+    fn every_role_has_a_whole_configuration() {
+        type Conf = fn(&Launch) -> Outcome<String>;
+        let confs: [(&Peer, Conf); 3] = [
+            (&NGINX, nginx_conf),
+            (&H2O, h2o_conf),
+            (&LIGHTTPD, lighttpd_conf),
+        ];
+        for (peer, conf) in confs {
+            for role in peer.roles {
+                let text = conf(&launch(*role)).unwrap();
+                assert!(text.contains("40123") && text.contains("6250"), "{text}");
+                let reads = matches!(role, Role::Files | Role::Put);
+                let names_folder = text.contains("\"/srv/the files\"");
+                assert!(!reads || names_folder, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_role_that_writes_may_write() {
+        let nginx = |role| nginx_conf(&launch(role)).unwrap();
+        assert!(nginx(Role::Put).contains("dav_methods PUT"));
+        assert!(nginx(Role::Files).contains("dav_methods off"));
+        let lighttpd = |role| lighttpd_conf(&launch(role)).unwrap();
+        assert!(lighttpd(Role::Put).contains("mod_webdav"));
+        assert!(!lighttpd(Role::Files).contains("webdav"));
+    }
+
+    #[test]
+    fn a_path_that_would_be_syntax_is_refused() {
+        let mut odd = launch(Role::Files);
+        odd.folder = "/srv/a\"; root /etc; #".into();
+        assert!(nginx_conf(&odd).is_err() && lighttpd_conf(&odd).is_err());
+        assert!(h2o_conf(&odd).is_err());
+    }
+
+    #[test]
+    fn tables_have_places_to_spare() {
+        assert_eq!(places(&launch(Role::Hello)), "6250");
+        let few = Launch {
+            connections: 1,
+            ..launch(Role::Hello)
+        };
+        assert_eq!(places(&few), "257");
+    }
+}

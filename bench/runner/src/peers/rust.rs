@@ -1,0 +1,187 @@
+//! Other people's Rust libraries: what the small programs in `bench/peers/rust` tell them, and how
+//! those are built. Must not know what is measured of them.
+//!
+//! A skip that begins with a role's name and a colon, such as `echo: `, is about that role only.
+
+use super::{Kind, Launch, Peer, Role, Setup};
+use std::{fs, path::PathBuf, process::Command};
+use xtask::shell::{Outcome, cargo, run};
+
+const ROLES: &[Role] = &[Role::Hello, Role::Json, Role::Echo];
+
+/// In the order of the tables.
+pub(crate) const PEERS: &[Peer] = &[HYPER, AXUM, ACTIX_WEB, NTEX, MAY_MINIHTTP, MIO];
+
+const HYPER: Peer = Peer {
+    name: "hyper",
+    kind: Kind::Peer,
+    driver: None,
+    roles: ROLES,
+    told: "hyper's HTTP/1 on one thread of tokio (`current_thread`) with `pipeline_flush`, no \
+           timer; TCP_NODELAY, backlog 4096.",
+    skips: &["no time limits", "a missing or second Host is let through"],
+    install: |setup| build(setup, "peer-hyper"),
+    version: |setup| locked(setup, "hyper"),
+    launch: |setup, launch| start(setup, "peer-hyper", launch),
+};
+
+const AXUM: Peer = Peer {
+    name: "axum",
+    kind: Kind::Peer,
+    driver: None,
+    roles: ROLES,
+    told: "axum's router and extractors, served by hyper as `hyper` is.",
+    skips: &["no time limits", "a missing or second Host is let through"],
+    install: |setup| build(setup, "peer-axum"),
+    version: |setup| locked(setup, "axum"),
+    launch: |setup, launch| start(setup, "peer-axum", launch),
+};
+
+const ACTIX_WEB: Peer = Peer {
+    name: "actix-web",
+    kind: Kind::Peer,
+    driver: None,
+    roles: ROLES,
+    told: "One worker, beside it a thread that accepts; keep-alive 75 s and request time-out 15 s \
+           instead of 5 s, TCP_NODELAY, backlog 4096.",
+    skips: &[],
+    install: |setup| build(setup, "peer-actix-web"),
+    version: |setup| locked(setup, "actix-web"),
+    launch: |setup, launch| start(setup, "peer-actix-web", launch),
+};
+
+const NTEX: Peer = Peer {
+    name: "ntex",
+    kind: Kind::Peer,
+    driver: None,
+    roles: ROLES,
+    told: "ntex's HTTP/1 service without its web framework, on its own runtime with io_uring \
+           (`neon-uring`: `neon-polling` is cheaper for large echoes only); one worker, beside it \
+           a thread that accepts; keep-alive 75 s instead of 5 s, time-out of heads 15 s instead \
+           of 1 s, TCP_NODELAY, backlog 4096.",
+    skips: &["a missing or second Host is let through"],
+    install: |setup| build(setup, "peer-ntex"),
+    version: |setup| locked(setup, "ntex"),
+    launch: |setup, launch| start(setup, "peer-ntex", launch),
+};
+
+const MAY_MINIHTTP: Peer = Peer {
+    name: "may_minihttp",
+    kind: Kind::Peer,
+    driver: None,
+    roles: ROLES,
+    told: "may's scheduler with one worker. Its listener cannot be had, so neither TCP_NODELAY nor \
+           the backlog can be set.",
+    skips: &[
+        "no time limits",
+        "ignores Connection: close and HTTP/1.0",
+        "caps fields at 16",
+        "Transfer-Encoding and a second Content-Length are ignored, a wrong one ends the process",
+        "a missing or second Host is let through",
+        "echo: Content-Type is not kept",
+    ],
+    install: |setup| build(setup, "peer-may-minihttp"),
+    version: |setup| locked(setup, "may_minihttp"),
+    launch: |setup, launch| start(setup, "peer-may-minihttp", launch),
+};
+
+const MIO: Peer = Peer {
+    name: "mio",
+    kind: Kind::Peer,
+    driver: None,
+    roles: ROLES,
+    told: "A loop by hand over mio with httparse, edge-triggered, one thread; the answer to / is \
+           rendered once a second; TCP_NODELAY, backlog 4096.",
+    skips: &[
+        "no time limits",
+        "a missing or second Host is let through",
+        "caps fields at 64",
+        "echo: no chunked bodies",
+    ],
+    install: |setup| build(setup, "peer-mio"),
+    version: |setup| locked(setup, "mio"),
+    launch: |setup, launch| start(setup, "peer-mio", launch),
+};
+
+/// The workspace of these programs.
+fn sources(setup: &Setup) -> PathBuf {
+    setup.sources().join("rust")
+}
+
+/// The first of them builds what all are made of; the others are only linked.
+fn build(setup: &Setup, program: &str) -> Outcome {
+    let mut command = cargo("build --release --locked --quiet --bin");
+    command
+        .arg(program)
+        .current_dir(sources(setup))
+        .env("CARGO_TARGET_DIR", &setup.target);
+    run(&mut command)
+}
+
+fn start(setup: &Setup, program: &str, launch: &Launch) -> Outcome<Command> {
+    let mut command = Command::new(setup.built(program));
+    command.arg(launch.port.to_string());
+    Ok(command)
+}
+
+/// The version of `package` in the lock file that the programs are built by.
+fn locked(setup: &Setup, package: &str) -> Outcome<String> {
+    let file = sources(setup).join("Cargo.lock");
+    let text = fs::read_to_string(&file)
+        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    version_in(&text, package)
+        .map(str::to_owned)
+        .ok_or_else(|| format!("{} names no {package}", file.display()))
+}
+
+/// Cargo writes `version` on the line that follows `name`. Of several versions the newest comes
+/// last, and it is what our own programs ask for.
+fn version_in<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
+    let name = format!("name = \"{package}\"");
+    let mut lines = lock.lines();
+    let mut newest = None;
+    while lines.by_ref().any(|line| line == name) {
+        let version = lines.next()?.strip_prefix("version = \"")?;
+        newest = Some(version.strip_suffix('"')?);
+    }
+    newest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCK: &str = "version = 4\n\n[[package]]\nname = \"mio\"\nversion = \"1.2.4\"\n\n\
+        [[package]]\nname = \"may\"\nversion = \"0.3.51\"\ndependencies = [\n \"mio\",\n]\n\n\
+        [[package]]\nname = \"may_queue\"\nversion = \"0.1.24\"\n";
+
+    #[test]
+    fn versions_are_found_by_the_whole_name() {
+        assert_eq!(version_in(LOCK, "mio"), Some("1.2.4"));
+        assert_eq!(version_in(LOCK, "may"), Some("0.3.51"));
+        assert_eq!(version_in(LOCK, "queue"), None);
+    }
+
+    #[test]
+    fn the_newest_of_several_versions_counts() {
+        let lock = format!("{LOCK}\n[[package]]\nname = \"mio\"\nversion = \"2.0.0\"\n");
+        assert_eq!(version_in(&lock, "mio"), Some("2.0.0"));
+    }
+
+    #[test]
+    fn every_peer_has_a_version_in_the_committed_lock() {
+        let root = xtask::shell::root();
+        let setup = Setup {
+            target: root.join("target"),
+            root,
+        };
+        for peer in PEERS {
+            let version = (peer.version)(&setup);
+            assert!(
+                version.is_ok_and(|text| text.contains('.')),
+                "{}",
+                peer.name
+            );
+        }
+    }
+}

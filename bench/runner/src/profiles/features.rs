@@ -1,0 +1,70 @@
+//! What each feature of the engine costs: hello with it against hello without. Must not know how
+//! features work.
+
+use super::{Step, pair_step};
+use crate::{
+    bench::Bench,
+    peers::{Role, Setup},
+    plan::{Load, Pairing, Scenario, Subject},
+    row::{About, Reach},
+    wrk::Requests,
+};
+use std::process::Command;
+use xtask::shell::capture;
+
+/// Name, setting, and the most it may cost.
+type Feature = (&'static str, (&'static str, &'static str), Option<f64>);
+
+const FEATURES: &[Feature] = &[
+    ("access log, text", ("APP_ACCESS_LOG", "text"), None),
+    ("access log, JSON", ("APP_ACCESS_LOG", "json"), None),
+    ("no time limits", ("APP_TIME_LIMITS", "off"), None),
+];
+
+/// Measured where the program has them.
+const METRICS: Feature = ("metrics", ("APP_METRICS", "on"), Some(1.02));
+
+pub(super) fn features(bench: &Bench) -> Vec<Step> {
+    let mut all = FEATURES.to_vec();
+    if has_metrics(&bench.setup) {
+        all.push(METRICS);
+    }
+    let target = "/";
+    let deep = Load::requests(64, Requests::Get { target, depth: 16 });
+    let loads = [
+        ("64 connections", Load::get(64, target)),
+        ("16 deep, 64 connections", deep),
+    ];
+    let mut steps = Vec::new();
+    for (name, load) in loads
+        .into_iter()
+        .take(if bench.effort.quick { 1 } else { 2 })
+    {
+        let scenario = Scenario::new("features", name, Role::Hello, load);
+        for &driver in &bench.field.beside {
+            let Some(plain) = bench.field.ours(driver) else {
+                continue;
+            };
+            for &(name, setting, most) in &all {
+                let server = Subject {
+                    label: format!("{}, {name}", plain.label),
+                    environment: vec![setting],
+                    ..plain.clone()
+                };
+                let pairing = Pairing {
+                    about: About::Feature,
+                    server,
+                    reference: plain.clone(),
+                    reach: most.map(Reach::AtMost),
+                };
+                steps.push(pair_step(&scenario, pairing));
+            }
+        }
+    }
+    steps
+}
+
+fn has_metrics(setup: &Setup) -> bool {
+    let mut app = Command::new(setup.built("onrush-app"));
+    capture(app.arg("--features")).is_ok_and(|(ok, text)| ok && text.contains("metrics"))
+}

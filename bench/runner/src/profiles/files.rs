@@ -1,0 +1,81 @@
+//! Files from a folder, small and large, in the page cache and not. Must not know objects that are
+//! written.
+
+use super::{Step, bare, on_both, pairs};
+use crate::{
+    bench::Bench,
+    peers::Role,
+    plan::{Content, Expect, Load, Promise, Scenario},
+    work::Files,
+    wrk::Requests,
+};
+
+const SENDFILE: &str = "limit-sendfile";
+
+/// Of the large file, in bytes: 40 MB as the old experiment had them.
+pub(super) const LARGE_BYTES: u64 = 40_000_000;
+
+/// Of the files that are not in the page cache: together more than a round can read.
+const COLD: Files = Files {
+    count: 8192,
+    bytes: 64 << 10,
+};
+
+/// One file, asked for again and again.
+fn one(name: &str, bytes: u64, connections: u32) -> Scenario {
+    let load = Load::get(connections, "/file");
+    let mut scenario = Scenario::new("get", name, Role::Files, load);
+    scenario.content = Content::Hot(Files { count: 1, bytes });
+    scenario.expect = Expect::BodyBytes(bytes);
+    scenario.volume_bytes = (bytes > 1 << 14).then_some(bytes);
+    scenario
+}
+
+/// Many files, one after the other.
+fn several(name: &str, content: Content, files: Files) -> Scenario {
+    let count = files.count;
+    let load = Load::requests(64, Requests::Names { count });
+    let mut scenario = Scenario::new("get", name, Role::Files, load);
+    scenario.content = content;
+    scenario.expect = Expect::BodyBytes(files.bytes);
+    scenario
+}
+
+pub(super) fn get(bench: &Bench) -> Vec<Step> {
+    let ahead_of = vec![("lighttpd", 1.0), ("h2o", 1.0), ("nginx", 1.0)];
+    let with = |limits| Promise {
+        limits,
+        ahead_of: ahead_of.clone(),
+        ..Promise::default()
+    };
+    let sendfile = || on_both((SENDFILE, Some(1.10)), (SENDFILE, Some(1.10)));
+    let small = one("1 KiB", 1 << 10, 64);
+    let mut large = one("40 MB", LARGE_BYTES, 8);
+    large.seconds_min = 2;
+    let mut steps = pairs(bench, &small, &with(bare(1.25, 1.25)));
+    if bench.effort.quick {
+        steps.extend(pairs(bench, &large, &with(sendfile())));
+        return steps;
+    }
+    for scenario in [
+        one("16 KiB", 16 << 10, 64),
+        one("256 KiB", 256 << 10, 64),
+        large,
+    ] {
+        steps.extend(pairs(bench, &scenario, &with(sendfile())));
+    }
+    let cold = several("64 KiB, not in the page cache", Content::Cold(COLD), COLD);
+    let files = Files {
+        count: 10_000,
+        bytes: 1 << 10,
+    };
+    let different = several("1 KiB, 10,000 files", Content::Hot(files), files);
+    for scenario in [
+        cold,
+        different,
+        one("1 KiB, 5,000 connections", 1 << 10, 5_000),
+    ] {
+        steps.extend(pairs(bench, &scenario, &with(Vec::new())));
+    }
+    steps
+}

@@ -1,0 +1,207 @@
+//! Memory of a server for each idle keep-alive connection: the slope between few and many, so that
+//! what the process needs anyway does not count. Must not know how servers are loaded.
+
+use super::{Step, others};
+use crate::{
+    bench::Bench,
+    peers::{Launch, Role},
+    plan::Subject,
+    probe,
+    row::{About, Figures, Reach, Round, Row, Side},
+    server::{Server, free_port},
+    work::Place,
+};
+use std::{io::Write, net::TcpStream, thread, time::Duration};
+use xtask::shell::Outcome;
+
+const FEW: usize = 5_000;
+const MANY: usize = 15_000;
+
+/// Most bytes of resident memory that one more idle connection may cost.
+const BYTES_MAX: f64 = 512.0;
+
+/// Slopes hardly differ from one start to the next.
+const ROUNDS_MAX: u32 = 3;
+
+/// For answers that left to be forgotten, and buffers to be given back.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// About what one slope takes.
+const SLOPE: Duration = Duration::from_secs(8);
+
+pub(super) struct Task {
+    /// Ours first.
+    subjects: Vec<Subject>,
+    ours: usize,
+}
+
+pub(super) fn idle(bench: &Bench) -> Vec<Step> {
+    let ours = bench.field.beside.iter().chain(&bench.field.drivers);
+    let mut subjects: Vec<Subject> = Vec::new();
+    for subject in ours.filter_map(|&driver| bench.field.ours(driver)) {
+        if !subjects.iter().any(|known| known.label == subject.label) {
+            subjects.push(subject);
+        }
+    }
+    let ours = subjects.len();
+    subjects.extend(others(bench, Role::Hello));
+    let weight = subjects.len() as u32;
+    vec![Step {
+        profile: "idle",
+        title: format!("{FEW} to {MANY} connections"),
+        weight,
+        task: super::Task::Idle(Task { subjects, ours }),
+    }]
+}
+
+impl Task {
+    /// Ours against what was promised, the others against ours.
+    pub(super) fn run(&self, bench: &mut Bench) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let mut first: Vec<f64> = Vec::new();
+        for (at, subject) in self.subjects.iter().enumerate() {
+            let is_ours = at < self.ours;
+            let mut row = empty_row(bench, subject, is_ours, &self.subjects[0]);
+            let slopes = slopes(bench, subject, &mut row);
+            let pair = |(at, &slope): (usize, &f64)| {
+                let own = first.get(at).or(first.last()).copied();
+                let reference = if is_ours { Some(BYTES_MAX) } else { own };
+                Some(Round {
+                    server: Figures::only(slope),
+                    reference: Figures::only(reference?),
+                })
+            };
+            row.rounds = slopes.iter().enumerate().filter_map(pair).collect();
+            if !slopes.is_empty() && row.rounds.is_empty() {
+                row.voids.push("ours was not measured".to_owned());
+            }
+            if at == 0 {
+                first = slopes;
+            }
+            rows.push(row);
+        }
+        rows
+    }
+}
+
+fn empty_row(bench: &Bench, subject: &Subject, is_ours: bool, first: &Subject) -> Row {
+    let (about, reference, reach) = match is_ours {
+        true => (
+            About::Bound,
+            Side::named("promised"),
+            Some(Reach::AtMost(1.0)),
+        ),
+        false => {
+            let reach = (subject.peer.name == "nginx").then_some(Reach::AtLeast(1.0));
+            (About::Peer, bench.side(first, Role::Hello), reach)
+        }
+    };
+    Row {
+        profile: "idle",
+        scenario: format!("{FEW} to {MANY} connections"),
+        about,
+        unit: "bytes/connection",
+        server: bench.side(subject, Role::Hello),
+        reference,
+        durability: "",
+        access_log: "off",
+        reach,
+        rounds: Vec::new(),
+        voids: Vec::new(),
+        note: String::new(),
+        volume_bytes: None,
+    }
+}
+
+/// Bytes a connection, as often as there is time.
+fn slopes(bench: &mut Bench, subject: &Subject, row: &mut Row) -> Vec<f64> {
+    if let Some(reason) = bench.missing.get(subject.peer.name) {
+        row.voids.push(reason.clone());
+        return Vec::new();
+    }
+    let rounds = match bench.effort.quick {
+        true => 1,
+        false => bench.effort.rounds.min(ROUNDS_MAX),
+    };
+    let mut slopes = Vec::new();
+    for round in 0..rounds {
+        if bench.clock.row_is_over(SLOPE) {
+            break;
+        }
+        crate::progress(&format!("idle · {}, {}/{rounds}", subject.label, round + 1));
+        match slope(bench, subject) {
+            Ok((slope, peak_bytes)) => {
+                slopes.push(slope);
+                row.server.peak_bytes = row.server.peak_bytes.max(Some(peak_bytes));
+            }
+            Err(reason) => {
+                row.voids.push(format!("{}: {reason}", subject.label));
+                break;
+            }
+        }
+    }
+    if slopes.is_empty() && row.voids.is_empty() {
+        row.voids.push("left out: time was up".to_owned());
+    }
+    slopes
+}
+
+fn slope(bench: &mut Bench, subject: &Subject) -> Outcome<(f64, u64)> {
+    let launch = Launch {
+        role: Role::Hello,
+        port: free_port()?,
+        folder: bench.work.empty(Place::Disk)?,
+        scratch: bench.work.empty(Place::Disk)?,
+        connections: MANY as u32,
+    };
+    let mut command = (subject.peer.launch)(&bench.setup, &launch)?;
+    command.envs(subject.environment.iter().copied());
+    let mut server = Server::start(&command, launch.port)?;
+    let mut idle = Vec::with_capacity(MANY);
+    let few = open(bench, &mut server, &mut idle, FEW)?;
+    let many = open(bench, &mut server, &mut idle, MANY)?;
+    let slope = (many as f64 - few as f64) / (MANY - FEW) as f64;
+    Ok((slope, server.peak_bytes()?))
+}
+
+/// Opens connections until there are `count`, each with one request answered, and gives the
+/// server's resident memory with all of them idle.
+fn open(
+    bench: &Bench,
+    server: &mut Server,
+    idle: &mut Vec<TcpStream>,
+    count: usize,
+) -> Outcome<u64> {
+    let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
+    while idle.len() < count {
+        let failed = |error: String| format!("connection {}: {error}", idle.len() + 1);
+        if bench.clock.interrupted() {
+            return Err("interrupted".to_owned());
+        }
+        let connected = TcpStream::connect(server.address);
+        let mut stream = connected.map_err(|error| failed(error.to_string()))?;
+        let sent = stream.write_all(request.as_bytes());
+        sent.map_err(|error| failed(error.to_string()))?;
+        let answer = probe::receive(&mut stream, &mut Vec::new()).map_err(failed)?;
+        if answer.status != 200 {
+            return Err(failed(format!("answered {}", answer.status)));
+        }
+        idle.push(stream);
+    }
+    thread::sleep(SETTLE);
+    match server.runs() && still_open(idle) {
+        true => server.resident_bytes(),
+        false => Err(format!("gave up connections before there were {count}")),
+    }
+}
+
+/// Whether the peer has closed none of these.
+fn still_open(idle: &[TcpStream]) -> bool {
+    idle.iter().all(|stream| {
+        let silent = stream
+            .set_nonblocking(true)
+            .and_then(|()| stream.peek(&mut [0]));
+        let is_silent = silent.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        is_silent && stream.set_nonblocking(false).is_ok()
+    })
+}

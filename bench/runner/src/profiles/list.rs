@@ -1,0 +1,207 @@
+//! Time of the first page of a large folder, hot, while small objects are fetched: the promise is
+//! that it comes within 100 ms without blocking other requests. Must not know how pages are made.
+
+use super::Step;
+use crate::{
+    bench::Bench,
+    peers::{Driver, Launch, Role},
+    probe::probe,
+    row::{About, Figures, Reach, Round, Row, Side},
+    server::{Server, free_port},
+    stats::{percentile, sorted},
+    work::Place,
+};
+use std::{
+    fs,
+    io::Write,
+    net::TcpStream,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+use xtask::shell::Outcome;
+
+const ENTRIES: usize = 100_000;
+/// Pages of each form.
+const PAGES: u32 = 20;
+/// Entries of a page, when a client asks for no number.
+const PAGE_ENTRIES: usize = 1000;
+/// The median of either form, at most.
+const MS_MAX: f64 = 100.0;
+/// Small GETs with nothing beside them, to compare with.
+const ALONE: Duration = Duration::from_secs(1);
+/// Connections with one small GET after the other.
+const READERS: usize = 2;
+
+const FORMS: [(&str, &str); 2] = [("JSON", "application/json"), ("HTML", "text/html")];
+
+pub(super) struct Task {
+    drivers: Vec<Driver>,
+}
+
+pub(super) fn list(bench: &Bench) -> Vec<Step> {
+    let drivers = bench.field.drivers.clone();
+    vec![Step {
+        profile: "list",
+        title: format!("first page of {ENTRIES}"),
+        weight: 3,
+        task: super::Task::List(Task { drivers }),
+    }]
+}
+
+impl Task {
+    pub(super) fn run(&self, bench: &mut Bench) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let folder = bench.work.empty(Place::Disk).and_then(|folder| {
+            fill(&folder)?;
+            Ok(folder)
+        });
+        for &driver in &self.drivers {
+            crate::progress(&format!("list · {}", driver.name()));
+            let measured = match &folder {
+                _ if bench.clock.is_over(ALONE) => Err("left out: time was up".to_owned()),
+                Ok(folder) => pages_of(bench, driver, folder),
+                Err(reason) => Err(reason.clone()),
+            };
+            match measured {
+                Ok(both) => rows.extend(both),
+                Err(reason) => {
+                    let mut row = empty_row(bench, driver, "");
+                    row.voids.push(reason);
+                    rows.push(row);
+                }
+            }
+        }
+        if let Ok(folder) = folder {
+            let _ = fs::remove_dir_all(folder);
+        }
+        rows
+    }
+}
+
+fn empty_row(bench: &Bench, driver: Driver, form: &str) -> Row {
+    let server = bench
+        .field
+        .ours(driver)
+        .map(|ours| bench.side(&ours, Role::Files));
+    Row {
+        profile: "list",
+        scenario: format!("first page of {ENTRIES} entries {form}")
+            .trim()
+            .to_owned(),
+        about: About::Bound,
+        unit: "ms",
+        server: server.unwrap_or_default(),
+        reference: Side::named("promised"),
+        durability: "",
+        access_log: "off",
+        reach: Some(Reach::AtMost(1.0)),
+        rounds: Vec::new(),
+        voids: Vec::new(),
+        note: String::new(),
+        volume_bytes: None,
+    }
+}
+
+/// A row for each form of a page.
+fn pages_of(bench: &mut Bench, driver: Driver, folder: &Path) -> Outcome<Vec<Row>> {
+    let ours = bench.field.ours(driver).ok_or("ours is not in the field")?;
+    let launch = Launch {
+        role: Role::Files,
+        port: free_port()?,
+        folder: folder.to_owned(),
+        scratch: bench.work.empty(Place::Disk)?,
+        connections: 8,
+    };
+    let command = (ours.peer.launch)(&bench.setup, &launch)?;
+    let server = Server::start(&command, launch.port)?;
+    let (_, alone) = beside(&server, || {
+        thread::sleep(ALONE);
+        Ok(())
+    })?;
+    let mut rows = Vec::new();
+    for (name, form) in FORMS {
+        let mut row = empty_row(bench, driver, name);
+        let (times, gets) = beside(&server, || {
+            // One more: the first one warms the caches of the file system.
+            (0..=PAGES)
+                .map(|_| page(&server, form))
+                .collect::<Outcome<Vec<f64>>>()
+        })?;
+        row.rounds.extend(times.into_iter().skip(1).map(|ms| Round {
+            server: Figures::only(ms),
+            reference: Figures::only(MS_MAX),
+        }));
+        row.note = format!("p99 of small GETs {gets:.2} ms beside it, {alone:.2} ms alone");
+        row.server.peak_bytes = server.peak_bytes().ok();
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// Does `act` while small objects are fetched; gives the 99th percentile of these in milliseconds.
+fn beside<T>(server: &Server, act: impl FnOnce() -> Outcome<T>) -> Outcome<(T, f64)> {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..READERS)
+            .map(|_| scope.spawn(|| read_small(server, &over)))
+            .collect();
+        let done = act();
+        over.store(true, Ordering::Relaxed);
+        let mut times = Vec::new();
+        for reader in readers {
+            let read = reader.join().map_err(|_| "a reader panicked".to_owned())?;
+            times.extend(read?);
+        }
+        Ok((done?, percentile(&sorted(times), 0.99)))
+    })
+}
+
+/// GETs of a small object until it is `over`; milliseconds of each.
+fn read_small(server: &Server, over: &AtomicBool) -> Outcome<Vec<f64>> {
+    let stream = TcpStream::connect(server.address);
+    let mut stream = stream.map_err(|error| error.to_string())?;
+    let mut times = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        let sent = stream.write_all(b"GET /small HTTP/1.1\r\nHost: x\r\n\r\n");
+        sent.map_err(|error| error.to_string())?;
+        crate::probe::receive(&mut stream, &mut Vec::new())?;
+        times.push(ms(begun));
+    }
+    Ok(times)
+}
+
+fn page(server: &Server, form: &str) -> Outcome<f64> {
+    let request =
+        format!("GET /many/ HTTP/1.1\r\nHost: x\r\nAccept: {form}\r\nConnection: close\r\n\r\n");
+    let begun = Instant::now();
+    let answer = probe(server.address, request.as_bytes())?;
+    let time = ms(begun);
+    let text = String::from_utf8_lossy(&answer.body);
+    let last = name(ENTRIES.min(PAGE_ENTRIES) - 1);
+    match answer.status == 200 && text.contains(&last) {
+        true => Ok(time),
+        false => Err(format!("{} and no page up to {last}", answer.status)),
+    }
+}
+
+fn ms(begun: Instant) -> f64 {
+    begun.elapsed().as_secs_f64() * 1e3
+}
+
+fn name(at: usize) -> String {
+    format!("entry-{at:06}.txt")
+}
+
+/// Many entries, and a small object beside them.
+fn fill(folder: &Path) -> Outcome {
+    let write = || {
+        let many = folder.join("many");
+        fs::create_dir(&many)?;
+        fs::write(folder.join("small"), "small")?;
+        (0..ENTRIES).try_for_each(|at| fs::write(many.join(name(at)), ""))
+    };
+    write().map_err(|error| format!("{}: {error}", folder.display()))
+}

@@ -1,0 +1,180 @@
+//! The profiles: which servers are compared under which loads, and what is promised. Must not know
+//! how a pair is measured, nor how a row is shown.
+
+mod features;
+mod files;
+mod hello;
+mod idle;
+mod list;
+mod objects;
+mod tail;
+
+use crate::{
+    bench::Bench,
+    pair,
+    peers::{Driver, Role},
+    plan::{Pairing, Promise, Scenario, Subject},
+    row::{About, Row},
+};
+
+/// The names of the bare loops.
+const LIMIT_EPOLL: &str = "limit-epoll";
+const LIMIT_URING: &str = "limit-uring";
+
+/// A group of measurements that is asked for by its name.
+pub(crate) struct Profile {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    steps: fn(&Bench) -> Vec<Step>,
+}
+
+/// All of them, in the order they are measured.
+pub(crate) const PROFILES: &[Profile] = &[
+    Profile {
+        name: "plaintext",
+        what: "hello, 64 and 512 connections, one request at a time",
+        steps: hello::plaintext,
+    },
+    Profile {
+        name: "pipelined",
+        what: "hello, 16 and 32 deep, 64 and 760 connections; no two requests alike",
+        steps: hello::pipelined,
+    },
+    Profile {
+        name: "close",
+        what: "hello, a connection a request, and ten requests a connection",
+        steps: hello::close,
+    },
+    Profile {
+        name: "json",
+        what: "a small JSON answer",
+        steps: hello::json,
+    },
+    Profile {
+        name: "echo",
+        what: "POST and back, 1 KiB and 64 KiB",
+        steps: hello::echo,
+    },
+    Profile {
+        name: "get",
+        what: "files of 1 KiB to 40 MB; not in the page cache; 10,000 files; 5,000 connections",
+        steps: files::get,
+    },
+    Profile {
+        name: "put",
+        what: "uploads of 40 MB and 4 KiB: thrown away, to memory, to disk; durable and not",
+        steps: objects::put,
+    },
+    Profile {
+        name: "idle",
+        what: "memory of an idle connection, slope from 5,000 to 15,000",
+        steps: idle::idle,
+    },
+    Profile {
+        name: "tail",
+        what: "latency of 512 connections at a fixed rate, half and nine tenths of what fits",
+        steps: tail::tail,
+    },
+    Profile {
+        name: "many",
+        what: "hello, 4,096 and 15,000 active connections",
+        steps: hello::many,
+    },
+    Profile {
+        name: "features",
+        what: "hello with access log, metrics, and without time limits",
+        steps: features::features,
+    },
+    Profile {
+        name: "list",
+        what: "first page of a folder of 100,000 entries, while others are served",
+        steps: list::list,
+    },
+];
+
+/// What is measured in one go.
+pub(crate) struct Step {
+    pub(crate) profile: &'static str,
+    pub(crate) title: String,
+    /// How long it takes, by that of one row.
+    pub(crate) weight: u32,
+    task: Task,
+}
+
+enum Task {
+    Pair(Box<Scenario>, Box<Pairing>),
+    Idle(idle::Task),
+    Tail(tail::Task),
+    List(list::Task),
+}
+
+impl Step {
+    /// Measures it. What cannot be measured gives rows with the reason.
+    pub(crate) fn run(&self, bench: &mut Bench) -> Vec<Row> {
+        match &self.task {
+            Task::Pair(scenario, pairing) => vec![pair::measure(bench, scenario, pairing)],
+            Task::Idle(task) => task.run(bench),
+            Task::Tail(task) => task.run(bench),
+            Task::List(task) => task.run(bench),
+        }
+    }
+}
+
+impl Step {
+    /// Whether it compares ours with a limit.
+    fn is_about_limit(&self) -> bool {
+        matches!(&self.task, Task::Pair(_, pairing) if pairing.about == About::Limit)
+    }
+}
+
+impl Profile {
+    /// What there is to do for it.
+    pub(crate) fn steps(&self, bench: &Bench) -> Vec<Step> {
+        (self.steps)(bench)
+    }
+}
+
+/// The limits of both drivers, and what may be added to each.
+fn on_both(
+    epoll: (&'static str, Option<f64>),
+    uring: (&'static str, Option<f64>),
+) -> Vec<(Driver, &'static str, Option<f64>)> {
+    vec![
+        (Driver::Epoll, epoll.0, epoll.1),
+        (Driver::Uring, uring.0, uring.1),
+    ]
+}
+
+/// The bare loops of both drivers.
+fn bare(epoll: f64, uring: f64) -> Vec<(Driver, &'static str, Option<f64>)> {
+    on_both((LIMIT_EPOLL, Some(epoll)), (LIMIT_URING, Some(uring)))
+}
+
+/// A step for each pair of a scenario.
+fn pairs(bench: &Bench, scenario: &Scenario, promise: &Promise) -> Vec<Step> {
+    let pairings = bench.field.pairings(scenario.role, promise);
+    let step = |pairing: Pairing| pair_step(scenario, pairing);
+    pairings.into_iter().map(step).collect()
+}
+
+fn pair_step(scenario: &Scenario, pairing: Pairing) -> Step {
+    Step {
+        profile: scenario.profile,
+        title: format!(
+            "{}: {} beside {}",
+            scenario.name, pairing.server.label, pairing.reference.label
+        ),
+        weight: 1,
+        task: Task::Pair(Box::new(scenario.clone()), Box::new(pairing)),
+    }
+}
+
+/// The others that take part in `role`, for what is no pair under a load of ours.
+fn others(bench: &Bench, role: Role) -> Vec<Subject> {
+    let chosen = bench.field.chosen.iter();
+    let peers = chosen.filter_map(|name| bench.field.peer(name));
+    peers
+        .filter(|peer| peer.roles.contains(&role))
+        .map(Subject::of)
+        .collect()
+}

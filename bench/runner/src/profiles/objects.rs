@@ -1,0 +1,106 @@
+//! Objects that are written: thrown away, to memory, to disk, durable and not. Must not know files
+//! that are only read.
+
+use super::{Step, files::LARGE_BYTES, on_both, pairs};
+use crate::{
+    bench::Bench,
+    peers::Role,
+    plan::{Content, Load, Promise, Scenario},
+    uploads::Shape,
+    work::Place,
+};
+
+const DRAIN: &str = "limit-drain";
+const STORE: &str = "limit-store";
+
+/// As many as the old experiment had.
+const CLIENTS: u32 = 32;
+const FULL_COUNT: u64 = 10_000;
+
+/// An object that is replaced is answered in other words than one that is new. That each answer is
+/// whole and 2xx is seen to by the load itself.
+const ANY_LENGTH: f64 = 1.0;
+
+/// Rounds that write gigabytes to a disk, or wait for it.
+const DISK_ROUNDS_MAX: u32 = 7;
+
+/// 40 MB from 32 clients; each replaces its one object, for a memory has an end.
+fn large(name: &str, role: Role, place: Place) -> Scenario {
+    let shape = Shape {
+        clients: CLIENTS,
+        body_bytes: LARGE_BYTES,
+        fresh: false,
+        count: None,
+    };
+    let mut scenario = Scenario::new("put", name, role, Load::Uploads(shape));
+    scenario.content = Content::Uploads(place);
+    scenario.slack = ANY_LENGTH;
+    scenario.volume_bytes = Some(LARGE_BYTES);
+    scenario.seconds_min = 3;
+    if place == Place::Disk {
+        scenario.rounds_max = DISK_ROUNDS_MAX;
+    }
+    scenario
+}
+
+/// 4 KiB from as many clients, each object new.
+fn small(name: &str, role: Role, place: Place) -> Scenario {
+    let shape = Shape {
+        clients: CLIENTS,
+        body_bytes: 4096,
+        fresh: true,
+        count: None,
+    };
+    let mut scenario = Scenario::new("put", name, role, Load::Uploads(shape));
+    scenario.content = Content::Uploads(place);
+    scenario.slack = ANY_LENGTH;
+    scenario
+}
+
+pub(super) fn put(bench: &Bench) -> Vec<Step> {
+    let sink = Promise {
+        limits: on_both((DRAIN, Some(1.20)), (DRAIN, Some(1.20))),
+        ..Promise::default()
+    };
+    let store = Promise {
+        ahead_of: vec![(STORE, 1.0), ("nginx", 1.0), ("lighttpd", 1.0)],
+        also: vec![STORE],
+        ..Promise::default()
+    };
+    let to_sink = large("40 MB, sink", Role::Sink, Place::Memory);
+    let mut steps = pairs(bench, &to_sink, &sink);
+    let small_memory = small("4 KiB, memory", Role::Put, Place::Memory);
+    if bench.effort.quick {
+        steps.extend(pairs(bench, &small_memory, &store));
+        return steps;
+    }
+    let all = [
+        large("40 MB, memory", Role::Put, Place::Memory),
+        large("40 MB, disk", Role::Put, Place::Disk),
+        small_memory,
+        small("4 KiB, memory, durable", Role::PutDurable, Place::Memory),
+        small("4 KiB, disk", Role::Put, Place::Disk),
+        small("4 KiB, disk, durable", Role::PutDurable, Place::Disk),
+    ];
+    for scenario in &all {
+        steps.extend(pairs(bench, scenario, &store));
+    }
+    if bench.effort.full {
+        let mut sink_full = with_count(to_sink, "40 MB, sink, 10,000 uploads");
+        sink_full.rounds_max = 1;
+        steps.extend(pairs(bench, &sink_full, &sink));
+        let memory = large("40 MB, memory", Role::Put, Place::Memory);
+        let mut memory = with_count(memory, "40 MB, memory, 10,000 uploads");
+        memory.rounds_max = 1;
+        steps.extend(pairs(bench, &memory, &store));
+    }
+    steps
+}
+
+fn with_count(mut scenario: Scenario, name: &str) -> Scenario {
+    if let Load::Uploads(shape) = &mut scenario.load {
+        shape.count = Some(FULL_COUNT);
+    }
+    scenario.name = name.to_owned();
+    scenario
+}

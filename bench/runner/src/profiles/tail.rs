@@ -1,0 +1,289 @@
+//! Latency of many connections at a fixed rate, without coordinated omission: requests are sent
+//! when they are due, and their time counts from then. Must not know how the load does that.
+
+use super::{Step, others};
+use crate::{
+    bench::Bench,
+    peers::{Launch, Role},
+    plan::Subject,
+    row::{About, Figures, Reach, Round, Row},
+    server::{CLIENT_CORE, Server, free_port, pinned},
+    work::Place,
+};
+use serde_json::Value;
+use std::{net::SocketAddr, process::Command, time::Duration};
+use xtask::shell::{Outcome, capture, cargo, run};
+
+const CONNECTIONS: u32 = 512;
+
+/// Of what the slower of both can carry.
+const LOADS: [(&str, f64); 2] = [("half", 0.5), ("nine tenths", 0.9)];
+
+/// How long the closed loop takes to find that out, and a window of the open loop, in seconds.
+const CAPACITY_S: u64 = 2;
+const WINDOW_S: u64 = 1;
+
+/// Of the answers of the closed loop.
+const ERRORS_MAX: f64 = 0.001;
+
+pub(super) struct Task {
+    about: About,
+    server: Subject,
+    reference: Subject,
+    load: (&'static str, f64),
+}
+
+pub(super) fn tail(bench: &Bench) -> Vec<Step> {
+    let mut pairs = Vec::new();
+    for &driver in &bench.field.beside {
+        let Some(ours) = bench.field.ours(driver) else {
+            continue;
+        };
+        let again = Subject {
+            label: format!("{} again", ours.label),
+            ..ours.clone()
+        };
+        pairs.push((About::Control, again, ours.clone()));
+        for other in others(bench, Role::Hello) {
+            pairs.push((About::Peer, other, ours.clone()));
+        }
+    }
+    let mut steps = Vec::new();
+    for load in LOADS.into_iter().skip(usize::from(bench.effort.quick)) {
+        for (about, server, reference) in pairs.clone() {
+            steps.push(Step {
+                profile: "tail",
+                title: format!("{}: {} beside {}", load.0, server.label, reference.label),
+                weight: 2,
+                task: super::Task::Tail(Task {
+                    about,
+                    server,
+                    reference,
+                    load,
+                }),
+            });
+        }
+    }
+    steps
+}
+
+/// Builds the load.
+fn build() -> Outcome {
+    run(&mut cargo(
+        "build --release --quiet --manifest-path bench/Cargo.toml -p load",
+    ))
+}
+
+impl Task {
+    /// A row of p99 and one of p99.9.
+    pub(super) fn run(&self, bench: &mut Bench) -> Vec<Row> {
+        let mut rows: Vec<Row> = ["p99 µs", "p99.9 µs"]
+            .map(|unit| self.empty_row(bench, unit))
+            .to_vec();
+        match self.windows(bench, &mut rows) {
+            Ok(windows) => {
+                let times: [fn(&Figures) -> f64; 2] = [|f| f.p99_us, |f| f.p999_us];
+                for (row, time) in rows.iter_mut().zip(times) {
+                    row.rounds = windows.iter().map(|round| valued(round, time)).collect();
+                }
+            }
+            Err(reason) => rows
+                .iter_mut()
+                .for_each(|row| row.voids.push(reason.clone())),
+        }
+        rows
+    }
+
+    fn empty_row(&self, bench: &Bench, unit: &'static str) -> Row {
+        let reach = (self.about == About::Peer).then_some(Reach::AtLeast(1.0));
+        let (what, _) = unit.split_once(' ').unwrap_or((unit, ""));
+        Row {
+            profile: "tail",
+            scenario: format!("{what} at {} of what fits", self.load.0),
+            about: self.about,
+            unit,
+            server: bench.side(&self.server, Role::Hello),
+            reference: bench.side(&self.reference, Role::Hello),
+            durability: "",
+            access_log: "off",
+            reach,
+            rounds: Vec::new(),
+            voids: Vec::new(),
+            note: String::new(),
+            volume_bytes: None,
+        }
+    }
+
+    /// All rounds; rows are told at which rate.
+    fn windows(&self, bench: &mut Bench, rows: &mut [Row]) -> Outcome<Vec<Round>> {
+        for subject in [&self.server, &self.reference] {
+            if let Some(reason) = bench.missing.get(subject.peer.name) {
+                return Err(reason.clone());
+            }
+        }
+        let rounds = u64::from(bench.effort.rounds);
+        let wanted = 2 * CAPACITY_S + 2 * WINDOW_S * rounds + 2;
+        let left = bench.clock.row_left().map_or(wanted, |left| left.as_secs());
+        let fixed = 2 * CAPACITY_S + 2;
+        let windows = (left.min(wanted).saturating_sub(fixed) / (2 * WINDOW_S)).min(rounds);
+        if windows == 0 || bench.clock.is_over(Duration::from_secs(fixed)) {
+            return Err("left out: time was up".to_owned());
+        }
+        build()?;
+        let server = start(bench, &self.server)?;
+        let reference = start(bench, &self.reference)?;
+        let both = (server.address, reference.address);
+        let rate = (capacity(bench, both)? * self.load.1).floor().max(1.0);
+        let (rounds, voids) = open_loop(bench, both, rate, windows)?;
+        for row in rows.iter_mut() {
+            row.note = format!("{rate} requests a second to each");
+            row.voids = voids.clone();
+            row.server.peak_bytes = server.peak_bytes().ok();
+            row.reference.peak_bytes = reference.peak_bytes().ok();
+        }
+        Ok(rounds)
+    }
+}
+
+fn valued(round: &Round, time: fn(&Figures) -> f64) -> Round {
+    let with = |figures: Figures| Figures {
+        value: time(&figures),
+        ..figures
+    };
+    Round {
+        server: with(round.server),
+        reference: with(round.reference),
+    }
+}
+
+fn start(bench: &mut Bench, subject: &Subject) -> Outcome<Server> {
+    let launch = Launch {
+        role: Role::Hello,
+        port: free_port()?,
+        folder: bench.work.empty(Place::Disk)?,
+        scratch: bench.work.empty(Place::Disk)?,
+        connections: CONNECTIONS,
+    };
+    let named = |reason: String| format!("{}: {reason}", subject.label);
+    let mut command = (subject.peer.launch)(&bench.setup, &launch).map_err(named)?;
+    command.envs(subject.environment.iter().copied());
+    Server::start(&command, launch.port).map_err(named)
+}
+
+/// The load, on its own core, with one window of each kind or several.
+fn load(
+    bench: &Bench,
+    both: (SocketAddr, SocketAddr),
+    seconds: u64,
+    windows: u64,
+    more: &[String],
+) -> Outcome<Value> {
+    let mut command = Command::new(bench.setup.built("open-loop"));
+    command.args([both.0.to_string(), both.1.to_string()]);
+    command.args(["--connections", &CONNECTIONS.to_string()]);
+    command.args(["--seconds", &seconds.to_string()]);
+    command.args(["--windows", &windows.to_string()]).args(more);
+    let (ok, text) = capture(&mut pinned(&command, CLIENT_CORE))?;
+    match serde_json::from_str(&text) {
+        Ok(result) if ok => Ok(result),
+        _ => Err(format!("the load failed: {}", text.trim())),
+    }
+}
+
+/// Requests a second that the slower of both answers, when all connections are always busy.
+fn capacity(bench: &Bench, both: (SocketAddr, SocketAddr)) -> Outcome<f64> {
+    let result = load(bench, both, CAPACITY_S, 1, &["--capacity".to_owned()])?;
+    let of = |which: &str| {
+        let window = &result[which]["windows"][0];
+        let errors = window["errors"].as_f64().unwrap_or(f64::NAN);
+        let rate = window["requests_per_second"].as_f64();
+        rate.filter(|&rate| rate > 0.0 && errors <= rate * ERRORS_MAX)
+            .ok_or_else(|| format!("no closed loop: {window}"))
+    };
+    Ok(of("a")?.min(of("b")?))
+}
+
+/// Windows in turn, and why some do not count.
+fn open_loop(
+    bench: &Bench,
+    both: (SocketAddr, SocketAddr),
+    rate: f64,
+    windows: u64,
+) -> Outcome<(Vec<Round>, Vec<String>)> {
+    let rate = ["--rate".to_owned(), rate.to_string()];
+    rounds(&load(bench, both, WINDOW_S, windows, &rate)?)
+}
+
+/// Pairs of windows. One with a mark makes its pair void: the load itself was late, or the server
+/// did not keep up.
+fn rounds(result: &Value) -> Outcome<(Vec<Round>, Vec<String>)> {
+    let windows = |which: &str| {
+        let windows = result[which]["windows"].as_array();
+        windows.ok_or_else(|| format!("the load has no windows: {result}"))
+    };
+    let (mut rounds, mut voids) = (Vec::new(), Vec::new());
+    for (a, b) in windows("a")?.iter().zip(windows("b")?) {
+        let marks = [("server", a), ("reference", b)]
+            .into_iter()
+            .flat_map(|(whose, window)| {
+                let marks = window["marks"].as_array().into_iter().flatten();
+                let marks = marks.filter_map(Value::as_str);
+                marks.map(move |mark| format!("{whose}: {mark}"))
+            });
+        let marks: Vec<String> = marks.collect();
+        match marks.is_empty() {
+            true => rounds.push(Round {
+                server: figures(a)?,
+                reference: figures(b)?,
+            }),
+            false => voids.push(marks.join(", ")),
+        }
+    }
+    Ok((rounds, voids))
+}
+
+fn figures(window: &Value) -> Outcome<Figures> {
+    let field = |name: &str| {
+        let number = window[name].as_f64();
+        number.ok_or_else(|| format!("a window has no {name}: {window}"))
+    };
+    Ok(Figures {
+        value: f64::NAN,
+        requests_per_s: field("achieved_rate")?,
+        p50_us: field("p50_us")?,
+        p99_us: field("p99_us")?,
+        p999_us: field("p999_us")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn window(p99_us: f64, marks: &[&str]) -> Value {
+        json!({
+            "achieved_rate": 1000.0, "p50_us": 1.0, "p99_us": p99_us, "p999_us": 3.0,
+            "marks": marks,
+        })
+    }
+
+    #[test]
+    fn windows_are_paired_and_marked_ones_are_void() {
+        let result = json!({
+            "a": { "windows": [window(4.0, &[]), window(5.0, &["generator late"])] },
+            "b": { "windows": [window(2.0, &[]), window(2.0, &[])] },
+        });
+        let (rounds, voids) = rounds(&result).expect("whole");
+        assert_eq!(voids, ["server: generator late"]);
+        assert_eq!(rounds.len(), 1);
+        let round = valued(&rounds[0], |figures| figures.p99_us);
+        assert_eq!((round.server.value, round.reference.value), (4.0, 2.0));
+    }
+
+    #[test]
+    fn what_is_missing_is_an_error() {
+        assert!(rounds(&json!({ "a": {} })).is_err());
+        assert!(figures(&json!({ "p50_us": 1.0 })).is_err());
+    }
+}

@@ -1,0 +1,265 @@
+//! Load by uploads: clients that each PUT one object after the other over a connection of its own.
+//! Run as a process of its own, on the clients' core. Must not know what is compared.
+//!
+//! wrk would count only what is answered when time is up, and of 32 uploads of 40 MB that may be
+//! nothing. Here nothing new is begun when time is up, and what was begun is finished and counted.
+
+use crate::{
+    probe,
+    stats::{percentile, sorted},
+    wrk::{Report, Running},
+};
+use std::{
+    io::Write,
+    net::{SocketAddr, TcpStream},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+use xtask::shell::Outcome;
+
+/// The hidden first argument that makes this program be the load.
+pub(crate) const SUBCOMMAND: &str = "--upload";
+
+/// How a server is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) clients: u32,
+    pub(crate) body_bytes: u64,
+    /// Each upload has a name of its own; else each client replaces its one object.
+    pub(crate) fresh: bool,
+    /// Uploads of all clients together; without, as many as fit in the time.
+    pub(crate) count: Option<u64>,
+}
+
+/// All names begin with this, so that what was uploaded can be told from what a server keeps.
+pub(crate) const NAME_PREFIX: &str = "object-";
+
+impl Shape {
+    /// One of the requests, without its body.
+    pub(crate) fn head(&self, address: SocketAddr, client: u32, number: u64) -> String {
+        let number = if self.fresh { number } else { 0 };
+        format!(
+            "PUT /{NAME_PREFIX}{client:02}-{number:07} HTTP/1.1\r\nHost: {address}\r\n\
+             Content-Length: {}\r\n\r\n",
+            self.body_bytes
+        )
+    }
+
+    /// Begins to load the server at `address`, until `seconds` are over.
+    pub(crate) fn start(&self, address: SocketAddr, seconds: u64) -> Outcome<Running> {
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new(own);
+        command.args([SUBCOMMAND, &address.to_string(), &seconds.to_string()]);
+        command.args([
+            self.clients.to_string(),
+            self.body_bytes.to_string(),
+            self.fresh.to_string(),
+            self.count.unwrap_or(0).to_string(),
+        ]);
+        Running::start(&command)
+    }
+}
+
+/// What the hidden subcommand does: `ADDRESS SECONDS CLIENTS BYTES FRESH COUNT`.
+pub(crate) fn main(arguments: &[String]) -> Outcome {
+    let [address, seconds, clients, body_bytes, fresh, count] = arguments else {
+        return Err(format!("{SUBCOMMAND} is for the bench itself"));
+    };
+    let wrong = |what: &str| format!("{SUBCOMMAND}: not a number: {what}");
+    let number = |text: &String| text.parse::<u64>().map_err(|_| wrong(text));
+    let shape = Shape {
+        clients: number(clients)? as u32,
+        body_bytes: number(body_bytes)?,
+        fresh: fresh == "true",
+        count: Some(number(count)?).filter(|&count| count > 0),
+    };
+    let address = address.parse().map_err(|_| wrong(address))?;
+    println!("{}", line(&load(&shape, address, number(seconds)?)));
+    Ok(())
+}
+
+/// What each client saw.
+#[derive(Default)]
+struct Seen {
+    times_us: Vec<f64>,
+    bytes: f64,
+    status: f64,
+    broken: f64,
+}
+
+fn load(shape: &Shape, address: SocketAddr, seconds: u64) -> Report {
+    let body = vec![b'x'; shape.body_bytes as usize];
+    let begun = Instant::now();
+    let end = begun + Duration::from_secs(seconds);
+    let all: Vec<Seen> = thread::scope(|scope| {
+        let client = |number: u32| {
+            let body = &body;
+            scope.spawn(move || upload_all(shape, address, number, body, end))
+        };
+        let clients: Vec<_> = (0..shape.clients).map(client).collect();
+        clients
+            .into_iter()
+            .map(|client| client.join().unwrap_or_default())
+            .collect()
+    });
+    let us = begun.elapsed().as_secs_f64() * 1e6;
+    let times = sorted(all.iter().flat_map(|seen| seen.times_us.iter().copied()));
+    let sum = |of: fn(&Seen) -> f64| all.iter().map(of).sum::<f64>();
+    let at = |share| percentile(&times, share);
+    Report {
+        requests: times.len() as f64,
+        bytes: sum(|seen| seen.bytes),
+        us,
+        read: sum(|seen| seen.broken),
+        status: sum(|seen| seen.status),
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        p999_us: at(0.999),
+        ..Report::default()
+    }
+}
+
+/// One client, until `end` or until it has done its share.
+fn upload_all(shape: &Shape, address: SocketAddr, client: u32, body: &[u8], end: Instant) -> Seen {
+    let clients = u64::from(shape.clients);
+    let share = |count: u64| count / clients + u64::from(u64::from(client) < count % clients);
+    let most = shape.count.map_or(u64::MAX, share);
+    let mut seen = Seen::default();
+    let mut connection = None;
+    for number in 0..most {
+        if shape.count.is_none() && Instant::now() >= end {
+            break;
+        }
+        let head = shape.head(address, client, number);
+        let begun = Instant::now();
+        match upload(&mut connection, address, head.as_bytes(), body) {
+            Ok(answer) => {
+                seen.times_us.push(begun.elapsed().as_secs_f64() * 1e6);
+                seen.bytes += answer.wire_bytes as f64;
+                seen.status += f64::from(u8::from(answer.status / 100 != 2));
+                if answer.closes {
+                    connection = None;
+                }
+            }
+            Err(_) => {
+                seen.broken += 1.0;
+                connection = None;
+                // A server that refuses everything is not to be asked in a circle.
+                if seen.broken > 10.0 {
+                    break;
+                }
+            }
+        }
+    }
+    seen
+}
+
+fn upload(
+    connection: &mut Option<TcpStream>,
+    address: SocketAddr,
+    head: &[u8],
+    body: &[u8],
+) -> Outcome<probe::Answer> {
+    let stream = match connection.take() {
+        Some(open) => open,
+        None => TcpStream::connect(address).map_err(|error| error.to_string())?,
+    };
+    let stream = connection.insert(stream);
+    stream
+        .set_nodelay(true)
+        .map_err(|error| error.to_string())?;
+    let sent = match body.len() {
+        // In one segment, as every client does that has both in hand.
+        0..=65_536 => stream.write_all(&[head, body].concat()),
+        _ => stream.write_all(head).and_then(|()| stream.write_all(body)),
+    };
+    sent.map_err(|error| error.to_string())?;
+    probe::receive(stream, &mut Vec::new())
+}
+
+/// As the script of wrk prints it.
+fn line(report: &Report) -> String {
+    format!(
+        "bench requests={} bytes={} us={:.0} connect={} read={} write={} status={} timeout={} \
+         p50={:.0} p99={:.0} p999={:.0}",
+        report.requests,
+        report.bytes,
+        report.us,
+        report.connect,
+        report.read,
+        report.write,
+        report.status,
+        report.timeout,
+        report.p50_us,
+        report.p99_us,
+        report.p999_us
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{io::Read, net::TcpListener};
+
+    /// Answers `count` uploads of 3 bytes, each on its connection's thread.
+    fn sink(count: usize) -> (SocketAddr, thread::JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
+        let address = listener.local_addr().expect("an address");
+        let server = thread::spawn(move || {
+            let mut names = Vec::new();
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut received = Vec::new();
+            while names.len() < count {
+                let mut piece = [0; 512];
+                let len = stream.read(&mut piece).expect("reads");
+                received.extend_from_slice(&piece[..len]);
+                let text = String::from_utf8_lossy(&received).into_owned();
+                if text.ends_with("\r\n\r\nxxx") {
+                    names.push(text.split(' ').nth(1).unwrap_or_default().to_owned());
+                    received.clear();
+                    let answer = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
+                    stream.write_all(answer.as_bytes()).expect("writes");
+                }
+            }
+            names
+        });
+        (address, server)
+    }
+
+    #[test]
+    fn a_number_of_uploads_is_made_each_with_its_name() {
+        let shape = Shape {
+            clients: 1,
+            body_bytes: 3,
+            fresh: true,
+            count: Some(3),
+        };
+        let (address, server) = sink(3);
+        let report = load(&shape, address, 0);
+        assert_eq!(
+            (report.requests, report.status, report.read),
+            (3.0, 0.0, 0.0)
+        );
+        let names = server.join().expect("ends");
+        assert_eq!(names[2], "/object-00-0000002");
+        assert_eq!(Report::read(&line(&report)).expect("whole").requests, 3.0);
+    }
+
+    #[test]
+    fn time_ends_it_and_what_fails_is_counted() {
+        let mut shape = Shape {
+            clients: 2,
+            body_bytes: 3,
+            fresh: false,
+            count: None,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
+        let address = listener.local_addr().expect("an address");
+        assert_eq!(load(&shape, address, 0).requests, 0.0);
+        drop(listener);
+        shape.count = Some(1);
+        assert_eq!(load(&shape, address, 0).read, 1.0);
+        assert!(main(&["x".to_owned()]).is_err());
+    }
+}

@@ -1,0 +1,419 @@
+//! Load by wrk: what it sends, and what it says at its end. Must not know what is compared, nor
+//! what is made of the figures.
+
+use crate::{
+    probe::Answer,
+    server::{CLIENT_CORE, pinned},
+};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+use xtask::shell::{Outcome, cannot_run};
+
+/// Different batches of the `distinct` requests: 65,536 requests at 16 pipelined.
+const BATCHES: u32 = 4096;
+
+/// One request in so many asks to close, in [`Requests::Closing`] of tenths.
+pub(crate) const TENTH: u32 = 10;
+
+/// What is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Requests {
+    /// `GET` of this target, so many at once.
+    Get { target: &'static str, depth: u32 },
+    /// As above, no two alike, of the root.
+    Distinct { depth: u32 },
+    /// `POST` of a body of so many bytes to the target.
+    Post {
+        target: &'static str,
+        body_bytes: u32,
+    },
+    /// `GET` of the root, where one in so many asks to close the connection. As wrk counts requests
+    /// and not those of a connection, a connection carries that many on average.
+    Closing { every: u32 },
+    /// `GET` of `/0000000` to the last of `count`, one after the other, and again.
+    Names { count: u32 },
+}
+
+/// How a server is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) connections: u32,
+    pub(crate) requests: Requests,
+}
+
+impl Shape {
+    /// Answers that may be under way on each connection.
+    pub(crate) fn depth(&self) -> u32 {
+        match self.requests {
+            Requests::Get { depth, .. } | Requests::Distinct { depth } => depth,
+            _ => 1,
+        }
+    }
+
+    /// One of the requests.
+    pub(crate) fn request(&self, address: SocketAddr) -> Vec<u8> {
+        let (method, target, more, body) = match &self.requests {
+            Requests::Get { target, .. } => ("GET", *target, String::new(), 0),
+            Requests::Distinct { .. } => ("GET", "/?0000001", String::new(), 0),
+            Requests::Closing { every: 1 } => ("GET", "/", "Connection: close\r\n".to_owned(), 0),
+            Requests::Closing { .. } => ("GET", "/", String::new(), 0),
+            Requests::Names { .. } => ("GET", "/0000000", String::new(), 0),
+            Requests::Post { target, body_bytes } => {
+                let length = format!("Content-Length: {body_bytes}\r\n");
+                ("POST", *target, length, *body_bytes as usize)
+            }
+        };
+        let head = format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\n{more}\r\n");
+        [head.as_bytes(), &b"x".repeat(body)].concat()
+    }
+
+    /// The script for wrk. Where it defines no `request`, wrk sends prepared bytes and calls no Lua
+    /// until it is done; `wrk.format` is what it prepares them with.
+    fn script(&self) -> String {
+        let requests = match &self.requests {
+            Requests::Get { depth: 1, .. } => String::new(),
+            Requests::Get { depth, .. } => format!(
+                "init = function()\n  local one = wrk.format\n  \
+                 wrk.format = function(...) return string.rep(one(...), {depth}) end\nend\n"
+            ),
+            Requests::Distinct { depth } => numbered(*depth),
+            Requests::Post { body_bytes, .. } => {
+                format!("wrk.method = 'POST'\nwrk.body = string.rep('x', {body_bytes})\n")
+            }
+            Requests::Closing { every: 1 } => "wrk.headers['Connection'] = 'close'\n".to_owned(),
+            Requests::Closing { every } => format!(
+                "init = function()\n  sent, plain = 0, wrk.format()\n  \
+                 closing = wrk.format(nil, nil, {{['Host'] = wrk.headers['Host'], \
+                 ['Connection'] = 'close'}})\nend\n\
+                 request = function()\n  sent = sent + 1\n  \
+                 if sent % {every} == 0 then return closing end\n  return plain\nend\n"
+            ),
+            Requests::Names { count } => format!(
+                "init = function()\n  all, at = {{}}, 0\n  for name = 1, {count} do\n    \
+                 all[name] = wrk.format(nil, string.format('/%07d', name - 1))\n  end\nend\n\
+                 request = function()\n  at = at % {count} + 1\n  return all[at]\nend\n"
+            ),
+        };
+        requests + DONE
+    }
+
+    /// Begins to load the server at `address` from the clients' core, for whole seconds. The script
+    /// goes to `scratch`.
+    pub(crate) fn start(
+        &self,
+        address: SocketAddr,
+        seconds: u64,
+        scratch: &Path,
+    ) -> Outcome<Running> {
+        let script = scratch.join("load.lua");
+        let written = fs::write(&script, self.script());
+        written.map_err(|error| format!("{}: {error}", script.display()))?;
+        let target = match &self.requests {
+            Requests::Get { target, .. } | Requests::Post { target, .. } => target,
+            _ => "/",
+        };
+        let mut wrk = Command::new("wrk");
+        wrk.args(["--threads", "1", "--timeout", "10s"])
+            .arg(format!("--connections={}", self.connections))
+            .arg(format!("--duration={seconds}s"))
+            .arg("--script")
+            .arg(script)
+            .arg(format!("http://{address}{target}"));
+        Running::start(&wrk)
+    }
+}
+
+/// `depth` requests, numbered. Made before the clock runs; when the [`BATCHES`] are used up they
+/// come again, to connections that have seen thousands of others meanwhile.
+fn numbered(depth: u32) -> String {
+    format!(
+        "\
+init = function()
+  batches, at = {{}}, 0
+  for batch = 1, {BATCHES} do
+    local all = {{}}
+    for one = 1, {depth} do
+      all[one] = wrk.format('GET', string.format('/?%07d', batch * {depth} + one))
+    end
+    batches[batch] = table.concat(all)
+  end
+end
+request = function()
+  at = at % {BATCHES} + 1
+  return batches[at]
+end
+"
+    )
+}
+
+/// One line with everything, in numbers as they are; times in microseconds.
+const DONE: &str = "\
+done = function(summary, latency)
+  local errors = summary.errors
+  io.write(string.format(
+    'bench requests=%.0f bytes=%.0f us=%.0f connect=%.0f read=%.0f write=%.0f status=%.0f ' ..
+    'timeout=%.0f p50=%.0f p99=%.0f p999=%.0f\\n',
+    summary.requests, summary.bytes, summary.duration, errors.connect, errors.read, errors.write,
+    errors.status, errors.timeout, latency:percentile(50), latency:percentile(99),
+    latency:percentile(99.9)))
+end
+";
+
+/// A load under way; ended when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    /// Runs `command`, which prints such a line at its end, on the clients' core.
+    pub(crate) fn start(command: &Command) -> Outcome<Running> {
+        let mut pinned = pinned(command, CLIENT_CORE);
+        pinned
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let child = pinned
+            .spawn()
+            .map_err(|error| cannot_run(&pinned, &error))?;
+        Ok(Running(Some(child)))
+    }
+
+    /// Waits for its end.
+    pub(crate) fn finish(mut self) -> Outcome<Report> {
+        let child = self.0.take().ok_or("the load is over already")?;
+        let output = child.wait_with_output();
+        let output = output.map_err(|error| format!("the load: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Report::read(&text).ok_or_else(|| format!("the load said nothing useful: {text}"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a load saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Report {
+    pub(crate) requests: f64,
+    /// Received, heads included.
+    pub(crate) bytes: f64,
+    pub(crate) us: f64,
+    pub(crate) connect: f64,
+    pub(crate) read: f64,
+    pub(crate) write: f64,
+    /// Answers other than 2xx and 3xx.
+    pub(crate) status: f64,
+    pub(crate) timeout: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+}
+
+impl Report {
+    /// The line that begins with `bench`, if all of it is there.
+    pub(crate) fn read(text: &str) -> Option<Report> {
+        let line = text.lines().find_map(|line| line.strip_prefix("bench "))?;
+        let field = |name: &str| {
+            let of = |word: &str| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
+            line.split_whitespace().find_map(of)
+        };
+        Some(Report {
+            requests: field("requests")?,
+            bytes: field("bytes")?,
+            us: field("us")?,
+            connect: field("connect")?,
+            read: field("read")?,
+            write: field("write")?,
+            status: field("status")?,
+            timeout: field("timeout")?,
+            p50_us: field("p50")?,
+            p99_us: field("p99")?,
+            p999_us: field("p999")?,
+        })
+    }
+
+    /// Most errors that may be among the requests.
+    const ERRORS_MAX: f64 = 0.001;
+
+    /// Why this measures nothing, if so. `slack` is the share by which answers may be shorter or
+    /// longer than the `probed` one; `under_way` may have come in part when time was up.
+    pub(crate) fn void(&self, probed: &Answer, under_way: f64, slack: f64) -> Option<String> {
+        let errors = self.connect + self.read + self.write + self.timeout;
+        let allowed = self.requests * Self::ERRORS_MAX;
+        if self.bytes <= 0.0 {
+            return Some("nothing was answered".to_owned());
+        }
+        if self.status > allowed {
+            return Some(format!("{} answers were not 2xx", self.status));
+        }
+        if errors > allowed {
+            return Some(format!(
+                "{errors} socket errors (connect {}, read {}, write {}, timeout {})",
+                self.connect, self.read, self.write, self.timeout
+            ));
+        }
+        let expected = self.requests * probed.wire_bytes as f64;
+        let least = expected * (1.0 - slack);
+        let most = (expected + under_way * probed.wire_bytes as f64) * (1.0 + slack);
+        (self.bytes < least || self.bytes > most).then(|| {
+            format!(
+                "answers of {:.1} bytes, and not {}",
+                self.bytes / self.requests,
+                probed.wire_bytes
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(requests: Requests) -> Shape {
+        Shape {
+            connections: 64,
+            requests,
+        }
+    }
+
+    #[test]
+    fn only_scripts_that_must_have_a_request_function() {
+        let plain = |requests| !shape(requests).script().contains("request = function");
+        assert!(plain(Requests::Get {
+            target: "/",
+            depth: 1
+        }));
+        assert!(plain(Requests::Get {
+            target: "/",
+            depth: 16
+        }));
+        assert!(plain(Requests::Post {
+            target: "/echo",
+            body_bytes: 9
+        }));
+        assert!(plain(Requests::Closing { every: 1 }));
+        assert!(!plain(Requests::Closing { every: TENTH }));
+        assert!(!plain(Requests::Distinct { depth: 16 }));
+        let text = numbered(16);
+        assert!(text.contains("'/?%07d', batch * 16 + one"), "{text}");
+    }
+
+    #[test]
+    fn probes_are_what_wrk_sends() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 80));
+        let request = |requests| String::from_utf8(shape(requests).request(address)).unwrap();
+        assert_eq!(
+            request(Requests::Get {
+                target: "/json",
+                depth: 1
+            }),
+            "GET /json HTTP/1.1\r\nHost: 127.0.0.1:80\r\n\r\n"
+        );
+        assert_eq!(
+            request(Requests::Post {
+                target: "/echo",
+                body_bytes: 3
+            }),
+            "POST /echo HTTP/1.1\r\nHost: 127.0.0.1:80\r\nContent-Length: 3\r\n\r\nxxx"
+        );
+        assert!(request(Requests::Closing { every: 1 }).contains("Connection: close"));
+    }
+
+    const LINE: &str = "  2 requests in 1.00s\nbench requests=1000 bytes=110000 us=1000000 \
+        connect=0 read=0 write=0 status=0 timeout=0 p50=10 p99=20 p999=30\n";
+
+    #[test]
+    fn reports_are_read_whole_or_not_at_all() {
+        let report = Report::read(LINE).expect("whole");
+        assert_eq!((report.requests, report.bytes), (1000.0, 110_000.0));
+        assert_eq!((report.p50_us, report.p999_us), (10.0, 30.0));
+        assert_eq!(Report::read("unable to connect"), None);
+        assert_eq!(Report::read(&LINE.replace(" p999=30", "")), None);
+    }
+
+    #[test]
+    fn rounds_with_errors_or_other_answers_are_void() {
+        let probed = Answer {
+            status: 200,
+            wire_bytes: 110,
+            body: Vec::new(),
+            closes: false,
+        };
+        let good = Report::read(LINE).expect("whole");
+        let void = |report: Report, under_way| report.void(&probed, under_way, 0.01);
+        assert_eq!(void(good, 0.0), None);
+        assert_eq!(
+            void(
+                Report {
+                    status: 1.0,
+                    ..good
+                },
+                0.0
+            ),
+            None
+        );
+        assert!(
+            void(
+                Report {
+                    status: 2.0,
+                    ..good
+                },
+                0.0
+            )
+            .is_some()
+        );
+        assert_eq!(
+            void(
+                Report {
+                    timeout: 1.0,
+                    ..good
+                },
+                0.0
+            ),
+            None
+        );
+        let broken = Report {
+            read: 1.0,
+            write: 1.0,
+            ..good
+        };
+        assert!(void(broken, 0.0).unwrap().contains("socket errors"));
+        // 20 answers more than requests: only if they can have been under way.
+        let more = Report {
+            bytes: 112_200.0,
+            ..good
+        };
+        assert!(void(more, 0.0).unwrap().contains("112.2 bytes"));
+        assert_eq!(void(more, 64.0), None);
+        assert!(
+            void(
+                Report {
+                    bytes: 108_000.0,
+                    ..good
+                },
+                64.0
+            )
+            .is_some()
+        );
+        assert!(
+            void(
+                Report {
+                    requests: 0.0,
+                    bytes: 0.0,
+                    ..good
+                },
+                64.0
+            )
+            .is_some()
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! Programs of the distribution: had already, or installed. Must not know who needs them.
+
+use crate::shell::{Outcome, is_executable, run, which};
+use std::{
+    fs,
+    io::{ErrorKind, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+    process::Command,
+};
+
+/// Asked by every package before it starts a service; 101 is "you may not".
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+const POLICY_TEXT: &str = "#!/bin/sh\nexit 101\n";
+
+/// Sees to it that each program of the list is there: `(program or path, Debian package)`.
+///
+/// What is missing is installed when this runs as root, and none of it is started as a service.
+/// Otherwise fails, and names the one command that installs all of it.
+pub fn need(programs: &[(&str, &str)]) -> Outcome {
+    let wanted = packages_of(programs, has);
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let install = format!(
+        "apt-get install -y --no-install-recommends {}",
+        wanted.join(" ")
+    );
+    if !is_root()? {
+        return Err(format!(
+            "programs are missing. Run this once:\n  sudo sh -c 'apt-get update && {install}'"
+        ));
+    }
+    run(Command::new("apt-get").args(["update", "-qq"]))?;
+    let quiet = NoServices::new()?;
+    let mut words = install.split_whitespace();
+    let done = run(Command::new(words.next().unwrap_or_default())
+        .args(words)
+        .env("DEBIAN_FRONTEND", "noninteractive"));
+    drop(quiet);
+    done?;
+    match programs.iter().find(|(program, _)| !has(program)) {
+        Some((program, package)) => Err(format!("{package} was installed but gave no {program}")),
+        None => Ok(()),
+    }
+}
+
+/// A name is looked up on the `PATH`, a path is where it says; modules are files nobody runs.
+fn has(program: &str) -> bool {
+    match program.contains('/') {
+        true => Path::new(program).is_file(),
+        // Servers are where only root's `PATH` looks.
+        false => which(program).is_some() || is_executable(&Path::new("/usr/sbin").join(program)),
+    }
+}
+
+/// The packages of what is not `there`, each once.
+fn packages_of<'a>(programs: &[(&str, &'a str)], there: impl Fn(&str) -> bool) -> Vec<&'a str> {
+    let mut wanted = Vec::new();
+    for &(program, package) in programs {
+        if !there(program) && !wanted.contains(&package) {
+            wanted.push(package);
+        }
+    }
+    wanted
+}
+
+fn is_root() -> Outcome<bool> {
+    let status = fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
+    let uids = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .unwrap_or_default();
+    // Real, effective, saved and file system user.
+    Ok(uids.split_whitespace().nth(1) == Some("0"))
+}
+
+/// While this lives, packages start no services. A policy that is there already is left alone.
+struct NoServices {
+    is_ours: bool,
+}
+
+impl NoServices {
+    fn new() -> Outcome<NoServices> {
+        let made = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o755)
+            .open(POLICY)
+            .and_then(|mut file| file.write_all(POLICY_TEXT.as_bytes()));
+        match made {
+            Ok(()) => Ok(NoServices { is_ours: true }),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                Ok(NoServices { is_ours: false })
+            }
+            Err(error) => Err(format!("{POLICY}: {error}")),
+        }
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.is_ours {
+            let _ = fs::remove_file(POLICY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_looked_up_on_the_path_and_paths_where_they_are() {
+        assert!(has("sh"));
+        assert!(has("/bin/sh"));
+        assert!(!has("no-such-program-anywhere"));
+        assert!(!has("/bin"));
+    }
+
+    #[test]
+    fn a_package_is_asked_for_once() {
+        let programs = [("a", "one"), ("b", "one"), ("c", "two"), ("d", "three")];
+        assert_eq!(packages_of(&programs, |p| p == "c"), ["one", "three"]);
+        assert!(packages_of(&programs, |_| true).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_installed_that_is_there() {
+        assert_eq!(
+            need(&[("sh", "no-such-package"), ("/bin/sh", "nor-this")]),
+            Ok(())
+        );
+    }
+}
