@@ -21,7 +21,10 @@ impl Engine {
     /// Sends `out`, behind what waits already, and does `then` when all of it has left: at once, or
     /// later when the peer was slow. `true` when at once.
     pub(super) fn flush(self: &Rc<Self>, id: ConnId, out: &[u8], then: Then) -> bool {
-        let sent = self.send_or_keep(id, out);
+        let sent = match then {
+            Then::Close => self.send_last_or_keep(id, out),
+            Then::Continue | Then::Linger => self.send_or_keep(id, out),
+        };
         match sent {
             Ok(true) => match then {
                 Then::Continue => true,
@@ -56,9 +59,33 @@ impl Engine {
         self.send_now_or_keep(conns.get(id).ok_or_else(gone)?, out)
     }
 
+    /// [`Engine::send_or_keep`] for the last bytes of a connection: they leave in one segment with
+    /// its end, which saves the peer a wake-up and both sides a packet.
+    fn send_last_or_keep(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
+        let mut conns = self.conns.borrow_mut();
+        let conn = conns.get(id).ok_or_else(gone)?;
+        let sent = self.send_by(conn, out, Driver::send_more)?;
+        if sent {
+            // Not left to the close: that resets, with these bytes unsent, when there is input that
+            // nobody has read.
+            self.local.driver().shutdown_write(conn.stream);
+        }
+        Ok(sent)
+    }
+
     /// [`Engine::send_or_keep`] for a connection that is at hand.
     #[inline]
     pub(super) fn send_now_or_keep(&self, conn: &mut Conn, out: &[u8]) -> io::Result<bool> {
+        self.send_by(conn, out, Driver::send)
+    }
+
+    #[inline]
+    fn send_by(
+        &self,
+        conn: &mut Conn,
+        out: &[u8],
+        send: impl FnOnce(&mut Driver, StreamId, &[u8]) -> io::Result<usize>,
+    ) -> io::Result<bool> {
         if conn
             .active
             .as_ref()
@@ -70,7 +97,7 @@ impl Engine {
         if out.is_empty() {
             return Ok(true);
         }
-        let sent = match self.local.driver().send(conn.stream, out) {
+        let sent = match send(&mut self.local.driver(), conn.stream, out) {
             Ok(sent) => sent,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
