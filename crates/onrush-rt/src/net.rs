@@ -29,6 +29,9 @@ pub struct ListenOptions {
     pub reuse_port: bool,
     /// `TCP_NODELAY`, inherited by every connection accepted.
     pub nodelay: bool,
+    /// Connections are accepted when their first bytes have come, or after a second without any
+    /// (`TCP_DEFER_ACCEPT`, tcp(7)). For protocols in which the client speaks first.
+    pub defer_accept: bool,
 }
 
 impl Default for ListenOptions {
@@ -37,6 +40,7 @@ impl Default for ListenOptions {
             backlog: 4096,
             reuse_port: false,
             nodelay: true,
+            defer_accept: false,
         }
     }
 }
@@ -156,6 +160,9 @@ fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd>
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if options.reuse_port {
         sockopt::set_socket_reuseport(&socket, true)?;
+    }
+    if options.defer_accept {
+        crate::sys::set_defer_accept(socket.as_fd());
     }
     if options.nodelay {
         sockopt::set_tcp_nodelay(&socket, true)?;

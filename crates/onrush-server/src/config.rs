@@ -29,6 +29,7 @@ pub(crate) struct Settings {
     /// As `onrush::Server::bind` takes it.
     pub(crate) address: String,
     pub(crate) backlog: u32,
+    pub(crate) defer_accept: bool,
     pub(crate) workers: Option<usize>,
     pub(crate) driver: DriverPreference,
     pub(crate) driver_config: driver::Config,
@@ -96,6 +97,7 @@ impl Settings {
             files: files(&options)?,
             address: address(options.bind, options.port.unwrap_or(8080)),
             backlog: bounded("backlog", options.backlog, 1..=1 << 20)?.unwrap_or(4096) as u32,
+            defer_accept: options.defer_accept.unwrap_or(true),
             workers: bounded("workers", options.workers, 1..=1024)?,
             driver: match options.driver.unwrap_or(Driver::Auto) {
                 Driver::Auto => DriverPreference::Auto,

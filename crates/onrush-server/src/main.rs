@@ -121,6 +121,7 @@ fn start(settings: &Settings, plan: &Plan, files: &Files) -> Result<Running, Fai
 fn server(settings: &Settings, plan: &Plan) -> Server {
     Server::bind(settings.address.as_str())
         .backlog(settings.backlog)
+        .defer_accept(settings.defer_accept)
         .driver(settings.driver)
         .workers(plan.workers)
         .connections_max(plan.connections_max)

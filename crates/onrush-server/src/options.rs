@@ -92,6 +92,15 @@ pub(crate) struct Options {
     #[arg(long, env = "ONRUSH_BACKLOG", value_name = "N", help_heading = "Where")]
     pub(crate) backlog: Option<u32>,
 
+    /// Accept a connection when its first bytes have come, or after a second [default: on]
+    ///
+    /// It halves the cost of connections for a single request. With off each is accepted at once.
+    #[arg(long, env = "ONRUSH_DEFER_ACCEPT", value_name = "BOOL", num_args = 0..=1)]
+    #[arg(require_equals = true, default_missing_value = "true")]
+    #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    #[arg(help_heading = "Where")]
+    pub(crate) defer_accept: Option<bool>,
+
     /// Worker threads [default: one for each core]
     #[arg(
         long,
@@ -269,6 +278,7 @@ impl Options {
             port: self.port.or(other.port),
             bind: self.bind.or(other.bind),
             backlog: self.backlog.or(other.backlog),
+            defer_accept: self.defer_accept.or(other.defer_accept),
             workers: self.workers.or(other.workers),
             driver: self.driver.or(other.driver),
             ring_buffers: self.ring_buffers.or(other.ring_buffers),

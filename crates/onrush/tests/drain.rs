@@ -149,7 +149,7 @@ fn a_draining_server_refuses_new_connections() {
     let _dog = watchdog("a_draining_server_refuses");
     static MAY_END: AtomicBool = AtomicBool::new(false);
     async fn waits(request: Request) -> Response {
-        while !MAY_END.load(Ordering::Acquire) {
+        while request.path() == "/" && !MAY_END.load(Ordering::Acquire) {
             request.local().sleep(Duration::from_millis(1)).await;
         }
         Response::text("hello")
@@ -160,6 +160,8 @@ fn a_draining_server_refuses_new_connections() {
         let mut last = server.connect();
         last.write_all(get("/").as_bytes()).unwrap();
         let mut idle = server.connect();
+        idle.write_all(get("/now").as_bytes()).unwrap();
+        assert!(read_some(&mut idle, &mut [0; 1000]).unwrap() > 0);
         let address = server.address();
         std::thread::sleep(Duration::from_millis(20));
         server.running().handle().shutdown();

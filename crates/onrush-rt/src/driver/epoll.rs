@@ -1,7 +1,10 @@
 //! The epoll driver: edge-triggered, one registration per stream, at the cost of a bare loop.
 //!
-//! A stream is registered once for reading; interest in writing is added the first time a send
-//! does not fit and then stays, because an edge costs nothing until it happens. A receive that did
+//! A stream is registered once for reading, before the first wait that it lives to see: a
+//! connection that has sent its request by the time it is accepted is received from at once, and
+//! if it is closed in the same turn the kernel's list never heard of it. Interest in writing is
+//! added the first time a send does not fit and stays, because an edge costs nothing until it
+//! happens. A receive that did
 //! not fill its buffer has emptied the socket (epoll(7)), so the common request costs one `recv`.
 //!
 //! Must not know about the other drivers.
@@ -33,26 +36,30 @@ const READ: EventFlags = EventFlags::IN
 /// What a stream wants and what is known of it; one bit each.
 mod flag {
     /// The driver receives for the owner.
-    pub(super) const BUFFERS: u8 = 1;
+    pub(super) const BUFFERS: u16 = 1;
     /// The owner asked for one `Readable`.
-    pub(super) const WANT_READ: u8 = 2;
+    pub(super) const WANT_READ: u16 = 2;
     /// The owner asked for one `Writable`.
-    pub(super) const WANT_WRITE: u8 = 4;
+    pub(super) const WANT_WRITE: u16 = 4;
     /// The socket may hold bytes, or its end, that nobody fetched.
-    pub(super) const READABLE: u8 = 8;
+    pub(super) const READABLE: u16 = 8;
     /// The kernel said that the peer will send nothing more.
-    pub(super) const PEER_ENDED: u8 = 16;
+    pub(super) const PEER_ENDED: u16 = 16;
     /// Registered for writing too, and no report of room has gone by unasked since.
-    pub(super) const WATCHES_WRITE: u8 = 32;
+    pub(super) const WATCHES_WRITE: u16 = 32;
     /// In the list of streams to look at without the kernel.
-    pub(super) const QUEUED: u8 = 64;
+    pub(super) const QUEUED: u16 = 64;
+    /// Registered with the kernel.
+    pub(super) const WATCHED: u16 = 128;
+    /// In the list of streams that were attached since the last wait, and not looked at yet.
+    pub(super) const FRESH: u16 = 256;
 }
 
 #[derive(Debug)]
 struct Stream {
     socket: Option<OwnedFd>,
     generation: u32,
-    flags: u8,
+    flags: u16,
     token: u64,
 }
 
@@ -78,6 +85,9 @@ pub struct Epoll {
     accepting: Vec<(u32, u32)>,
     /// Streams that are readable as far as is known and were not drained.
     ready: VecDeque<u32>,
+    /// Streams that were attached since the last wait, and how many of them have been looked at.
+    fresh: Vec<u32>,
+    fresh_taken: usize,
     /// How many of `ready` may still be looked at before the kernel is asked again.
     ready_left: usize,
     /// A `Writable` found together with something readable, to be given next.
@@ -100,6 +110,8 @@ impl Epoll {
             listeners: Vec::new(),
             accepting: Vec::new(),
             ready: VecDeque::new(),
+            fresh: Vec::new(),
+            fresh_taken: 0,
             ready_left: 0,
             writable: None,
             pool: Pool::new(config.epoll_buffer_bytes, 16, budget),
@@ -125,6 +137,7 @@ impl Epoll {
 
     pub(super) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = self.resume_listeners(timeout);
+        self.watch_fresh();
         let moment = Duration::from_millis(1);
         let timeout = match timeout {
             _ if self.has_ready() => Some(Duration::ZERO),
@@ -166,7 +179,7 @@ impl Epoll {
                 return Some(event);
             }
             if self.taken == self.events.len() {
-                return self.next_ready();
+                return self.next_fresh().or_else(|| self.next_ready());
             }
             let (data, flags) = self.take_fetched();
             if data == WAKE {
@@ -307,6 +320,14 @@ impl Epoll {
         }
     }
 
+    /// [`Epoll::queue`], if it is readable as far as is known and is not looked at in any case.
+    fn queue_known(&mut self, index: u32) {
+        let flags = self.streams[index as usize].flags;
+        if flags & flag::READABLE != 0 && flags & flag::FRESH == 0 {
+            self.queue(index);
+        }
+    }
+
     /// Streams known to be readable, after the kernel's events: each gets its turn. At most one
     /// pass a turn, so that one busy stream cannot keep the worker from the kernel.
     fn next_ready(&mut self) -> Option<Event> {
@@ -323,6 +344,54 @@ impl Epoll {
             }
         }
         None
+    }
+
+    /// Streams that came in this turn, most of which have sent something already.
+    fn next_fresh(&mut self) -> Option<Event> {
+        while self.fresh_taken < self.fresh.len() {
+            let index = self.fresh[self.fresh_taken];
+            self.fresh_taken += 1;
+            let stream = &mut self.streams[index as usize];
+            let is_fresh = stream.flags & flag::FRESH != 0;
+            stream.flags &= !flag::FRESH;
+            if stream.socket.is_some()
+                && is_fresh
+                && let Some(event) = self.give_readable(index)
+            {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// Registers what came since the last wait and is still there.
+    fn watch_fresh(&mut self) {
+        self.fresh_taken = 0;
+        while let Some(index) = self.fresh.pop() {
+            let stream = &mut self.streams[index as usize];
+            stream.flags &= !flag::FRESH;
+            let (Some(socket), 0) = (&stream.socket, stream.flags & flag::WATCHED) else {
+                continue;
+            };
+            let writes = stream.flags & flag::WATCHES_WRITE != 0;
+            let flags = if writes { READ | EventFlags::OUT } else { READ };
+            // What came meanwhile is reported at once, so no edge is missed.
+            if epoll::add(
+                &self.epoll,
+                socket,
+                event_data(index, stream.generation),
+                flags,
+            )
+            .is_ok()
+            {
+                stream.flags |= flag::WATCHED;
+            } else {
+                // No memory, or too many watched files (epoll(7)): it ends, and that is heard.
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+                stream.flags |= flag::READABLE | flag::PEER_ENDED;
+                self.queue(index);
+            }
+        }
     }
 
     fn accept(&mut self) -> Option<Event> {
@@ -449,19 +518,19 @@ impl Epoll {
             .copied()
             .unwrap_or(self.streams.len() as u32);
         let generation = self.streams.get(index as usize).map_or(0, |s| s.generation);
-        let data = EventData::new_u64(u64::from(generation) << 32 | u64::from(index));
-        epoll::add(&self.epoll, &socket, data, READ)?;
         let stream = Stream {
             socket: Some(socket),
             generation,
-            flags: 0,
+            // Readable until a receive has found that it is not.
+            flags: flag::FRESH | flag::READABLE,
             token,
         };
+        self.fresh.push(index);
         if self.free.pop().is_some() {
             // A place in the ready list is remembered across reuse, or it would be listed twice.
             let queued = self.streams[index as usize].flags & flag::QUEUED;
             self.streams[index as usize] = Stream {
-                flags: queued,
+                flags: stream.flags | queued,
                 ..stream
             };
         } else {
@@ -487,9 +556,7 @@ impl Epoll {
     pub(super) fn receive(&mut self, id: StreamId) {
         if let Some(stream) = self.stream(id) {
             stream.flags = (stream.flags | flag::BUFFERS) & !flag::WANT_READ;
-            if stream.flags & flag::READABLE != 0 {
-                self.queue(id.index);
-            }
+            self.queue_known(id.index);
         }
     }
 
@@ -536,9 +603,7 @@ impl Epoll {
     pub(super) fn want_read(&mut self, id: StreamId) {
         if let Some(stream) = self.stream(id) {
             stream.flags |= flag::WANT_READ;
-            if stream.flags & flag::READABLE != 0 {
-                self.queue(id.index);
-            }
+            self.queue_known(id.index);
         }
     }
 
@@ -548,8 +613,8 @@ impl Epoll {
         };
         let watches = stream.flags & flag::WATCHES_WRITE != 0;
         stream.flags |= flag::WANT_WRITE | flag::WATCHES_WRITE;
-        if !watches {
-            let data = EventData::new_u64(u64::from(id.generation) << 32 | u64::from(id.index));
+        if !watches && stream.flags & flag::WATCHED != 0 {
+            let data = event_data(id.index, id.generation);
             let socket = self.streams[id.index as usize].socket.as_ref();
             let socket = socket.expect("the stream is open");
             // Modifying reports at once when it is writable by now, so no edge is missed. It fails
@@ -568,8 +633,11 @@ impl Epoll {
     }
 
     pub(super) fn detach(&mut self, id: StreamId) -> Option<Socket> {
+        let watched = self.stream(id)?.flags & flag::WATCHED != 0;
         let socket = self.remove(id)?;
-        let _ = epoll::delete(&self.epoll, &socket);
+        if watched {
+            let _ = epoll::delete(&self.epoll, &socket);
+        }
         Some(Socket::Os(socket))
     }
 
@@ -589,6 +657,10 @@ impl std::fmt::Debug for Epoll {
             .field("streams", &self.streams.len())
             .finish_non_exhaustive()
     }
+}
+
+fn event_data(index: u32, generation: u32) -> EventData {
+    EventData::new_u64(u64::from(generation) << 32 | u64::from(index))
 }
 
 /// Several workers may watch one listener: wake one, not all.

@@ -39,17 +39,29 @@ pub(crate) unsafe fn append(
 
 /// `SO_RCVLOWAT` (socket(7)): the bytes a socket is readable from. The kernel takes less when its
 /// buffers cannot grow so far; that it takes nothing at all only costs wake-ups.
-#[allow(unsafe_code)]
 pub(crate) fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: u32) {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the kernel reads `size_of::<c_int>()` bytes at `bytes`, which outlives the call.
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes);
+}
+
+/// `TCP_DEFER_ACCEPT` (tcp(7)), for the shortest time there is. Without it all works, and costs
+/// more.
+pub(crate) fn set_defer_accept(socket: BorrowedFd<'_>) {
+    const SECONDS: libc::c_int = 1;
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, SECONDS);
+}
+
+/// Sets an option that is a number, if the socket knows it.
+#[allow(unsafe_code)]
+fn set_option(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) {
+    // SAFETY: the kernel reads `size_of::<c_int>()` bytes at `value`, which outlives the call.
     unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVLOWAT,
-            (&raw const bytes).cast(),
-            size_of_val(&bytes) as libc::socklen_t,
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
         )
     };
 }

@@ -3,7 +3,7 @@
 //! Must not know how submissions are built; what is to be submitted is noted.
 #![allow(unsafe_code)]
 
-use super::{COMPLETIONS, Kind, POLL_READ, POLL_WRITE, Receive, Uring};
+use super::{COMPLETIONS, Kind, POLL_READ, POLL_WRITE, Receive, Stream, Uring};
 use crate::driver::{ACCEPT_PAUSE, Event, ListenerId, Socket, StreamId};
 use io_uring::cqueue;
 use rustix::fd::{FromRawFd, OwnedFd};
@@ -25,7 +25,9 @@ impl Uring {
             if self.taken == COMPLETIONS {
                 return None;
             }
-            let entry = self.ring.completion().next()?;
+            let Some(entry) = self.ring.completion().next() else {
+                return self.next_fresh();
+            };
             self.taken += 1;
             let (result, flags, data) = (entry.result(), entry.flags(), entry.user_data());
             let (index, generation) = (data as u32, (data >> 32) as u32 & 0xff_ffff);
@@ -50,6 +52,33 @@ impl Uring {
                 return event;
             }
         }
+    }
+
+    /// What a stream has sent by the time it is attached, by a plain call.
+    fn next_fresh(&mut self) -> Option<Event> {
+        while let Some(id) = self.fresh.pop() {
+            let due = |stream: &&mut Stream| stream.receive == Receive::Noted;
+            if self.stream(id).filter(due).is_none() {
+                continue;
+            }
+            let Some(mut block) = self.buffers.pool().take() else {
+                return None; // The ring's own receive waits for a buffer.
+            };
+            // SAFETY: recv(2) writes initialised bytes only.
+            let room = unsafe { crate::sys::writable(block.spare()) };
+            // An end and an error come again.
+            if let Ok(bytes @ 1..) = self.recv(id, room) {
+                block.advance(bytes);
+                let (stream, data) = (id, block.into_buf());
+                let token = self.stream(id)?.token;
+                return Some(Event::Data {
+                    stream,
+                    token,
+                    data,
+                });
+            }
+        }
+        None
     }
 
     #[inline]

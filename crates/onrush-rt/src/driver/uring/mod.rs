@@ -104,6 +104,9 @@ pub struct Uring {
     free: Vec<u32>,
     listeners: Vec<Listener>,
     notes: Vec<Note>,
+    /// Streams that were attached since the last turn. Most have sent something already, and many
+    /// are closed before a receive by the ring is worth while.
+    fresh: Vec<StreamId>,
     /// Streams whose receive ended for want of buffers.
     starved: Vec<StreamId>,
     wake_fd: Option<i32>,
@@ -131,6 +134,7 @@ impl Uring {
             free: Vec::new(),
             listeners: Vec::new(),
             notes: Vec::new(),
+            fresh: Vec::new(),
             starved: Vec::new(),
             wake_fd: None,
             closing: Vec::new(),
@@ -234,10 +238,10 @@ impl Uring {
                 self.streams.len() as u32 - 1
             }
         };
-        Ok(StreamId {
-            index,
-            generation: self.streams[index as usize].generation,
-        })
+        let generation = self.streams[index as usize].generation;
+        let id = StreamId { index, generation };
+        self.fresh.push(id);
+        Ok(id)
     }
 
     #[inline]

@@ -26,6 +26,7 @@ impl Uring {
             other => other,
         };
         self.submit_notes()?;
+        self.fresh.clear(); // The ring has them now.
         self.taken = 0;
         self.enter(timeout)
     }
