@@ -143,11 +143,10 @@ impl Uring {
         let Some(stream) = self.stream(id) else {
             return;
         };
+        stream.receive = Receive::Off;
         if stream.wanted {
-            stream.receive = Receive::Noted;
-            self.note(Kind::Receive, id.index, id.generation);
+            self.arm(id);
         } else {
-            stream.receive = Receive::Off;
             self.follow = Some(id); // After the data of this very completion.
         }
     }
@@ -165,6 +164,9 @@ impl Uring {
         let stream = self.stream(id)?;
         let token = stream.token;
         stream.polls &= !(if write { POLL_WRITE } else { POLL_READ });
+        if !write && stream.receive == Receive::Polled {
+            return self.receive_polled(id);
+        }
         if !write && !std::mem::take(&mut stream.readable_due) {
             return None; // Taken back by `receive`.
         }
@@ -172,6 +174,42 @@ impl Uring {
             Event::Writable { stream: id, token }
         } else {
             Event::Readable { stream: id, token }
+        })
+    }
+
+    /// A plain receive for a stream that became readable.
+    fn receive_polled(&mut self, id: StreamId) -> Option<Event> {
+        let block = self.buffers.pool().take();
+        let stream = self.stream(id)?;
+        (stream.receive, stream.bulk) = (Receive::Off, false);
+        let token = stream.token;
+        let Some(mut block) = block else {
+            self.arm(id); // The ring's own receive waits for a buffer.
+            return None;
+        };
+        // SAFETY: recv(2) writes initialised bytes only.
+        let room = unsafe { crate::sys::writable(block.spare()) };
+        let end = match self.recv(id, room) {
+            Ok(bytes @ 1..) => {
+                self.again.push(id);
+                block.advance(bytes);
+                return Some(Event::Data {
+                    stream: id,
+                    token,
+                    data: block.into_buf(),
+                });
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.arm(id);
+                return None;
+            }
+            end => end.map(drop),
+        };
+        self.stream(id)?.wanted = false;
+        Some(Event::End {
+            stream: id,
+            token,
+            result: end,
         })
     }
 

@@ -46,7 +46,13 @@ fn tag(kind: Kind, index: u32, generation: u32) -> u64 {
     (kind as u64) << 56 | u64::from(generation & 0xff_ffff) << 32 | u64::from(index)
 }
 
-/// The receive machine of one stream: Off → Armed → Cancelling → Off.
+/// The receive machine of one stream: Off → Armed → Cancelling → Off, and Off → Polled → Off.
+///
+/// A multishot receive takes a large body out of the socket, into many small buffers, before
+/// anybody can say that there is a better place for it. So a stream whose owner paused it (for
+/// that is what owners do who receive bodies themselves) is received from in the other way next
+/// time, as epoll does it: told when it is readable, then one plain call, and the owner decides.
+/// If it does not pause then, the one after that is multishot again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receive {
     /// The kernel holds no receive of this stream.
@@ -57,6 +63,8 @@ enum Receive {
     Armed,
     /// The kernel was asked, or will be at the next turn, to give it up.
     Cancelling,
+    /// A poll is noted or in the kernel; its completion is followed by a plain receive.
+    Polled,
 }
 
 #[derive(Debug)]
@@ -68,6 +76,8 @@ struct Stream {
     wanted: bool,
     /// The owner is owed a `Quiet`.
     quiet_due: bool,
+    /// The owner paused it since the last receive after a poll.
+    bulk: bool,
     /// Polls noted or in the kernel: `POLL_READ`, `POLL_WRITE`.
     polls: u8,
     /// The owner is owed a `Readable`; a poll may outlive this.
@@ -107,6 +117,8 @@ pub struct Uring {
     /// Streams that were attached since the last turn. Most have sent something already, and many
     /// are closed before a receive by the ring is worth while.
     fresh: Vec<StreamId>,
+    /// Streams that were received from after a poll: to be armed again unless they are paused.
+    again: Vec<StreamId>,
     /// Streams whose receive ended for want of buffers.
     starved: Vec<StreamId>,
     wake_fd: Option<i32>,
@@ -135,6 +147,7 @@ impl Uring {
             listeners: Vec::new(),
             notes: Vec::new(),
             fresh: Vec::new(),
+            again: Vec::new(),
             starved: Vec::new(),
             wake_fd: None,
             closing: Vec::new(),
@@ -223,6 +236,7 @@ impl Uring {
             receive,
             wanted,
             quiet_due,
+            bulk: false,
             polls: 0,
             readable_due: false,
             token,
@@ -264,9 +278,34 @@ impl Uring {
         stream.wanted = true;
         (stream.quiet_due, stream.readable_due) = (false, false);
         if stream.receive == Receive::Off {
+            self.arm(id);
+        }
+    }
+
+    /// Begins a receive, in the one way or the other.
+    fn arm(&mut self, id: StreamId) {
+        let Some(stream) = self.stream(id) else {
+            return;
+        };
+        if stream.bulk {
+            stream.receive = Receive::Polled;
+            self.poll(id, Kind::PollRead, POLL_READ);
+        } else {
             stream.receive = Receive::Noted;
             self.note(Kind::Receive, id.index, id.generation);
         }
+    }
+
+    /// Arms what was received from after a poll and is still to be received from.
+    fn arm_again(&mut self) {
+        let mut again = std::mem::take(&mut self.again);
+        for id in again.drain(..) {
+            let due = |stream: &&mut Stream| stream.wanted && stream.receive == Receive::Off;
+            if self.stream(id).filter(due).is_some() {
+                self.arm(id);
+            }
+        }
+        self.again = again;
     }
 
     pub(super) fn pause(&mut self, id: StreamId) -> bool {
@@ -274,9 +313,10 @@ impl Uring {
             return true;
         };
         stream.wanted = false;
+        stream.bulk = true;
         match stream.receive {
             Receive::Off => !stream.quiet_due,
-            Receive::Noted => {
+            Receive::Noted | Receive::Polled => {
                 stream.receive = Receive::Off;
                 true
             }

@@ -25,6 +25,7 @@ impl Uring {
             None if !self.starved.is_empty() => Some(Duration::from_millis(1)),
             other => other,
         };
+        self.arm_again();
         self.submit_notes()?;
         self.fresh.clear(); // The ring has them now.
         self.taken = 0;
