@@ -8,9 +8,10 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs the tests and the fuzzers call, and the Debian packages they are in.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("c++", "g++"),
     ("curl", "curl"),
+    ("valgrind", "valgrind"),
     ("wget", "wget"),
     ("wrk", "wrk"),
 ];
