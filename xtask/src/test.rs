@@ -83,7 +83,8 @@ fn gate() -> Outcome {
     ))
 }
 
-/// Runs every test of a workspace, passes their output on and adds up what the runner says of each binary.
+/// Runs every test of a workspace, passes their output on and adds up what the runner says of each
+/// binary.
 fn test(manifest: &str, tally: &mut Tally) -> Outcome {
     let failed_before = tally.failed;
     let mut command = cargo("test --workspace --no-fail-fast --manifest-path");

@@ -7,23 +7,23 @@
 //! happens. A receive that did
 //! not fill its buffer has emptied the socket (epoll(7)), so the common request costs one `recv`.
 //!
-//! Must not know about the other drivers.
+//! Modules: `accept`. Must not know about the other drivers.
 
-use super::{ACCEPT_PAUSE, Config, Event, ListenSocket, ListenerId, Socket, StreamId};
-use super::{direct, pauses_over, stale};
+mod accept;
+
+use super::{Config, Event, Socket, StreamId, direct, stale};
 use crate::buf::{Block, Budget, Pool};
+use accept::Listener;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Events fetched by one `epoll_wait`.
 const BATCH: usize = 512;
-/// Connections accepted from one listener in one turn; level-triggered, so the rest is not lost.
-const ACCEPT_BATCH: u32 = 256;
 /// Set in the data of listeners; so generations, which lie in the same half, have 31 bits.
 const LISTENER: u64 = 1 << 63;
 const GENERATION_MASK: u32 = u32::MAX >> 1;
@@ -61,15 +61,6 @@ struct Stream {
     generation: u32,
     flags: u16,
     token: u64,
-}
-
-#[derive(Debug)]
-struct Listener {
-    socket: Option<OwnedFd>,
-    /// Set while accepting is paused: when to try again.
-    paused_until: Option<Instant>,
-    /// To be closed when nothing is queued there.
-    closing: bool,
 }
 
 /// See the module's description.
@@ -186,7 +177,7 @@ impl Epoll {
                 continue;
             }
             if data & LISTENER != 0 {
-                self.accepting.push((data as u32, ACCEPT_BATCH));
+                self.accepting.push((data as u32, accept::BATCH));
                 continue;
             }
             if let Some(event) = self.notice(data, flags) {
@@ -394,120 +385,6 @@ impl Epoll {
         }
     }
 
-    fn accept(&mut self) -> Option<Event> {
-        use rustix::net::SocketFlags;
-        while let Some((index, left)) = self.accepting.last_mut() {
-            let listener = ListenerId(*index);
-            let entry = &mut self.listeners[*index as usize];
-            *left -= 1;
-            let exhausted = *left == 0;
-            let closing = entry.closing;
-            let Some(socket) = entry
-                .socket
-                .as_ref()
-                .filter(|_| entry.paused_until.is_none())
-            else {
-                self.accepting.pop();
-                continue;
-            };
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            match rustix::net::accept_with(socket, flags) {
-                Ok(socket) => {
-                    if exhausted {
-                        self.accepting.pop();
-                    }
-                    return Some(Event::Accepted {
-                        listener,
-                        socket: Socket::Os(socket),
-                    });
-                }
-                Err(Errno::AGAIN) => {
-                    self.accepting.pop();
-                    if closing {
-                        entry.socket = None;
-                    }
-                }
-                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {
-                    if exhausted {
-                        self.accepting.pop();
-                    }
-                }
-                Err(_) if closing => {
-                    self.accepting.pop();
-                    entry.socket = None;
-                }
-                Err(error) => {
-                    self.accepting.pop();
-                    return Some(self.pause_listener(listener, error.into()));
-                }
-            }
-        }
-        None
-    }
-
-    fn pause_listener(&mut self, listener: ListenerId, error: io::Error) -> Event {
-        let entry = &mut self.listeners[listener.0 as usize];
-        entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
-        if let Some(socket) = &entry.socket {
-            // Level-triggered: it would report at once, again and again.
-            let _ = epoll::delete(&self.epoll, socket);
-        }
-        Event::AcceptPaused { listener, error }
-    }
-
-    /// Takes up listeners whose pause is over; gives the timeout shortened to the next such end.
-    fn resume_listeners(&mut self, timeout: Option<Duration>) -> Option<Duration> {
-        let pauses = self.listeners.iter().map(|l| l.paused_until);
-        let (over, timeout) = pauses_over(pauses, timeout);
-        for index in over {
-            self.resume_listener(index);
-        }
-        timeout
-    }
-
-    fn resume_listener(&mut self, index: usize) {
-        let entry = &mut self.listeners[index];
-        entry.paused_until = None;
-        if let Some(socket) = &entry.socket {
-            let data = EventData::new_u64(LISTENER | index as u64);
-            if epoll::add(&self.epoll, socket, data, listener_flags()).is_err() {
-                entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
-            }
-        }
-    }
-
-    pub(super) fn listen(&mut self, socket: ListenSocket) -> io::Result<ListenerId> {
-        let ListenSocket::Os(socket) = socket else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        let index = self.listeners.len();
-        let data = EventData::new_u64(LISTENER | index as u64);
-        epoll::add(&self.epoll, &socket, data, listener_flags())?;
-        self.listeners.push(Listener {
-            socket: Some(socket),
-            paused_until: None,
-            closing: false,
-        });
-        Ok(ListenerId(index as u32))
-    }
-
-    pub(super) fn unlisten(&mut self, listener: ListenerId) {
-        if let Some(entry) = self.listeners.get_mut(listener.0 as usize) {
-            if let Some(socket) = &entry.socket
-                && !std::mem::replace(&mut entry.closing, true)
-            {
-                let _ = epoll::delete(&self.epoll, socket);
-                // Closing it would reset whom the kernel has connected already.
-                self.accepting.push((listener.0, u32::MAX));
-            }
-            entry.paused_until = None;
-        }
-    }
-
-    pub(super) fn is_listening(&self) -> bool {
-        self.listeners.iter().any(|l| l.socket.is_some())
-    }
-
     pub(super) fn attach(&mut self, socket: Socket, token: u64) -> io::Result<StreamId> {
         let Socket::Os(socket) = socket else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -661,11 +538,6 @@ impl std::fmt::Debug for Epoll {
 
 fn event_data(index: u32, generation: u32) -> EventData {
     EventData::new_u64(u64::from(generation) << 32 | u64::from(index))
-}
-
-/// Several workers may watch one listener: wake one, not all.
-fn listener_flags() -> EventFlags {
-    EventFlags::IN | EventFlags::EXCLUSIVE
 }
 
 #[cfg(test)]

@@ -1,0 +1,143 @@
+//! Listeners of the epoll driver: level-triggered, accepted from until nothing is queued.
+//!
+//! Must not know how streams are received from.
+
+use super::{Epoll, LISTENER};
+use crate::driver::{ACCEPT_PAUSE, Event, ListenSocket, ListenerId, Socket, pauses_over};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Connections accepted from one listener in one turn; level-triggered, so the rest is not lost.
+pub(super) const BATCH: u32 = 256;
+#[derive(Debug)]
+pub(super) struct Listener {
+    socket: Option<OwnedFd>,
+    /// Set while accepting is paused: when to try again.
+    pub(super) paused_until: Option<Instant>,
+    /// To be closed when nothing is queued there.
+    closing: bool,
+}
+
+impl Epoll {
+    pub(super) fn accept(&mut self) -> Option<Event> {
+        use rustix::net::SocketFlags;
+        while let Some((index, left)) = self.accepting.last_mut() {
+            let listener = ListenerId(*index);
+            let entry = &mut self.listeners[*index as usize];
+            *left -= 1;
+            let exhausted = *left == 0;
+            let closing = entry.closing;
+            let Some(socket) = entry
+                .socket
+                .as_ref()
+                .filter(|_| entry.paused_until.is_none())
+            else {
+                self.accepting.pop();
+                continue;
+            };
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match rustix::net::accept_with(socket, flags) {
+                Ok(socket) => {
+                    if exhausted {
+                        self.accepting.pop();
+                    }
+                    return Some(Event::Accepted {
+                        listener,
+                        socket: Socket::Os(socket),
+                    });
+                }
+                Err(Errno::AGAIN) => {
+                    self.accepting.pop();
+                    if closing {
+                        entry.socket = None;
+                    }
+                }
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {
+                    if exhausted {
+                        self.accepting.pop();
+                    }
+                }
+                Err(_) if closing => {
+                    self.accepting.pop();
+                    entry.socket = None;
+                }
+                Err(error) => {
+                    self.accepting.pop();
+                    return Some(self.pause_listener(listener, error.into()));
+                }
+            }
+        }
+        None
+    }
+
+    fn pause_listener(&mut self, listener: ListenerId, error: io::Error) -> Event {
+        let entry = &mut self.listeners[listener.0 as usize];
+        entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+        if let Some(socket) = &entry.socket {
+            // Level-triggered: it would report at once, again and again.
+            let _ = epoll::delete(&self.epoll, socket);
+        }
+        Event::AcceptPaused { listener, error }
+    }
+
+    /// Takes up listeners whose pause is over; gives the timeout shortened to the next such end.
+    pub(super) fn resume_listeners(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        let pauses = self.listeners.iter().map(|l| l.paused_until);
+        let (over, timeout) = pauses_over(pauses, timeout);
+        for index in over {
+            self.resume_listener(index);
+        }
+        timeout
+    }
+
+    pub(super) fn resume_listener(&mut self, index: usize) {
+        let entry = &mut self.listeners[index];
+        entry.paused_until = None;
+        if let Some(socket) = &entry.socket {
+            let data = EventData::new_u64(LISTENER | index as u64);
+            if epoll::add(&self.epoll, socket, data, listener_flags()).is_err() {
+                entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+            }
+        }
+    }
+
+    pub(in crate::driver) fn listen(&mut self, socket: ListenSocket) -> io::Result<ListenerId> {
+        let ListenSocket::Os(socket) = socket else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let index = self.listeners.len();
+        let data = EventData::new_u64(LISTENER | index as u64);
+        epoll::add(&self.epoll, &socket, data, listener_flags())?;
+        self.listeners.push(Listener {
+            socket: Some(socket),
+            paused_until: None,
+            closing: false,
+        });
+        Ok(ListenerId(index as u32))
+    }
+
+    pub(in crate::driver) fn unlisten(&mut self, listener: ListenerId) {
+        if let Some(entry) = self.listeners.get_mut(listener.0 as usize) {
+            if let Some(socket) = &entry.socket
+                && !std::mem::replace(&mut entry.closing, true)
+            {
+                let _ = epoll::delete(&self.epoll, socket);
+                // Closing it would reset whom the kernel has connected already.
+                self.accepting.push((listener.0, u32::MAX));
+            }
+            entry.paused_until = None;
+        }
+    }
+
+    pub(in crate::driver) fn is_listening(&self) -> bool {
+        self.listeners.iter().any(|l| l.socket.is_some())
+    }
+}
+
+/// Several workers may watch one listener: wake one, not all.
+fn listener_flags() -> EventFlags {
+    EventFlags::IN | EventFlags::EXCLUSIVE
+}
