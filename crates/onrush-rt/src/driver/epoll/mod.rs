@@ -4,8 +4,8 @@
 //! connection that has sent its request by the time it is accepted is received from at once, and
 //! if it is closed in the same turn the kernel's list never heard of it. Interest in writing is
 //! added the first time a send does not fit and stays, because an edge costs nothing until it
-//! happens. A receive that did
-//! not fill its buffer has emptied the socket (epoll(7)), so the common request costs one `recv`.
+//! happens. A receive that did not fill its buffer has emptied the socket (epoll(7)), so the common
+//! request costs one `recv`.
 //!
 //! Modules: `accept`. Must not know about the other drivers.
 
