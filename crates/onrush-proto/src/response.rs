@@ -16,6 +16,9 @@ pub struct FieldLines {
     lines: Vec<u8>,
 }
 
+/// Room for lines that is made for the first of them.
+const FIRST_BYTES: usize = 192;
+
 /// Why a field line was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldError {
@@ -58,7 +61,12 @@ impl FieldLines {
     /// Appends a line, also when there are lines of that name already. On failure nothing changes.
     pub fn append(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
         check(name, value)?;
-        self.lines.reserve(name.len() + value.len() + 4);
+        let line_bytes = name.len() + value.len() + 4;
+        // Few answers have one line only: room for some at once, instead of more for each.
+        self.lines.reserve(match self.lines.is_empty() {
+            true => line_bytes.max(FIRST_BYTES),
+            false => line_bytes,
+        });
         self.lines.extend_from_slice(name.as_bytes());
         self.lines.extend_from_slice(b": ");
         self.lines.extend_from_slice(value);

@@ -80,9 +80,10 @@ fn sizes_around_the_buffers(ground: &Ground) {
         assert_eq!(get(&folder, "announced").unwrap(), body);
         block_on(async {
             let mut upload = folder.stage(&key("not"), None).await.unwrap();
-            for piece in body.chunks(6000) {
+            for (number, piece) in body.chunks(6000).enumerate() {
                 let back = upload.write(piece.to_vec()).await.unwrap();
-                assert!(back.is_empty() && back.capacity() >= piece.len());
+                // The first piece may be kept as it is.
+                assert!(back.is_empty() && (number == 0 || back.capacity() >= piece.len()));
             }
             assert_eq!(upload.written_bytes(), len as u64);
             upload.commit(Condition::None).await.unwrap();

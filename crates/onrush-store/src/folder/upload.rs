@@ -74,6 +74,9 @@ impl Staged {
         let offset = self.written_bytes;
         let added = buf.len();
         match mem::replace(&mut self.body, Body::Lost) {
+            Body::Memory(held) if held.is_empty() && buf.capacity() <= MEMORY_BYTES_MAX => {
+                self.body = Body::Memory(mem::take(&mut buf));
+            }
             Body::Memory(mut held) if held.len() + added <= MEMORY_BYTES_MAX => {
                 held.extend_from_slice(&buf);
                 buf.clear();
