@@ -276,6 +276,18 @@ impl Driver {
         }
     }
 
+    /// Whether bytes of the peer wait in the kernel, received by nobody yet (`FIONREAD`, tcp(7)):
+    /// closing now would reset the connection.
+    pub fn has_unread(&mut self, stream: StreamId) -> bool {
+        match self {
+            Driver::Sim(driver) => driver.has_unread(stream),
+            _ => self
+                .descriptor(stream)
+                .and_then(|fd| rustix::io::ioctl_fionread(fd).ok())
+                .is_some_and(|bytes| bytes > 0),
+        }
+    }
+
     /// Sends without waiting (`send(2)`, `MSG_NOSIGNAL`); gives the bytes taken.
     #[inline]
     pub fn send(&mut self, stream: StreamId, bytes: &[u8]) -> io::Result<usize> {

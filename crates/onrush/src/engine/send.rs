@@ -28,12 +28,8 @@ impl Engine {
         match sent {
             Ok(true) => match then {
                 Then::Continue => true,
-                Then::Close => {
-                    self.close(id);
-                    false
-                }
-                Then::Linger => {
-                    self.linger(id);
+                Then::Close | Then::Linger => {
+                    self.end(id, then);
                     false
                 }
             },
@@ -53,6 +49,19 @@ impl Engine {
         }
     }
 
+    /// Ends a connection whose last answer has been taken. One that is closed while input lies
+    /// unread is reset, and its answer may be lost on the way or not even have left.
+    fn end(self: &Rc<Self>, id: ConnId, then: Then) {
+        let unread = match self.conns.borrow_mut().get(id) {
+            Some(conn) => then == Then::Linger || self.local.driver().has_unread(conn.stream),
+            None => return,
+        };
+        match unread {
+            true => self.linger(id),
+            false => self.close(id),
+        }
+    }
+
     /// Sends `out`, or keeps what the kernel does not take. `Ok(true)`: nothing was kept.
     pub(super) fn send_or_keep(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
         let mut conns = self.conns.borrow_mut();
@@ -64,13 +73,7 @@ impl Engine {
     fn send_last_or_keep(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(gone)?;
-        let sent = self.send_by(conn, out, Driver::send_more)?;
-        if sent {
-            // Not left to the close: that resets, with these bytes unsent, when there is input that
-            // nobody has read.
-            self.local.driver().shutdown_write(conn.stream);
-        }
-        Ok(sent)
+        self.send_by(conn, out, Driver::send_more)
     }
 
     /// [`Engine::send_or_keep`] for a connection that is at hand.
@@ -163,7 +166,10 @@ impl Engine {
                 Ok(true) if flushing => (None, active.after_flush.take()),
                 Ok(true) => (active.writer.take(), None),
                 Ok(false) => return,
-                Err(_) => (None, Some(Then::Close)),
+                Err(_) => {
+                    drop(conns);
+                    return self.close(id);
+                }
             }
         };
         if let Some(writer) = writer {
@@ -171,8 +177,7 @@ impl Engine {
         }
         match then {
             Some(Then::Continue) => self.go_on(id),
-            Some(Then::Close) => self.close(id),
-            Some(Then::Linger) => self.linger(id),
+            Some(then) => self.end(id, then),
             None => {}
         }
     }

@@ -166,11 +166,12 @@ impl Epoll {
             {
                 return Some(event);
             }
-            if let Some(event) = self.accept() {
+            // Before the next is accepted: what the kernel keeps of this one is in the cache.
+            if let Some(event) = self.next_fresh().or_else(|| self.accept()) {
                 return Some(event);
             }
             if self.taken == self.events.len() {
-                return self.next_fresh().or_else(|| self.next_ready());
+                return self.next_ready();
             }
             let (data, flags) = self.take_fetched();
             if data == WAKE {

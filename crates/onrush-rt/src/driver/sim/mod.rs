@@ -331,6 +331,10 @@ impl SimDriver {
         }
     }
 
+    pub(super) fn has_unread(&mut self, id: StreamId) -> bool {
+        self.end(id).is_ok_and(|end| end.has_unread())
+    }
+
     pub(super) fn send(&mut self, id: StreamId, bytes: &[u8]) -> io::Result<usize> {
         self.end(id)?.send(bytes)
     }

@@ -231,6 +231,14 @@ impl End {
         })
     }
 
+    pub(super) fn has_unread(&self) -> bool {
+        self.with(|state, connection, side| {
+            !state.connections[connection].pipes[1 - side]
+                .bytes
+                .is_empty()
+        })
+    }
+
     pub(super) fn writable(&self) -> bool {
         self.with(|state, connection, side| {
             let room = state.behaviour.pipe_bytes;

@@ -19,15 +19,14 @@ impl Uring {
             {
                 return Some(event);
             }
-            if let Some(event) = self.accept_rest() {
+            // Before the next is accepted: first come, first served.
+            if let Some(event) = self.next_fresh().or_else(|| self.accept_rest()) {
                 return Some(event);
             }
             if self.taken == COMPLETIONS {
                 return None;
             }
-            let Some(entry) = self.ring.completion().next() else {
-                return self.next_fresh();
-            };
+            let entry = self.ring.completion().next()?;
             self.taken += 1;
             let (result, flags, data) = (entry.result(), entry.flags(), entry.user_data());
             let (index, generation) = (data as u32, (data >> 32) as u32 & 0xff_ffff);
