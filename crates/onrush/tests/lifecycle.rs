@@ -228,3 +228,37 @@ fn accepting_goes_on_after_it_failed() {
 fn libc_emfile() -> i32 {
     24
 }
+
+/// Who has said that a request is its last and sends on is not taken at its word, but has its
+/// answer: closing over bytes that nobody has read would reset the connection.
+#[test]
+fn input_after_the_last_request_does_not_cost_its_answer() {
+    let _dog = watchdog("input after the last request");
+    for driver in drivers() {
+        let running = Server::bind("127.0.0.1:0")
+            .driver(driver)
+            .workers(1)
+            .start(|_: Request| async {
+                // The worker is busy: what comes meanwhile waits in the kernel.
+                std::thread::sleep(Duration::from_millis(20));
+                Response::text("whole")
+            })
+            .unwrap();
+        let Address::Tcp(bound) = running.address().clone() else {
+            panic!("not TCP");
+        };
+        for surplus_bytes in [1, 4 << 10, 200 << 10] {
+            for _ in 0..5 {
+                let mut stream = TcpStream::connect(bound).unwrap();
+                let last = b"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+                stream.write_all(last).unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+                stream.write_all(&vec![b'x'; surplus_bytes]).unwrap();
+                let mut answer = Vec::new();
+                stream.read_to_end(&mut answer).unwrap();
+                assert!(answer.ends_with(b"whole"), "{surplus_bytes}: {answer:?}");
+            }
+        }
+        stop(running);
+    }
+}
