@@ -44,7 +44,14 @@ pub(super) fn commit(
 fn publish(inner: &Inner, key: &Key, temp: &mut Temp, condition: Condition) -> Result<Committed> {
     let sync_failures = inner.parents.sync_failures();
 
-    let current = inner.replaced(key)?;
+    // Most puts make something new. A rename that replaces nothing then tells what looking first
+    // would have told, and also of what other processes have just put there.
+    let looks_first = !matches!(condition, Condition::None);
+    let mut only_if_free = matches!(condition, Condition::None | Condition::Absent);
+    let mut current = match looks_first {
+        true => inner.replaced(key)?,
+        false => None,
+    };
     condition.check(current.as_ref())?;
 
     let mut parent = ensure_parent(inner, key)?;
@@ -61,14 +68,32 @@ fn publish(inner: &Inner, key: &Key, temp: &mut Temp, condition: Condition) -> R
 
     let mut attempt = 1;
     let undo = loop {
-        match place(inner, temp, &parent, key, current.is_some()) {
+        let target = match current {
+            Some(_) => Target::Object,
+            None if only_if_free => Target::Free,
+            None => Target::Nothing,
+        };
+        let error = match place(inner, temp, &parent, key, target) {
             Ok(undo) => break undo,
+            Err(error) if attempt == ATTEMPTS => return Err(StoreError::of_write(error)),
+            Err(error) => error,
+        };
+        attempt += 1;
+        match error.kind() {
             // The folder was deleted just now, as it was empty.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {
-                attempt += 1;
-                parent = ensure_parent(inner, key)?;
+            io::ErrorKind::NotFound => parent = ensure_parent(inner, key)?,
+            io::ErrorKind::AlreadyExists if looks_first => {
+                return Err(StoreError::PreconditionFailed);
             }
-            Err(error) => return Err(StoreError::of_write(error)),
+            io::ErrorKind::AlreadyExists => current = inner.replaced(key)?,
+            // The file system knows no such rename.
+            io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported if only_if_free => {
+                only_if_free = false;
+                if !looks_first {
+                    current = inner.replaced(key)?;
+                }
+            }
+            _ => return Err(StoreError::of_write(error)),
         }
     };
     inner.stripes.bump(key);
@@ -95,14 +120,26 @@ enum Undo {
     Never,
 }
 
+/// What is at the object's name, for all that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// Nothing. If there is something all the same, it stays and placing fails.
+    Free,
+    /// Nothing. If there is something all the same, it is replaced.
+    Nothing,
+    /// What is to be replaced.
+    Object,
+}
+
 /// Gives the staged file the object's name.
 fn place(
     inner: &Inner,
     temp: &mut Temp,
     parent: &Parent<'_>,
     key: &Key,
-    replaces: bool,
+    target: Target,
 ) -> io::Result<Undo> {
+    let replaces = target == Target::Object;
     // Without syncs nothing can fail after this, and a plain rename is cheaper.
     if replaces && inner.durable() {
         match temp.exchange(parent.dir(), key.name()) {
@@ -116,7 +153,7 @@ fn place(
             },
         }
     }
-    temp.rename(parent.dir(), key.name())?;
+    temp.rename(parent.dir(), key.name(), target == Target::Free)?;
     Ok(if replaces { Undo::Never } else { Undo::Unlink })
 }
 

@@ -91,10 +91,11 @@ impl Temp {
         })
     }
 
-    /// Gives the file its final name; from then on it is no longer ours to remove.
-    pub(super) fn rename(&mut self, to_dir: &Dir, to: &[u8]) -> io::Result<()> {
+    /// Gives the file its final name; from then on it is no longer ours to remove. `AlreadyExists`
+    /// if the name was `to_be_free` and is not.
+    pub(super) fn rename(&mut self, to_dir: &Dir, to: &[u8], to_be_free: bool) -> io::Result<()> {
         if let Some(staging) = &self.inner.staging {
-            staging.own.rename(&self.name, to_dir, to, false)?;
+            staging.own.rename(&self.name, to_dir, to, to_be_free)?;
             self.name.clear();
         }
         Ok(())

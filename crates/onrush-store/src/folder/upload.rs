@@ -15,9 +15,8 @@ use std::sync::Arc;
 /// Up to so many bytes an upload stays in memory until its commit.
 const MEMORY_BYTES_MAX: usize = 16 * 1024;
 
-/// After each so many bytes the kernel is asked to begin writing, so that the end does not find a
-/// whole large object to write: not the sync, and without syncs not the rename, at which ext4
-/// writes a file that replaces another (`auto_da_alloc`).
+/// After each so many bytes the kernel is asked to begin writing, so that the sync at the end does
+/// not find a whole large object to write. Without a sync the kernel may choose its time.
 const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 
 /// No file can be larger: offsets are signed.
@@ -84,11 +83,14 @@ impl Staged {
             }
             Body::Memory(held) => {
                 let inner = self.inner.clone();
-                let job = move || write(Temp::create(&inner), &[&held, &buf], 0).map(|t| (t, buf));
+                let job = move || {
+                    write(&inner, Temp::create(&inner), &[&held, &buf], 0).map(|t| (t, buf))
+                };
                 buf = self.finish(self.inner.changes.run(job).await?)?;
             }
             Body::File(temp) => {
-                let job = move || write(Ok(temp), &[&buf], offset).map(|temp| (temp, buf));
+                let inner = self.inner.clone();
+                let job = move || write(&inner, Ok(temp), &[&buf], offset).map(|temp| (temp, buf));
                 buf = self.finish(self.inner.changes.run(job).await?)?;
             }
             Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
@@ -126,7 +128,7 @@ impl Upload for Staged {
                 let _lock = lock;
                 let temp = match body {
                     Body::File(temp) => temp,
-                    Body::Memory(held) => write(Temp::create(&inner), &[&held], 0)?,
+                    Body::Memory(held) => write(&inner, Temp::create(&inner), &[&held], 0)?,
                     Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
                 };
                 commit::commit(&inner, &key, temp, condition)
@@ -148,7 +150,7 @@ fn create(inner: &Arc<Inner>, key: &Key, size_bytes: u64) -> Result<Temp> {
 
 /// Writes `parts` one after the other from `offset` on. On failure the file is removed before
 /// this returns.
-fn write(temp: io::Result<Temp>, parts: &[&[u8]], mut offset: u64) -> Result<Temp> {
+fn write(inner: &Inner, temp: io::Result<Temp>, parts: &[&[u8]], mut offset: u64) -> Result<Temp> {
     let temp = temp.map_err(StoreError::of_any)?;
     let begin = offset;
     for part in parts {
@@ -159,7 +161,7 @@ fn write(temp: io::Result<Temp>, parts: &[&[u8]], mut offset: u64) -> Result<Tem
         offset += part.len() as u64;
     }
     let (from, to) = (begin / WRITEBACK_BYTES, offset / WRITEBACK_BYTES);
-    if to > from {
+    if to > from && inner.durable() {
         temp.file
             .start_writeback(from * WRITEBACK_BYTES, (to - from) * WRITEBACK_BYTES);
     }
