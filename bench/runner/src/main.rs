@@ -208,7 +208,7 @@ fn measure(
             .map(|(name, version)| ((*name).to_owned(), version.clone()))
             .collect();
         versions.sort();
-        machine.write(&out.join("machine.md"), line, &versions)?;
+        machine.write(&out.join("machine.md"), profile.name, line, &versions)?;
         all.extend(rows);
     }
     Ok(all)

@@ -1,11 +1,6 @@
 //! What a run was made on, without anything that names the machine. Must not know rows.
 
-use std::{
-    fs,
-    path::Path,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Instant};
 use xtask::shell::{Outcome, capture, elapsed, field_kib};
 
 /// Taken at the beginning; the end makes it whole.
@@ -31,30 +26,31 @@ impl Machine {
         }
     }
 
-    /// Writes `file` with what took part: names and versions.
-    pub(crate) fn write(&self, file: &Path, line: &str, versions: &[(String, String)]) -> Outcome {
+    /// Writes `file`: the machine, how `profile` was run, what took part with which version. What
+    /// an earlier run on the same machine has written of other profiles and servers stays.
+    pub(crate) fn write(
+        &self,
+        file: &Path,
+        profile: &str,
+        line: &str,
+        versions: &[(String, String)],
+    ) -> Outcome {
         let stolen = self.before.zip(times(&read("/proc/stat")));
         let stolen = stolen.map_or_else(String::new, |(before, after)| share(before, after));
-        let text = page(&Page {
-            date: &self.date,
-            line,
-            took: self.begun.elapsed(),
-            stolen: &stolen,
+        let took = elapsed(self.begun.elapsed());
+        let run = format!("{} | {took} | {stolen} | `{line}`", self.date);
+        let text = page(
+            &machine(),
+            &fs::read_to_string(file).unwrap_or_default(),
+            (profile.to_owned(), run),
             versions,
-        });
+        );
         fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
     }
 }
 
-struct Page<'p> {
-    date: &'p str,
-    line: &'p str,
-    took: Duration,
-    stolen: &'p str,
-    versions: &'p [(String, String)],
-}
-
-fn page(page: &Page<'_>) -> String {
+/// The head of the page.
+fn machine() -> String {
     let cpu = read("/proc/cpuinfo");
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name"));
     let model = model
@@ -65,30 +61,60 @@ fn page(page: &Page<'_>) -> String {
         .filter(|line| line.starts_with("processor"))
         .count();
     let kib = field_kib(&read("/proc/meminfo"), "MemTotal:").unwrap_or(0);
-    let mut text = format!(
+    format!(
         "# What this was measured on\n\n\
          | | |\n| --- | --- |\n\
-         | date | {} |\n| arguments | `{}` |\n| took | {} |\n\
          | CPU | {model}, {cores} cores |\n| memory | {:.1} GiB |\n| kernel | {} {} |\n\
-         | CPU time stolen meanwhile | {} |\n| compiler | {} |\n| load | {} |\n\n\
-         | server | version |\n| --- | --- |\n",
-        page.date,
-        page.line,
-        elapsed(page.took),
+         | compiler | {} |\n| load | {} |\n",
         kib as f64 / 1_048_576.0,
         said("uname", &["-s", "-r"]),
         said("uname", &["-m"]),
-        page.stolen,
         said("rustc", &["--version"]),
         said("wrk", &["--version"]),
-    );
-    for (name, version) in page.versions {
-        text.push_str(&format!(
-            "| {name} | {} |\n",
-            version.replace(['|', '\n'], " ")
-        ));
+    )
+}
+
+/// How the runs are told: a table's heading, and that of what took part.
+const RUNS: &str = "| profile | date | took, with those before it | CPU time stolen | arguments |\n\
+                    | --- | --- | --- | --- | --- |\n";
+const SERVERS: &str = "| server | version |\n| --- | --- |\n";
+
+/// The page anew. `before` is forgotten when it tells of another machine.
+fn page(
+    machine: &str,
+    before: &str,
+    (profile, run): (String, String),
+    versions: &[(String, String)],
+) -> String {
+    let before = before.strip_prefix(machine).unwrap_or_default();
+    let mut runs = table(before, RUNS);
+    runs.insert(profile, run);
+    let mut servers = table(before, SERVERS);
+    for (name, version) in versions {
+        servers.insert(name.clone(), version.replace(['|', '\n'], " "));
     }
-    text
+    let lines = |rows: BTreeMap<String, String>| -> String {
+        let line = |(name, rest)| format!("| {name} | {rest} |\n");
+        rows.into_iter().map(line).collect()
+    };
+    format!(
+        "{machine}\n{RUNS}{}\n{SERVERS}{}",
+        lines(runs),
+        lines(servers)
+    )
+}
+
+/// The rows under a heading: the first cell, and the others.
+fn table(text: &str, heading: &str) -> BTreeMap<String, String> {
+    let rows = text.split_once(heading).map_or("", |(_, rows)| rows);
+    rows.lines()
+        .map_while(|line| {
+            line.strip_prefix("| ")?
+                .strip_suffix(" |")?
+                .split_once(" | ")
+        })
+        .map(|(name, rest)| (name.to_owned(), rest.to_owned()))
+        .collect()
 }
 
 /// The first line a program prints, or nothing. What some say even to `--version` comes with an
@@ -148,15 +174,27 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_a_line_for_each_server() {
-        let text = page(&Page {
-            date: "2026-01-01",
-            line: "plaintext",
-            took: Duration::from_secs(60),
-            stolen: "1.0 %",
-            versions: &[("nginx".to_owned(), "1.2|3".to_owned())],
-        });
-        assert!(text.contains("| nginx | 1.2 3 |\n"), "{text}");
-        assert!(text.contains(" cores |\n"), "{text}");
+    fn the_page_keeps_what_other_runs_on_this_machine_said() {
+        let row = |name: &str, rest: &str| (name.to_owned(), rest.to_owned());
+        let versions = [row("nginx", "1.2|3"), row("go", "1")];
+        let first = page("# m\n", "", row("put", "a | b"), &versions);
+        assert!(first.contains("| nginx | 1.2 3 |\n"), "{first}");
+        let second = page("# m\n", &first, row("get", "c | d"), &[row("go", "2")]);
+        for line in [
+            "| get | c | d |\n| put | a | b |\n",
+            "| go | 2 |\n| nginx | 1.2 3 |\n",
+        ] {
+            assert!(second.contains(line), "{second}");
+        }
+        let other = page("# n\n", &second, row("get", "e | f"), &[]);
+        assert!(
+            !other.contains("put") && !other.contains("nginx"),
+            "{other}"
+        );
+    }
+
+    #[test]
+    fn the_machine_is_described() {
+        assert!(machine().contains(" cores |\n"), "{}", machine());
     }
 }
