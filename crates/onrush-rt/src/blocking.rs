@@ -376,9 +376,15 @@ impl Shared {
             let stranded = if state.threads == 0 {
                 mem::take(&mut state.queue)
             } else {
+                // Whoever came to rest meanwhile was not called, for this thread was on its way.
+                state.coming = state.idle > 0 && !state.queue.is_empty();
                 [].into()
             };
+            let wake = state.coming;
             drop(state);
+            if wake {
+                self.work.notify_one();
+            }
             stranded.iter().for_each(|job| job.run());
         }
     }

@@ -108,6 +108,43 @@ fn a_drain_loses_no_request() {
     }
 }
 
+/// Who comes back as soon as it is answered must not keep a busy server from ending.
+#[test]
+fn clients_that_connect_again_do_not_hold_up_a_drain() {
+    let _dog = watchdog("clients_that_connect_again");
+    async fn busy(_: Request) -> Response {
+        std::thread::sleep(Duration::from_millis(2));
+        Response::text("hello")
+    }
+    for driver in drivers() {
+        let limit = Duration::from_millis(200);
+        let server = serve_with(driver, busy, |server| {
+            server.workers(1).drain_timeout(limit)
+        });
+        let address = server.address();
+        let client = move || {
+            let mut answered = 0;
+            while let Ok(mut stream) = TcpStream::connect(address) {
+                let last = b"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+                let mut answer = Vec::new();
+                let asked = stream.write_all(last);
+                let read = asked.and_then(|()| stream.read_to_end(&mut answer));
+                if read.is_err() || answer.is_empty() {
+                    break;
+                }
+                answered += 1;
+            }
+            answered
+        };
+        let clients: Vec<_> = (0..8).map(|_| std::thread::spawn(client)).collect();
+        std::thread::sleep(Duration::from_millis(100));
+        server.running().handle().shutdown();
+        server.wait().unwrap();
+        let answered: usize = clients.into_iter().map(|c| c.join().unwrap()).sum();
+        assert!(answered > 8);
+    }
+}
+
 /// Connections that the kernel has made and the server has not seen yet when it is told to end.
 #[test]
 fn a_drain_serves_who_is_in_the_queue() {

@@ -262,3 +262,44 @@ fn input_after_the_last_request_does_not_cost_its_answer() {
         stop(running);
     }
 }
+
+/// The same while the answer waits for the client: what came meanwhile has left the kernel, and is
+/// no less unread.
+#[test]
+fn input_while_the_last_answer_is_sent_does_not_cost_it() {
+    const ANSWERS: usize = 1000;
+    const BYTES: usize = 16 << 10;
+    let _dog = watchdog("input while the last answer is sent");
+    for driver in drivers() {
+        let running = Server::bind("127.0.0.1:0")
+            .driver(driver)
+            .workers(1)
+            .start(|_: Request| async { Response::text("x".repeat(BYTES)) })
+            .unwrap();
+        let Address::Tcp(bound) = running.address().clone() else {
+            panic!("not TCP");
+        };
+        let mut stream = TcpStream::connect(bound).unwrap();
+        // So that what is not read yet is with the server.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 32 << 10).unwrap();
+        let mut requests = get("/").repeat(ANSWERS - 1);
+        requests.push_str("GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+        stream.write_all(requests.as_bytes()).unwrap();
+        let mut bytes = 0;
+        let mut piece = vec![0; 64 << 10];
+        while bytes < (ANSWERS - 40) * BYTES {
+            if bytes.is_multiple_of(7) {
+                stream.write_all(b"more").unwrap();
+            }
+            bytes += stream.read(&mut piece).unwrap();
+        }
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(20));
+            stream.write_all(b"still more").unwrap();
+        }
+        let mut rest = Vec::new();
+        bytes += stream.read_to_end(&mut rest).unwrap();
+        assert!(bytes > ANSWERS * BYTES, "{bytes}");
+        stop(running);
+    }
+}

@@ -245,6 +245,7 @@ impl Engine {
         if let Some(active) = &mut conn.active {
             active.quiet = false;
             active.emptied = false;
+            (active.last_look, active.trickles) = (false, false);
             if std::mem::take(&mut active.low_water) > 1 {
                 self.local.driver().set_low_water(conn.stream, 1);
             }

@@ -52,11 +52,15 @@ impl Engine {
     /// Ends a connection whose last answer has been taken. One that is closed while input lies
     /// unread is reset, and its answer may be lost on the way or not even have left.
     fn end(self: &Rc<Self>, id: ConnId, then: Then) {
-        let unread = match self.conns.borrow_mut().get(id) {
-            Some(conn) => then == Then::Linger || self.local.driver().has_unread(conn.stream),
+        let unread = |conn: &Conn| {
+            let input = conn.active.as_ref().map_or(0, |active| active.input_bytes);
+            input > 0 || self.local.driver().has_unread(conn.stream)
+        };
+        let lingers = match self.conns.borrow_mut().get(id) {
+            Some(conn) => then == Then::Linger || unread(conn),
             None => return,
         };
-        match unread {
+        match lingers {
             true => self.linger(id),
             false => self.close(id),
         }

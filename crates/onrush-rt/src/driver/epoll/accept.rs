@@ -125,11 +125,33 @@ impl Epoll {
                 && !std::mem::replace(&mut entry.closing, true)
             {
                 let _ = epoll::delete(&self.epoll, socket);
-                // Closing it would reset whom the kernel has connected already.
-                self.accepting.push((listener.0, u32::MAX));
             }
             entry.paused_until = None;
         }
+    }
+
+    /// Has closing listeners accepted from: closing them at once would reset whom the kernel has
+    /// connected already.
+    pub(super) fn empty_closing(&mut self) {
+        for (index, listener) in self.listeners.iter().enumerate() {
+            let index = index as u32;
+            let known = self.accepting.iter().any(|(other, _)| *other == index);
+            if listener.closing && listener.socket.is_some() && !known {
+                self.accepting.push((index, BATCH));
+            }
+        }
+    }
+
+    /// Whether the next to be accepted comes from a listener that closes.
+    pub(super) fn is_emptying(&self) -> bool {
+        let next = self.accepting.last();
+        next.is_some_and(|(index, _)| self.listeners[*index as usize].closing)
+    }
+
+    /// Whether a listener is still to be emptied.
+    pub(super) fn has_closing(&self) -> bool {
+        let mut listeners = self.listeners.iter();
+        listeners.any(|listener| listener.closing && listener.socket.is_some())
     }
 
     pub(in crate::driver) fn is_listening(&self) -> bool {

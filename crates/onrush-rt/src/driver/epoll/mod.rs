@@ -63,6 +63,13 @@ struct Stream {
     token: u64,
 }
 
+impl Stream {
+    /// It could not be watched (see [`Epoll::watch_fresh`]): both its directions are at their end.
+    fn is_lost(&self) -> bool {
+        self.flags & (flag::WATCHED | flag::PEER_ENDED) == flag::PEER_ENDED
+    }
+}
+
 /// See the module's description.
 pub struct Epoll {
     epoll: OwnedFd,
@@ -128,6 +135,7 @@ impl Epoll {
 
     pub(super) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = self.resume_listeners(timeout);
+        self.empty_closing();
         self.watch_fresh();
         let moment = Duration::from_millis(1);
         let timeout = match timeout {
@@ -155,6 +163,7 @@ impl Epoll {
         self.taken < self.events.len()
             || (!self.ready.is_empty() && !self.starved)
             || !self.accepting.is_empty()
+            || self.has_closing()
             || self.writable.is_some()
     }
 
@@ -166,9 +175,14 @@ impl Epoll {
             {
                 return Some(event);
             }
-            // Before the next is accepted: what the kernel keeps of this one is in the cache.
-            if let Some(event) = self.next_fresh().or_else(|| self.accept()) {
-                return Some(event);
+            let event = match self.is_emptying() {
+                // Whoever waits for an answer does not connect again: so the queue has an end.
+                true => self.accept().or_else(|| self.next_fresh()),
+                // What the kernel keeps of one connection is in the cache before the next comes.
+                false => self.next_fresh().or_else(|| self.accept()),
+            };
+            if event.is_some() {
+                return event;
             }
             if self.taken == self.events.len() {
                 return self.next_ready();
@@ -328,10 +342,15 @@ impl Epoll {
             let index = self.ready.pop_front()?;
             let stream = &mut self.streams[index as usize];
             stream.flags &= !flag::QUEUED;
-            if stream.socket.is_some()
-                && stream.flags & flag::READABLE != 0
-                && let Some(event) = self.give_readable(index)
-            {
+            if stream.socket.is_none() || stream.flags & flag::READABLE == 0 {
+                continue;
+            }
+            if stream.is_lost() && stream.flags & flag::WANT_WRITE != 0 {
+                let generation = stream.generation;
+                self.queue(index);
+                return self.give_writable(StreamId { index, generation });
+            }
+            if let Some(event) = self.give_readable(index) {
                 return Some(event);
             }
         }
@@ -491,6 +510,9 @@ impl Epoll {
         };
         let watches = stream.flags & flag::WATCHES_WRITE != 0;
         stream.flags |= flag::WANT_WRITE | flag::WATCHES_WRITE;
+        if stream.is_lost() {
+            return self.queue(id.index);
+        }
         if !watches && stream.flags & flag::WATCHED != 0 {
             let data = event_data(id.index, id.generation);
             let socket = self.streams[id.index as usize].socket.as_ref();
@@ -574,5 +596,27 @@ mod tests {
             assert!(matches!(event, Some(Event::Data { .. })), "{event:?}");
             driver.close(stream);
         }
+    }
+
+    /// The kernel may refuse to watch a stream for want of memory, as it does a file.
+    #[test]
+    fn who_waits_on_a_stream_that_cannot_be_watched_is_woken() {
+        let mut driver = Epoll::new(&Config::default()).unwrap();
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let stream = driver.attach(Socket::Os(file.into()), 1).unwrap();
+        let mut events = |driver: &mut Epoll| {
+            driver.turn(Some(Duration::ZERO)).unwrap();
+            (0..4).find_map(|_| driver.next())
+        };
+        driver.want_write(stream);
+        let mut event = events(&mut driver);
+        event = event.or_else(|| events(&mut driver));
+        assert!(matches!(event, Some(Event::Writable { .. })), "{event:?}");
+        driver.want_write(stream);
+        let event = events(&mut driver);
+        assert!(matches!(event, Some(Event::Writable { .. })), "{event:?}");
+        driver.want_read(stream);
+        let event = events(&mut driver);
+        assert!(matches!(event, Some(Event::Readable { .. })), "{event:?}");
     }
 }

@@ -19,11 +19,12 @@ impl Uring {
             {
                 return Some(event);
             }
-            // Before the next is accepted: first come, first served.
-            if let Some(event) = self.next_fresh().or_else(|| self.accept_rest()) {
+            // Of a listener that closes all are accepted before one is served: whoever waits for
+            // an answer does not connect again, and so the queue has an end.
+            if let Some(event) = self.accept_rest().or_else(|| self.next_fresh()) {
                 return Some(event);
             }
-            if self.taken == COMPLETIONS {
+            if self.taken >= COMPLETIONS {
                 return None;
             }
             let entry = self.ring.completion().next()?;
@@ -65,16 +66,28 @@ impl Uring {
             };
             // SAFETY: recv(2) writes initialised bytes only.
             let room = unsafe { crate::sys::writable(block.spare()) };
-            // An end and an error come again.
-            if let Ok(bytes @ 1..) = self.recv(id, room) {
-                block.advance(bytes);
-                let (stream, data) = (id, block.into_buf());
-                let token = self.stream(id)?.token;
-                return Some(Event::Data {
-                    stream,
-                    token,
-                    data,
-                });
+            let received = self.recv(id, room);
+            let stream = self.stream(id)?;
+            let token = stream.token;
+            match received {
+                Ok(bytes @ 1..) => {
+                    block.advance(bytes);
+                    return Some(Event::Data {
+                        stream: id,
+                        token,
+                        data: block.into_buf(),
+                    });
+                }
+                // An end comes again, an error does not.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                    (stream.receive, stream.wanted) = (Receive::Off, false);
+                    return Some(Event::End {
+                        stream: id,
+                        token,
+                        result: Err(error),
+                    });
+                }
+                _ => {}
             }
         }
         None
@@ -217,6 +230,10 @@ impl Uring {
         use rustix::io::Errno;
         use rustix::net::SocketFlags;
         while let Some(&index) = self.closing.last() {
+            if self.taken >= COMPLETIONS {
+                return None;
+            }
+            self.taken += 1;
             let entry = &mut self.listeners[index as usize];
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let accepted = entry.socket.as_ref().map(|socket| {
