@@ -38,6 +38,12 @@ pub(crate) fn raise() -> Option<u64> {
     in_force
 }
 
+/// How many files may be kept open for whom asks next.
+pub(crate) fn cached_files_max(descriptors: Option<u64>) -> usize {
+    const MAX: u64 = 1024;
+    descriptors.map_or(MAX, |descriptors| (descriptors / 16).min(MAX)) as usize
+}
+
 /// How many connections leave descriptors enough to serve them all: accepting takes the last one,
 /// if it may, and then no file can be opened for those who are in.
 pub(crate) fn connections_max(
@@ -49,7 +55,8 @@ pub(crate) fn connections_max(
         return usize::MAX;
     };
     let (workers, file_threads) = (workers as u64, file_threads as u64);
-    let needed = OF_PROCESS + OF_WORKER * workers + OF_FILE_THREAD * file_threads;
+    let cached_files = cached_files_max(Some(descriptors)) as u64;
+    let needed = OF_PROCESS + OF_WORKER * workers + OF_FILE_THREAD * file_threads + cached_files;
     let left = descriptors.saturating_sub(needed.max(descriptors / 8));
     usize::try_from(left.max(1)).unwrap_or(usize::MAX)
 }
@@ -62,8 +69,8 @@ mod tests {
     fn connections_leave_descriptors_for_their_requests() {
         assert_eq!(connections_max(None, 2, 16), usize::MAX);
         assert_eq!(connections_max(Some(1 << 20), 2, 16), 7 << 17);
-        assert_eq!(connections_max(Some(1024), 2, 16), 896);
-        assert_eq!(connections_max(Some(128), 2, 16), 128 - 32 - 16 - 32);
+        assert_eq!(connections_max(Some(1024), 2, 16), 1024 - 32 - 16 - 32 - 64);
+        assert_eq!(connections_max(Some(128), 2, 16), 128 - 32 - 16 - 32 - 8);
         assert_eq!(connections_max(Some(64), 2, 16), 1, "one can be served");
         assert_eq!(connections_max(Some(3), 64, 1024), 1);
     }

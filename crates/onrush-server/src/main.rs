@@ -56,9 +56,13 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     })?;
     let descriptors = descriptors::raise();
     let plan = Plan::new(&settings, descriptors);
-    let files = Files::open(&settings.dir, settings.files.clone()).map_err(|error| {
+    let options = FilesOptions {
+        cache_files_max: descriptors::cached_files_max(descriptors),
+        ..settings.files.clone()
+    };
+    let files = Files::open(&settings.dir, options).map_err(|error| {
         let hint = match error.kind() {
-            io::ErrorKind::NotFound => " (--allow put)",
+            io::ErrorKind::NotFound if !settings.files.sink => " (--allow put)",
             _ => "",
         };
         Failure::run(failure::reason(&error) + hint)

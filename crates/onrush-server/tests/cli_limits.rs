@@ -64,8 +64,8 @@ fn out_of_descriptors_those_who_are_in_are_served() {
         folder.file(&format!("{at}"), "content");
     }
     for driver in drivers() {
-        // 128 less 32, 8 for a worker and 2 for a file thread.
-        let (most, flags) = (64, ["--workers=2", "--file-threads=8", "--driver", driver]);
+        // 128 less 32, 8 for a worker, 2 for a file thread and 8 for files kept open.
+        let (most, flags) = (56, ["--workers=2", "--file-threads=8", "--driver", driver]);
         let server = with_descriptors(128, folder.path(), &flags);
         server.logs(&format!(" connections_max={most} "));
         let all: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();

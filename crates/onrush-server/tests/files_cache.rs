@@ -146,3 +146,94 @@ fn memory_is_bounded_and_the_hot_stay() {
         assert!(get(&mut host, "/large").1 > 0, "too large for such a cache");
     }
 }
+
+#[test]
+fn a_large_file_is_opened_once_within_the_bound() {
+    for seed in 1..5 {
+        let mut host = Host::simulated("/", &writable(), seed);
+        host.add("f", &pattern(300_000));
+        // A HEAD, because the simulator reads what it sends in pieces of any size.
+        let cost = |host: &mut Host| {
+            let before = host.disk().operations();
+            assert_eq!(host.ask("HEAD /f", b"").status, 200);
+            host.disk().operations() - before
+        };
+        let first = cost(&mut host);
+        let second = cost(&mut host);
+        assert!(second < first, "opened again: {first}, {second}");
+        host.pass(200);
+        assert!(cost(&mut host) > second, "not looked at again");
+        host.put("/f", &pattern(400_000));
+        assert_eq!(get(&mut host, "/f").0.len(), 400_000);
+        host.delete("/f");
+        assert_eq!(host.get("/f").status, 404);
+    }
+}
+
+/// Descriptors of this process that lead to files of the folder.
+fn open_files(host: &Host) -> usize {
+    let folder = host.path().unwrap();
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    descriptors
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|target| target.starts_with(folder) && target.extension().is_some())
+        .count()
+}
+
+#[test]
+fn files_kept_open_are_few_and_closed_soon() {
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let forever = FilesOptions {
+        cache_files_max: 4 * cores,
+        cache_fresh_ms: 600_000,
+        ..FilesOptions::default()
+    };
+    for driver in [
+        onrush::DriverPreference::Uring,
+        onrush::DriverPreference::Epoll,
+    ] {
+        for options in [FilesOptions::default(), forever.clone()] {
+            let mut host = Host::real("/", &options, driver);
+            for i in 0..30 {
+                host.add(&format!("{i}.bin"), &pattern(100_000));
+            }
+            for i in 0..30 {
+                assert_eq!(host.get(&format!("/{i}.bin")).body.len(), 100_000);
+            }
+            let allowed = match options.cache_fresh_ms {
+                600_000 => 4..=4 * cores,
+                _ => 0..=0,
+            };
+            eventually(&mut host, |host| allowed.contains(&open_files(host)));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_others_write_into_is_never_mixed() {
+    for seed in 1..5 {
+        let mut host = Host::simulated("/", &FilesOptions::default(), seed);
+        host.add("f", &[b'a'; 300_000]);
+        let old = host.get("/f").etag().to_owned();
+        // The same file, with another length, while it is kept open.
+        host.add_at(b"f", &[b'b'; 310_000], LONG_AGO_S + 10);
+        let rest = format!("GET /f\nRange: bytes=150000-\nIf-Range: {old}");
+        let reply = host.ask(&rest, b"");
+        assert_eq!((reply.status, reply.body.len()), (200, 310_000));
+        assert_eq!(host.get("/f").body, [b'b'; 310_000]);
+    }
+}
+
+#[test]
+fn a_second_server_of_the_same_files_closes_them_too() {
+    let driver = onrush::DriverPreference::Epoll;
+    let mut host = Host::real("/", &FilesOptions::default(), driver);
+    host.add("f.bin", &pattern(100_000));
+    for _ in 0..3 {
+        // Often enough that both workers answer one.
+        (0..8).for_each(|_| assert_eq!(host.get("/f.bin").body.len(), 100_000));
+        host.restart(driver);
+    }
+    (0..8).for_each(|_| assert_eq!(host.get("/f.bin").body.len(), 100_000));
+    eventually(&mut host, |host| open_files(host) == 0);
+}

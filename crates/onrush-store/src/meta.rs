@@ -119,8 +119,8 @@ impl fmt::Debug for Version {
 }
 
 impl Meta {
-    /// `None` for what is neither a regular file nor a directory.
-    pub(crate) fn of_file(file: &Metadata) -> Option<Meta> {
+    /// What `file` says of an object; `None` for what is neither a regular file nor a directory.
+    pub fn of_file(file: &Metadata) -> Option<Meta> {
         let (kind, size) = match file.kind {
             FileKind::File => (Kind::File, file.size),
             FileKind::Directory => (Kind::Directory, 0),

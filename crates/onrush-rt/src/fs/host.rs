@@ -67,6 +67,7 @@ impl Dir {
         let mode = Mode::from_raw_mode(mode);
         Ok(File {
             fd: self.lookup.open(self.fd.as_fd(), path, flags, mode)?,
+            lately: resident::Lately::default(),
         })
     }
 
@@ -74,6 +75,7 @@ impl Dir {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         Ok(File {
             fd: self.lookup.open_cached(self.fd.as_fd(), path, flags)?,
+            lately: resident::Lately::default(),
         })
     }
 
@@ -211,6 +213,7 @@ impl Dir {
 #[derive(Debug)]
 pub(super) struct File {
     fd: OwnedFd,
+    pub(super) lately: resident::Lately,
 }
 
 impl File {

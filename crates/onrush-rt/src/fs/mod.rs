@@ -396,7 +396,8 @@ impl File {
 
     /// Whether a `sendfile(2)` of these bytes would find them all in the page cache:
     /// `cachestat(2)` (Linux 6.5), before that probes with `RWF_NOWAIT`, sparse over long ranges.
-    /// The range must lie within the file. A hint: pages may leave the cache at any moment.
+    /// The range must lie within the file. A hint: pages may leave the cache at any moment, and
+    /// what was found there is taken to be there still for a tenth of a second.
     pub fn is_resident(&self, offset: u64, len: u64) -> bool {
         match &self.0 {
             FileInner::Host(file) => resident::is_resident(file, offset, len),

@@ -6,8 +6,9 @@
 
 use super::host::File;
 use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::time::{ClockId, clock_gettime};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// `cachestat(2)` was refused once, so it is not asked again.
 static NO_CACHESTAT: AtomicBool = AtomicBool::new(false);
@@ -36,7 +37,58 @@ struct CacheStat {
     recently_evicted: u64,
 }
 
+/// For so long what was found in the page cache is taken to be there still.
+const LATELY_MS: u64 = 100;
+
+/// How much of a file, from its start on, was found in the page cache lately. A file that is sent
+/// to many clients would be looked at for each, and a look costs time for every page. Threads may
+/// race here: the answer is a hint in any case.
+#[derive(Debug, Default)]
+pub(super) struct Lately {
+    bytes: AtomicU64,
+    /// When the look at the first of them was.
+    at_ms: AtomicU64,
+}
+
+impl Lately {
+    fn known_bytes(&self, now_ms: u64) -> u64 {
+        let age_ms = now_ms.saturating_sub(self.at_ms.load(Ordering::Relaxed));
+        match age_ms < LATELY_MS {
+            true => self.bytes.load(Ordering::Relaxed),
+            false => 0,
+        }
+    }
+
+    fn found(&self, begin: u64, end: u64, now_ms: u64) {
+        let known = self.known_bytes(now_ms);
+        if known == 0 && begin == 0 {
+            self.at_ms.store(now_ms, Ordering::Relaxed);
+        }
+        if begin <= known {
+            self.bytes.store(known.max(end), Ordering::Relaxed);
+        }
+    }
+}
+
+/// [`is_resident_now`], or a moment ago.
 pub(super) fn is_resident(file: &File, offset: u64, len: u64) -> bool {
+    let Some(end) = offset.checked_add(len) else {
+        return false;
+    };
+    // Read without a call into the kernel, to some milliseconds.
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    let now_ms = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+    if end <= file.lately.known_bytes(now_ms) {
+        return true;
+    }
+    let resident = is_resident_now(file, offset, len);
+    if resident {
+        file.lately.found(offset, end, now_ms);
+    }
+    resident
+}
+
+pub(super) fn is_resident_now(file: &File, offset: u64, len: u64) -> bool {
     if len == 0 {
         return true;
     }
@@ -79,7 +131,7 @@ pub(super) fn surely_cached(file: &File, offset: u64, len: usize) -> bool {
     let Ok(found) = file.metadata() else {
         return false;
     };
-    is_resident(
+    is_resident_now(
         file,
         offset,
         (len as u64).min(found.size.saturating_sub(offset)),
@@ -156,4 +208,31 @@ pub(super) fn start_writeback(fd: BorrowedFd<'_>, offset: u64, len: u64) {
     // SAFETY: a call on an open descriptor that touches no memory of ours.
     let _ =
         unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_is_known_for_a_moment_as_far_as_it_is_whole() {
+        let lately = Lately::default();
+        lately.found(4096, 8192, 10_000);
+        assert_eq!(lately.known_bytes(10_000), 0, "not from the start");
+        lately.found(0, 4096, 10_000);
+        lately.found(4096, 8192, 10_050);
+        assert_eq!(lately.known_bytes(10_050), 8192);
+        lately.found(100_000, 200_000, 10_050);
+        lately.found(0, 10, 10_060);
+        assert_eq!(lately.known_bytes(10_099), 8192);
+        assert_eq!(lately.known_bytes(10_100), 0, "since the first look");
+        lately.found(4096, 8192, 10_100);
+        assert_eq!(
+            lately.known_bytes(10_100),
+            0,
+            "the start is not known any more"
+        );
+        lately.found(0, 10, 10_200);
+        assert_eq!(lately.known_bytes(10_200), 10);
+    }
 }

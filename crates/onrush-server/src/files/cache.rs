@@ -1,7 +1,7 @@
-//! Small objects in memory: each worker has its own part, so that no two of them share a lock or
-//! a reference count while they answer.
+//! Small objects in memory and large ones open: each worker has its own part, so that no two of
+//! them share a lock or a reference count while they answer.
 //!
-//! An entry is answered without any system call while
+//! An entry is answered without looking at the disk while
 //! - the store's generation of its key is what it was before the object was opened: a change made
 //!   through this server is seen at once; and
 //! - its last look at the disk is at most `fresh_ms` old: a change made by others is seen within
@@ -11,6 +11,13 @@
 //! After that the object is opened anew; if it was only the time that had run out, and it still
 //! has the same version, the bytes in memory stay. Only objects whose version can be relied upon
 //! are kept (see `Found::settled`).
+//!
+//! A file that is open takes a descriptor, and disk space even when it is deleted. So few are kept,
+//! and none for much longer than `fresh_ms`: whoever keeps the first must see to it that
+//! [`Cache::take_stale`] is called until none is left, and close what that gives where waiting for
+//! a disk is allowed, for the last one to close a deleted file frees its space. Others may write
+//! into a file while it is open, so whoever answers with one must look whether it has the version
+//! that the entry says.
 //!
 //! This module must not know requests, nor how objects are opened.
 
@@ -35,6 +42,15 @@ pub(super) struct Cache {
 struct Part {
     entries: HashMap<Box<[u8]>, Entry>,
     hand: VecDeque<Key>,
+    /// The entries that are open files, oldest first; they are not the hand's.
+    files: VecDeque<Key>,
+    /// Files that are nobody's any more, until they are taken to be closed.
+    stale: Vec<Found>,
+    /// Of both at most.
+    files_max: usize,
+    /// Somebody calls [`Cache::take_stale`] for as long as there are any.
+    closes: bool,
+    /// What the entries in memory cost.
     bytes: usize,
     bytes_max: usize,
 }
@@ -60,11 +76,16 @@ pub(super) struct Moment {
 }
 
 impl Cache {
-    pub(super) fn new(bytes_max: usize, fresh_ms: u64) -> Cache {
+    /// `bytes_max` and `files_max` are of all workers together.
+    pub(super) fn new(bytes_max: usize, files_max: usize, fresh_ms: u64) -> Cache {
         let parts = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let part = || Part {
             entries: HashMap::new(),
             hand: VecDeque::new(),
+            files: VecDeque::new(),
+            stale: Vec::new(),
+            files_max: files_max / parts,
+            closes: false,
             bytes: 0,
             bytes_max: bytes_max / parts,
         };
@@ -88,12 +109,22 @@ impl Cache {
     ) -> Option<Found> {
         let mut part = self.part(at.worker);
         let entry = part.entries.get_mut(key)?;
-        let age_ms = at.now_ms.saturating_sub(entry.seen_ms);
-        if age_ms >= self.fresh_ms || generation(&entry.key) != entry.generation {
+        if generation(&entry.key) != entry.generation {
+            if entry.found.memory().is_none() {
+                part.remove(key); // Its space may be wanted.
+            }
+            return None;
+        }
+        if at.now_ms.saturating_sub(entry.seen_ms) >= self.fresh_ms {
             return None;
         }
         entry.used = true;
         Some(entry.found.clone())
+    }
+
+    /// Keeps nothing for a key.
+    pub(super) fn forget(&self, key: &[u8], worker: usize) {
+        self.part(worker).remove(key);
     }
 
     /// What is kept for a key that was opened just now and has `version`. `generation` is from
@@ -109,43 +140,99 @@ impl Cache {
         let entry = part.entries.get_mut(key.as_bytes())?;
         // After a change of ours not even the same version is proof enough: an inode number may
         // have been used again for a file with the time of another.
-        if entry.generation != generation || entry.found.version() != version {
-            return None;
+        let same = entry.generation == generation && entry.found.version() == version;
+        if !same || entry.found.memory().is_none() {
+            return None; // A file is open anew already: nothing is won by keeping the other.
         }
         (entry.seen_ms, entry.used) = (at.now_ms, true);
         Some(entry.found.clone())
     }
 
-    /// Keeps what was opened just now, if it may be kept.
-    pub(super) fn keep(&self, key: &Key, at: Moment, generation: u64, found: &Found) {
-        let cost_bytes = cost_bytes(key, found);
+    /// Keeps what was opened just now, if it may be kept. `true` when from now on there are open
+    /// files here: the caller sees to [`Cache::take_stale`].
+    pub(super) fn keep(&self, key: &Key, at: Moment, generation: u64, found: &Found) -> bool {
         let mut part = self.part(at.worker);
-        if found.memory().is_none() || !found.settled(at.now_s) || cost_bytes > part.bytes_max / 4 {
-            part.remove(key);
-            return;
-        }
-        let entry = Entry {
-            key: key.clone(),
-            found: found.clone(),
-            generation,
-            seen_ms: at.now_ms,
-            used: false,
+        let before = part.entries.get(key.as_bytes());
+        let in_memory = before.map(|before| before.found.memory().is_some());
+        let room = match found.memory() {
+            Some(_) => cost_bytes(key, found) <= part.bytes_max / 4,
+            None => self.fresh_ms > 0 && part.files.len() + part.stale.len() < part.files_max,
         };
-        part.bytes += cost_bytes;
-        match part.entries.insert(key.as_bytes().into(), entry) {
-            Some(before) => part.bytes -= self::cost_bytes(key, &before.found),
-            None => part.hand.push_back(key.clone()),
+        let keeps = room && found.settled(at.now_s);
+        let replaces = in_memory == Some(true) && found.memory().is_some();
+        if !(keeps && replaces) {
+            part.remove(key.as_bytes());
         }
-        part.shrink();
+        if keeps {
+            part.insert(Entry {
+                key: key.clone(),
+                found: found.clone(),
+                generation,
+                seen_ms: at.now_ms,
+                used: false,
+            });
+        }
+        part.has_files() && !std::mem::replace(&mut part.closes, true)
+    }
+
+    /// Takes files out that have been open for long enough, to be closed, and tells in how many
+    /// milliseconds there are more; `None` when none is left, and nobody need call this again.
+    pub(super) fn take_stale(&self, at: Moment) -> (Vec<Found>, Option<u64>) {
+        let mut part = self.part(at.worker);
+        let mut next_ms = None;
+        while let Some(key) = part.files.front().cloned() {
+            let entry = part.entries.get(key.as_bytes());
+            let age_ms = entry.map_or(u64::MAX, |entry| at.now_ms.saturating_sub(entry.seen_ms));
+            if age_ms < self.fresh_ms {
+                next_ms = Some(self.fresh_ms - age_ms);
+                break;
+            }
+            part.remove(key.as_bytes());
+        }
+        part.closes = next_ms.is_some();
+        (std::mem::take(&mut part.stale), next_ms)
+    }
+
+    /// All open files, since nobody will call [`Cache::take_stale`] for this worker.
+    pub(super) fn abandon(&self, worker: usize) -> Vec<Found> {
+        let mut part = self.part(worker);
+        while let Some(key) = part.files.front().cloned() {
+            part.remove(key.as_bytes());
+        }
+        part.closes = false;
+        std::mem::take(&mut part.stale)
     }
 }
 
 impl Part {
-    /// Forgets an entry; the hand will find its key to be nobody's.
-    fn remove(&mut self, key: &Key) {
-        if let Some(entry) = self.entries.remove(key.as_bytes()) {
-            self.bytes -= cost_bytes(key, &entry.found);
-            self.hand.retain(|other| other != key);
+    fn has_files(&self) -> bool {
+        !self.files.is_empty() || !self.stale.is_empty()
+    }
+
+    /// An entry in memory keeps its place when it is replaced; a file must have been removed.
+    fn insert(&mut self, entry: Entry) {
+        let (key, in_memory) = (entry.key.clone(), entry.found.memory().is_some());
+        if in_memory {
+            self.bytes += cost_bytes(&key, &entry.found);
+        }
+        match self.entries.insert(key.as_bytes().into(), entry) {
+            Some(before) => self.bytes -= cost_bytes(&key, &before.found),
+            None if in_memory => self.hand.push_back(key),
+            None => self.files.push_back(key),
+        }
+        self.shrink();
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        let Some(entry) = self.entries.remove(key) else {
+            return;
+        };
+        if entry.found.memory().is_some() {
+            self.bytes -= cost_bytes(&entry.key, &entry.found);
+            self.hand.retain(|other| other.as_bytes() != key);
+        } else {
+            self.files.retain(|other| other.as_bytes() != key);
+            self.stale.push(entry.found);
         }
     }
 

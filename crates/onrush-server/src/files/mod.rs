@@ -63,6 +63,9 @@ pub struct FilesOptions {
     /// again may be on its way to clients that take their time; beyond that objects are sent from
     /// their files.
     pub cache_bytes_max: usize,
+    /// Larger files kept open at most, for about `cache_fresh_ms` each, the cores having an equal
+    /// share; 0 keeps none. Each takes a descriptor.
+    pub cache_files_max: usize,
     /// Milliseconds for which a cached object is served without another look at the disk: changes
     /// made behind the server's back are seen within that time.
     pub cache_fresh_ms: u64,
@@ -81,6 +84,7 @@ impl Default for FilesOptions {
             sink: false,
             durability: Durability::Full,
             cache_bytes_max: 16 << 20,
+            cache_files_max: 256,
             cache_fresh_ms: 100,
             upload_bytes_max: 32 << 20,
             blocking_threads: 16,
@@ -132,7 +136,7 @@ impl Files {
         let pool = Pool::threads(options.blocking_threads, 4096);
         match Folder::open(dir, pool, folder) {
             Ok(store) => Ok(Files::new(store, options)),
-            Err(error) => Err(explain(dir, writable, &error)),
+            Err(error) => Err(explain(dir, writable, options.sink, &error)),
         }
     }
 
@@ -148,7 +152,11 @@ impl Files {
         Files(Arc::new(Inner {
             store,
             methods,
-            cache: Cache::new(options.cache_bytes_max, options.cache_fresh_ms),
+            cache: Cache::new(
+                options.cache_bytes_max,
+                options.cache_files_max,
+                options.cache_fresh_ms,
+            ),
             memory: Budget::new(options.cache_bytes_max.saturating_mul(2)),
             uploads: Budget::new(options.upload_bytes_max),
             listings: Budget::new(list::PAGES_BYTES_MAX),
@@ -163,9 +171,12 @@ impl Files {
 }
 
 /// What is wrong with a folder, for people to read.
-fn explain(dir: &Path, writable: bool, error: &io::Error) -> io::Error {
+fn explain(dir: &Path, writable: bool, sink: bool, error: &io::Error) -> io::Error {
     let what = match error.kind() {
         io::ErrorKind::NotFound if writable => "cannot be created".to_owned(),
+        io::ErrorKind::NotFound if sink => {
+            "does not exist; a sink keeps nothing, and so creates no folder".to_owned()
+        }
         io::ErrorKind::NotFound => {
             "does not exist; it is created only when writing is allowed".to_owned()
         }

@@ -117,6 +117,18 @@ impl Found {
         }
     }
 
+    /// Whether it still is what its fields say: a file that is kept open may be written into by
+    /// others. Asks the kernel then, but no disk (`statx(2)` of the descriptor).
+    pub(super) fn is_unchanged(&self) -> bool {
+        match &self.content {
+            Content::Memory(_) => true,
+            Content::File(file) => {
+                let now = file.metadata().ok().and_then(|found| Meta::of_file(&found));
+                now.is_some_and(|now| now.version == self.version)
+            }
+        }
+    }
+
     /// Which version it is.
     pub(super) fn version(&self) -> &Version {
         &self.version

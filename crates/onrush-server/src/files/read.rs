@@ -12,14 +12,17 @@ use onrush::{Request, Response};
 use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::{Outcome, evaluate};
 use onrush_proto::range;
+use onrush_rt::worker::Local;
 use onrush_store::{Key, Result, Store, StoreError};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// What a folder answers instead of a listing, where sites are served.
 const INDEX: &str = "index.html";
 
 impl Inner {
     /// The answer, if it can be given without waiting for anything.
-    pub(super) fn answer_now(&self, request: &Request) -> Option<Response> {
+    pub(super) fn answer_now(self: &Arc<Self>, request: &Request) -> Option<Response> {
         if !matches!(request.method(), "GET" | "HEAD") {
             return None;
         }
@@ -36,18 +39,21 @@ impl Inner {
         if is_index && !self.options.site {
             return None;
         }
-        let at = moment(request);
+        let at = moment(request.local());
         if let Some(found) = self
             .cache
             .fresh(rest.as_bytes(), at, |key| self.store.generation(key))
         {
-            return Some(respond(request, found));
+            if found.is_unchanged() {
+                return Some(respond(request, found));
+            }
+            self.cache.forget(rest.as_bytes(), at.worker);
         }
         let target = path::target(rest, While::Reading).ok()?;
         let Target::Object(key) = target.visible(self.options.hidden, While::Reading).ok()? else {
             return None;
         };
-        match self.open_now(&key, at)? {
+        match self.open_now(&key, at, request)? {
             Ok(found) => Some(respond(request, found)),
             Err(StoreError::NotFound | StoreError::IsDirectory) if is_index => None,
             Err(error) => Some(tell(request, split, &key, error)),
@@ -55,7 +61,7 @@ impl Inner {
     }
 
     /// The answer, whatever it takes.
-    pub(super) async fn get(&self, request: &Request) -> Result<Response, Failure> {
+    pub(super) async fn get(self: &Arc<Self>, request: &Request) -> Result<Response, Failure> {
         let split = path::split(request)?;
         let target = path::target(split.rest, While::Reading)?;
         match target.visible(self.options.hidden, While::Reading)? {
@@ -76,7 +82,7 @@ impl Inner {
 
     /// A folder's `index.html`, if it has one.
     async fn index(
-        &self,
+        self: &Arc<Self>,
         folder: Option<&Key>,
         request: &Request,
     ) -> Result<Option<Found>, Failure> {
@@ -97,7 +103,12 @@ impl Inner {
     }
 
     /// Opens and reads what can be had without waiting; `None` otherwise.
-    fn open_now(&self, key: &Key, at: Moment) -> Option<Result<Found>> {
+    fn open_now(
+        self: &Arc<Self>,
+        key: &Key,
+        at: Moment,
+        request: &Request,
+    ) -> Option<Result<Found>> {
         let generation = self.store.generation(key);
         let object = match self.store.try_open_now(key)? {
             Ok(object) => object,
@@ -108,22 +119,69 @@ impl Inner {
             return Some(Ok(found));
         }
         let found = Found::now(&object, key, at.now_s, &self.memory)?;
-        self.cache.keep(key, at, generation, &found);
+        self.keep(key, at, generation, &found, request);
         Some(Ok(found))
     }
 
-    async fn open(&self, key: &Key, request: &Request) -> Result<Found> {
-        let at = moment(request);
+    async fn open(self: &Arc<Self>, key: &Key, request: &Request) -> Result<Found> {
+        let at = moment(request.local());
         let generation = self.store.generation(key);
         let object = self.store.get(key).await?;
         let found = Found::load(&object, key, at.now_s, &self.memory).await?;
-        self.cache.keep(key, at, generation, &found);
+        self.keep(key, at, generation, &found, request);
         Ok(found)
+    }
+
+    /// Keeps what was opened in the cache, and has files closed there when their time is over.
+    fn keep(
+        self: &Arc<Self>,
+        key: &Key,
+        at: Moment,
+        generation: u64,
+        found: &Found,
+        request: &Request,
+    ) {
+        if self.cache.keep(key, at, generation, found) {
+            let closing = Closing {
+                inner: Arc::downgrade(self),
+                worker: at.worker,
+            };
+            let closing = closing.run(request.local().clone());
+            request.local().spawn(closing).detach();
+        }
     }
 }
 
-fn moment(request: &Request) -> Moment {
-    let local = request.local();
+/// What closes the files that a worker's part of the cache keeps open. It ends when there are none,
+/// or with the [`Inner`], or with the worker.
+struct Closing {
+    inner: Weak<Inner>,
+    worker: usize,
+}
+
+impl Closing {
+    async fn run(self, local: Local) {
+        while let Some(inner) = self.inner.upgrade() {
+            let (stale, next_ms) = inner.cache.take_stale(moment(&local));
+            if !stale.is_empty() {
+                inner.store.pool().run(move || drop(stale)).detach();
+            }
+            let Some(next_ms) = next_ms else { return };
+            drop(inner);
+            local.sleep(Duration::from_millis(next_ms)).await;
+        }
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.upgrade() {
+            drop(inner.cache.abandon(self.worker)); // The worker ends, and may wait.
+        }
+    }
+}
+
+fn moment(local: &Local) -> Moment {
     Moment {
         worker: local.index(),
         now_ms: local.now_ms(),

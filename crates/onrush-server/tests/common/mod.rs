@@ -105,15 +105,16 @@ fn limits() -> Limits {
     }
 }
 
+fn start(router: Router, driver: DriverPreference) -> Running {
+    let server = Server::bind("127.0.0.1:0").workers(2).driver(driver);
+    server.limits(limits()).start(router).unwrap()
+}
+
 impl Host {
     pub fn real(mount: &'static str, options: &FilesOptions, driver: DriverPreference) -> Host {
         let dir = TempDir::new();
         let files = Files::open(dir.path(), options.clone()).unwrap();
-        let server = Server::bind("127.0.0.1:0").workers(2).driver(driver);
-        let running = server
-            .limits(limits())
-            .start(router(mount, &files))
-            .unwrap();
+        let running = start(router(mount, &files), driver);
         Host {
             name: running.driver().name(),
             ground: Ground::Real {
@@ -123,6 +124,17 @@ impl Host {
             files,
             mount,
         }
+    }
+
+    /// Ends the server at once, and starts another one of the same [`Files`].
+    pub fn restart(&mut self, driver: DriverPreference) {
+        let Ground::Real { running, .. } = &mut self.ground else {
+            panic!("only a real server");
+        };
+        let before = running.take().unwrap();
+        before.handle().shutdown_now();
+        before.wait().unwrap();
+        *running = Some(start(router(self.mount, &self.files), driver));
     }
 
     pub fn simulated(mount: &'static str, options: &FilesOptions, seed: u64) -> Host {
