@@ -142,10 +142,22 @@ impl Row {
         Summary::of(self.rounds.iter().map(ratio).filter(|r| r.is_finite()))
     }
 
-    /// Whether what is promised holds; `None` when nothing is, or nothing was measured.
+    /// Whether what is promised holds; `None` when nothing is, or not enough was measured: more
+    /// rounds are void than not.
     pub(crate) fn holds(&self) -> Option<bool> {
         let ratio = self.ratio()?.median;
-        self.reach.map(|reach| reach.holds(ratio))
+        let enough = self.rounds.len() >= self.voids.len();
+        self.reach
+            .filter(|_| enough)
+            .map(|reach| reach.holds(ratio))
+    }
+
+    /// Whether that could be otherwise, as far as the interval tells.
+    pub(crate) fn is_close(&self) -> bool {
+        let Some((reach, ratio)) = self.reach.zip(self.ratio()) else {
+            return false;
+        };
+        reach.holds(ratio.low) != reach.holds(ratio.high)
     }
 
     /// The median of a figure of the server; of none, not a number.
@@ -214,8 +226,15 @@ pub(crate) mod tests {
         empty.rounds = row(&[(1.1, 1.0)]).rounds;
         empty.reach = Some(Reach::AtMost(1.05));
         assert_eq!(empty.holds(), Some(false));
+        assert!(!empty.is_close());
+        empty.voids = vec!["answered 404".to_owned(); 2];
+        assert_eq!(empty.holds(), None, "most of it is void");
+        empty.voids.clear();
         empty.reach = None;
         assert_eq!(empty.holds(), None);
+        let mut close = row(&[(1.0, 1.0), (1.02, 1.0), (1.1, 1.0)]);
+        close.reach = Some(Reach::AtMost(1.05));
+        assert!(close.holds() == Some(true) && close.is_close());
     }
 
     #[test]

@@ -29,7 +29,7 @@ const RECEIVE_BYTES: usize = 16 * 1024;
 fn main() -> io::Result<()> {
     let listener = net::listen(argument(1, "limit-epoll PORT [never|close|close-asked]")?)?;
     let closing = closing()?;
-    if closing == Closing::Always {
+    if closing != Closing::Never {
         net::accept_with_data(&listener)?;
     }
     let mut epoll = Epoll::new()?;
@@ -43,7 +43,7 @@ fn main() -> io::Result<()> {
             let socket = epoll.ready(event);
             if socket != listener.as_raw_fd() {
                 connections.serve(socket);
-            } else if closing == Closing::Always {
+            } else if closing != Closing::Never {
                 connections.accept_and_serve(&listener, &epoll)?;
             } else {
                 while let Some(socket) = net::accept(&listener) {

@@ -45,7 +45,7 @@ const CLOSED: u64 = u64::MAX - 1;
 fn main() -> io::Result<()> {
     let listener = net::listen(argument(1, "limit-uring PORT [never|close|close-asked]")?)?;
     let closing = closing()?;
-    if closing == Closing::Always {
+    if closing != Closing::Never {
         net::accept_with_data(&listener)?;
     }
     let mut ring = ring()?;
@@ -108,7 +108,10 @@ impl Server<'_> {
         if socket >= 0 {
             let next = match self.serve_at_once(socket) {
                 Then::Open => receive(socket),
-                Then::Close => close(socket),
+                Then::Close => {
+                    self.answers.forget(socket);
+                    close(socket)
+                }
             };
             self.push(&next)?;
         }
@@ -118,10 +121,11 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// On a connection of one request that request has come: it is served by plain calls.
+    /// Where connections are accepted with data the first request has come: it is served by plain
+    /// calls.
     #[inline]
     fn serve_at_once(&mut self, socket: i32) -> Then {
-        if self.closing != Closing::Always {
+        if self.closing == Closing::Never {
             return Then::Open;
         }
         match net::receive(socket, &mut self.received) {

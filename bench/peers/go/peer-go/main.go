@@ -7,6 +7,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"syscall"
 )
 
 const echoBytesMax = 1 << 20
@@ -60,6 +62,22 @@ func serveEcho(w http.ResponseWriter, r *http.Request) {
 	w.Write(body.Bytes())
 }
 
+// listen has the kernel offer a connection when its first bytes have come, or after a second
+// (TCP_DEFER_ACCEPT), which halves what a connection for one request costs.
+func listen(address string) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
+		var failed error
+		set := func(fd uintptr) {
+			failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_DEFER_ACCEPT, 1)
+		}
+		if err := conn.Control(set); err != nil {
+			return err
+		}
+		return failed
+	}}
+	return config.Listen(context.Background(), "tcp4", address)
+}
+
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "--version" {
 		fmt.Println(runtime.Version())
@@ -76,7 +94,7 @@ func main() {
 		mux.HandleFunc("GET /json", serveJSON)
 		mux.HandleFunc("POST /echo", serveEcho)
 	}
-	listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", os.Args[1]))
+	listener, err := listen(net.JoinHostPort("127.0.0.1", os.Args[1]))
 	if err != nil {
 		log.Fatal(err)
 	}

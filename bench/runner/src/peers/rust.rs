@@ -18,7 +18,7 @@ const HYPER: Peer = Peer {
     driver: None,
     roles: ROLES,
     told: "hyper's HTTP/1 on one thread of tokio (`current_thread`) with `pipeline_flush`, no \
-           timer; TCP_NODELAY, backlog 4096.",
+           timer; TCP_NODELAY, accepted with data, backlog 4096.",
     skips: &["no time limits", "a missing or second Host is let through"],
     install: |setup| build(setup, "peer-hyper"),
     version: |setup| locked(setup, "hyper"),
@@ -91,7 +91,7 @@ const MIO: Peer = Peer {
     driver: None,
     roles: ROLES,
     told: "A loop by hand over mio with httparse, edge-triggered, one thread; the answer to / is \
-           rendered once a second; TCP_NODELAY, backlog 4096.",
+           rendered once a second; TCP_NODELAY, accepted with data, backlog 4096.",
     skips: &[
         "no time limits",
         "a missing or second Host is let through",

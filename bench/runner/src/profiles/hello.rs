@@ -45,16 +45,15 @@ pub(super) fn pipelined(bench: &Bench) -> Vec<Step> {
         steps.extend(pairs(bench, &scenario, &promise));
     }
     // A head that was seen before is cheaper to ours; this is what one costs that was not. The
-    // bare loops parse each head in any case, and so there is no promise.
+    // bare loops parse each head in any case, and so there is no promise beside them.
     let load = Load::requests(64, Requests::Distinct { depth: 16 });
     let scenario = Scenario::new("pipelined", "16 deep, no two alike", Role::Hello, load);
-    let only_limits = Promise {
+    let promise = Promise {
         limits: on_both((super::LIMIT_EPOLL, None), (super::LIMIT_URING, None)),
+        ahead_of_all: true,
         ..Promise::default()
     };
-    let mut distinct = pairs(bench, &scenario, &only_limits);
-    distinct.retain(|step| step.is_about_limit());
-    steps.extend(distinct);
+    steps.extend(pairs(bench, &scenario, &promise));
     steps
 }
 

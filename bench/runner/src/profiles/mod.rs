@@ -14,7 +14,7 @@ use crate::{
     pair,
     peers::{Driver, Role},
     plan::{Pairing, Promise, Scenario, Subject},
-    row::{About, Row},
+    row::Row,
 };
 
 /// The names of the bare loops.
@@ -117,13 +117,6 @@ impl Step {
             Task::Tail(task) => task.run(bench),
             Task::List(task) => task.run(bench),
         }
-    }
-}
-
-impl Step {
-    /// Whether it compares ours with a limit.
-    fn is_about_limit(&self) -> bool {
-        matches!(&self.task, Task::Pair(_, pairing) if pairing.about == About::Limit)
     }
 }
 

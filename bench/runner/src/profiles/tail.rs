@@ -134,14 +134,33 @@ impl Task {
         let reference = start(bench, &self.reference)?;
         let both = (server.address, reference.address);
         let rate = (capacity(bench, both)? * self.load.1).floor().max(1.0);
-        let (rounds, voids) = open_loop(bench, both, rate, windows)?;
+        let windows = open_loop(bench, both, rate, windows)?;
+        let mut note = format!("{rate} requests a second to each");
+        for mark in ["server", "reference"].map(|whose| marks_of(whose, &windows.marks)) {
+            note.push_str(&mark);
+        }
         for row in rows.iter_mut() {
-            row.note = format!("{rate} requests a second to each");
-            row.voids = voids.clone();
+            row.note.clone_from(&note);
+            row.voids.clone_from(&windows.voids);
             row.server.peak_bytes = server.peak_bytes().ok();
             row.reference.peak_bytes = reference.peak_bytes().ok();
         }
-        Ok(rounds)
+        Ok(windows.rounds)
+    }
+}
+
+/// `; server in 3 rounds: rate not achieved, errors`, or nothing.
+fn marks_of(whose: &str, marks: &[String]) -> String {
+    let mut what: Vec<&str> = marks
+        .iter()
+        .filter_map(|mark| mark.strip_prefix(whose)?.strip_prefix(": "))
+        .collect();
+    let rounds = what.len();
+    what.sort_unstable();
+    what.dedup();
+    match rounds {
+        0 => String::new(),
+        _ => format!("; {whose}, {rounds} times: {}", what.join(", ")),
     }
 }
 
@@ -203,25 +222,36 @@ fn capacity(bench: &Bench, both: (SocketAddr, SocketAddr)) -> Outcome<f64> {
     Ok(of("a")?.min(of("b")?))
 }
 
+/// What an open loop gave.
+#[derive(Debug, Default)]
+struct Windows {
+    rounds: Vec<Round>,
+    /// Why pairs do not count.
+    voids: Vec<String>,
+    /// What went wrong in those that do.
+    marks: Vec<String>,
+}
+
 /// Windows in turn, and why some do not count.
 fn open_loop(
     bench: &Bench,
     both: (SocketAddr, SocketAddr),
     rate: f64,
     windows: u64,
-) -> Outcome<(Vec<Round>, Vec<String>)> {
+) -> Outcome<Windows> {
     let rate = ["--rate".to_owned(), rate.to_string()];
     rounds(&load(bench, both, WINDOW_S, windows, &rate)?)
 }
 
-/// Pairs of windows. One with a mark makes its pair void: the load itself was late, or the server
-/// did not keep up.
-fn rounds(result: &Value) -> Outcome<(Vec<Round>, Vec<String>)> {
+/// Pairs of windows. One in which the load itself was late makes its pair void; other marks are
+/// told, and count with the latencies that they came from: a server that stalls must not be rid of
+/// its worst windows by that.
+fn rounds(result: &Value) -> Outcome<Windows> {
     let windows = |which: &str| {
         let windows = result[which]["windows"].as_array();
         windows.ok_or_else(|| format!("the load has no windows: {result}"))
     };
-    let (mut rounds, mut voids) = (Vec::new(), Vec::new());
+    let mut all = Windows::default();
     for (a, b) in windows("a")?.iter().zip(windows("b")?) {
         let marks = [("server", a), ("reference", b)]
             .into_iter()
@@ -230,16 +260,19 @@ fn rounds(result: &Value) -> Outcome<(Vec<Round>, Vec<String>)> {
                 let marks = marks.filter_map(Value::as_str);
                 marks.map(move |mark| format!("{whose}: {mark}"))
             });
-        let marks: Vec<String> = marks.collect();
-        match marks.is_empty() {
-            true => rounds.push(Round {
+        let (late, other): (Vec<String>, Vec<String>) =
+            marks.partition(|mark| mark.ends_with("generator late"));
+        if late.is_empty() {
+            all.marks.extend(other);
+            all.rounds.push(Round {
                 server: figures(a)?,
                 reference: figures(b)?,
-            }),
-            false => voids.push(marks.join(", ")),
+            });
+        } else {
+            all.voids.push(late.join(", "));
         }
     }
-    Ok((rounds, voids))
+    Ok(all)
 }
 
 fn figures(window: &Value) -> Outcome<Figures> {
@@ -269,15 +302,22 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_paired_and_marked_ones_are_void() {
+    fn windows_are_paired_and_void_when_the_load_was_late() {
         let result = json!({
-            "a": { "windows": [window(4.0, &[]), window(5.0, &["generator late"])] },
-            "b": { "windows": [window(2.0, &[]), window(2.0, &[])] },
+            "a": { "windows": [
+                window(4.0, &[]),
+                window(5.0, &["generator late", "errors"]),
+                window(90.0, &["rate not achieved"]),
+            ] },
+            "b": { "windows": [window(2.0, &[]), window(2.0, &[]), window(2.0, &[])] },
         });
-        let (rounds, voids) = rounds(&result).expect("whole");
-        assert_eq!(voids, ["server: generator late"]);
-        assert_eq!(rounds.len(), 1);
-        let round = valued(&rounds[0], |figures| figures.p99_us);
+        let windows = rounds(&result).expect("whole");
+        assert_eq!(windows.voids, ["server: generator late"]);
+        assert_eq!(windows.rounds.len(), 2, "a stall counts");
+        let marks = marks_of("server", &windows.marks);
+        assert_eq!(marks, "; server, 1 times: rate not achieved");
+        assert_eq!(marks_of("reference", &windows.marks), "");
+        let round = valued(&windows.rounds[0], |figures| figures.p99_us);
         assert_eq!((round.server.value, round.reference.value), (4.0, 2.0));
     }
 

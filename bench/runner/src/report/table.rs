@@ -167,12 +167,13 @@ fn cells(row: &Row) -> Vec<String> {
         mib(row.reference.peak_bytes),
     ));
     let verdict = row.reach.map_or(String::new(), |reach| {
-        let holds = if row.holds() == Some(true) {
-            "holds"
-        } else {
-            "MISSED"
+        let holds = match row.holds() {
+            Some(true) => "holds",
+            Some(false) => "MISSED",
+            None => "?",
         };
-        format!("{} {holds}", reach.shown())
+        let close = if row.is_close() { " (close)" } else { "" };
+        format!("{} {holds}{close}", reach.shown())
     });
     cells.push(verdict);
     if let Some((server, reference)) = per_gb(row) {
@@ -215,11 +216,18 @@ pub(crate) fn verdict(rows: &[Row]) -> String {
         count(Some(false)),
         count(None)
     );
+    let held = promised.iter().filter(|row| row.holds() == Some(true));
+    let close = held.filter(|row| row.is_close()).count();
+    if close > 0 {
+        let _ = writeln!(
+            text,
+            "  of those that hold, {close} within the interval only"
+        );
+    }
     for row in promised.iter().filter(|row| row.holds() == Some(false)) {
         let (Some(reach), Some(ratio)) = (row.reach, row.ratio()) else {
             continue;
         };
-        let noise = reach.holds(ratio.low) || reach.holds(ratio.high);
         let _ = writeln!(
             text,
             "  missed: {} · {}: {} beside {}: {:.3}, {}{}",
@@ -229,7 +237,11 @@ pub(crate) fn verdict(rows: &[Row]) -> String {
             row.reference.name,
             ratio.median,
             reach.shown(),
-            if noise { " (within the interval)" } else { "" }
+            if row.is_close() {
+                " (within the interval)"
+            } else {
+                ""
+            }
         );
     }
     text

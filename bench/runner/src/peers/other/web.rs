@@ -26,10 +26,10 @@ pub(super) const NGINX: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Files, Role::Put],
-    told: "One worker, no access log, connections without an end; / and /json are answered by \
-        `return`, files by sendfile with tcp_nopush and an open_file_cache that looks again \
-        after 30 s, PUT by the DAV module, which renames a temporary file into place without a \
-        sync.",
+    told: "One worker, no access log, connections accepted with data and without an end; / and \
+        /json are answered by `return`, files by sendfile with tcp_nopush and an open_file_cache \
+        that looks again after 30 s, PUT by the DAV module, which renames a temporary file into \
+        place without a sync.",
     skips: &[
         "json: the text is canned, not serialised",
         "put: conditions are not looked at",
@@ -134,10 +134,10 @@ pub(super) const LIGHTTPD: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Files, Role::Put],
-    told: "One process, no access log, epoll and sendfile, connections kept for 75 s without and \
-        for 65,535 with requests, its most; / is a file of 13 bytes, files are looked at again \
-        when inotify says so, PUT is by mod_webdav without locks, which renames a temporary file \
-        into place without a sync.",
+    told: "One process, no access log, epoll and sendfile, connections accepted with data and \
+        kept for 75 s without and for 65,535 with requests, its most; / is a file of 13 bytes, \
+        files are looked at again when inotify says so, PUT is by mod_webdav without locks, which \
+        renames a temporary file into place without a sync.",
     skips: &[
         "lenient framing: obs-fold",
         "no limit on the time of a whole head",
