@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -51,6 +52,8 @@ impl Pool {
                 ..State::NEW
             }),
             work: Condvar::new(),
+            #[cfg(test)]
+            refusal: Mutex::default(),
         });
         Pool {
             threads: Some(Arc::new(Handle { shared })),
@@ -302,6 +305,9 @@ struct Shared {
     state: Mutex<State>,
     /// Signalled when there is work and no thread is on its way to it.
     work: Condvar,
+    /// Called once instead of starting a thread, which then is refused.
+    #[cfg(test)]
+    refusal: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 struct State {
@@ -367,9 +373,7 @@ impl Shared {
 
     /// Starts one thread, already counted.
     fn start(self: &Arc<Self>) {
-        let shared = self.clone();
-        let name = thread::Builder::new().name("onrush-blocking".into());
-        if name.spawn(move || shared.work_loop()).is_err() {
+        if self.spawn().is_err() {
             let mut state = self.lock();
             state.threads -= 1;
             state.coming = false;
@@ -387,6 +391,17 @@ impl Shared {
             }
             stranded.iter().for_each(|job| job.run());
         }
+    }
+
+    fn spawn(self: &Arc<Self>) -> io::Result<()> {
+        #[cfg(test)]
+        if let Some(refuse) = self.refusal.lock().unwrap().take() {
+            refuse();
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let shared = self.clone();
+        let thread = thread::Builder::new().name("onrush-blocking".into());
+        thread.spawn(move || shared.work_loop()).map(drop)
     }
 
     fn work_loop(self: &Arc<Self>) {
@@ -491,6 +506,38 @@ mod tests {
             .detach();
         assert_eq!(block_on(pool.run(|| ())), Ok(()));
         assert_eq!(ran.load(Ordering::SeqCst), 1);
+    }
+
+    /// While a thread is being started nobody else is called; should that fail, whoever has come
+    /// to rest meanwhile must be.
+    #[test]
+    fn a_thread_that_cannot_start_leaves_no_job_behind() {
+        let pool = Pool::threads(2, 8);
+        let (release, held) = mpsc::channel::<()>();
+        let busy = pool.run(move || held.recv().is_ok());
+        let shared = pool.threads.as_ref().unwrap().shared.clone();
+        let (starts, starting) = mpsc::channel();
+        let (fail, failing) = mpsc::channel();
+        *shared.refusal.lock().unwrap() = Some(Box::new(move || {
+            starts.send(()).unwrap();
+            failing.recv().unwrap();
+        }));
+        let starter = thread::spawn({
+            let pool = pool.clone();
+            move || block_on(pool.run(|| 1))
+        });
+        starting.recv().unwrap();
+        release.send(()).unwrap();
+        assert_eq!(block_on(busy), Ok(true));
+        while pool.stats().idle == 0 {
+            thread::yield_now();
+        }
+        let (ran, runs) = mpsc::channel();
+        pool.run(move || ran.send(())).detach();
+        fail.send(()).unwrap();
+        // Without a call it would sleep for as long as an idle thread lives.
+        assert!(runs.recv_timeout(IDLE / 2).is_ok());
+        assert_eq!(starter.join().unwrap(), Ok(1));
     }
 
     #[test]

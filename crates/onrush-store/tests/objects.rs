@@ -13,6 +13,7 @@ macro_rules! on_all {
         mod real { $(#[test] fn $name() { super::$name(&super::Ground::real()); })* }
         mod memory { $(#[test] fn $name() { super::$name(&super::Ground::memory()); })* }
         mod sim { $(#[test] fn $name() { super::$name(&super::Ground::sim()); })* }
+        mod plain { $(#[test] fn $name() { super::$name(&super::Ground::plain()); })* }
     };
 }
 

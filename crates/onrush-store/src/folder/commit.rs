@@ -75,17 +75,17 @@ fn publish(inner: &Inner, key: &Key, temp: &mut Temp, condition: Condition) -> R
         };
         let error = match place(inner, temp, &parent, key, target) {
             Ok(undo) => break undo,
-            Err(error) if attempt == ATTEMPTS => return Err(StoreError::of_write(error)),
             Err(error) => error,
         };
+        let again = attempt < ATTEMPTS;
         attempt += 1;
         match error.kind() {
-            // The folder was deleted just now, as it was empty.
-            io::ErrorKind::NotFound => parent = ensure_parent(inner, key)?,
             io::ErrorKind::AlreadyExists if looks_first => {
                 return Err(StoreError::PreconditionFailed);
             }
-            io::ErrorKind::AlreadyExists => current = inner.replaced(key)?,
+            // The folder was deleted just now, as it was empty.
+            io::ErrorKind::NotFound if again => parent = ensure_parent(inner, key)?,
+            io::ErrorKind::AlreadyExists if again => current = inner.replaced(key)?,
             // The file system knows no such rename.
             io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported if only_if_free => {
                 only_if_free = false;

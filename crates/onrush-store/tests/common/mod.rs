@@ -84,6 +84,13 @@ impl Ground {
         Ground::Sim(SimFs::new(1))
     }
 
+    /// A disk whose file system knows plain renames only.
+    pub fn plain() -> Ground {
+        let disk = SimFs::new(1);
+        disk.set_plain_renames(true);
+        Ground::Sim(disk)
+    }
+
     pub fn root(&self) -> Dir {
         match self {
             Ground::Real(dir) => Dir::open_root(dir.path()).unwrap(),

@@ -604,7 +604,7 @@ mod tests {
         let mut driver = Epoll::new(&Config::default()).unwrap();
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let stream = driver.attach(Socket::Os(file.into()), 1).unwrap();
-        let mut events = |driver: &mut Epoll| {
+        let events = |driver: &mut Epoll| {
             driver.turn(Some(Duration::ZERO)).unwrap();
             (0..4).find_map(|_| driver.next())
         };

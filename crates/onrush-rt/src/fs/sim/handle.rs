@@ -172,6 +172,9 @@ impl SimDir {
         no_replace: bool,
     ) -> io::Result<()> {
         self.at.fs.atomically(self.at.epoch, |state| {
+            if no_replace && state.plain_renames {
+                return Err(errno(libc::EINVAL));
+            }
             let inode = entry(state, self.at.inode, from)?;
             let moved_dir = state.disk.dir(inode).is_ok();
             let target = state.disk.dir(to_dir.at.inode)?.now.get(to).copied();
@@ -199,6 +202,9 @@ impl SimDir {
         other_name: &[u8],
     ) -> io::Result<()> {
         self.at.fs.atomically(self.at.epoch, |state| {
+            if state.plain_renames {
+                return Err(errno(libc::EINVAL));
+            }
             let here = entry(state, self.at.inode, name)?;
             let there = entry(state, other.at.inode, other_name)?;
             state

@@ -82,6 +82,8 @@ struct State {
     space: Option<u64>,
     /// Nothing is in the caches.
     cold: bool,
+    /// Flags of a rename are refused.
+    plain_renames: bool,
     clock_ns: i64,
     /// `flock`s by inode: the handles that hold it, and whether alone.
     locks: HashMap<u64, Vec<(u64, bool)>>,
@@ -103,6 +105,7 @@ impl SimFs {
             cut: None,
             space: None,
             cold: false,
+            plain_renames: false,
             clock_ns: 1_700_000_000_000_000_000,
             locks: HashMap::new(),
             next_handle: 0,
@@ -185,6 +188,12 @@ impl SimFs {
     /// is not given back.
     pub fn disk_full_after(&self, bytes: Option<u64>) {
         self.lock().space = bytes;
+    }
+
+    /// Whether only plain renames are known, as on some file systems: one that must not replace, or
+    /// that exchanges, is `EINVAL` then (`renameat2(2)`).
+    pub fn set_plain_renames(&self, plain: bool) {
+        self.lock().plain_renames = plain;
     }
 
     /// Whether the caches are cold: then all that must not block answers `WouldBlock`.
