@@ -1,9 +1,9 @@
 //! Templates of paths, and what their parameters matched. Must not know about handlers.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::rc::Rc;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Segment {
     Literal(String),
     Parameter(String),
@@ -11,7 +11,7 @@ enum Segment {
 }
 
 /// A parsed template.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Template {
     pub(crate) text: String,
     segments: Vec<Segment>,
@@ -99,7 +99,7 @@ impl Template {
 /// Which route was taken, and where its parameters are in the path.
 #[derive(Debug, Default)]
 pub(crate) struct Params {
-    pub(crate) template: Option<Arc<Template>>,
+    pub(crate) template: Option<Rc<Template>>,
     pub(crate) spans: Vec<Range<u32>>,
 }
 

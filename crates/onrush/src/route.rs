@@ -125,7 +125,8 @@ impl Application for Router {
         for route in &self.routes {
             let entry = Entry {
                 method: route.method,
-                template: route.template.clone(),
+                // A worker's own: no two are to count references to the same one.
+                template: Rc::new((*route.template).clone()),
                 service: route.make.make(local),
             };
             if route.template.is_literal() {
@@ -155,7 +156,7 @@ impl Application for Router {
 
 struct Entry {
     method: Option<&'static str>,
-    template: Arc<Template>,
+    template: Rc<Template>,
     service: Rc<dyn Service>,
 }
 
