@@ -5,13 +5,14 @@
 //! | --- | --- | --- |
 //! | `ONRUSH_WORKERS`, `ONRUSH_DRIVER` | see `Server::from_env` | |
 //! | `APP_ACCESS_LOG` | `off`; `text` or `json`, to stderr | `off` |
+//! | `APP_METRICS` | `on`, `off` | `off` |
 //! | `APP_TIME_LIMITS` | `on`: those of `Limits`; `off`: none | `on` |
 //!
 //! `onrush-app --features` prints what these variables can switch, one name a line.
 
 #![forbid(unsafe_code)]
 
-use onrush::{AccessLog, Limits, Request, RequestBody, Response, Server};
+use onrush::{AccessLog, Limits, Metrics, Request, RequestBody, Response, Server};
 use serde::Serialize;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -20,7 +21,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 
 /// What can be switched, as `--features` prints it.
-const FEATURES: [&str; 2] = ["access-log", "time-limits"];
+const FEATURES: [&str; 3] = ["access-log", "metrics", "time-limits"];
 
 /// Longest body that is sent back.
 const ECHO_BYTES_MAX: usize = 1 << 20;
@@ -104,9 +105,16 @@ fn serve(port: &str) -> Result<(), String> {
     let port: u16 = port.parse().map_err(|_| format!("not a port: {port}"))?;
     let access_log = access_log(&variable("APP_ACCESS_LOG", "off"))?;
     let limits = limits(&variable("APP_TIME_LIMITS", "on"))?;
-    Server::bind(format!("127.0.0.1:{port}"))
-        .from_env()
-        .and_then(|server| server.limits(limits).access_log(access_log).serve(route))
+    let measure = |server: Server| match &*variable("APP_METRICS", "off") {
+        "off" => Ok(server),
+        "on" => Ok(server.metrics(&Metrics::new())),
+        other => Err(format!("APP_METRICS: not on or off: {other}")),
+    };
+    let server = Server::bind(format!("127.0.0.1:{port}")).from_env();
+    measure(server.map_err(|error| error.to_string())?)?
+        .limits(limits)
+        .access_log(access_log)
+        .serve(route)
         .map_err(|error| error.to_string())
 }
 

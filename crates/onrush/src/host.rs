@@ -2,10 +2,12 @@
 //!
 //! Must not know how connections are kept or driven; the engine above implements [`Host`].
 
+use crate::params::Template;
 use onrush_rt::buf::Buf;
 use onrush_rt::worker::Local;
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// Names a connection of one worker; stale after it was closed.
@@ -40,6 +42,8 @@ pub(crate) struct BodyId {
 pub(crate) trait Host {
     fn local(&self) -> &Local;
     fn peer(&self, connection: ConnId) -> Option<SocketAddr>;
+    /// A router has chosen the route of the request that is being started.
+    fn routed(&self, template: &Rc<Template>);
     /// The next piece of a body; `None` at its end.
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>>;
     /// Appends what comes next within the spare capacity; 0 at the end. Fewer than `low_water`

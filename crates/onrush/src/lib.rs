@@ -18,8 +18,8 @@
 //! Time limits, size limits and strict framing are on by default; see [`Limits`] for each of them.
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
-//! Floors inside this crate, lowest first: `shield` · `log` · [`body`] · [`response`] · `host` ·
-//! `params` · [`request`] · [`handler`] · `route` · [`engine`] · [`server`] · [`sim`].
+//! Floors inside this crate, lowest first: `shield` · `log` · [`body`] · [`response`] · `params` ·
+//! `host` · [`request`] · [`handler`] · `route` · [`metrics`] · [`engine`] · [`server`] · [`sim`].
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +28,7 @@ pub mod engine;
 pub mod handler;
 mod host;
 mod log;
+pub mod metrics;
 mod params;
 pub mod request;
 pub mod response;
@@ -40,6 +41,7 @@ pub use body::{Body, BodySender, Part};
 pub use bytes::Bytes;
 pub use handler::{Application, Handler, per_worker};
 pub use log::AccessLog;
+pub use metrics::Metrics;
 pub use onrush_proto::limits::Limits;
 pub use onrush_rt::buf::Buf;
 pub use onrush_rt::driver::Preference as DriverPreference;

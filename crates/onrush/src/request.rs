@@ -123,6 +123,9 @@ impl Request {
 
     pub(crate) fn set_params(&mut self, params: Params) {
         if let Some(parts) = &mut self.parts {
+            if let Some(template) = &params.template {
+                parts.host.routed(template);
+            }
             parts.params = params;
         }
     }

@@ -5,6 +5,7 @@
 use crate::engine::{CROWD_MAX, CROWD_MIN, Engine, Inlet, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
+use crate::metrics::Metrics;
 use onrush_proto::limits::Limits;
 use onrush_rt::blocking;
 use onrush_rt::driver::{self, Choice, ListenSocket, Preference, choose};
@@ -34,6 +35,7 @@ pub struct Server {
     driver: driver::Config,
     connections_max: usize,
     access_log: AccessLog,
+    metrics: Option<Metrics>,
     drain_timeout: Duration,
     blocking_threads: usize,
     blocking_pool: Option<blocking::Pool>,
@@ -58,6 +60,7 @@ impl Server {
             driver: driver::Config::default(),
             connections_max: usize::MAX,
             access_log: AccessLog::Off,
+            metrics: None,
             drain_timeout: Duration::from_secs(30),
             blocking_threads: 16,
             blocking_pool: None,
@@ -151,6 +154,12 @@ impl Server {
     /// Whether each request makes a log event. Default: off.
     pub fn access_log(mut self, access_log: AccessLog) -> Server {
         self.access_log = access_log;
+        self
+    }
+
+    /// Has connections and requests counted in `metrics`. Not counted by default.
+    pub fn metrics(mut self, metrics: &Metrics) -> Server {
+        self.metrics = Some(metrics.clone());
         self
     }
 
@@ -250,6 +259,7 @@ impl Server {
             crowd_max: (self.connections_max / 32 / workers).clamp(CROWD_MIN, CROWD_MAX),
             accept_warned_s: Arc::default(),
             access_log: self.access_log,
+            metrics: self.metrics.clone(),
         }
     }
 

@@ -10,9 +10,10 @@
 //! assert!(client.receive().unwrap().starts_with(b"HTTP/1.1 200 OK\r\n"));
 //! ```
 
-use crate::engine::{CROWD_MAX, Counters, Engine, Inlet, Settings};
+use crate::engine::{CROWD_MAX, Engine, Inlet, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
+use crate::metrics::{Counters, Metrics};
 use onrush_proto::limits::Limits;
 use onrush_rt::driver::sim::{Address, Behaviour, Client, Net};
 use onrush_rt::worker::{Local, Worker};
@@ -42,6 +43,28 @@ impl Simulation {
         limits: Limits,
         behaviour: Behaviour,
     ) -> Simulation {
+        Simulation::build(seed, application, limits, behaviour, None)
+    }
+
+    /// The same, counted in `metrics`.
+    pub fn with_metrics(
+        seed: u64,
+        application: &impl Application,
+        limits: Limits,
+        behaviour: Behaviour,
+        metrics: &Metrics,
+    ) -> Simulation {
+        let metrics = Some(metrics.clone());
+        Simulation::build(seed, application, limits, behaviour, metrics)
+    }
+
+    fn build(
+        seed: u64,
+        application: &impl Application,
+        limits: Limits,
+        behaviour: Behaviour,
+        metrics: Option<Metrics>,
+    ) -> Simulation {
         let net = Net::new(seed, behaviour);
         let worker = Worker::simulated(net.clone(), 0).expect("an eventfd can be had");
         let service = application.instantiate(worker.local());
@@ -52,6 +75,7 @@ impl Simulation {
             crowd_max: CROWD_MAX,
             accept_warned_s: Arc::default(),
             access_log: AccessLog::Off,
+            metrics,
         };
         let engine = Engine::new(worker.local(), settings, service);
         let (listener, address) = net.listen();

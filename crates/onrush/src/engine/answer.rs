@@ -62,6 +62,7 @@ impl Engine {
             if let Some(log) = conn.active.as_mut().and_then(|active| active.log.take()) {
                 log.finish(reject.status, None);
             }
+            self.note_answer(conn, reject.status, None);
             return Answer::Rendered(self.next_request(conn));
         }
         let length = response.body.length();
@@ -88,6 +89,11 @@ impl Engine {
         if let Some(log) = conn.active.as_mut().and_then(|active| active.log.take()) {
             log.finish(response.status.0, length);
         }
+        let body_bytes = match send_as {
+            SendAs::Nothing => Some(0),
+            _ => length,
+        };
+        self.note_answer(conn, response.status.0, body_bytes);
         match (send_as, &response.body.0) {
             (SendAs::Nothing, _) => {}
             (SendAs::Length(_), Content::Static(bytes)) if bytes.len() <= SMALL_BYTES => {
@@ -104,9 +110,31 @@ impl Engine {
         Answer::Rendered(self.next_request(conn))
     }
 
+    /// Remembers of an answer what is measured of it.
+    #[inline]
+    fn note_answer(&self, conn: &mut Conn, status: u16, body_bytes: Option<u64>) {
+        if self.recorder.is_none() {
+            return;
+        }
+        let mut measuring = self.measuring.borrow_mut();
+        let measured = match measuring.as_mut() {
+            Some(measured) => Some(measured),
+            None => (conn.active.as_mut()).and_then(|active| active.measured.as_mut()),
+        };
+        if let Some(measured) = measured {
+            (measured.status, measured.response_bytes) = (status, body_bytes);
+        }
+    }
+
     /// The answer is on its way: what follows, and no reading of this request's body any more.
     #[inline]
     fn next_request(&self, conn: &mut Conn) -> After {
+        if let Some(recorder) = &self.recorder {
+            let waiting = || conn.active.as_mut()?.measured.take();
+            if let Some(measured) = self.measuring.take().or_else(waiting) {
+                recorder.end(&measured);
+            }
+        }
         conn.answered = conn.answered.wrapping_add(1);
         conn.machine.next(self.limits())
     }

@@ -8,6 +8,7 @@ use super::Engine;
 use super::connection::{Conn, Conns};
 use super::deadline::Wait;
 use crate::host::{BodyId, ConnId, Host};
+use crate::params::Template;
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
@@ -15,6 +16,7 @@ use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::worker::Local;
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// Body bytes received ahead of the handler, per connection, before the client is slowed down.
@@ -59,6 +61,14 @@ impl Host for Engine {
 
     fn peer(&self, connection: ConnId) -> Option<SocketAddr> {
         self.peer_of(connection)
+    }
+
+    fn routed(&self, template: &Rc<Template>) {
+        if self.recorder.is_some()
+            && let Some(measured) = self.measuring.borrow_mut().as_mut()
+        {
+            measured.route = Some(template.clone());
+        }
     }
 
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {

@@ -5,6 +5,7 @@
 
 use crate::host::ConnId;
 use crate::log::Entry as LogEntry;
+use crate::metrics::Measured;
 use onrush_proto::connection::Connection as Machine;
 use onrush_rt::buf::{Block, Buf};
 use onrush_rt::driver::StreamId;
@@ -102,6 +103,8 @@ pub(crate) struct Active {
     /// When the present request must be done with, in ms.
     pub(crate) total_deadline_ms: Option<u64>,
     pub(crate) log: Option<Box<LogEntry>>,
+    /// The present request, when it was not answered at once.
+    pub(crate) measured: Option<Measured>,
 }
 
 impl Active {

@@ -18,6 +18,7 @@ mod send;
 use crate::handler::Service;
 use crate::host::ConnId;
 use crate::log::AccessLog;
+use crate::metrics::{Counter, Counters, Measured, Metrics, Recorder};
 use crate::request::Spares;
 use crate::response::Response;
 use connection::{Conn, Conns, Phase, Then};
@@ -57,6 +58,7 @@ pub(crate) struct Settings {
     /// When it was last told that accepting pauses, in seconds of the epoch; by any worker.
     pub(crate) accept_warned_s: Arc<AtomicU64>,
     pub(crate) access_log: AccessLog,
+    pub(crate) metrics: Option<Metrics>,
 }
 
 /// See the module's description.
@@ -79,36 +81,25 @@ pub struct Engine {
     draining: Cell<bool>,
     /// Connections over the cap that linger.
     crowd: Cell<usize>,
-    counters: Counters,
-}
-
-/// Plain counters of one worker, since its start.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Connections accepted.
-    pub accepted: Cell<u64>,
-    /// Connections closed, for whatever reason.
-    pub done: Cell<u64>,
-    /// Connections refused because the cap was reached.
-    pub refused: Cell<u64>,
-    /// Requests given to the application.
-    pub requests: Cell<u64>,
-    /// Requests refused before that.
-    pub rejected: Cell<u64>,
-    /// Connections ended by a time limit.
-    pub timed_out: Cell<u64>,
-    /// Handlers that panicked.
-    pub panicked: Cell<u64>,
+    counters: Arc<Counters>,
+    /// What requests are measured by, if they are.
+    recorder: Option<Recorder>,
+    /// The request that is being started, until it is answered or waits for something.
+    measuring: RefCell<Option<Measured>>,
 }
 
 #[inline]
-fn count(counter: &Cell<u64>) {
-    counter.set(counter.get() + 1);
+fn count(counter: &Counter) {
+    counter.add(1);
 }
 
 impl Engine {
     /// An engine on the worker of `local`, serving `service`.
     pub(crate) fn new(local: &Local, settings: Settings, service: Rc<dyn Service>) -> Rc<Engine> {
+        let counters = Arc::<Counters>::default();
+        let driver = local.driver().name();
+        let recorder = (settings.metrics.as_ref())
+            .map(|metrics| metrics.worker(local.index(), driver, &counters));
         Rc::new(Engine {
             local: local.clone(),
             settings,
@@ -123,7 +114,9 @@ impl Engine {
             listeners: RefCell::default(),
             draining: Cell::new(false),
             crowd: Cell::new(0),
-            counters: Counters::default(),
+            counters,
+            recorder,
+            measuring: RefCell::default(),
         })
     }
 
@@ -276,7 +269,14 @@ impl Engine {
             let open = &self.settings.connections;
             open.fetch_sub(1, Ordering::Relaxed);
         }
-        let reader = conn.active.as_mut().and_then(|active| active.reader.take());
+        let active = conn.active.as_mut();
+        let (reader, measured) = match active {
+            Some(active) => (active.reader.take(), active.measured.take()),
+            None => (None, None),
+        };
+        if let Some((recorder, measured)) = self.recorder.as_ref().zip(measured) {
+            recorder.abort(&measured);
+        }
         drop(conn);
         if let Some(reader) = reader {
             reader.wake(); // A task of the user's that reads the body must not wait for ever.

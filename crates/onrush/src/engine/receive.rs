@@ -78,6 +78,9 @@ impl Engine {
 
     /// Deals with `data` behind what is queued, as far as it goes, and sends the answers.
     fn pump(self: &Rc<Self>, id: ConnId, data: Option<Buf>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.received();
+        }
         let mut out = self.out.take();
         out.clear();
         let then = self.pump_into(id, data, &mut out);
@@ -221,7 +224,15 @@ impl Engine {
             }
         };
         match parsed {
-            Ok(head_bytes) => self.begin(id, data, parts, head_bytes, out),
+            Ok(head_bytes) => {
+                let next = self.begin(id, data, parts, head_bytes, out);
+                if let Some(recorder) = &self.recorder
+                    && let Some(measured) = self.measuring.take()
+                {
+                    recorder.abort(&measured); // Nobody answers it any more.
+                }
+                next
+            }
             Err((reject, after)) => {
                 self.spares.give(parts);
                 count(&self.counters.rejected);
@@ -298,6 +309,12 @@ impl Engine {
         if self.settings.access_log == AccessLog::On {
             self.note_request(id, &parts.head, &bytes);
         }
+        if let Some(recorder) = &self.recorder {
+            let head = &parts.head;
+            let body_bytes = head.content_length().unwrap_or(0);
+            let measured = recorder.begin(head.method(&bytes), head.version(), body_bytes);
+            self.measuring.replace(Some(measured));
+        }
         let request = parts.into_request(bytes, id, body);
         let mut answer = None;
         match guarded(self, || self.service.start(request, &mut answer)) {
@@ -364,6 +381,7 @@ impl Engine {
         };
         conn.phase = Phase::Busy;
         let active = conn.active();
+        active.measured = self.measuring.take();
         active.unpop_input(data);
         // Only a wait for the peer is limited, and the total; the handler may take its time.
         active.body_deadline_ms = None;

@@ -1,0 +1,163 @@
+//! Cells that one thread writes and others read. Must not know what is counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A count that one thread adds to and any may read.
+///
+/// Adding is a load and a store, no read-modify-write: with a second thread that adds, counts would
+/// be lost.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(crate) fn add(&self, more: u64) {
+        let before = self.0.load(Ordering::Relaxed);
+        self.0.store(before.wrapping_add(more), Ordering::Relaxed);
+    }
+
+    /// What was counted so far.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How many values there were up to each of some bounds, and beyond the last; and their sum.
+#[derive(Debug)]
+pub(crate) struct Histogram<const BUCKETS: usize> {
+    counts: [Counter; BUCKETS],
+    sum: Counter,
+}
+
+impl<const BUCKETS: usize> Default for Histogram<BUCKETS> {
+    fn default() -> Self {
+        Histogram {
+            counts: std::array::from_fn(|_| Counter::default()),
+            sum: Counter::default(),
+        }
+    }
+}
+
+impl<const BUCKETS: usize> Histogram<BUCKETS> {
+    #[inline]
+    pub(crate) fn record(&self, bucket: usize, value: u64) {
+        if let Some(count) = self.counts.get(bucket) {
+            count.add(1);
+            self.sum.add(value);
+        }
+    }
+
+    /// Adds what is here to `total`.
+    pub(crate) fn add_to(&self, total: &mut Spread<BUCKETS>) {
+        for (sum, count) in total.counts.iter_mut().zip(&self.counts) {
+            *sum += count.get();
+        }
+        total.sum += self.sum.get();
+    }
+}
+
+/// A histogram that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spread<const BUCKETS: usize> {
+    pub(crate) counts: [u64; BUCKETS],
+    pub(crate) sum: u64,
+}
+
+impl<const BUCKETS: usize> Default for Spread<BUCKETS> {
+    fn default() -> Self {
+        Spread {
+            counts: [0; BUCKETS],
+            sum: 0,
+        }
+    }
+}
+
+/// Bounds of durations in nanoseconds, and as they are told, in seconds.
+const DURATIONS: [(u64, &str); 17] = [
+    (50_000, "0.00005"),
+    (100_000, "0.0001"),
+    (250_000, "0.00025"),
+    (500_000, "0.0005"),
+    (1_000_000, "0.001"),
+    (2_500_000, "0.0025"),
+    (5_000_000, "0.005"),
+    (10_000_000, "0.01"),
+    (25_000_000, "0.025"),
+    (50_000_000, "0.05"),
+    (100_000_000, "0.1"),
+    (250_000_000, "0.25"),
+    (500_000_000, "0.5"),
+    (1_000_000_000, "1"),
+    (2_500_000_000, "2.5"),
+    (5_000_000_000, "5"),
+    (10_000_000_000, "10"),
+];
+
+/// Buckets of durations.
+pub(crate) const DURATION_BUCKETS: usize = DURATIONS.len() + 1;
+
+#[inline]
+pub(crate) fn duration_bucket(ns: u64) -> usize {
+    // Nearly all are in the first ones.
+    DURATIONS
+        .iter()
+        .position(|&(bound, _)| ns <= bound)
+        .unwrap_or(DURATIONS.len())
+}
+
+/// The bounds of durations in seconds, but for the last, which has none.
+pub(crate) fn duration_bounds() -> impl Iterator<Item = String> {
+    DURATIONS.iter().map(|(_, text)| (*text).to_owned())
+}
+
+/// The first bound of sizes is this power of two; each is four times the one before.
+const SIZE_FIRST_BITS: u32 = 8;
+
+/// Buckets of sizes: up to 256 bytes, 1 KiB, … 1 GiB, and beyond.
+pub(crate) const SIZE_BUCKETS: usize = 13;
+
+#[inline]
+pub(crate) fn size_bucket(bytes: u64) -> usize {
+    let bits = u64::BITS - bytes.saturating_sub(1).leading_zeros();
+    let bucket = bits.saturating_sub(SIZE_FIRST_BITS).div_ceil(2) as usize;
+    bucket.min(SIZE_BUCKETS - 1)
+}
+
+/// The bounds of sizes in bytes, but for the last, which has none.
+pub(crate) fn size_bounds() -> impl Iterator<Item = String> {
+    (0..SIZE_BUCKETS - 1).map(|bucket| (1_u64 << (SIZE_FIRST_BITS + 2 * bucket as u32)).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_in_the_first_bucket_whose_bound_it_does_not_exceed() {
+        assert_eq!(duration_bucket(0), 0);
+        assert_eq!(duration_bucket(50_000), 0);
+        assert_eq!(duration_bucket(50_001), 1);
+        assert_eq!(duration_bucket(10_000_000_000), 16);
+        assert_eq!(duration_bucket(u64::MAX), 17);
+        let bounds: Vec<u64> = size_bounds().map(|bound| bound.parse().unwrap()).collect();
+        assert_eq!((bounds[0], bounds[11]), (256, 1 << 30));
+        assert_eq!((size_bucket(0), size_bucket(u64::MAX)), (0, 12));
+        for (bucket, &bound) in bounds.iter().enumerate() {
+            assert_eq!(size_bucket(bound), bucket, "{bound}");
+            assert_eq!(size_bucket(bound + 1), bucket + 1, "{bound} and one more");
+        }
+    }
+
+    #[test]
+    fn histograms_add_up() {
+        let (a, b) = (Histogram::<3>::default(), Histogram::<3>::default());
+        a.record(0, 5);
+        a.record(2, 7);
+        b.record(2, 1);
+        let mut total = Spread::default();
+        a.add_to(&mut total);
+        b.add_to(&mut total);
+        assert_eq!((total.counts, total.sum), ([1, 0, 2], 13));
+    }
+}

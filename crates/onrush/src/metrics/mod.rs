@@ -1,0 +1,292 @@
+//! What the server counts, as text for Prometheus.
+//!
+//! Each worker counts for itself, in cells that it alone writes, by plain loads and stores; whoever
+//! asks for the text adds them up. So no lock and no read-modify-write is on the path of a request,
+//! and no two workers touch the same line of memory. Names are OpenTelemetry's for HTTP servers, in
+//! Prometheus' spelling.
+//!
+//! Modules, lowest first: `cell` · `requests` · `text`. Must not know connections.
+
+mod cell;
+mod requests;
+mod text;
+
+pub use cell::Counter;
+pub(crate) use requests::{Measured, Recorder};
+pub use text::Format;
+
+use crate::handler::Handler;
+use crate::request::Request;
+use crate::response::Response;
+use cell::{DURATION_BUCKETS, SIZE_BUCKETS, Spread, duration_bounds, size_bounds};
+use requests::{Labels, METHODS, Requests};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::{Future, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use text::{Kind, Text};
+
+/// Plain counters of one worker, since its start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Connections accepted.
+    pub accepted: Counter,
+    /// Connections closed, for whatever reason.
+    pub done: Counter,
+    /// Connections refused because the cap was reached.
+    pub refused: Counter,
+    /// Requests given to the application.
+    pub requests: Counter,
+    /// Requests refused before that.
+    pub rejected: Counter,
+    /// Connections ended by a time limit.
+    pub timed_out: Counter,
+    /// Handlers that panicked.
+    pub panicked: Counter,
+}
+
+/// The figures of a server, or of several that share them. Cheap to clone.
+///
+/// Given to [`Server::metrics`](crate::Server::metrics), and mounted where it is to be read, for it
+/// is a handler as well:
+///
+/// ```no_run
+/// use onrush::{Metrics, Request, Response, Router, Server};
+/// async fn hello(_: Request) -> Response {
+///     Response::text("Hello, World!")
+/// }
+/// fn main() -> std::io::Result<()> {
+///     let metrics = Metrics::new();
+///     let router = Router::new().get("/", hello).get("/metrics", metrics.clone());
+///     Server::bind("127.0.0.1:8080").metrics(&metrics).serve(router)
+/// }
+/// ```
+///
+/// Durations run from the moment a head was read to the moment the answer was handed to the kernel.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Also those that have ended: what was counted must not become less.
+    workers: Mutex<Vec<Worker>>,
+}
+
+/// Where one worker's figures are.
+#[derive(Clone, Debug)]
+struct Worker {
+    index: usize,
+    driver: &'static str,
+    counters: Arc<Counters>,
+    requests: Arc<Requests>,
+}
+
+impl Metrics {
+    /// Figures of nobody yet.
+    pub fn new() -> Metrics {
+        Metrics::default()
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Vec<Worker>> {
+        let workers = self.0.workers.lock();
+        workers.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker begins.
+    pub(crate) fn worker(
+        &self,
+        index: usize,
+        driver: &'static str,
+        counters: &Arc<Counters>,
+    ) -> Recorder {
+        let requests = Arc::<Requests>::default();
+        self.workers().push(Worker {
+            index,
+            driver,
+            counters: counters.clone(),
+            requests: requests.clone(),
+        });
+        Recorder::new(requests)
+    }
+
+    /// All figures of this moment. Those of one worker may be a moment apart.
+    pub fn render(&self, format: Format) -> String {
+        let workers = self.workers().clone();
+        let mut text = Text::new(format);
+        text.family("onrush_build", Kind::Info, "Which version this is.");
+        text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+        let help = "How the workers ask the kernel.";
+        text.family("onrush_driver", Kind::Info, help);
+        let drivers: BTreeSet<&str> = workers.iter().map(|worker| worker.driver).collect();
+        for driver in drivers {
+            text.sample(&[("driver", driver)], 1);
+        }
+        connections(&mut text, &workers);
+        requests(&mut text, &workers);
+        text.finish()
+    }
+}
+
+/// Sums of a figure by worker: workers of servers that came one after the other are one.
+fn by_worker(
+    text: &mut Text,
+    workers: &[Worker],
+    (name, kind, help): (&'static str, Kind, &str),
+    figure: impl Fn(&Counters) -> u64,
+) {
+    let mut sums: BTreeMap<usize, u64> = BTreeMap::new();
+    for worker in workers {
+        *sums.entry(worker.index).or_default() += figure(&worker.counters);
+    }
+    text.family(name, kind, help);
+    for (index, sum) in sums {
+        text.sample(&[("worker", &index.to_string())], sum);
+    }
+}
+
+type Figure = fn(&Counters) -> u64;
+
+fn connections(text: &mut Text, workers: &[Worker]) {
+    let counter = |name, help| (name, Kind::Counter, help);
+    let families: [(_, Figure); 7] = [
+        (
+            counter("onrush_connections_accepted", "Connections accepted."),
+            |counters| counters.accepted.get(),
+        ),
+        (
+            counter("onrush_connections_done", "Connections closed."),
+            |counters| counters.done.get(),
+        ),
+        (
+            ("onrush_connections_open", Kind::Gauge, "Connections open."),
+            // Read in this order it is never less than nothing.
+            |counters| {
+                let done = counters.done.get();
+                counters.accepted.get().saturating_sub(done)
+            },
+        ),
+        (
+            counter(
+                "onrush_connections_refused",
+                "Connections answered 503 because there were too many.",
+            ),
+            |counters| counters.refused.get(),
+        ),
+        (
+            counter(
+                "onrush_connections_timed_out",
+                "Connections ended by a time limit.",
+            ),
+            |counters| counters.timed_out.get(),
+        ),
+        (
+            counter(
+                "onrush_requests_rejected",
+                "Requests refused before a handler saw them.",
+            ),
+            |counters| counters.rejected.get(),
+        ),
+        (
+            counter("onrush_handler_panics", "Handlers that panicked."),
+            |counters| counters.panicked.get(),
+        ),
+    ];
+    for (family, figure) in families {
+        by_worker(text, workers, family, figure);
+    }
+}
+
+/// Series of all workers that have the same labels.
+#[derive(Default)]
+struct Sums {
+    duration_ns: Spread<DURATION_BUCKETS>,
+    request_bytes: Spread<SIZE_BUCKETS>,
+    response_bytes: Spread<SIZE_BUCKETS>,
+}
+
+fn requests(text: &mut Text, workers: &[Worker]) {
+    let sum = |figure: &dyn Fn(&Requests) -> u64| -> u64 {
+        workers.iter().map(|worker| figure(&worker.requests)).sum()
+    };
+    let help = "Requests that ended without a whole answer.";
+    text.family("onrush_requests_aborted", Kind::Counter, help);
+    text.sample(&[], sum(&|requests| requests.aborted.get()));
+
+    let help = "Requests being answered.";
+    text.family("http_server_active_requests", Kind::Gauge, help);
+    for (method, name) in METHODS.iter().enumerate() {
+        let over = sum(&|requests| requests.over[method].get());
+        let begun = sum(&|requests| requests.begun[method].get());
+        if begun > 0 {
+            let labels = [("http_request_method", *name), ("url_scheme", "http")];
+            text.sample(&labels, begun.saturating_sub(over));
+        }
+    }
+
+    let mut series: BTreeMap<Labels, Sums> = BTreeMap::new();
+    for one in workers.iter().flat_map(|worker| worker.requests.series()) {
+        let sums = series.entry(one.labels.clone()).or_default();
+        one.duration_ns.add_to(&mut sums.duration_ns);
+        one.request_bytes.add_to(&mut sums.request_bytes);
+        one.response_bytes.add_to(&mut sums.response_bytes);
+    }
+    let help = "From the head read to the answer handed to the kernel.";
+    text.family(
+        "http_server_request_duration_seconds",
+        Kind::Histogram,
+        help,
+    );
+    for (labels, sums) in &series {
+        labelled(labels, |labels| {
+            text.histogram(labels, duration_bounds(), &sums.duration_ns, 1e-9);
+        });
+    }
+    let help = "Bodies of requests, as announced.";
+    text.family("http_server_request_body_size_bytes", Kind::Histogram, help);
+    for (labels, sums) in &series {
+        labelled(labels, |labels| {
+            text.histogram(labels, size_bounds(), &sums.request_bytes, 1.0);
+        });
+    }
+    let help = "Bodies of answers whose length was known ahead.";
+    text.family(
+        "http_server_response_body_size_bytes",
+        Kind::Histogram,
+        help,
+    );
+    for (labels, sums) in &series {
+        labelled(labels, |labels| {
+            text.histogram(labels, size_bounds(), &sums.response_bytes, 1.0);
+        });
+    }
+}
+
+/// Labels as OpenTelemetry names them.
+fn labelled(labels: &Labels, write: impl FnOnce(&[text::Label<'_>])) {
+    let status = labels.status.to_string();
+    let version = format!("1.{}", labels.minor_version);
+    let mut all = vec![
+        ("http_request_method", METHODS[labels.method]),
+        ("http_response_status_code", &status),
+        ("network_protocol_version", &version),
+        ("url_scheme", "http"),
+    ];
+    if let Some(route) = &labels.route {
+        all.push(("http_route", route));
+    }
+    write(&all);
+}
+
+impl Handler for Metrics {
+    fn handle(&self, request: Request) -> impl Future<Output = Response> + use<> + 'static {
+        let accepts = |what: &str| {
+            let accept = request.header_str("accept");
+            accept.is_some_and(|accept| accept.contains(what))
+        };
+        let format = match accepts("application/openmetrics-text") {
+            true => Format::OpenMetrics,
+            false => Format::Prometheus,
+        };
+        let response = Response::text(self.render(format)).content_type(format.content_type());
+        ready(response.header("Cache-Control", "no-store"))
+    }
+}

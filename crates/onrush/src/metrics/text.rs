@@ -1,0 +1,183 @@
+//! The text that Prometheus reads: its own format, version 0.0.4, and OpenMetrics 1.0. Must not
+//! know what is counted.
+
+use super::cell::Spread;
+use std::fmt::{Display, Write};
+
+/// How figures are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The Prometheus text format 0.0.4.
+    Prometheus,
+    /// OpenMetrics 1.0, which Prometheus asks for by `Accept`.
+    OpenMetrics,
+}
+
+impl Format {
+    /// The media type.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// What a family of samples is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+}
+
+/// A label and its value.
+pub(crate) type Label<'l> = (&'static str, &'l str);
+
+/// A page that grows.
+#[derive(Debug)]
+pub(crate) struct Text {
+    out: String,
+    format: Format,
+    /// Of the present family.
+    name: &'static str,
+    kind: Kind,
+}
+
+impl Text {
+    pub(crate) fn new(format: Format) -> Text {
+        Text {
+            out: String::new(),
+            format,
+            name: "",
+            kind: Kind::Gauge,
+        }
+    }
+
+    /// Begins a family. `name` is without the ending that its kind asks for.
+    pub(crate) fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
+        (self.name, self.kind) = (name, kind);
+        let open = self.format == Format::OpenMetrics;
+        let (ending, kind) = match kind {
+            Kind::Counter => (if open { "" } else { "_total" }, "counter"),
+            Kind::Gauge => ("", "gauge"),
+            Kind::Histogram => ("", "histogram"),
+            Kind::Info if open => ("", "info"),
+            Kind::Info => ("_info", "gauge"),
+        };
+        let _ = writeln!(self.out, "# HELP {name}{ending} {help}");
+        let _ = writeln!(self.out, "# TYPE {name}{ending} {kind}");
+    }
+
+    /// A sample of the present family.
+    pub(crate) fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
+        let ending = match self.kind {
+            Kind::Counter => "_total",
+            Kind::Info => "_info",
+            Kind::Gauge | Kind::Histogram => "",
+        };
+        self.line(ending, labels, None, value);
+    }
+
+    /// A histogram of the present family: `bounds` of all buckets but the last, and what a unit of
+    /// its sum is as a share of one.
+    pub(crate) fn histogram<const BUCKETS: usize>(
+        &mut self,
+        labels: &[Label<'_>],
+        bounds: impl Iterator<Item = String>,
+        spread: &Spread<BUCKETS>,
+        unit: f64,
+    ) {
+        let bounds = bounds.chain(["+Inf".to_owned()]);
+        let mut count = 0;
+        for (bound, here) in bounds.zip(spread.counts) {
+            count += here;
+            self.line("_bucket", labels, Some(&bound), count);
+        }
+        self.line("_sum", labels, None, spread.sum as f64 * unit);
+        self.line("_count", labels, None, count);
+    }
+
+    fn line(
+        &mut self,
+        ending: &str,
+        labels: &[Label<'_>],
+        bound: Option<&str>,
+        value: impl Display,
+    ) {
+        let _ = write!(self.out, "{}{ending}", self.name);
+        let bound = bound.map(|bound| ("le", bound));
+        let mut before = '{';
+        for (name, value) in labels.iter().copied().chain(bound) {
+            let _ = write!(self.out, "{before}{name}=\"");
+            for c in value.chars() {
+                match c {
+                    '\\' => self.out.push_str("\\\\"),
+                    '"' => self.out.push_str("\\\""),
+                    '\n' => self.out.push_str("\\n"),
+                    c => self.out.push(c),
+                }
+            }
+            self.out.push('"');
+            before = ',';
+        }
+        let end = if before == ',' { "}" } else { "" };
+        let _ = writeln!(self.out, "{end} {value}");
+    }
+
+    /// The whole page.
+    pub(crate) fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.out.push_str("# EOF\n");
+        }
+        self.out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(format: Format) -> String {
+        let mut text = Text::new(format);
+        text.family("a_done", Kind::Counter, "What is done.");
+        text.sample(&[("worker", "0"), ("path", "a\"\\\n")], 7);
+        text.family("a_build", Kind::Info, "What it is.");
+        text.sample(&[], 1);
+        text.family("a_seconds", Kind::Histogram, "How long.");
+        let spread = Spread {
+            counts: [1, 0, 2],
+            sum: 1_500_000_000,
+        };
+        let bounds = ["0.5", "1"].into_iter().map(str::to_owned);
+        text.histogram(&[("m", "GET")], bounds, &spread, 1e-9);
+        text.finish()
+    }
+
+    #[test]
+    fn both_formats() {
+        let rest = "a_seconds_bucket{m=\"GET\",le=\"0.5\"} 1\n\
+                    a_seconds_bucket{m=\"GET\",le=\"1\"} 1\n\
+                    a_seconds_bucket{m=\"GET\",le=\"+Inf\"} 3\n\
+                    a_seconds_sum{m=\"GET\"} 1.5\na_seconds_count{m=\"GET\"} 3\n";
+        let labels = "{worker=\"0\",path=\"a\\\"\\\\\\n\"}";
+        assert_eq!(
+            page(Format::Prometheus),
+            format!(
+                "# HELP a_done_total What is done.\n# TYPE a_done_total counter\n\
+                 a_done_total{labels} 7\n\
+                 # HELP a_build_info What it is.\n# TYPE a_build_info gauge\na_build_info 1\n\
+                 # HELP a_seconds How long.\n# TYPE a_seconds histogram\n{rest}"
+            )
+        );
+        assert_eq!(
+            page(Format::OpenMetrics),
+            format!(
+                "# HELP a_done What is done.\n# TYPE a_done counter\na_done_total{labels} 7\n\
+                 # HELP a_build What it is.\n# TYPE a_build info\na_build_info 1\n\
+                 # HELP a_seconds How long.\n# TYPE a_seconds histogram\n{rest}# EOF\n"
+            )
+        );
+    }
+}

@@ -1,0 +1,179 @@
+//! What is counted is what clients have seen, on every driver and whatever happens on the way.
+mod common;
+
+use common::{drivers, get, plain, read_some, serve_with, text, watchdog};
+use onrush::metrics::Format;
+use onrush::{Body, Limits, Metrics, Request, Response, Router, sim::Simulation};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+/// Samples by name and labels.
+fn samples(page: &str) -> BTreeMap<String, f64> {
+    page.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            (name.to_owned(), value.parse().unwrap())
+        })
+        .collect()
+}
+
+/// The sum over all samples whose name begins so, with all of these labels.
+fn sum(samples: &BTreeMap<String, f64>, name: &str, labels: &[&str]) -> f64 {
+    samples
+        .iter()
+        .filter(|(key, _)| key.split('{').next() == Some(name))
+        .filter(|(key, _)| labels.iter().all(|label| key.contains(label)))
+        .map(|(_, value)| value)
+        .sum()
+}
+
+const DURATIONS: &str = "http_server_request_duration_seconds_count";
+
+async fn thing(_: Request) -> Response {
+    Response::text("0123456789")
+}
+
+async fn slow(request: Request) -> Response {
+    request.local().sleep(Duration::from_millis(10)).await;
+    Response::new(404)
+}
+
+async fn large(_: Request) -> Response {
+    Response::with_body(Body::from(vec![b'x'; 300_000]))
+}
+
+async fn never(_: Request) -> Response {
+    std::future::pending().await
+}
+
+async fn panics(_: Request) -> Response {
+    panic!("on purpose")
+}
+
+fn router() -> Router {
+    Router::new()
+        .get("/things/{id}", thing)
+        .get("/slow", slow)
+        .get("/large", large)
+        .any("/never", never)
+        .get("/panics", panics)
+}
+
+#[test]
+fn requests_are_counted_by_route_method_and_status() {
+    for seed in 1..=10 {
+        let metrics = Metrics::new();
+        let network = plain(4096);
+        let mut sim =
+            Simulation::with_metrics(seed, &router(), Limits::default(), network, &metrics);
+        let client = sim.connect();
+        let mut asked = String::new();
+        for id in 0..20 {
+            asked += &get(&format!("/things/{id}"));
+        }
+        asked += &get("/slow");
+        asked += &get("/large");
+        asked += "HEAD /things/1 HTTP/1.1\r\nHost: t\r\n\r\n";
+        asked += "BREW /never/pots HTTP/1.0\r\n\r\n";
+        sim.send(&client, asked.as_bytes());
+        for _ in 0..1000 {
+            sim.advance(1);
+            if client.receive().is_err() {
+                break;
+            }
+        }
+        let samples = samples(&metrics.render(Format::Prometheus));
+        let count = |labels: &[&str]| sum(&samples, DURATIONS, labels);
+        let things = "http_route=\"/things/{id}\"";
+        let get = "http_request_method=\"GET\"";
+        assert_eq!(count(&[things, get, "status_code=\"200\""]), 20.0);
+        assert_eq!(count(&[things, "method=\"HEAD\""]), 1.0);
+        assert_eq!(count(&["http_route=\"/slow\"", "status_code=\"404\""]), 1.0);
+        assert_eq!(count(&["http_route=\"/large\""]), 1.0);
+        let other = ["method=\"_OTHER\"", "version=\"1.0\"", "code=\"404\""];
+        assert_eq!(count(&other), 1.0, "{samples:?}");
+        assert_eq!(count(&[]), 24.0);
+        let bytes = "http_server_response_body_size_bytes_sum";
+        assert_eq!(sum(&samples, bytes, &[things, get]), 200.0);
+        assert_eq!(sum(&samples, bytes, &["method=\"HEAD\""]), 0.0);
+        assert_eq!(sum(&samples, bytes, &["route=\"/large\""]), 300_000.0);
+        assert_eq!(sum(&samples, "http_server_active_requests", &[]), 0.0);
+        assert_eq!(sum(&samples, "onrush_requests_aborted_total", &[]), 0.0);
+        let accepted = "onrush_connections_accepted_total";
+        assert_eq!(sum(&samples, accepted, &["worker=\"0\""]), 1.0);
+    }
+}
+
+#[test]
+fn what_is_never_answered_is_at_work_and_then_aborted() {
+    for seed in 1..=10 {
+        let metrics = Metrics::new();
+        let network = plain(4096);
+        let mut sim =
+            Simulation::with_metrics(seed, &router(), Limits::default(), network, &metrics);
+        let clients: Vec<_> = (0..3).map(|_| sim.connect()).collect();
+        for (client, path) in clients.iter().zip(["/never", "/large", "/panics"]) {
+            sim.send(client, get(path).as_bytes());
+        }
+        sim.run();
+        let page = samples(&metrics.render(Format::Prometheus));
+        let active = "http_server_active_requests";
+        assert_eq!(sum(&page, active, &["method=\"GET\""]), 2.0);
+        assert_eq!(sum(&page, DURATIONS, &["code=\"500\""]), 1.0);
+        assert_eq!(sum(&page, "onrush_handler_panics_total", &[]), 1.0);
+        assert_eq!(sum(&page, "onrush_connections_open", &[]), 3.0);
+        clients.iter().for_each(|client| client.reset());
+        sim.advance(10);
+        let page = samples(&metrics.render(Format::Prometheus));
+        assert_eq!(sum(&page, active, &[]), 0.0);
+        assert_eq!(sum(&page, "onrush_requests_aborted_total", &[]), 2.0);
+        assert_eq!(sum(&page, "onrush_connections_open", &[]), 0.0);
+        assert_eq!(sum(&page, "onrush_connections_done_total", &[]), 3.0);
+    }
+}
+
+#[test]
+fn the_page_over_http_says_what_clients_have_seen() {
+    let _dog = watchdog("the page over http");
+    for driver in drivers() {
+        let metrics = Metrics::new();
+        let router = router().get("/metrics", metrics.clone());
+        let server = serve_with(driver, router, |server| server.workers(2).metrics(&metrics));
+        for _ in 0..8 {
+            let mut stream = server.connect();
+            for _ in 0..5 {
+                stream.write_all(get("/things/7").as_bytes()).unwrap();
+                let mut answer = [0; 1024];
+                assert!(read_some(&mut stream, &mut answer).unwrap() > 0);
+            }
+        }
+        let page = server.get("/metrics");
+        let page = text(&page);
+        assert!(page.contains("Content-Type: text/plain; version=0.0.4"));
+        let (_, body) = page.split_once("\r\n\r\n").unwrap();
+        let seen = samples(body);
+        assert_eq!(
+            sum(&seen, DURATIONS, &["http_route=\"/things/{id}\""]),
+            40.0
+        );
+        assert_eq!(
+            sum(&seen, "http_server_active_requests", &[]),
+            1.0,
+            "itself"
+        );
+        let name = server.running().driver().name();
+        let info = format!("onrush_driver_info{{driver=\"{name}\"}}");
+        assert_eq!(seen.get(&info), Some(&1.0), "{body}");
+        let mut stream = server.connect();
+        let ask = "GET /metrics HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\
+                   Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n\r\n";
+        stream.write_all(ask.as_bytes()).unwrap();
+        let mut page = Vec::new();
+        std::io::Read::read_to_end(&mut stream, &mut page).unwrap();
+        let page = text(&page);
+        assert!(page.contains("Content-Type: application/openmetrics-text; version=1.0.0"));
+        assert!(page.ends_with("# EOF\n"));
+    }
+}
