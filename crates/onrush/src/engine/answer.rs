@@ -89,11 +89,13 @@ impl Engine {
         if let Some(log) = conn.active.as_mut().and_then(|active| active.log.take()) {
             log.finish(response.status.0, length);
         }
-        let body_bytes = match send_as {
-            SendAs::Nothing => Some(0),
-            _ => length,
-        };
-        self.note_answer(conn, response.status.0, body_bytes);
+        if self.recorder.is_some() {
+            let body_bytes = match send_as {
+                SendAs::Nothing => Some(0),
+                _ => length,
+            };
+            self.note_answer(conn, response.status.0, body_bytes);
+        }
         match (send_as, &response.body.0) {
             (SendAs::Nothing, _) => {}
             (SendAs::Length(_), Content::Static(bytes)) if bytes.len() <= SMALL_BYTES => {
@@ -111,11 +113,8 @@ impl Engine {
     }
 
     /// Remembers of an answer what is measured of it.
-    #[inline]
+    #[inline(never)]
     fn note_answer(&self, conn: &mut Conn, status: u16, body_bytes: Option<u64>) {
-        if self.recorder.is_none() {
-            return;
-        }
         let mut measuring = self.measuring.borrow_mut();
         let measured = match measuring.as_mut() {
             Some(measured) => Some(measured),
@@ -129,14 +128,21 @@ impl Engine {
     /// The answer is on its way: what follows, and no reading of this request's body any more.
     #[inline]
     fn next_request(&self, conn: &mut Conn) -> After {
-        if let Some(recorder) = &self.recorder {
-            let waiting = || conn.active.as_mut()?.measured.take();
-            if let Some(measured) = self.measuring.take().or_else(waiting) {
-                recorder.end(&measured);
-            }
+        if self.recorder.is_some() {
+            self.measured(conn);
         }
         conn.answered = conn.answered.wrapping_add(1);
         conn.machine.next(self.limits())
+    }
+
+    /// The present request is answered.
+    #[inline(never)]
+    fn measured(&self, conn: &mut Conn) {
+        let waiting = || conn.active.as_mut()?.measured.take();
+        let measured = self.measuring.take().or_else(waiting);
+        if let Some((recorder, measured)) = self.recorder.as_ref().zip(measured) {
+            recorder.end(&measured);
+        }
     }
 
     async fn drive(

@@ -79,6 +79,7 @@ impl Engine {
     /// Deals with `data` behind what is queued, as far as it goes, and sends the answers.
     fn pump(self: &Rc<Self>, id: ConnId, data: Option<Buf>) {
         if let Some(recorder) = &self.recorder {
+            self.lost();
             recorder.received();
         }
         let mut out = self.out.take();
@@ -91,6 +92,14 @@ impl Engine {
         }
         if out.capacity() <= OUT_KEPT_BYTES {
             self.out.set(out);
+        }
+    }
+
+    /// What was begun and is no more: its connection went before it could be answered.
+    #[inline(never)]
+    fn lost(&self) {
+        if let Some((recorder, measured)) = self.recorder.as_ref().zip(self.measuring.take()) {
+            recorder.abort(&measured);
         }
     }
 
@@ -224,15 +233,7 @@ impl Engine {
             }
         };
         match parsed {
-            Ok(head_bytes) => {
-                let next = self.begin(id, data, parts, head_bytes, out);
-                if let Some(recorder) = &self.recorder
-                    && let Some(measured) = self.measuring.take()
-                {
-                    recorder.abort(&measured); // Nobody answers it any more.
-                }
-                next
-            }
+            Ok(head_bytes) => self.begin(id, data, parts, head_bytes, out),
             Err((reject, after)) => {
                 self.spares.give(parts);
                 count(&self.counters.rejected);
@@ -309,11 +310,8 @@ impl Engine {
         if self.settings.access_log == AccessLog::On {
             self.note_request(id, &parts.head, &bytes);
         }
-        if let Some(recorder) = &self.recorder {
-            let head = &parts.head;
-            let body_bytes = head.content_length().unwrap_or(0);
-            let measured = recorder.begin(head.method(&bytes), head.version(), body_bytes);
-            self.measuring.replace(Some(measured));
+        if self.recorder.is_some() {
+            self.measure(&parts.head, &bytes);
         }
         let request = parts.into_request(bytes, id, body);
         let mut answer = None;
@@ -327,6 +325,19 @@ impl Engine {
         }
         let response = answer.get_or_insert_with(panic_response);
         self.answer_now(id, response, data, out)
+    }
+
+    /// Begins to measure a request.
+    #[inline(never)]
+    fn measure(&self, head: &Head, bytes: &Buf) {
+        let Some(recorder) = &self.recorder else {
+            return;
+        };
+        let body_bytes = head.content_length().unwrap_or(0);
+        let measured = recorder.begin(head.method(bytes), head.version(), body_bytes);
+        if let Some(before) = self.measuring.replace(Some(measured)) {
+            recorder.abort(&before); // Its connection went before it could be answered.
+        }
     }
 
     /// Remembers of a request what the log needs.
@@ -381,7 +392,9 @@ impl Engine {
         };
         conn.phase = Phase::Busy;
         let active = conn.active();
-        active.measured = self.measuring.take();
+        if self.recorder.is_some() {
+            active.measured = self.measuring.take();
+        }
         active.unpop_input(data);
         // Only a wait for the peer is limited, and the total; the handler may take its time.
         active.body_deadline_ms = None;
