@@ -377,19 +377,16 @@ impl Shared {
             let mut state = self.lock();
             state.threads -= 1;
             state.coming = false;
-            let stranded = if state.threads == 0 {
-                mem::take(&mut state.queue)
-            } else {
+            if state.threads == 0 {
+                let stranded = mem::take(&mut state.queue);
+                drop(state);
+                stranded.iter().for_each(|job| job.run());
+            } else if state.idle > 0 && !state.queue.is_empty() {
                 // Whoever came to rest meanwhile was not called, for this thread was on its way.
-                state.coming = state.idle > 0 && !state.queue.is_empty();
-                [].into()
-            };
-            let wake = state.coming;
-            drop(state);
-            if wake {
+                state.coming = true;
+                drop(state);
                 self.work.notify_one();
             }
-            stranded.iter().for_each(|job| job.run());
         }
     }
 

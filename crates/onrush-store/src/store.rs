@@ -107,8 +107,8 @@ pub trait Store {
 pub trait Upload {
     /// Adds the bytes of `buf` and gives a buffer back, empty: the same with its capacity, or none
     /// when the first bytes, being few, are kept as they are. Memory use does not grow with the
-    /// upload. After an error, or if the future was dropped before its
-    /// end, the upload can only be dropped.
+    /// upload. After an error, or if the future was dropped before its end, the upload can only be
+    /// dropped.
     fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>>;
 
     /// How many bytes were added.

@@ -61,13 +61,17 @@ fn router() -> Router {
         .get("/panics", panics)
 }
 
+fn simulated(seed: u64) -> (Simulation, Metrics) {
+    let metrics = Metrics::new();
+    let (limits, network) = (Limits::default(), plain(4096));
+    let sim = Simulation::with_metrics(seed, &router(), limits, network, &metrics);
+    (sim, metrics)
+}
+
 #[test]
 fn requests_are_counted_by_route_method_and_status() {
     for seed in 1..=10 {
-        let metrics = Metrics::new();
-        let network = plain(4096);
-        let mut sim =
-            Simulation::with_metrics(seed, &router(), Limits::default(), network, &metrics);
+        let (mut sim, metrics) = simulated(seed);
         let client = sim.connect();
         let mut asked = String::new();
         for id in 0..20 {
@@ -109,10 +113,7 @@ fn requests_are_counted_by_route_method_and_status() {
 #[test]
 fn what_is_never_answered_is_at_work_and_then_aborted() {
     for seed in 1..=10 {
-        let metrics = Metrics::new();
-        let network = plain(4096);
-        let mut sim =
-            Simulation::with_metrics(seed, &router(), Limits::default(), network, &metrics);
+        let (mut sim, metrics) = simulated(seed);
         let clients: Vec<_> = (0..3).map(|_| sim.connect()).collect();
         for (client, path) in clients.iter().zip(["/never", "/large", "/panics"]) {
             sim.send(client, get(path).as_bytes());

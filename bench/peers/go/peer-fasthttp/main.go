@@ -6,17 +6,15 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log"
-	"net"
 	"os"
 	"runtime"
 	"runtime/debug"
-	"syscall"
 
 	"github.com/valyala/fasthttp"
+	"onrush.bench/peers/listener"
 )
 
 const echoBytesMax = 1 << 20
@@ -85,22 +83,6 @@ func version() string {
 	return found + ", " + runtime.Version()
 }
 
-// listen has the kernel offer a connection when its first bytes have come, or after a second
-// (TCP_DEFER_ACCEPT), which halves what a connection for one request costs.
-func listen(address string) (net.Listener, error) {
-	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
-		var failed error
-		set := func(fd uintptr) {
-			failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_DEFER_ACCEPT, 1)
-		}
-		if err := conn.Control(set); err != nil {
-			return err
-		}
-		return failed
-	}}
-	return config.Listen(context.Background(), "tcp4", address)
-}
-
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "--version" {
 		fmt.Println(version())
@@ -113,10 +95,10 @@ func main() {
 	if len(os.Args) == 3 {
 		handler = files(os.Args[2])
 	}
-	listener, err := listen(net.JoinHostPort("127.0.0.1", os.Args[1]))
+	socket, err := listener.Listen(os.Args[1])
 	if err != nil {
 		log.Fatal(err)
 	}
 	server := &fasthttp.Server{Handler: handler, MaxRequestBodySize: echoBytesMax}
-	log.Fatal(server.Serve(listener))
+	log.Fatal(server.Serve(socket))
 }

@@ -7,18 +7,17 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"os"
 	"runtime"
 	"strconv"
 	"sync"
-	"syscall"
+
+	"onrush.bench/peers/listener"
 )
 
 const echoBytesMax = 1 << 20
@@ -62,22 +61,6 @@ func serveEcho(w http.ResponseWriter, r *http.Request) {
 	w.Write(body.Bytes())
 }
 
-// listen has the kernel offer a connection when its first bytes have come, or after a second
-// (TCP_DEFER_ACCEPT), which halves what a connection for one request costs.
-func listen(address string) (net.Listener, error) {
-	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
-		var failed error
-		set := func(fd uintptr) {
-			failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_DEFER_ACCEPT, 1)
-		}
-		if err := conn.Control(set); err != nil {
-			return err
-		}
-		return failed
-	}}
-	return config.Listen(context.Background(), "tcp4", address)
-}
-
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "--version" {
 		fmt.Println(runtime.Version())
@@ -94,9 +77,9 @@ func main() {
 		mux.HandleFunc("GET /json", serveJSON)
 		mux.HandleFunc("POST /echo", serveEcho)
 	}
-	listener, err := listen(net.JoinHostPort("127.0.0.1", os.Args[1]))
+	socket, err := listener.Listen(os.Args[1])
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.Fatal(http.Serve(listener, mux))
+	log.Fatal(http.Serve(socket, mux))
 }

@@ -43,7 +43,7 @@ const ACTIX_WEB: Peer = Peer {
     driver: None,
     roles: ROLES,
     told: "One worker, beside it a thread that accepts; keep-alive 75 s and request time-out 15 s \
-           instead of 5 s, TCP_NODELAY, backlog 4096.",
+           instead of 5 s, TCP_NODELAY, accepted with data, backlog 4096.",
     skips: &[],
     install: |setup| build(setup, "peer-actix-web"),
     version: |setup| locked(setup, "actix-web"),
@@ -58,7 +58,7 @@ const NTEX: Peer = Peer {
     told: "ntex's HTTP/1 service without its web framework, on its own runtime with io_uring \
            (`neon-uring`: `neon-polling` is cheaper for large echoes only); one worker, beside it \
            a thread that accepts; keep-alive 75 s instead of 5 s, time-out of heads 15 s instead \
-           of 1 s, TCP_NODELAY, backlog 4096.",
+           of 1 s, TCP_NODELAY, accepted with data, backlog 4096.",
     skips: &["a missing or second Host is let through"],
     install: |setup| build(setup, "peer-ntex"),
     version: |setup| locked(setup, "ntex"),

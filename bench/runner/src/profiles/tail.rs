@@ -11,7 +11,7 @@ use crate::{
     work::Place,
 };
 use serde_json::Value;
-use std::{net::SocketAddr, process::Command, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, process::Command, time::Duration};
 use xtask::shell::{Outcome, capture, cargo, run};
 
 const CONNECTIONS: u32 = 512;
@@ -136,8 +136,8 @@ impl Task {
         let rate = (capacity(bench, both)? * self.load.1).floor().max(1.0);
         let windows = open_loop(bench, both, rate, windows)?;
         let mut note = format!("{rate} requests a second to each");
-        for mark in ["server", "reference"].map(|whose| marks_of(whose, &windows.marks)) {
-            note.push_str(&mark);
+        for whose in [SERVER, REFERENCE] {
+            note.push_str(&marks_of(whose, &windows.marks));
         }
         for row in rows.iter_mut() {
             row.note.clone_from(&note);
@@ -149,18 +149,16 @@ impl Task {
     }
 }
 
-/// `; server in 3 rounds: rate not achieved, errors`, or nothing.
-fn marks_of(whose: &str, marks: &[String]) -> String {
-    let mut what: Vec<&str> = marks
-        .iter()
-        .filter_map(|mark| mark.strip_prefix(whose)?.strip_prefix(": "))
-        .collect();
-    let rounds = what.len();
-    what.sort_unstable();
-    what.dedup();
-    match rounds {
+/// `; server, 3 times: rate not achieved, errors`, or nothing.
+fn marks_of(whose: &str, marks: &[Mark]) -> String {
+    let all = marks.iter().filter(|mark| mark.whose == whose);
+    let what: BTreeSet<&str> = all.clone().map(|mark| &*mark.what).collect();
+    match all.count() {
         0 => String::new(),
-        _ => format!("; {whose}, {rounds} times: {}", what.join(", ")),
+        times => {
+            let what: Vec<&str> = what.into_iter().collect();
+            format!("; {whose}, {times} times: {}", what.join(", "))
+        }
     }
 }
 
@@ -229,8 +227,22 @@ struct Windows {
     /// Why pairs do not count.
     voids: Vec<String>,
     /// What went wrong in those that do.
-    marks: Vec<String>,
+    marks: Vec<Mark>,
 }
+
+/// What is wrong with a window.
+#[derive(Debug)]
+struct Mark {
+    /// [`SERVER`] or [`REFERENCE`].
+    whose: &'static str,
+    what: String,
+}
+
+const SERVER: &str = "server";
+const REFERENCE: &str = "reference";
+
+/// The mark of a window that says nothing about the server.
+const LATE: &str = "generator late";
 
 /// Windows in turn, and why some do not count.
 fn open_loop(
@@ -253,15 +265,17 @@ fn rounds(result: &Value) -> Outcome<Windows> {
     };
     let mut all = Windows::default();
     for (a, b) in windows("a")?.iter().zip(windows("b")?) {
-        let marks = [("server", a), ("reference", b)]
+        let marks = [(SERVER, a), (REFERENCE, b)]
             .into_iter()
             .flat_map(|(whose, window)| {
                 let marks = window["marks"].as_array().into_iter().flatten();
                 let marks = marks.filter_map(Value::as_str);
-                marks.map(move |mark| format!("{whose}: {mark}"))
+                marks.map(move |mark| Mark {
+                    whose,
+                    what: mark.to_owned(),
+                })
             });
-        let (late, other): (Vec<String>, Vec<String>) =
-            marks.partition(|mark| mark.ends_with("generator late"));
+        let (late, other): (Vec<Mark>, Vec<Mark>) = marks.partition(|mark| mark.what == LATE);
         if late.is_empty() {
             all.marks.extend(other);
             all.rounds.push(Round {
@@ -269,7 +283,10 @@ fn rounds(result: &Value) -> Outcome<Windows> {
                 reference: figures(b)?,
             });
         } else {
-            all.voids.push(late.join(", "));
+            let late = late
+                .iter()
+                .map(|Mark { whose, what }| format!("{whose}: {what}"));
+            all.voids.push(late.collect::<Vec<_>>().join(", "));
         }
     }
     Ok(all)

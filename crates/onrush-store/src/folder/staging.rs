@@ -91,6 +91,11 @@ impl Temp {
         })
     }
 
+    /// Whether the commit will sync it.
+    pub(super) fn will_be_synced(&self) -> bool {
+        self.inner.durable()
+    }
+
     /// Gives the file its final name; from then on it is no longer ours to remove. `AlreadyExists`
     /// if the name was `to_be_free` and is not.
     pub(super) fn rename(&mut self, to_dir: &Dir, to: &[u8], to_be_free: bool) -> io::Result<()> {

@@ -83,14 +83,11 @@ impl Staged {
             }
             Body::Memory(held) => {
                 let inner = self.inner.clone();
-                let job = move || {
-                    write(&inner, Temp::create(&inner), &[&held, &buf], 0).map(|t| (t, buf))
-                };
+                let job = move || write(Temp::create(&inner), &[&held, &buf], 0).map(|t| (t, buf));
                 buf = self.finish(self.inner.changes.run(job).await?)?;
             }
             Body::File(temp) => {
-                let inner = self.inner.clone();
-                let job = move || write(&inner, Ok(temp), &[&buf], offset).map(|temp| (temp, buf));
+                let job = move || write(Ok(temp), &[&buf], offset).map(|temp| (temp, buf));
                 buf = self.finish(self.inner.changes.run(job).await?)?;
             }
             Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
@@ -128,7 +125,7 @@ impl Upload for Staged {
                 let _lock = lock;
                 let temp = match body {
                     Body::File(temp) => temp,
-                    Body::Memory(held) => write(&inner, Temp::create(&inner), &[&held], 0)?,
+                    Body::Memory(held) => write(Temp::create(&inner), &[&held], 0)?,
                     Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
                 };
                 commit::commit(&inner, &key, temp, condition)
@@ -150,7 +147,7 @@ fn create(inner: &Arc<Inner>, key: &Key, size_bytes: u64) -> Result<Temp> {
 
 /// Writes `parts` one after the other from `offset` on. On failure the file is removed before
 /// this returns.
-fn write(inner: &Inner, temp: io::Result<Temp>, parts: &[&[u8]], mut offset: u64) -> Result<Temp> {
+fn write(temp: io::Result<Temp>, parts: &[&[u8]], mut offset: u64) -> Result<Temp> {
     let temp = temp.map_err(StoreError::of_any)?;
     let begin = offset;
     for part in parts {
@@ -161,7 +158,7 @@ fn write(inner: &Inner, temp: io::Result<Temp>, parts: &[&[u8]], mut offset: u64
         offset += part.len() as u64;
     }
     let (from, to) = (begin / WRITEBACK_BYTES, offset / WRITEBACK_BYTES);
-    if to > from && inner.durable() {
+    if to > from && temp.will_be_synced() {
         temp.file
             .start_writeback(from * WRITEBACK_BYTES, (to - from) * WRITEBACK_BYTES);
     }

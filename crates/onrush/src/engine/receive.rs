@@ -79,12 +79,14 @@ impl Engine {
     /// Deals with `data` behind what is queued, as far as it goes, and sends the answers.
     fn pump(self: &Rc<Self>, id: ConnId, data: Option<Buf>) {
         if let Some(recorder) = &self.recorder {
-            self.lost();
             recorder.received();
         }
         let mut out = self.out.take();
         out.clear();
         let then = self.pump_into(id, data, &mut out);
+        if self.recorder.is_some() {
+            self.lost();
+        }
         if let Some(then) = then
             && self.flush(id, &out, then)
         {
@@ -335,9 +337,7 @@ impl Engine {
         };
         let body_bytes = head.content_length().unwrap_or(0);
         let measured = recorder.begin(head.method(bytes), head.version(), body_bytes);
-        if let Some(before) = self.measuring.replace(Some(measured)) {
-            recorder.abort(&before); // Its connection went before it could be answered.
-        }
+        self.measuring.replace(Some(measured));
     }
 
     /// Remembers of a request what the log needs.

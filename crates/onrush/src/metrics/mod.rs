@@ -229,35 +229,27 @@ fn requests(text: &mut Text, workers: &[Worker]) {
         one.request_bytes.add_to(&mut sums.request_bytes);
         one.response_bytes.add_to(&mut sums.response_bytes);
     }
-    let help = "From the head read to the answer handed to the kernel.";
-    text.family(
+    let mut histograms = |name, help, write: fn(&mut Text, &[text::Label<'_>], &Sums)| {
+        text.family(name, Kind::Histogram, help);
+        for (labels, sums) in &series {
+            labelled(labels, |labels| write(text, labels, sums));
+        }
+    };
+    histograms(
         "http_server_request_duration_seconds",
-        Kind::Histogram,
-        help,
+        "From the head read to the answer handed to the kernel.",
+        |text, labels, sums| text.histogram(labels, duration_bounds(), &sums.duration_ns, 1e-9),
     );
-    for (labels, sums) in &series {
-        labelled(labels, |labels| {
-            text.histogram(labels, duration_bounds(), &sums.duration_ns, 1e-9);
-        });
-    }
-    let help = "Bodies of requests, as announced.";
-    text.family("http_server_request_body_size_bytes", Kind::Histogram, help);
-    for (labels, sums) in &series {
-        labelled(labels, |labels| {
-            text.histogram(labels, size_bounds(), &sums.request_bytes, 1.0);
-        });
-    }
-    let help = "Bodies of answers whose length was known ahead.";
-    text.family(
+    histograms(
+        "http_server_request_body_size_bytes",
+        "Bodies of requests, as announced.",
+        |text, labels, sums| text.histogram(labels, size_bounds(), &sums.request_bytes, 1.0),
+    );
+    histograms(
         "http_server_response_body_size_bytes",
-        Kind::Histogram,
-        help,
+        "Bodies of answers whose length was known ahead.",
+        |text, labels, sums| text.histogram(labels, size_bounds(), &sums.response_bytes, 1.0),
     );
-    for (labels, sums) in &series {
-        labelled(labels, |labels| {
-            text.histogram(labels, size_bounds(), &sums.response_bytes, 1.0);
-        });
-    }
 }
 
 /// Labels as OpenTelemetry names them.

@@ -18,8 +18,8 @@ pub(super) const GO: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Echo, Role::Files],
-    told: "net/http with GOMAXPROCS=1 and its defaults; encoding/json for each answer, files by \
-        `http.FileServer`.",
+    told: "net/http with GOMAXPROCS=1 and its defaults, connections accepted with data; \
+        encoding/json for each answer, files by `http.FileServer`.",
     skips: &[
         "no Server field",
         "no time limits",
@@ -36,8 +36,9 @@ pub(super) const FASTHTTP: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Echo, Role::Files],
-    told: "GOMAXPROCS=1 and its defaults; encoding/json for each answer, files by `fasthttp.FS` \
-        with byte ranges on, which looks at a file again after 10 s.",
+    told: "GOMAXPROCS=1 and its defaults, connections accepted with data; encoding/json for each \
+        answer, files by `fasthttp.FS` with byte ranges on, which looks at a file again after \
+        10 s.",
     skips: &[
         "no time limits",
         "lenient framing: Content-Length with Transfer-Encoding, obs-fold, any version",

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Connections accepted from one listener in one turn; level-triggered, so the rest is not lost.
 pub(super) const BATCH: u32 = 256;
+
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: Option<OwnedFd>,

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::{COMPLETIONS, Kind, POLL_READ, POLL_WRITE, Receive, Stream, Uring};
+use crate::buf::Buf;
 use crate::driver::{ACCEPT_PAUSE, Event, ListenerId, Socket, StreamId};
 use io_uring::cqueue;
 use rustix::fd::{FromRawFd, OwnedFd};
@@ -61,36 +62,49 @@ impl Uring {
             if self.stream(id).filter(due).is_none() {
                 continue;
             }
-            let Some(mut block) = self.buffers.pool().take() else {
-                return None; // The ring's own receive waits for a buffer.
-            };
-            // SAFETY: recv(2) writes initialised bytes only.
-            let room = unsafe { crate::sys::writable(block.spare()) };
-            let received = self.recv(id, room);
-            let stream = self.stream(id)?;
-            let token = stream.token;
-            match received {
-                Ok(bytes @ 1..) => {
-                    block.advance(bytes);
-                    return Some(Event::Data {
-                        stream: id,
-                        token,
-                        data: block.into_buf(),
-                    });
-                }
+            // Without a block the ring's own receive waits for a buffer.
+            match self.receive_block(id)? {
+                Ok(data) if !data.is_empty() => return self.data(id, data),
                 // An end comes again, an error does not.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                    (stream.receive, stream.wanted) = (Receive::Off, false);
-                    return Some(Event::End {
-                        stream: id,
-                        token,
-                        result: Err(error),
-                    });
+                    return self.end(id, Err(error));
                 }
                 _ => {}
             }
         }
         None
+    }
+
+    /// What lies there, by a plain call into a block of the pool; nothing at the end. `None`: there
+    /// is no block.
+    fn receive_block(&mut self, id: StreamId) -> Option<io::Result<Buf>> {
+        let mut block = self.buffers.pool().take()?;
+        // SAFETY: recv(2) writes initialised bytes only.
+        let room = unsafe { crate::sys::writable(block.spare()) };
+        let received = self.recv(id, room);
+        Some(received.map(|bytes| {
+            block.advance(bytes);
+            block.into_buf()
+        }))
+    }
+
+    fn data(&mut self, id: StreamId, data: Buf) -> Option<Event> {
+        Some(Event::Data {
+            stream: id,
+            token: self.stream(id)?.token,
+            data,
+        })
+    }
+
+    /// Nothing more is received for the owner.
+    fn end(&mut self, id: StreamId, result: io::Result<()>) -> Option<Event> {
+        let stream = self.stream(id)?;
+        (stream.receive, stream.wanted) = (Receive::Off, false);
+        Some(Event::End {
+            stream: id,
+            token: stream.token,
+            result,
+        })
     }
 
     #[inline]
@@ -191,38 +205,24 @@ impl Uring {
 
     /// A plain receive for a stream that became readable.
     fn receive_polled(&mut self, id: StreamId) -> Option<Event> {
-        let block = self.buffers.pool().take();
+        let received = self.receive_block(id);
         let stream = self.stream(id)?;
         (stream.receive, stream.bulk) = (Receive::Off, false);
-        let token = stream.token;
-        let Some(mut block) = block else {
-            self.arm(id); // The ring's own receive waits for a buffer.
-            return None;
-        };
-        // SAFETY: recv(2) writes initialised bytes only.
-        let room = unsafe { crate::sys::writable(block.spare()) };
-        let end = match self.recv(id, room) {
-            Ok(bytes @ 1..) => {
+        match received {
+            Some(Ok(data)) if !data.is_empty() => {
                 self.again.push(id);
-                block.advance(bytes);
-                return Some(Event::Data {
-                    stream: id,
-                    token,
-                    data: block.into_buf(),
-                });
+                self.data(id, data)
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.arm(id);
-                return None;
+                None
             }
-            end => end.map(drop),
-        };
-        self.stream(id)?.wanted = false;
-        Some(Event::End {
-            stream: id,
-            token,
-            result: end,
-        })
+            Some(end) => self.end(id, end.map(drop)),
+            None => {
+                self.arm(id); // The ring's own receive waits for a buffer.
+                None
+            }
+        }
     }
 
     /// What is queued at listeners that close: closing at once would reset it.
