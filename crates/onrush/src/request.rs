@@ -13,6 +13,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 /// A request. Its head is a view into the memory it was received in.
 #[derive(Debug)]
@@ -306,18 +307,30 @@ impl RequestBody {
     /// (`SO_RCVLOWAT`), and what a slow client sends may wait here for up to
     /// `Limits::body_timeout_ms`.
     pub async fn fill_whole(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
-        let Some(BodySource { host, id }) = self.0.as_ref() else {
-            return Ok(0);
-        };
         let before = into.len();
-        // Not what is left of it: asking for another number each time would cost a call each.
-        let low_water = u32::try_from(into.capacity()).unwrap_or(u32::MAX);
         while into.len() < into.capacity() {
-            if poll_fn(|cx| host.poll_fill(*id, cx, into, low_water)).await? == 0 {
+            if poll_fn(|cx| self.poll_fill_whole(cx, into)).await? == 0 {
                 break;
             }
         }
         Ok(into.len() - before)
+    }
+
+    /// One step of [`RequestBody::fill_whole`]: appends what is there, at most as much as there is
+    /// room for, and gives the bytes appended, 0 at the end. When nothing is there the task is
+    /// woken as soon as there is enough to use the room, or all that is to come. For who would
+    /// rather not hold `into` while waiting: another may be passed next time.
+    pub fn poll_fill_whole(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        let Some(BodySource { host, id }) = self.0.as_ref() else {
+            return Poll::Ready(Ok(0));
+        };
+        // Not what is left of it: asking for another number each time would cost a call each.
+        let low_water = u32::try_from(into.capacity()).unwrap_or(u32::MAX);
+        host.poll_fill(*id, cx, into, low_water)
     }
 
     /// Reads the body to its end and drops it, without copying it out of the kernel where that can

@@ -1,38 +1,55 @@
 //! Receiving bodies of any length in memory of a bounded size.
 //!
-//! A long upload has two buffers: while one is written the other is filled, so that neither the
-//! network nor the disk waits for the other. (Measured on two cores: no difference into tmpfs, a
-//! quarter faster onto a disk.) All uploads together have a budget for such buffers; beyond it an
-//! upload gets small ones and is merely slower.
+//! A long upload takes one of the shared [`Buffers`] when bytes for it have come, and holds it
+//! until they are written; the next is filled meanwhile if there is one. An upload that is short,
+//! or of unknown length, has memory of its own to collect its bytes in, so that it is not written
+//! in crumbs: as much as a budget for all uploads grants, beyond that a little, and then it is
+//! merely slower.
 //!
 //! This module must not know keys or conditions.
 
 use super::budget::{Budget, Lease};
+use super::buffers::{Buffers, Held, User};
 use super::failure::{Failure, While};
 use onrush::RequestBody;
-use onrush_store::Upload;
+use onrush_store::{StoreError, Upload};
 use std::future::{Future, poll_fn};
 use std::io;
+use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
-/// A buffer's size while there is memory.
-const BUFFER_BYTES: usize = 256 * 1024;
-/// A buffer's size when the budget is used up.
-const SMALL_BUFFER_BYTES: usize = 16 * 1024;
+/// Bodies longer than this use the shared buffers. The size of an upload's own ones.
+const OWN_BYTES: usize = 256 * 1024;
+/// The size of an upload's own buffers when the budget is used up.
+const SMALL_BYTES: usize = 16 * 1024;
 
-/// Room for the two buffers of a body of `length` bytes, as far as that is known, and how large
-/// each is. Small ones are always granted.
-fn buffers(budget: &Arc<Budget>, length: Option<u64>) -> (Option<Lease>, usize) {
-    let wanted = length.map_or(BUFFER_BYTES as u64, |length| length.max(1));
-    let each = wanted.min(BUFFER_BYTES as u64) as usize;
-    if each <= SMALL_BUFFER_BYTES {
-        return (None, each);
+/// The memory of all uploads.
+#[derive(Debug)]
+pub(super) struct Memory {
+    shared: Arc<Buffers>,
+    own: Arc<Budget>,
+}
+
+impl Memory {
+    /// Buffers of about `bytes_max` in all.
+    pub(super) fn new(bytes_max: usize) -> Memory {
+        Memory {
+            shared: Buffers::for_all_cores(bytes_max / 2),
+            own: Budget::new(bytes_max / 2),
+        }
     }
-    match budget.take(2 * each) {
-        Some(lease) => (Some(lease), each),
-        None => (None, SMALL_BUFFER_BYTES),
+
+    /// `wanted` bytes, if as many are left of the budget; otherwise a little.
+    fn own(&self, wanted: usize) -> (Option<Lease>, usize) {
+        if wanted <= SMALL_BYTES {
+            return (None, wanted);
+        }
+        match self.own.take(wanted) {
+            Some(lease) => (Some(lease), wanted),
+            None => (None, SMALL_BYTES),
+        }
     }
 }
 
@@ -40,28 +57,103 @@ fn buffers(budget: &Arc<Budget>, length: Option<u64>) -> (Option<Lease>, usize) 
 pub(super) async fn store(
     body: &mut RequestBody,
     length: Option<u64>,
-    mut upload: Box<dyn Upload>,
-    budget: &Arc<Budget>,
+    upload: Box<dyn Upload>,
+    memory: &Memory,
 ) -> Result<Box<dyn Upload>, Failure> {
-    let (_lease, bytes) = buffers(budget, length);
-    let mut full = fill(body, Vec::with_capacity(bytes)).await?;
-    let mut spare = Vec::new();
-    while !full.is_empty() {
-        let written = if body.remaining() == Some(0) {
-            let written = upload.write(full).await;
-            full = Vec::new();
-            written
-        } else {
-            if spare.capacity() == 0 {
-                spare = Vec::with_capacity(bytes);
-            }
-            let (written, filled) = both(upload.write(full), fill(body, spare)).await;
-            full = filled?;
-            written
+    match length {
+        Some(length) if length <= OWN_BYTES as u64 => {
+            let (_lease, bytes) = memory.own(length as usize);
+            in_turn(body, upload, bytes.max(1)).await
+        }
+        Some(_) => at_once(body, upload, memory.shared.user(), Fill::There).await,
+        None => {
+            let (_lease, bytes) = memory.own(2 * OWN_BYTES);
+            let own = Buffers::new(2, bytes / 2);
+            at_once(body, upload, own.user(), Fill::Whole).await
+        }
+    }
+}
+
+/// Fills a buffer of `bytes` and writes it, until all is written: for what fits into one.
+async fn in_turn(
+    body: &mut RequestBody,
+    mut upload: Box<dyn Upload>,
+    bytes: usize,
+) -> Result<Box<dyn Upload>, Failure> {
+    let mut buffer = Vec::with_capacity(bytes);
+    loop {
+        body.fill_whole(&mut buffer).await.map_err(broken)?;
+        if buffer.is_empty() {
+            return Ok(upload);
+        }
+        buffer = upload.write(buffer).await.map_err(failed)?;
+        if body.remaining() == Some(0) {
+            return Ok(upload);
+        }
+    }
+}
+
+/// Fills one buffer while another is written.
+async fn at_once(
+    body: &mut RequestBody,
+    mut upload: Box<dyn Upload>,
+    buffers: User,
+    how: Fill,
+) -> Result<Box<dyn Upload>, Failure> {
+    let mut full = fill(body, &buffers, how).await?;
+    while !full.bytes.is_empty() {
+        let write = async {
+            full.bytes = upload.write(mem::take(&mut full.bytes)).await?;
+            drop(full); // Now, and not when more has come.
+            Ok(())
         };
-        spare = written.map_err(|error| Failure::of(error, While::Writing))?;
+        if body.remaining() == Some(0) {
+            write.await.map_err(failed)?;
+            break;
+        }
+        let (written, filled) = both(write, fill(body, &buffers, how)).await;
+        written.map_err(failed)?;
+        full = filled?;
     }
     Ok(upload)
+}
+
+/// How much a buffer is filled.
+#[derive(Clone, Copy)]
+enum Fill {
+    /// With what is there, as soon as that is much or all.
+    There,
+    /// To its end, however long it takes.
+    Whole,
+}
+
+/// A buffer with the next bytes of the body, without any at its end.
+async fn fill(body: &mut RequestBody, buffers: &User, how: Fill) -> Result<Held, Failure> {
+    let mut held: Option<Held> = None;
+    poll_fn(|cx| {
+        let buffer = match &mut held {
+            Some(held) => held,
+            None => held.insert(ready!(buffers.poll_take(cx.waker()))),
+        };
+        while buffer.bytes.len() < buffer.bytes.capacity() {
+            match body.poll_fill_whole(cx, &mut buffer.bytes) {
+                Poll::Ready(Ok(0)) => break,
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(broken(error))),
+                Poll::Pending => match how {
+                    Fill::There if !buffer.bytes.is_empty() => break,
+                    Fill::There => {
+                        held = None; // Others have use for it.
+                        return Poll::Pending;
+                    }
+                    Fill::Whole => return Poll::Pending,
+                },
+            }
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await?;
+    held.ok_or_else(|| Failure::new(500, "no buffer"))
 }
 
 /// Receives a body and forgets it; gives how many bytes there were.
@@ -69,10 +161,8 @@ pub(super) async fn discard(body: &mut RequestBody) -> Result<u64, Failure> {
     body.discard().await.map_err(broken)
 }
 
-/// Fills a buffer with room, or as much of it as the body is long.
-async fn fill(body: &mut RequestBody, mut buffer: Vec<u8>) -> Result<Vec<u8>, Failure> {
-    body.fill_whole(&mut buffer).await.map_err(broken)?;
-    Ok(buffer)
+fn failed(error: StoreError) -> Failure {
+    Failure::of(error, While::Writing)
 }
 
 /// The answer to a body that did not come whole. The engine knows better what was wrong with its
@@ -119,16 +209,15 @@ mod tests {
 
     #[test]
     fn beyond_the_budget_buffers_are_small() {
-        let budget = Budget::new(3 * BUFFER_BYTES);
-        let (first, bytes) = buffers(&budget, None);
-        assert_eq!(bytes, BUFFER_BYTES);
-        let (_none, bytes) = buffers(&budget, Some(u64::MAX));
-        assert_eq!(bytes, SMALL_BUFFER_BYTES);
-        let (_some, bytes) = buffers(&budget, Some(100_000));
-        assert_eq!(bytes, 100_000);
-        let (_free, bytes) = buffers(&budget, Some(0));
-        assert_eq!(bytes, 1);
+        let memory = Memory::new(2 * 3 * OWN_BYTES);
+        let (first, bytes) = memory.own(2 * OWN_BYTES);
+        assert_eq!((first.is_some(), bytes), (true, 2 * OWN_BYTES));
+        let (none, bytes) = memory.own(2 * OWN_BYTES);
+        assert_eq!((none.is_none(), bytes), (true, SMALL_BYTES));
+        assert_eq!(memory.own(100_000).1, 100_000);
+        let (free, bytes) = memory.own(5);
+        assert_eq!((free.is_none(), bytes), (true, 5));
         drop(first);
-        assert_eq!(buffers(&budget, None).1, BUFFER_BYTES);
+        assert_eq!(memory.own(2 * OWN_BYTES).1, 2 * OWN_BYTES);
     }
 }

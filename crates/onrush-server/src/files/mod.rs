@@ -2,7 +2,7 @@
 //!
 //! Files, lowest first: `accept` and `failure` (how refusals look) · `path` (paths and keys) ·
 //! `budget` · `mime` · `object` (an object ready to be answered) · `cache` · `ranges` ·
-//! `body` (receiving) · `place` · `json` and `html` (how listings look) · `list` · `read` (GET) ·
+//! `buffers` · `body` (receiving) · `place` · `json` and `html` (how listings look) · `list` · `read` (GET) ·
 //! `write` (PUT, DELETE).
 //!
 //! Nothing here may block a worker: what might wait for a disk is asked of the store's futures.
@@ -11,6 +11,7 @@
 mod accept;
 mod body;
 mod budget;
+mod buffers;
 mod cache;
 mod failure;
 mod html;
@@ -24,6 +25,7 @@ mod ranges;
 mod read;
 mod write;
 
+use body::Memory;
 use budget::Budget;
 use cache::Cache;
 use failure::Failure;
@@ -69,7 +71,8 @@ pub struct FilesOptions {
     /// Milliseconds for which a cached object is served without another look at the disk: changes
     /// made behind the server's back are seen within that time.
     pub cache_fresh_ms: u64,
-    /// Bytes of buffers for uploads, all together, before further ones get small buffers.
+    /// Bytes of buffers for uploads, all together: half of them are shared by long ones; of the
+    /// other half each of the rest gets its own, and little once it is used up.
     pub upload_bytes_max: usize,
     /// Threads for file work that may block, at most.
     pub blocking_threads: usize,
@@ -116,7 +119,7 @@ struct Inner {
     /// For objects in memory: in the cache, or on their way to clients that take their time.
     memory: Arc<Budget>,
     /// For buffers of uploads.
-    uploads: Arc<Budget>,
+    uploads: Memory,
     /// For pages of listings.
     listings: Arc<Budget>,
 }
@@ -158,7 +161,7 @@ impl Files {
                 options.cache_fresh_ms,
             ),
             memory: Budget::new(options.cache_bytes_max.saturating_mul(2)),
-            uploads: Budget::new(options.upload_bytes_max),
+            uploads: Memory::new(options.upload_bytes_max),
             listings: Budget::new(list::PAGES_BYTES_MAX),
             options,
         }))
