@@ -1,8 +1,8 @@
 //! Objects and folders over HTTP: the handler [`Files`].
 //!
 //! Files, lowest first: `accept` and `failure` (how refusals look) · `path` (paths and keys) ·
-//! `budget` · `mime` · `object` (an object ready to be answered) · `cache` · `ranges` ·
-//! `buffers` · `body` (receiving) · `place` · `json` and `html` (how listings look) · `list` · `read` (GET) ·
+//! `budget` · `buffers` · `mime` · `object` (an object ready to be answered) · `cache` · `ranges` ·
+//! `body` (receiving) · `place` · `json` and `html` (how listings look) · `list` · `read` (GET) ·
 //! `write` (PUT, DELETE).
 //!
 //! Nothing here may block a worker: what might wait for a disk is asked of the store's futures.
