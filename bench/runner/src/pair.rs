@@ -19,6 +19,7 @@ use crate::{
     wrk::{Report, Running},
 };
 use std::{
+    fs,
     path::PathBuf,
     thread,
     time::{Duration, Instant},
@@ -40,6 +41,20 @@ struct Started {
     folder: PathBuf,
     scratch: PathBuf,
     probed: Answer,
+    /// Last, so that the server has ended when it goes.
+    _temporary: Temporary,
+}
+
+/// Folders that go with the server they were made for: what 32 clients upload is more than a
+/// gigabyte, and many servers are started in one run.
+struct Temporary(Vec<PathBuf>);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        for folder in &self.0 {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
 }
 
 /// Measures a row. What cannot be measured is in it as a reason.
@@ -161,6 +176,10 @@ fn start(
         Content::Cold(files) => bench.work.files(files, copy)?,
     };
     let scratch = bench.work.empty(place)?;
+    let mut temporary = Temporary(vec![scratch.clone()]);
+    if let Content::Uploads(_) = scenario.content {
+        temporary.0.push(folder.clone());
+    }
     let launch = Launch {
         role: scenario.role,
         port: free_port()?,
@@ -191,6 +210,7 @@ fn start(
         folder,
         scratch,
         probed,
+        _temporary: temporary,
     })
 }
 
