@@ -1,7 +1,8 @@
 //! One worker: a driver, its timers, its tasks, and the loop that turns them.
 //!
-//! Must not know what protocol its connections speak. A worker has no thread-local identity: its
-//! futures and its [`Sink`] reach it through a [`Local`].
+//! Must not know what protocol its connections speak. Its futures and its [`Sink`] reach it through
+//! a [`Local`]. A thread has no worker of its own, so that one can turn many (the simulator): only
+//! while a worker is turned can what runs there ask for it, by [`Local::current`].
 
 use crate::blocking;
 use crate::buf::Pool;
@@ -157,6 +158,7 @@ impl Worker {
     ///
     /// Fails only when the driver is broken; the worker cannot go on then.
     pub fn turn(&mut self, sink: &impl Sink, may_sleep: bool) -> io::Result<bool> {
+        let _entered = self.local.enter();
         let inner = &*self.local.0;
         let timeout = if may_sleep {
             self.timeout()
@@ -205,6 +207,7 @@ impl Worker {
         let flag = Arc::new(Flag(std::sync::atomic::AtomicBool::new(true), mailbox));
         let waker = Waker::from(flag.clone());
         let mut future = pin!(future);
+        let _entered = self.local.enter();
         loop {
             if flag.0.swap(false, std::sync::atomic::Ordering::AcqRel)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
@@ -262,11 +265,40 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        let _entered = self.local.enter(); // What is dropped may ask where it is, too.
         self.local.0.executor.shut_down();
     }
 }
 
+thread_local! {
+    static CURRENT: RefCell<Option<Local>> = const { RefCell::new(None) };
+}
+
+/// While it lives, its worker is the current one of this thread; then the one before is again.
+struct Entered {
+    before: Option<Local>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let ours = CURRENT.replace(self.before.take());
+        drop(ours);
+    }
+}
+
 impl Local {
+    /// The worker that is being turned by this thread, for code that was not given one: tasks and
+    /// handlers always have one; elsewhere it is `None`.
+    pub fn current() -> Option<Local> {
+        CURRENT.with_borrow(Option::clone)
+    }
+
+    fn enter(&self) -> Entered {
+        Entered {
+            before: CURRENT.replace(Some(self.clone())),
+        }
+    }
+
     /// Milliseconds of this worker's monotonic clock, as of this turn.
     #[inline]
     pub fn now_ms(&self) -> u64 {

@@ -493,3 +493,27 @@ fn block_on_sleeps_and_sees_its_tasks() {
         assert!(start.elapsed() >= Duration::from_millis(20));
     }
 }
+
+#[test]
+fn what_runs_on_a_worker_can_ask_for_it() {
+    let _dog = watchdog("what_runs_on_a_worker_can_ask_for_it");
+    let here = || Local::current().map(|local| local.index());
+    let net = sim::Net::new(5, Behaviour::default());
+    let mut workers = [0, 1].map(|index| Worker::simulated(net.clone(), index).expect("a worker"));
+    let seen: Rc<RefCell<Vec<_>>> = Rc::default();
+    for worker in &workers {
+        let seen = seen.clone();
+        let task = async move { seen.borrow_mut().push(here()) };
+        worker.local().spawn(task).detach();
+    }
+    for worker in &mut workers {
+        worker.turn(&(), false).expect("turns");
+        assert_eq!(here(), None);
+    }
+    assert_eq!(*seen.borrow(), [Some(0), Some(1)]);
+    assert_eq!(
+        workers[1].block_on(async { here() }).expect("turns"),
+        Some(1)
+    );
+    assert_eq!(here(), None);
+}
