@@ -60,6 +60,9 @@ struct Inner {
     blocking: blocking::Pool,
     clock: Clock,
     now_ms: Cell<u64>,
+    now_ns: Cell<u64>,
+    /// Time spent in turns that were allowed to sleep, up to their first event.
+    idle_ns: Cell<u64>,
     unix_seconds: Cell<u64>,
     index: usize,
 }
@@ -82,6 +85,11 @@ impl Remote {
     /// Has [`Sink::notified`] called in the worker's next turn, waking it if it sleeps.
     pub fn notify(&self) {
         self.0.notify();
+    }
+
+    /// Whether the worker waits in the kernel, or is about to, as far as can be seen from here.
+    pub fn is_asleep(&self) -> bool {
+        self.0.is_asleep()
     }
 }
 
@@ -132,6 +140,8 @@ impl Worker {
             blocking,
             clock,
             now_ms: Cell::new(0),
+            now_ns: Cell::new(0),
+            idle_ns: Cell::new(0),
             unix_seconds: Cell::new(0),
             index,
         };
@@ -171,10 +181,15 @@ impl Worker {
         } else {
             Some(Duration::ZERO)
         };
+        let asleep_ns = sleeps.then(|| self.local.clock_ns());
         let result = inner.driver.borrow_mut().turn(timeout);
         inner.mailbox.awake();
         result?;
         self.local.read_clock();
+        if let Some(asleep_ns) = asleep_ns {
+            let slept_ns = inner.now_ns.get().saturating_sub(asleep_ns);
+            inner.idle_ns.set(inner.idle_ns.get() + slept_ns);
+        }
 
         let mut busy = false;
         loop {
@@ -305,6 +320,17 @@ impl Local {
         self.0.now_ms.get()
     }
 
+    /// Nanoseconds of this worker's monotonic clock, as of this turn.
+    pub fn now_ns(&self) -> u64 {
+        self.0.now_ns.get()
+    }
+
+    /// Nanoseconds that this worker has spent waiting for events, since it was made. The rest it
+    /// was at work, or ready to be while other threads had its core.
+    pub fn idle_ns(&self) -> u64 {
+        self.0.idle_ns.get()
+    }
+
     /// Seconds since 1970, as of this turn.
     #[inline]
     pub fn unix_seconds(&self) -> u64 {
@@ -390,16 +416,25 @@ impl Local {
         &self.0.sources
     }
 
+    fn clock_ns(&self) -> u64 {
+        match &self.0.clock {
+            Clock::Kernel => monotonic().as_nanos() as u64,
+            Clock::Sim(net) => net.now_ms() * 1_000_000,
+        }
+    }
+
     fn read_clock(&self) {
-        let (now_ms, unix_seconds) = match &self.0.clock {
+        let now_ns = self.clock_ns();
+        let now_ms = now_ns / 1_000_000;
+        let unix_seconds = match &self.0.clock {
             Clock::Kernel => {
                 use rustix::time::{ClockId, clock_gettime};
-                let wall = clock_gettime(ClockId::RealtimeCoarse);
-                (monotonic().as_millis() as u64, wall.tv_sec as u64)
+                clock_gettime(ClockId::RealtimeCoarse).tv_sec as u64
             }
             // An arbitrary day, the same in every run.
-            Clock::Sim(net) => (net.now_ms(), 1_790_000_000 + net.now_ms() / 1000),
+            Clock::Sim(_) => 1_790_000_000 + now_ms / 1000,
         };
+        self.0.now_ns.set(now_ns);
         self.0.now_ms.set(now_ms);
         self.0.unix_seconds.set(unix_seconds);
     }

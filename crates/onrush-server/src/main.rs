@@ -128,6 +128,8 @@ fn server(settings: &Settings, plan: &Plan) -> Server {
         .defer_accept(settings.defer_accept)
         .driver(settings.driver)
         .workers(plan.workers)
+        .placement(settings.placement)
+        .rebalance(settings.rebalance)
         .connections_max(plan.connections_max)
         .driver_config(settings.driver_config(plan.workers))
         .limits(settings.limits.clone())

@@ -122,6 +122,27 @@ pub(crate) struct Options {
     )]
     pub(crate) driver: Option<Driver>,
 
+    /// Which worker serves a new connection [default: least-loaded]
+    ///
+    /// single: the first one, all of them; reuseport: as the kernel spreads them; round-robin: each
+    /// in turn; least-loaded: the one that has the fewest.
+    #[arg(
+        long,
+        env = "ONRUSH_PLACEMENT",
+        value_name = "PLACEMENT",
+        help_heading = "Engine"
+    )]
+    pub(crate) placement: Option<PlacementName>,
+
+    /// Pass live connections from busy workers to idle ones [default: on]
+    #[arg(
+        long,
+        env = "ONRUSH_REBALANCE",
+        value_name = "SWITCH",
+        help_heading = "Engine"
+    )]
+    pub(crate) rebalance: Option<Switch>,
+
     /// Receive buffers a worker posts to its ring; a power of two; io_uring only [default: 256]
     #[arg(
         long,
@@ -281,6 +302,8 @@ impl Options {
             defer_accept: self.defer_accept.or(other.defer_accept),
             workers: self.workers.or(other.workers),
             driver: self.driver.or(other.driver),
+            placement: self.placement.or(other.placement),
+            rebalance: self.rebalance.or(other.rebalance),
             ring_buffers: self.ring_buffers.or(other.ring_buffers),
             ring_buffer_size: self.ring_buffer_size.or(other.ring_buffer_size),
             receive_memory: self.receive_memory.or(other.receive_memory),
@@ -329,6 +352,18 @@ pub(crate) enum Driver {
     #[value(name = "io_uring")]
     Uring,
     Epoll,
+}
+
+/// As `onrush::Placement`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PlacementName {
+    Single,
+    #[serde(rename = "reuseport")]
+    #[value(name = "reuseport")]
+    ReusePort,
+    RoundRobin,
+    LeastLoaded,
 }
 
 /// The form of the log.

@@ -19,11 +19,12 @@
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
 //! Floors inside this crate, lowest first: `shield` · `log` · [`body`] · [`response`] · `params` ·
-//! `host` · [`request`] · [`handler`] · `route` · [`metrics`] · [`engine`] · [`server`] · [`sim`].
+//! `crew` · `host` · [`request`] · [`handler`] · `route` · [`metrics`] · [`engine`] · [`server`] · [`sim`].
 
 #![forbid(unsafe_code)]
 
 pub mod body;
+mod crew;
 pub mod engine;
 pub mod handler;
 mod host;
@@ -39,6 +40,7 @@ pub mod sim;
 
 pub use body::{Body, BodySender, Part};
 pub use bytes::Bytes;
+pub use crew::Placement;
 pub use handler::{Application, Handler, per_worker};
 pub use log::AccessLog;
 pub use metrics::Metrics;

@@ -2,6 +2,7 @@
 //!
 //! Must not know what the application does.
 
+use crate::crew::{Crew, Placement};
 use crate::engine::{CROWD_MAX, CROWD_MIN, Engine, Inlet, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
@@ -30,6 +31,8 @@ pub struct Server {
     pinned: bool,
     preference: Preference,
     spread: Spread,
+    placement: Placement,
+    rebalance: bool,
     listen: ListenOptions,
     limits: Limits,
     driver: driver::Config,
@@ -52,6 +55,8 @@ impl Server {
             pinned: true,
             preference: Preference::Auto,
             spread: Spread::PerWorker,
+            placement: Placement::default(),
+            rebalance: true,
             listen: ListenOptions {
                 defer_accept: true,
                 ..ListenOptions::default()
@@ -120,6 +125,19 @@ impl Server {
     /// How the workers accept from one address: with a listener each (the default), or with one.
     pub fn spread(mut self, spread: Spread) -> Server {
         self.spread = spread;
+        self
+    }
+
+    /// Which worker a new connection is served by. Default: the one that has the fewest.
+    pub fn placement(mut self, placement: Placement) -> Server {
+        self.placement = placement;
+        self
+    }
+
+    /// Whether a worker that is busier than others passes live connections to them, between two
+    /// requests. On by default; workers look ten times a second.
+    pub fn rebalance(mut self, rebalance: bool) -> Server {
+        self.rebalance = rebalance;
         self
     }
 
@@ -260,6 +278,8 @@ impl Server {
             accept_warned_s: Arc::default(),
             access_log: self.access_log,
             metrics: self.metrics.clone(),
+            crew: Arc::new(Crew::new(workers, self.placement)),
+            rebalance: self.rebalance,
         }
     }
 
@@ -268,19 +288,27 @@ impl Server {
         if !self.inherited.is_empty() {
             let mut lists: Vec<Vec<ListenSocket>> = (0..workers).map(|_| Vec::new()).collect();
             for socket in self.inherited.drain(..) {
-                for (list, socket) in lists.iter_mut().zip(net::share(socket, workers)?) {
+                // Those beyond the first are closed again where one worker is to accept.
+                let accepting = match self.placement {
+                    Placement::Single => 1,
+                    _ => workers,
+                };
+                for (list, socket) in lists.iter_mut().zip(net::share(socket, accepting)?) {
                     list.push(socket);
                 }
             }
             return Ok((lists, Address::Unix("inherited".into())));
         }
         let address = parse_address(&self.address)?;
-        let result = net::listen(&address, self.spread, workers, &self.listen);
+        let listening = match self.placement {
+            Placement::Single => 1,
+            _ => workers,
+        };
+        let result = net::listen(&address, self.spread, listening, &self.listen);
         let (sockets, address) = result.map_err(|error| explain(&address, error))?;
-        Ok((
-            sockets.into_iter().map(|socket| vec![socket]).collect(),
-            address,
-        ))
+        let mut lists: Vec<Vec<_>> = sockets.into_iter().map(|socket| vec![socket]).collect();
+        lists.resize_with(workers, Vec::new);
+        Ok((lists, address))
     }
 }
 
@@ -449,6 +477,8 @@ impl Job {
             engine.listen(duplicate(socket)?)?;
         }
         let remote = worker.remote();
+        let (crew, own) = (self.settings.crew.clone(), self.index);
+        crew.join(own, remote.clone());
         self.control
             .workers
             .lock()
@@ -462,19 +492,25 @@ impl Job {
             self.drain(&mut worker, &inlet)?;
         }
         engine.close_all();
+        drop(crew.leave(own)); // What was passed too late is closed, as all else is.
         Ok(())
     }
 
     /// Turns on until nobody is connected, time is up, or the end is wanted at once.
     fn drain(&mut self, worker: &mut Worker, inlet: &Inlet) -> io::Result<()> {
         let engine = &inlet.0;
+        self.settings.crew.drain();
         engine.drain();
         // With the last handle on them they close: who connects now is refused, not left waiting.
         self.sockets.clear();
         let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).unwrap_or(u64::MAX / 2);
         let end_ms = worker.local().now_ms() + timeout_ms;
         worker.local().schedule(end_ms, WAKE_UP);
-        while (engine.open_connections() > 0 || worker.local().driver().is_listening())
+        // Some may be on their way here.
+        let expected = || self.settings.crew.open(self.index);
+        while (engine.open_connections() > 0
+            || expected() > 0
+            || worker.local().driver().is_listening())
             && self.control.state() != ENDING
         {
             if worker.local().now_ms() >= end_ms {

@@ -106,7 +106,7 @@ impl Engine {
             )
         };
         let alive = match phase {
-            Phase::Ready | Phase::Lingering => false,
+            Phase::Ready | Phase::Leaving | Phase::Lingering => false,
             _ if total_over => false,
             Phase::Busy => !write_over || self.try_once_more(id),
             Phase::Flushing => self.try_once_more(id),
@@ -156,18 +156,18 @@ impl Engine {
     }
 
     fn time_is_up(self: &Rc<Self>, id: ConnId, phase: Phase) {
-        let in_head = phase == Phase::Ready && {
+        let in_head = matches!(phase, Phase::Ready | Phase::Leaving) && {
             let mut conns = self.conns.borrow_mut();
             let active = conns.get(id).and_then(|conn| conn.active.as_ref());
             active.is_some_and(|active| active.input_bytes > 0)
         };
         match phase {
-            Phase::Ready if in_head => {
+            Phase::Ready | Phase::Leaving if in_head => {
                 count(&self.counters.timed_out);
                 self.refuse(id, Reject::new(408, "request head took too long"));
             }
             // An idle connection, or one that lingered long enough: nobody is owed anything.
-            Phase::Ready | Phase::Lingering => self.close(id),
+            Phase::Ready | Phase::Leaving | Phase::Lingering => self.close(id),
             Phase::Busy | Phase::Flushing => {
                 count(&self.counters.timed_out);
                 self.abort(id);

@@ -5,24 +5,29 @@
 //! dropping a request), and dropping a task is running user code as well.
 //!
 //! Modules, lowest first: `connection` (what is kept) · `deadline` (time limits) · `send` (bytes
-//! out) · `body` (bytes of bodies in) · `answer` (answers) · `receive` (requests). Must not know
-//! how workers are made or how many there are.
+//! out) · `body` (bytes of bodies in) · `answer` (answers) · `receive` (requests) · `handover`
+//! (connections from and to other workers) · `balance` (which of them go). Must not know how workers
+//! are made.
 
 mod answer;
+mod balance;
 mod body;
 mod connection;
 mod deadline;
+mod handover;
 mod receive;
 mod send;
 
+use crate::crew::Crew;
 use crate::handler::Service;
 use crate::host::ConnId;
 use crate::log::AccessLog;
 use crate::metrics::{Counter, Counters, Measured, Metrics, Recorder};
 use crate::request::Spares;
 use crate::response::Response;
+use balance::Balance;
 use connection::{Conn, Conns, Phase, Then};
-use onrush_proto::connection::Connection as Machine;
+pub(crate) use handover::Passed;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
 use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
@@ -59,6 +64,17 @@ pub(crate) struct Settings {
     pub(crate) accept_warned_s: Arc<AtomicU64>,
     pub(crate) access_log: AccessLog,
     pub(crate) metrics: Option<Metrics>,
+    /// The workers of this server.
+    pub(crate) crew: Arc<Crew<Passed>>,
+    /// Whether a worker that is busier than others passes live connections to them.
+    pub(crate) rebalance: bool,
+}
+
+impl Settings {
+    /// Gives up a place under the cap.
+    fn release(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// See the module's description.
@@ -86,6 +102,7 @@ pub struct Engine {
     recorder: Option<Recorder>,
     /// The request that is being started, until it is answered or waits for something.
     measuring: RefCell<Option<Measured>>,
+    balance: Balance,
 }
 
 #[inline]
@@ -117,6 +134,7 @@ impl Engine {
             counters,
             recorder,
             measuring: RefCell::default(),
+            balance: Balance::default(),
         })
     }
 
@@ -174,63 +192,82 @@ impl Engine {
 
     fn accept(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.accepted);
+        match self.reserve_place() {
+            true => self.place(socket),
+            false => self.turn_away(socket),
+        }
+    }
+
+    /// Begins to serve a new connection. Its places, under the cap and in the crew, are taken.
+    fn welcome(self: &Rc<Self>, socket: Socket) {
+        count(&self.counters.placed);
+        let Some(id) = self.attach(socket) else {
+            return;
+        };
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else { return };
+        self.local.driver().receive(conn.stream);
+        // A new connection has as long for its first head as a started head has.
+        let limit_ms = match self.draining.get() {
+            true => {
+                conn.machine.close_after_next();
+                deadline::DRAIN_IDLE_MS
+            }
+            false => {
+                conn.in_head = true;
+                self.limits().head_timeout_ms
+            }
+        };
+        self.set_limit(id, conn, limit_ms);
+    }
+
+    /// Makes an entry for a socket, receiving off. Gives its places up when that cannot be.
+    fn attach(&self, socket: Socket) -> Option<ConnId> {
         let id = self.conns.borrow_mut().reserve();
         let attached = self.local.driver().attach(socket, id.token());
-        let stream = match attached {
-            Ok(stream) => stream,
+        match attached {
+            Ok(stream) => {
+                self.conns.borrow_mut().insert(id, Conn::new(stream));
+                Some(id)
+            }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be taken over");
                 self.conns.borrow_mut().release(id);
-                count(&self.counters.done);
-                return;
+                self.gone();
+                None
             }
-        };
-        let crowd = !self.reserve_place();
-        if crowd {
-            count(&self.counters.refused);
-            if self.crowd.get() >= self.settings.crowd_max {
-                self.conns.borrow_mut().release(id);
-                count(&self.counters.done);
+        }
+    }
+
+    /// A connection that had its places is no more.
+    fn gone(&self) {
+        count(&self.counters.done);
+        self.settings.release();
+        self.settings.crew.release(self.local.index());
+    }
+
+    /// Tells a connection over the cap to come again, and lets it read that.
+    fn turn_away(self: &Rc<Self>, socket: Socket) {
+        count(&self.counters.placed);
+        count(&self.counters.refused);
+        let id = self.conns.borrow_mut().reserve();
+        let attached = self.local.driver().attach(socket, id.token());
+        let crowded = self.crowd.get() >= self.settings.crowd_max;
+        let Some(&stream) = attached.as_ref().ok().filter(|_| !crowded) else {
+            self.conns.borrow_mut().release(id);
+            count(&self.counters.done);
+            if let Ok(stream) = attached {
                 let mut driver = self.local.driver();
                 let _ = driver.send(stream, CROWDED); // It is going away in any case.
                 driver.close(stream);
-                return;
             }
-            self.crowd.set(self.crowd.get() + 1);
-        }
-        let mut conn = Conn {
-            stream,
-            machine: Machine::new(),
-            deadline_ms: u64::MAX,
-            timer_ms: u64::MAX,
-            timer: None,
-            phase: Phase::Ready,
-            ended: false,
-            paused: false,
-            answered: 0,
-            in_head: !self.draining.get(),
-            crowd,
-            draining_body: false,
-            active: None,
-        };
-        if self.draining.get() {
-            conn.machine.close_after_next();
-        }
-        if crowd {
-            self.conns.borrow_mut().insert(id, conn);
-            self.flush(id, CROWDED, Then::Linger);
             return;
-        }
-        self.local.driver().receive(stream);
-        let mut conns = self.conns.borrow_mut();
-        conns.insert(id, conn);
-        let conn = conns.get(id).expect("just inserted");
-        // A new connection has as long for its first head as a started head has.
-        let limit_ms = match self.limits().head_timeout_ms {
-            _ if self.draining.get() => deadline::DRAIN_IDLE_MS,
-            limit_ms => limit_ms,
         };
-        self.set_limit(id, conn, limit_ms);
+        self.crowd.set(self.crowd.get() + 1);
+        let mut conn = Conn::new(stream);
+        conn.crowd = true;
+        self.conns.borrow_mut().insert(id, conn);
+        self.flush(id, CROWDED, Then::Linger);
     }
 
     /// Tells that accepting pauses, once for all workers in [`ACCEPT_WARNING_S`].
@@ -249,7 +286,7 @@ impl Engine {
         let open = &self.settings.connections;
         let free = open.fetch_add(1, Ordering::Relaxed) < self.settings.connections_max;
         if !free {
-            open.fetch_sub(1, Ordering::Relaxed);
+            self.settings.release();
         }
         free
     }
@@ -262,12 +299,11 @@ impl Engine {
         if let Some(timer) = conn.timer {
             self.local.unschedule(timer);
         }
-        count(&self.counters.done);
         if conn.crowd {
+            count(&self.counters.done);
             self.crowd.set(self.crowd.get() - 1);
         } else {
-            let open = &self.settings.connections;
-            open.fetch_sub(1, Ordering::Relaxed);
+            self.gone();
         }
         let active = conn.active.as_mut();
         let (reader, measured) = match active {
@@ -320,6 +356,10 @@ impl Engine {
                 Phase::Ready | Phase::Lingering => None,
                 Phase::Busy => Some(self.take_reader(id, conn)),
                 Phase::Flushing => Some(None),
+                Phase::Leaving => {
+                    drop(conns);
+                    return self.stay_to_end(id);
+                }
             }
         };
         match reader {
@@ -330,10 +370,14 @@ impl Engine {
     }
 
     /// A body that somebody reads directly has become readable, or may be from now on.
-    fn readable(&self, id: ConnId, quiet: bool) {
+    fn readable(self: &Rc<Self>, id: ConnId, quiet: bool) {
         let reader = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
+            if quiet && conn.phase == Phase::Leaving {
+                drop(conns);
+                return self.send_away(id);
+            }
             let Some(active) = conn.active.as_mut() else {
                 return;
             };
@@ -376,7 +420,14 @@ impl Sink for Inlet {
         self.0.timer_fired(ConnId::from_token(payload));
     }
 
-    fn notified(&self) {}
+    fn notified(&self) {
+        self.0.take_passed();
+    }
+
+    #[inline]
+    fn turned(&self) {
+        self.0.turned();
+    }
 }
 
 /// Runs user code; `None` when it panicked. The panic hook has printed why.

@@ -54,7 +54,7 @@ impl Engine {
                     drop(conns);
                     return self.pump(id, Some(data));
                 }
-                Phase::Busy | Phase::Flushing => self.queue_input(id, conn, data),
+                Phase::Busy | Phase::Flushing | Phase::Leaving => self.queue_input(id, conn, data),
                 Phase::Lingering => return,
             }
         };
@@ -69,8 +69,14 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.phase = Phase::Ready;
+            // One that was received from directly has to come to rest first.
+            let leaves = conn.leaving.is_some() && !conn.paused && !conn.ended;
             if conn.paused {
                 self.resume(conn);
+            }
+            if leaves {
+                drop(conns);
+                return self.make_quiet(id);
             }
         }
         self.pump(id, None);

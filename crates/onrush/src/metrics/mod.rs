@@ -30,6 +30,12 @@ use text::{Kind, Text};
 pub struct Counters {
     /// Connections accepted.
     pub accepted: Counter,
+    /// Connections that began to be served here, whoever accepted them.
+    pub placed: Counter,
+    /// Connections handed over to another worker, alive.
+    pub handed_over: Counter,
+    /// Connections taken over from another worker, alive.
+    pub taken_over: Counter,
     /// Connections closed, for whatever reason.
     pub done: Counter,
     /// Connections refused because the cap was reached.
@@ -147,7 +153,7 @@ type Figure = fn(&Counters) -> u64;
 
 fn connections(text: &mut Text, workers: &[Worker]) {
     let counter = |name, help| (name, Kind::Counter, help);
-    let families: [(_, Figure); 7] = [
+    let families: [(_, Figure); 10] = [
         (
             counter("onrush_connections_accepted", "Connections accepted."),
             |counters| counters.accepted.get(),
@@ -157,11 +163,33 @@ fn connections(text: &mut Text, workers: &[Worker]) {
             |counters| counters.done.get(),
         ),
         (
+            counter(
+                "onrush_connections_placed",
+                "Connections that began to be served by this worker, whoever accepted them.",
+            ),
+            |counters| counters.placed.get(),
+        ),
+        (
+            counter(
+                "onrush_connections_handed_over",
+                "Connections handed over to another worker, alive.",
+            ),
+            |counters| counters.handed_over.get(),
+        ),
+        (
+            counter(
+                "onrush_connections_taken_over",
+                "Connections taken over from another worker, alive.",
+            ),
+            |counters| counters.taken_over.get(),
+        ),
+        (
             ("onrush_connections_open", Kind::Gauge, "Connections open."),
             // Read in this order it is never less than nothing.
             |counters| {
-                let done = counters.done.get();
-                counters.accepted.get().saturating_sub(done)
+                let gone = counters.done.get() + counters.handed_over.get();
+                let come = counters.placed.get() + counters.taken_over.get();
+                come.saturating_sub(gone)
             },
         ),
         (
