@@ -18,7 +18,8 @@ pub enum Placement {
     ReusePort,
     /// Each worker in its turn, whoever accepted it.
     RoundRobin,
-    /// The worker that has the fewest. When accepting has gone quiet, no two differ by more than one.
+    /// The worker that has the fewest. When accepting has gone quiet, no two differ by more than
+    /// one.
     #[default]
     LeastLoaded,
 }

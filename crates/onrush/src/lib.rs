@@ -19,7 +19,8 @@
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
 //! Floors inside this crate, lowest first: `shield` · `log` · [`body`] · [`response`] · `params` ·
-//! `crew` · `host` · [`request`] · [`handler`] · `route` · [`metrics`] · [`engine`] · [`server`] · [`sim`].
+//! `crew` · `host` · [`request`] · [`handler`] · `route` · [`metrics`] · [`engine`] · [`server`] ·
+//! [`sim`].
 
 #![forbid(unsafe_code)]
 

@@ -100,8 +100,8 @@ impl Engine {
     }
 }
 
-/// Of connections and what each asks, those that together ask for nearly `share` of all, but not for
-/// more.
+/// Of connections and what each asks, those that together ask for nearly `share` of all, but not
+/// for more.
 fn choose(mut asked: Vec<(ConnId, u32)>, share: f64) -> Vec<ConnId> {
     let all: u64 = asked.iter().map(|&(_, requests)| u64::from(requests)).sum();
     let mut left = (all as f64 * share) as u64;

@@ -6,8 +6,8 @@
 //!
 //! Modules, lowest first: `connection` (what is kept) · `deadline` (time limits) · `send` (bytes
 //! out) · `body` (bytes of bodies in) · `answer` (answers) · `receive` (requests) · `handover`
-//! (connections from and to other workers) · `balance` (which of them go). Must not know how workers
-//! are made.
+//! (connections from and to other workers) · `balance` (which of them go). Must not know how
+//! workers are made.
 
 mod answer;
 mod balance;
