@@ -440,6 +440,21 @@ impl Local {
     }
 }
 
+/// Units of time in proc(5), per second (`_SC_CLK_TCK`).
+pub fn ticks_per_second() -> u64 {
+    rustix::param::clock_ticks_per_second()
+}
+
+/// The size of a page of memory, in bytes.
+pub fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
+/// Milliseconds of the clock that workers of the kernel's drivers go by (`CLOCK_MONOTONIC`).
+pub fn monotonic_ms() -> u64 {
+    monotonic().as_millis() as u64
+}
+
 fn monotonic() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)

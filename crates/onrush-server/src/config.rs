@@ -3,7 +3,7 @@
 
 use crate::failure::{self, Failure};
 use crate::options::{
-    Bind, Change, Driver, Durability, LogFormat, LogLevel, Options, PlacementName, Switch,
+    AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, Options, PlacementName, Switch,
 };
 use crate::units::{Size, Time};
 use onrush::{AccessLog, DriverPreference, Limits, Placement};
@@ -35,6 +35,7 @@ pub(crate) struct Settings {
     pub(crate) workers: Option<usize>,
     pub(crate) driver: DriverPreference,
     pub(crate) driver_config: driver::Config,
+    pub(crate) admin: Option<AdminAt>,
     pub(crate) placement: Placement,
     pub(crate) rebalance: bool,
     /// For all workers together.
@@ -109,6 +110,7 @@ impl Settings {
                 Driver::Epoll => DriverPreference::Epoll,
             },
             driver_config: ring(options.ring_buffers, options.ring_buffer_size)?,
+            admin: options.admin.clone(),
             placement: match options.placement {
                 Some(PlacementName::Single) => Placement::Single,
                 Some(PlacementName::ReusePort) => Placement::ReusePort,
@@ -172,6 +174,7 @@ fn files(options: &Options) -> Result<FilesOptions, Failure> {
             delete: allow.contains(&Change::Delete),
         },
         hidden: options.hidden.unwrap_or(false),
+        admin_beside: options.admin == Some(AdminAt::Same),
         site: options.site.unwrap_or(false),
         sink: options.sink.unwrap_or(false),
         durability: match options.durability {

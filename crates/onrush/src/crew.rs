@@ -7,7 +7,7 @@
 
 use onrush_rt::worker::Remote;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Which worker a new connection is served by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -76,12 +76,42 @@ pub(crate) struct Crew<T> {
 struct Seat<T> {
     /// Connections here, or on their way here.
     open: AtomicUsize,
-    /// The share of time it was at work, in thousandths, and when it said so, in ms.
-    busy: AtomicU32,
-    busy_ms: AtomicU64,
     inbox: Mutex<Inbox<T>>,
+    busy: Arc<Busy>,
+}
+
+/// How busy a worker says it is.
+#[derive(Debug, Default)]
+pub(crate) struct Busy {
+    /// The share of time it was at work, in thousandths, and when it said so, in ms.
+    permille: AtomicU32,
+    at_ms: AtomicU64,
     /// Set once it can take what it is passed.
     remote: OnceLock<Remote>,
+    left: AtomicBool,
+}
+
+impl Busy {
+    fn set(&self, permille: u32, now_ms: u64) {
+        self.permille.store(permille, Ordering::Relaxed);
+        self.at_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// Its share of time at work, lately. One that has not said so lately sleeps, or is so busy
+    /// that it cannot.
+    pub(crate) fn permille(&self, now_ms: u64) -> u32 {
+        let age_ms = now_ms.saturating_sub(self.at_ms.load(Ordering::Relaxed));
+        match self.remote.get() {
+            _ if age_ms <= BUSY_HOLDS_MS => self.permille.load(Ordering::Relaxed),
+            Some(remote) if remote.is_asleep() => 0,
+            _ => 1000,
+        }
+    }
+
+    /// Whether there is such a worker.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.remote.get().is_some() && !self.left.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug)]
@@ -102,13 +132,11 @@ impl<T> Crew<T> {
     pub(crate) fn new(workers: usize, placement: Placement) -> Crew<T> {
         let seat = |_| Seat {
             open: AtomicUsize::new(0),
-            busy: AtomicU32::new(0),
-            busy_ms: AtomicU64::new(0),
             inbox: Mutex::new(Inbox {
                 items: Vec::new(),
                 closed: false,
             }),
-            remote: OnceLock::new(),
+            busy: Arc::default(),
         };
         Crew {
             placement,
@@ -125,11 +153,12 @@ impl<T> Crew<T> {
 
     /// The worker `own` takes what it is passed, from now on.
     pub(crate) fn join(&self, own: usize, remote: Remote) {
-        let _ = self.seats[own].remote.set(remote);
+        let _ = self.seats[own].busy.remote.set(remote);
     }
 
     /// The worker `own` takes no more; gives what it was passed and has not taken.
     pub(crate) fn leave(&self, own: usize) -> Vec<T> {
+        self.seats[own].busy.left.store(true, Ordering::Relaxed);
         let mut inbox = self.inbox(own);
         inbox.closed = true;
         std::mem::take(&mut inbox.items)
@@ -195,7 +224,7 @@ impl<T> Crew<T> {
     }
 
     fn takes(&self, other: usize) -> bool {
-        self.seats[other].remote.get().is_some()
+        self.seats[other].busy.is_alive()
     }
 
     /// Takes a place at `index` for a connection that goes there.
@@ -211,7 +240,7 @@ impl<T> Crew<T> {
     /// Passes `item` to the worker `to`, where it has a place. When that worker has left, the place
     /// is `own`'s instead, and the item is given back.
     pub(crate) fn pass(&self, own: usize, to: usize, item: T) -> Result<(), T> {
-        let remote = self.seats[to].remote.get();
+        let remote = self.seats[to].busy.remote.get();
         let mut inbox = self.inbox(to);
         match remote {
             Some(remote) if !inbox.closed => {
@@ -244,22 +273,12 @@ impl<T> Crew<T> {
 
     /// The worker `own` was at work for `permille` of the time until `now_ms`.
     pub(crate) fn set_busy(&self, own: usize, permille: u32, now_ms: u64) {
-        self.seats[own].busy.store(permille, Ordering::Relaxed);
-        self.seats[own].busy_ms.store(now_ms, Ordering::Relaxed);
+        self.seats[own].busy.set(permille, now_ms);
     }
 
-    /// How busy a worker is, in thousandths. One that has not said so lately sleeps, or is so busy
-    /// that it cannot.
-    pub(crate) fn busy(&self, index: usize, now_ms: u64) -> u32 {
-        let seat = &self.seats[index];
-        let age_ms = now_ms.saturating_sub(seat.busy_ms.load(Ordering::Relaxed));
-        if age_ms <= BUSY_HOLDS_MS {
-            return seat.busy.load(Ordering::Relaxed);
-        }
-        match seat.remote.get() {
-            Some(remote) if remote.is_asleep() => 0,
-            _ => 1000,
-        }
+    /// What a worker says, for others to see.
+    pub(crate) fn busy(&self, index: usize) -> &Arc<Busy> {
+        &self.seats[index].busy
     }
 
     /// The least busy worker but `own` that takes connections, and how busy all are on average.
@@ -271,7 +290,7 @@ impl<T> Crew<T> {
         let all: Vec<Least> = all
             .map(|index| Least {
                 index,
-                busy: self.busy(index, now_ms),
+                busy: self.busy(index).permille(now_ms),
             })
             .collect();
         let sum: u32 = all.iter().map(|worker| worker.busy).sum();
@@ -339,9 +358,11 @@ mod tests {
         assert_eq!(crew.take(1), [7]);
         assert!(crew.leave(1).is_empty());
         crew.release(1);
-        assert_eq!(places(&crew, 2, 1), [1], "it is not known yet");
+        assert_eq!(places(&crew, 2, 1), [0]);
+        // Whoever had chosen it before keeps its connection.
+        crew.reserve(1);
         let open = (crew.open(1), crew.open(2));
-        assert_eq!(crew.pass(2, 1, 8), Err(8), "now it is");
+        assert_eq!(crew.pass(2, 1, 8), Err(8));
         assert_eq!((crew.open(1), crew.open(2)), (open.0 - 1, open.1 + 1));
         crew.drain();
         assert_eq!(places(&crew, 2, 2), [2, 2]);
@@ -372,7 +393,7 @@ mod tests {
         };
         assert_eq!(crew.least_busy(0, 1100), Some((least, 600)));
         // None of these workers is asleep.
-        assert_eq!(crew.busy(1, 2000), 1000);
+        assert_eq!(crew.busy(1).permille(2000), 1000);
         assert_eq!(
             crew.least_busy(1, 1100).map(|(least, _)| least.index),
             Some(2)

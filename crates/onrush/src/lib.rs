@@ -20,10 +20,11 @@
 //!
 //! Floors inside this crate, lowest first: `shield` · `log` · [`body`] · [`response`] · `params` ·
 //! `crew` · `host` · [`request`] · [`handler`] · `route` · [`metrics`] · [`engine`] · [`server`] ·
-//! [`sim`].
+//! `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 
+mod admin;
 pub mod body;
 mod crew;
 pub mod engine;
@@ -39,6 +40,7 @@ pub mod server;
 mod shield;
 pub mod sim;
 
+pub use admin::Admin;
 pub use body::{Body, BodySender, Part};
 pub use bytes::Bytes;
 pub use crew::Placement;

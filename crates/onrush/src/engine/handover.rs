@@ -11,6 +11,7 @@ use super::deadline::DRAIN_IDLE_MS;
 use super::{Engine, count};
 use crate::crew::Place;
 use crate::host::ConnId;
+use crate::metrics::Ending;
 use onrush_proto::connection::Connection as Machine;
 use onrush_rt::driver::Socket;
 use std::rc::Rc;
@@ -108,7 +109,7 @@ impl Engine {
         }
         let detached = self.local.driver().detach(conn.stream);
         let Some((socket, to)) = detached.zip(conn.leaving) else {
-            return self.gone();
+            return self.gone(Ending::Exhausted);
         };
         let mut input = Vec::new();
         for piece in conn.active.iter().flat_map(|active| &active.input) {
@@ -148,7 +149,7 @@ impl Engine {
                     Some(block.into_buf())
                 }
                 // Its requests are lost, and must not be taken for answered.
-                None => return self.abort(id),
+                None => return self.abort(id, Ending::Exhausted),
             },
         };
         {
@@ -185,7 +186,7 @@ impl Engine {
         let is_over = |conn: &mut Conn| conn.phase == Phase::Ready;
         let over = self.conns.borrow_mut().get(id).is_some_and(is_over);
         if over {
-            self.close(id);
+            self.close(id, Ending::Client);
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::crew::Crew;
 use crate::handler::Service;
 use crate::host::ConnId;
 use crate::log::AccessLog;
-use crate::metrics::{Counter, Counters, Measured, Metrics, Recorder};
+use crate::metrics::{Counter, Counters, Ending, Measured, Metrics, Recorder};
 use crate::request::Spares;
 use crate::response::Response;
 use balance::Balance;
@@ -115,8 +115,10 @@ impl Engine {
     pub(crate) fn new(local: &Local, settings: Settings, service: Rc<dyn Service>) -> Rc<Engine> {
         let counters = Arc::<Counters>::default();
         let driver = local.driver().name();
-        let recorder = (settings.metrics.as_ref())
-            .map(|metrics| metrics.worker(local.index(), driver, &counters));
+        let recorder = (settings.metrics.as_ref()).map(|metrics| {
+            let busy = settings.crew.busy(local.index());
+            metrics.worker(local.index(), driver, &counters, busy)
+        });
         Rc::new(Engine {
             local: local.clone(),
             settings,
@@ -186,7 +188,7 @@ impl Engine {
         self.spares.close();
         let ids = self.conns.borrow().ids();
         for id in ids {
-            self.close(id);
+            self.close(id, Ending::Stopped);
         }
     }
 
@@ -233,15 +235,15 @@ impl Engine {
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be taken over");
                 self.conns.borrow_mut().release(id);
-                self.gone();
+                self.gone(Ending::Exhausted);
                 None
             }
         }
     }
 
     /// A connection that had its places is no more.
-    fn gone(&self) {
-        count(&self.counters.done);
+    fn gone(&self, ending: Ending) {
+        self.counters.done.count(ending);
         self.settings.release();
         self.settings.crew.release(self.local.index());
     }
@@ -255,7 +257,7 @@ impl Engine {
         let crowded = self.crowd.get() >= self.settings.crowd_max;
         let Some(&stream) = attached.as_ref().ok().filter(|_| !crowded) else {
             self.conns.borrow_mut().release(id);
-            count(&self.counters.done);
+            self.counters.done.count(Ending::Refused);
             if let Ok(stream) = attached {
                 let mut driver = self.local.driver();
                 let _ = driver.send(stream, CROWDED); // It is going away in any case.
@@ -292,7 +294,7 @@ impl Engine {
     }
 
     /// Closes a connection and cancels what works for it.
-    fn close(&self, id: ConnId) {
+    fn close(&self, id: ConnId, ending: Ending) {
         let conn = self.conns.borrow_mut().remove(id);
         let Some(mut conn) = conn else { return };
         self.local.driver().close(conn.stream);
@@ -300,10 +302,10 @@ impl Engine {
             self.local.unschedule(timer);
         }
         if conn.crowd {
-            count(&self.counters.done);
+            self.counters.done.count(Ending::Refused);
             self.crowd.set(self.crowd.get() - 1);
         } else {
-            self.gone();
+            self.gone(ending);
         }
         let active = conn.active.as_mut();
         let (reader, measured) = match active {
@@ -320,12 +322,12 @@ impl Engine {
     }
 
     /// Closes a connection so that the peer cannot take what it got for whole.
-    fn abort(&self, id: ConnId) {
+    fn abort(&self, id: ConnId, ending: Ending) {
         let stream = self.conns.borrow_mut().get(id).map(|conn| conn.stream);
         if let Some(stream) = stream {
             self.local.driver().reset(stream);
         }
-        self.close(id);
+        self.close(id, ending);
     }
 
     /// The date of this second (RFC 9110 §6.6.1).
@@ -346,12 +348,16 @@ impl Engine {
     /// The peer ended its direction (`Ok`) or the connection broke.
     fn ended(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
         if result.is_err() {
-            return self.close(id);
+            return self.close(id, Ending::Broken);
         }
+        let mut ending = Ending::Client;
         let reader = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.ended = true;
+            if conn.phase == Phase::Lingering {
+                ending = Ending::Answered;
+            }
             match conn.phase {
                 Phase::Ready | Phase::Lingering => None,
                 Phase::Busy => Some(self.take_reader(id, conn)),
@@ -363,7 +369,7 @@ impl Engine {
             }
         };
         match reader {
-            None => self.close(id),
+            None => self.close(id, ending),
             Some(Some(reader)) => reader.wake(),
             Some(None) => {} // Somebody is at work and will see it.
         }

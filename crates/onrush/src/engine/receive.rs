@@ -11,6 +11,7 @@ use super::{Engine, count, guarded, panic_response};
 use crate::handler::Pending;
 use crate::host::{BodyId, ConnId};
 use crate::log::{AccessLog, Entry as LogEntry};
+use crate::metrics::{Ending, Refusal};
 use crate::request::Parts;
 use crate::response::Response;
 use crate::shield::Shield;
@@ -172,7 +173,8 @@ impl Engine {
             let joined = self.join(active);
             if joined.is_err() {
                 drop(conns);
-                self.close(id); // Half a head is lost, and the rest cannot be told from a request.
+                // Half a head is lost, and the rest cannot be told from a request.
+                self.close(id, Ending::Exhausted);
             }
             return joined.ok();
         }
@@ -244,7 +246,7 @@ impl Engine {
             Ok(head_bytes) => self.begin(id, data, parts, head_bytes, out),
             Err((reject, after)) => {
                 self.spares.give(parts);
-                count(&self.counters.rejected);
+                self.counters.rejected.count(Refusal::of(reject.status));
                 tracing::debug!(status = reject.status, reason = reject.reason, "refused");
                 Next::Last(then(after, false))
             }
@@ -299,7 +301,7 @@ impl Engine {
         if parts.head.framing() != Framing::None {
             // Reading the body may send a 100, which must come behind earlier answers.
             if self.send_or_keep(id, out).is_err() {
-                self.close(id);
+                self.close(id, Ending::Broken);
                 return Next::Stop;
             }
             out.clear();
@@ -389,7 +391,7 @@ impl Engine {
         work: impl Future<Output = ()> + 'static,
     ) -> Next {
         let Ok(all_sent) = self.send_or_keep(id, out) else {
-            self.close(id);
+            self.close(id, Ending::Broken);
             return Next::Stop;
         };
         let mut conns = self.conns.borrow_mut();
@@ -443,7 +445,7 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> Poll<Option<After>> {
         guarded(self, || driving.as_mut().poll(cx)).unwrap_or_else(|| {
-            self.abort(id);
+            self.abort(id, Ending::Cut);
             Poll::Ready(None)
         })
     }
@@ -511,7 +513,7 @@ impl Engine {
             conn.ended
         };
         if ended {
-            self.close(id); // A partial head will never be whole.
+            self.close(id, Ending::Client); // A partial head will never be whole.
         }
     }
 
@@ -524,7 +526,7 @@ impl Engine {
             conn.machine.send_reject(reject, &self.date(), &mut out);
             conn.machine.next(self.limits())
         };
-        count(&self.counters.rejected);
+        self.counters.rejected.count(Refusal::of(reject.status));
         self.flush(id, &out, then(after, false));
     }
 }

@@ -16,6 +16,12 @@ impl Counter {
         self.0.store(before.wrapping_add(more), Ordering::Relaxed);
     }
 
+    /// Makes it this, for figures that fall as well.
+    #[inline]
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
     /// What was counted so far.
     #[inline]
     pub fn get(&self) -> u64 {
