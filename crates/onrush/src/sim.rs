@@ -16,7 +16,8 @@ use crate::log::AccessLog;
 use crate::metrics::{Counters, Metrics};
 use onrush_proto::limits::Limits;
 use onrush_rt::driver::sim::{Address, Behaviour, Client, Net};
-use onrush_rt::worker::{Local, Worker};
+use onrush_rt::offload;
+use onrush_rt::worker::{Local, Pools, Worker};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ impl Simulation {
         limits: Limits,
         behaviour: Behaviour,
     ) -> Simulation {
-        Simulation::build(seed, application, limits, behaviour, None)
+        Simulation::build(seed, application, limits, behaviour, None, Pools::inline())
     }
 
     /// The same, counted in `metrics`.
@@ -54,8 +55,26 @@ impl Simulation {
         behaviour: Behaviour,
         metrics: &Metrics,
     ) -> Simulation {
+        let (metrics, pools) = (Some(metrics.clone()), Pools::inline());
+        Simulation::build(seed, application, limits, behaviour, metrics, pools)
+    }
+
+    /// The same with a pool for CPU work that is not inline: one whose jobs are run by hand, say
+    /// ([`offload::Pool::by_hand`]).
+    pub fn with_offload(
+        seed: u64,
+        application: &impl Application,
+        limits: Limits,
+        behaviour: Behaviour,
+        metrics: &Metrics,
+        offload: offload::Pool,
+    ) -> Simulation {
+        let pools = Pools {
+            offload,
+            ..Pools::inline()
+        };
         let metrics = Some(metrics.clone());
-        Simulation::build(seed, application, limits, behaviour, metrics)
+        Simulation::build(seed, application, limits, behaviour, metrics, pools)
     }
 
     fn build(
@@ -64,9 +83,13 @@ impl Simulation {
         limits: Limits,
         behaviour: Behaviour,
         metrics: Option<Metrics>,
+        pools: Pools,
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
-        let worker = Worker::simulated(net.clone(), 0).expect("an eventfd can be had");
+        if let Some(metrics) = &metrics {
+            metrics.offload_pool(pools.offload.watch());
+        }
+        let worker = Worker::simulated_with(net.clone(), pools, 0).expect("an eventfd can be had");
         let service = application.instantiate(worker.local());
         let settings = Settings {
             limits,

@@ -5,9 +5,10 @@
 //! and no two workers touch the same line of memory. Names are OpenTelemetry's for HTTP servers, in
 //! Prometheus' spelling.
 //!
-//! Modules, lowest first: `cell` · `requests` · `text`. Must not know connections.
+//! Modules, lowest first: `cell` · `requests` · `text` · `offload`. Must not know connections.
 
 mod cell;
+mod offload;
 mod requests;
 mod text;
 
@@ -19,6 +20,7 @@ use crate::handler::Handler;
 use crate::request::Request;
 use crate::response::Response;
 use cell::{DURATION_BUCKETS, SIZE_BUCKETS, Spread, duration_bounds, size_bounds};
+use onrush_rt::offload::Watch;
 use requests::{Labels, METHODS, Requests};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
@@ -42,6 +44,8 @@ pub struct Counters {
     pub timed_out: Counter,
     /// Handlers that panicked.
     pub panicked: Counter,
+    /// Requests refused by [`limited`](crate::limited()).
+    pub limit_hits: Counter,
 }
 
 /// The figures of a server, or of several that share them. Cheap to clone.
@@ -69,6 +73,8 @@ pub struct Metrics(Arc<Shared>);
 struct Shared {
     /// Also those that have ended: what was counted must not become less.
     workers: Mutex<Vec<Worker>>,
+    /// The same of pools for CPU work.
+    pools: Mutex<Vec<Watch>>,
 }
 
 /// Where one worker's figures are.
@@ -89,6 +95,19 @@ impl Metrics {
     fn workers(&self) -> MutexGuard<'_, Vec<Worker>> {
         let workers = self.0.workers.lock();
         workers.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pools(&self) -> MutexGuard<'_, Vec<Watch>> {
+        let pools = self.0.pools.lock();
+        pools.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A server has this pool, perhaps with others together.
+    pub(crate) fn offload_pool(&self, pool: Watch) {
+        let mut pools = self.pools();
+        if !pools.iter().any(|known| known.is_same(&pool)) {
+            pools.push(pool);
+        }
     }
 
     /// A worker begins.
@@ -122,6 +141,7 @@ impl Metrics {
         }
         connections(&mut text, &workers);
         requests(&mut text, &workers);
+        offload::render(&mut text, &self.pools().clone());
         text.finish()
     }
 }
@@ -147,7 +167,7 @@ type Figure = fn(&Counters) -> u64;
 
 fn connections(text: &mut Text, workers: &[Worker]) {
     let counter = |name, help| (name, Kind::Counter, help);
-    let families: [(_, Figure); 7] = [
+    let families: [(_, Figure); 8] = [
         (
             counter("onrush_connections_accepted", "Connections accepted."),
             |counters| counters.accepted.get(),
@@ -188,6 +208,13 @@ fn connections(text: &mut Text, workers: &[Worker]) {
         (
             counter("onrush_handler_panics", "Handlers that panicked."),
             |counters| counters.panicked.get(),
+        ),
+        (
+            counter(
+                "onrush_limit_hits",
+                "Requests answered 503 because their handler was at work on as many as it may.",
+            ),
+            |counters| counters.limit_hits.get(),
         ),
     ];
     for (family, figure) in families {
