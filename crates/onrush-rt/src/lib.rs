@@ -5,16 +5,21 @@
 //! worker through a [`worker::Local`].
 //!
 //! Floors inside this crate, lowest first: `sys` · [`buf`] · [`fs`] · [`driver`] · [`timer`] ·
-//! [`blocking`] · `mailbox` · [`executor`] · `sources` · [`worker`] · [`net`]. This is the only
-//! crate with `unsafe`, and all of it says why it is sound.
+//! [`durations`] · `job` · `crew` · [`blocking`] · [`offload`] · `mailbox` · [`executor`] ·
+//! `sources` · [`worker`] · [`net`]. This is the only crate with `unsafe`, and all of it says why
+//! it is sound.
 
 pub mod blocking;
 pub mod buf;
+mod crew;
 pub mod driver;
+pub mod durations;
 pub mod executor;
 pub mod fs;
+mod job;
 mod mailbox;
 pub mod net;
+pub mod offload;
 mod sources;
 mod sys;
 pub mod timer;

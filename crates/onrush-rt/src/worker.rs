@@ -9,6 +9,7 @@ use crate::buf::Pool;
 use crate::driver::{self, Choice, Driver, Event, sim};
 use crate::executor::{Executor, Task};
 use crate::mailbox::Mailbox;
+use crate::offload;
 use crate::sources::{RUNTIME, Sources};
 use crate::timer::{TimerId, Wheel};
 use slab::Slab;
@@ -57,7 +58,7 @@ struct Inner {
     sleepers: RefCell<Slab<Option<Waker>>>,
     pub(crate) sources: Sources,
     mailbox: Arc<Mailbox>,
-    blocking: blocking::Pool,
+    pools: Pools,
     clock: Clock,
     now_ms: Cell<u64>,
     now_ns: Cell<u64>,
@@ -65,6 +66,35 @@ struct Inner {
     idle_ns: Cell<u64>,
     unix_seconds: Cell<u64>,
     index: usize,
+}
+
+/// The pools of threads that a worker gives work to. Clones share them, as workers do.
+#[derive(Clone, Debug)]
+pub struct Pools {
+    /// For file work that may block.
+    pub blocking: blocking::Pool,
+    /// For what keeps a core busy.
+    pub offload: offload::Pool,
+}
+
+impl Pools {
+    /// Without threads: work is done by whoever waits for it. For the simulator.
+    pub fn inline() -> Pools {
+        Pools {
+            blocking: blocking::Pool::inline(),
+            offload: offload::Pool::inline(),
+        }
+    }
+}
+
+/// New pools of threads, with bounds that suit a server.
+impl Default for Pools {
+    fn default() -> Pools {
+        Pools {
+            blocking: blocking::Pool::threads(16, 4096),
+            offload: offload::Pool::new(&offload::Options::default()),
+        }
+    }
 }
 
 /// A worker's handle on itself, for its sink and its futures. Cheap to clone; not `Send`.
@@ -98,28 +128,28 @@ impl Worker {
     pub fn new(
         choice: &Choice,
         config: &driver::Config,
-        blocking: blocking::Pool,
+        pools: Pools,
         index: usize,
     ) -> io::Result<Worker> {
-        Worker::with_driver(choice.build(config)?, Clock::Kernel, blocking, index)
+        Worker::with_driver(choice.build(config)?, Clock::Kernel, pools, index)
     }
 
-    /// A worker on a simulated network; its blocking work runs inline, its clock is the network's.
+    /// A worker on a simulated network; its pools are inline, its clock is the network's.
     pub fn simulated(net: sim::Net, index: usize) -> io::Result<Worker> {
+        Worker::simulated_with(net, Pools::inline(), index)
+    }
+
+    /// The same with other pools. Where these have threads, not all follows from the seed.
+    pub fn simulated_with(net: sim::Net, pools: Pools, index: usize) -> io::Result<Worker> {
         let driver = sim::SimDriver::new(net.clone(), 64 << 20);
-        let blocking = blocking::Pool::inline();
-        Worker::with_driver(
-            Driver::Sim(Box::new(driver)),
-            Clock::Sim(net),
-            blocking,
-            index,
-        )
+        let driver = Driver::Sim(Box::new(driver));
+        Worker::with_driver(driver, Clock::Sim(net), pools, index)
     }
 
     fn with_driver(
         mut driver: Driver,
         clock: Clock,
-        blocking: blocking::Pool,
+        pools: Pools,
         index: usize,
     ) -> io::Result<Worker> {
         let mailbox = Arc::new(Mailbox::new()?);
@@ -137,7 +167,7 @@ impl Worker {
             sleepers: RefCell::default(),
             sources: Sources::default(),
             mailbox,
-            blocking,
+            pools,
             clock,
             now_ms: Cell::new(0),
             now_ns: Cell::new(0),
@@ -355,7 +385,12 @@ impl Local {
 
     /// The pool for file work that may block.
     pub fn blocking(&self) -> &blocking::Pool {
-        &self.0.blocking
+        &self.0.pools.blocking
+    }
+
+    /// The pool for what would keep the worker busy for long.
+    pub fn offload(&self) -> &offload::Pool {
+        &self.0.pools.offload
     }
 
     /// Starts a task on this worker; it first runs in the present turn or the next.

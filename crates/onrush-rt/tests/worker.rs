@@ -4,11 +4,10 @@
 mod common;
 
 use common::{ALL, KERNEL, Kind, Transport, choice, sockets, watchdog};
-use onrush_rt::blocking::Pool;
 use onrush_rt::driver::Config;
 use onrush_rt::driver::sim::{self, Behaviour};
 use onrush_rt::net::{Address, ListenOptions, Listener, Spread, Stream, listen};
-use onrush_rt::worker::{Local, Sink, Worker};
+use onrush_rt::worker::{Local, Pools, Sink, Worker};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -35,7 +34,7 @@ fn rig(kind: Kind, seed: u64) -> Option<Rig> {
     }
     let config = Config::default();
     let choice = choice(kind, &config)?;
-    let worker = Worker::new(&choice, &config, Pool::threads(2, 8), 0).expect("a worker");
+    let worker = Worker::new(&choice, &config, Pools::default(), 0).expect("a worker");
     Some(Rig { worker, net: None })
 }
 

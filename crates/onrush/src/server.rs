@@ -7,11 +7,12 @@ use crate::engine::{CROWD_MAX, CROWD_MIN, Engine, Inlet, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::Metrics;
+use crate::offload;
 use onrush_proto::limits::Limits;
 use onrush_rt::blocking;
 use onrush_rt::driver::{self, Choice, ListenSocket, Preference, choose};
 use onrush_rt::net::{self, Address, ListenOptions, Spread};
-use onrush_rt::worker::{Remote, Worker, affinity, pin_to};
+use onrush_rt::worker::{Pools, Remote, Worker, affinity, pin_to};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -42,6 +43,8 @@ pub struct Server {
     drain_timeout: Duration,
     blocking_threads: usize,
     blocking_pool: Option<blocking::Pool>,
+    offload: offload::Options,
+    offload_pool: Option<offload::Pool>,
 }
 
 impl Server {
@@ -69,6 +72,8 @@ impl Server {
             drain_timeout: Duration::from_secs(30),
             blocking_threads: 16,
             blocking_pool: None,
+            offload: offload::Options::default(),
+            offload_pool: None,
         }
     }
 
@@ -200,6 +205,20 @@ impl Server {
         self
     }
 
+    /// Bounds of the pool that [`offload()`](crate::offload()) gives CPU work to, one for all
+    /// workers: threads, queue, longest wait.
+    pub fn offload(mut self, options: offload::Options) -> Server {
+        self.offload = options;
+        self
+    }
+
+    /// Uses this pool for CPU work instead of one of its own: so that several servers of one
+    /// process keep to one number of threads together.
+    pub fn offload_pool(mut self, pool: offload::Pool) -> Server {
+        self.offload_pool = Some(pool);
+        self
+    }
+
     /// Serves until [`Handle::shutdown`] is called, or a worker fails.
     pub fn serve(self, application: impl Application) -> io::Result<()> {
         self.start(application)?.wait()
@@ -220,8 +239,10 @@ impl Server {
             "starting"
         );
         let (sockets, address) = self.listen(workers)?;
-        let own = || blocking::Pool::threads(self.blocking_threads, 4096);
-        let pool = self.blocking_pool.take().unwrap_or_else(own);
+        let pools = self.pools();
+        if let Some(metrics) = &self.metrics {
+            metrics.offload_pool(pools.offload.watch());
+        }
         let control = Arc::new(Control::default());
         let mut running = Running {
             address,
@@ -241,7 +262,7 @@ impl Server {
                 config: self.driver.clone(),
                 settings: settings.clone(),
                 sockets,
-                pool: pool.clone(),
+                pools: pools.clone(),
                 application: application.clone(),
                 control: control.clone(),
                 drain_timeout: self.drain_timeout,
@@ -267,6 +288,17 @@ impl Server {
             }
         }
         Ok(running)
+    }
+
+    /// Those it was given, and others of its own.
+    fn pools(&mut self) -> Pools {
+        let blocking = self.blocking_pool.take();
+        let offload = self.offload_pool.take();
+        Pools {
+            blocking: blocking
+                .unwrap_or_else(|| blocking::Pool::threads(self.blocking_threads, 4096)),
+            offload: offload.unwrap_or_else(|| offload::Pool::new(&self.offload)),
+        }
     }
 
     fn settings(&self, workers: usize) -> Settings {
@@ -447,7 +479,7 @@ struct Job {
     config: driver::Config,
     settings: Settings,
     sockets: Vec<ListenSocket>,
-    pool: blocking::Pool,
+    pools: Pools,
     application: Arc<dyn Application>,
     control: Arc<Control>,
     drain_timeout: Duration,
@@ -469,7 +501,7 @@ impl Job {
     }
 
     fn serve(&mut self, ready: &mpsc::Sender<()>) -> io::Result<()> {
-        let mut worker = Worker::new(&self.choice, &self.config, self.pool.clone(), self.index)?;
+        let mut worker = Worker::new(&self.choice, &self.config, self.pools.clone(), self.index)?;
         let service = self.application.instantiate(worker.local());
         let engine = Engine::new(worker.local(), self.settings.clone(), service);
         let inlet = Inlet(engine.clone());

@@ -17,7 +17,8 @@ use crate::log::AccessLog;
 use crate::metrics::{Counters, Metrics};
 use onrush_proto::limits::Limits;
 use onrush_rt::driver::sim::{Address, Behaviour, Client, Net};
-use onrush_rt::worker::{Local, Worker};
+use onrush_rt::offload;
+use onrush_rt::worker::{Local, Pools, Worker};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -50,7 +51,8 @@ impl Simulation {
         behaviour: Behaviour,
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
-        Simulation::build(net, application, Simulation::settings(1, limits, None))
+        let settings = Simulation::settings(1, limits, None);
+        Simulation::build(net, application, settings, &Pools::inline())
     }
 
     /// The same, counted in `metrics`.
@@ -63,7 +65,26 @@ impl Simulation {
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
         let settings = Simulation::settings(1, limits, Some(metrics.clone()));
-        Simulation::build(net, application, settings)
+        Simulation::build(net, application, settings, &Pools::inline())
+    }
+
+    /// The same with a pool for CPU work that is not inline: one whose jobs are run by hand, say
+    /// ([`offload::Pool::by_hand`]).
+    pub fn with_offload(
+        seed: u64,
+        application: &impl Application,
+        limits: Limits,
+        behaviour: Behaviour,
+        metrics: &Metrics,
+        offload: offload::Pool,
+    ) -> Simulation {
+        let net = Net::new(seed, behaviour);
+        let settings = Simulation::settings(1, limits, Some(metrics.clone()));
+        let pools = Pools {
+            offload,
+            ..Pools::inline()
+        };
+        Simulation::build(net, application, settings, &pools)
     }
 
     /// The same with so many workers. The first accepts all connections, and keeps them;
@@ -76,11 +97,8 @@ impl Simulation {
         workers: usize,
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
-        Simulation::build(
-            net,
-            application,
-            Simulation::settings(workers.max(1), limits, None),
-        )
+        let settings = Simulation::settings(workers.max(1), limits, None);
+        Simulation::build(net, application, settings, &Pools::inline())
     }
 
     fn settings(workers: usize, limits: Limits, metrics: Option<Metrics>) -> Settings {
@@ -97,9 +115,18 @@ impl Simulation {
         }
     }
 
-    fn build(net: Net, application: &impl Application, settings: Settings) -> Simulation {
+    fn build(
+        net: Net,
+        application: &impl Application,
+        settings: Settings,
+        pools: &Pools,
+    ) -> Simulation {
+        if let Some(metrics) = &settings.metrics {
+            metrics.offload_pool(pools.offload.watch());
+        }
         let member = |index| {
-            let worker = Worker::simulated(net.clone(), index).expect("an eventfd can be had");
+            let worker = Worker::simulated_with(net.clone(), pools.clone(), index);
+            let worker = worker.expect("an eventfd can be had");
             let service = application.instantiate(worker.local());
             let engine = Engine::new(worker.local(), settings.clone(), service);
             settings.crew.join(index, worker.remote());

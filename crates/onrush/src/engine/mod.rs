@@ -448,5 +448,5 @@ fn guarded<T>(engine: &Engine, call: impl FnOnce() -> T) -> Option<T> {
 
 /// The answer to a request whose handler panicked.
 fn panic_response() -> Response {
-    Response::text("internal server error\n").with_status(500)
+    Response::internal_error()
 }

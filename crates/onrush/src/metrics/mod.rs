@@ -5,11 +5,12 @@
 //! and no two workers touch the same line of memory. Names are OpenTelemetry's for HTTP servers, in
 //! Prometheus' spelling.
 //!
-//! Modules, lowest first: `cell` · `kinds` · `requests` · `text` · `process`. Must not know
-//! connections.
+//! Modules, lowest first: `cell` · `kinds` · `requests` · `text` · `offload` · `process`. Must not
+//! know connections.
 
 mod cell;
 mod kinds;
+mod offload;
 mod process;
 mod requests;
 mod text;
@@ -24,6 +25,7 @@ use crate::handler::Handler;
 use crate::request::Request;
 use crate::response::Response;
 use cell::{DURATION_BUCKETS, SIZE_BUCKETS, Spread, duration_bounds, size_bounds};
+use onrush_rt::offload::Watch;
 use onrush_rt::worker::monotonic_ms;
 use requests::{Labels, METHODS, Requests};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +58,8 @@ pub struct Counters {
     pub panicked: Counter,
     /// Bytes of receive memory in use, as of a moment ago. Not a count: it falls, too.
     pub receive_bytes: Counter,
+    /// Requests refused by [`limited`](crate::limited()).
+    pub limit_hits: Counter,
 }
 
 /// The figures of a server, or of several that share them. Cheap to clone.
@@ -83,6 +87,8 @@ pub struct Metrics(Arc<Shared>);
 struct Shared {
     /// Also those that have ended: what was counted must not become less.
     workers: Mutex<Vec<Worker>>,
+    /// The same of pools for CPU work.
+    pools: Mutex<Vec<Watch>>,
 }
 
 /// Where one worker's figures are.
@@ -104,6 +110,19 @@ impl Metrics {
     fn workers(&self) -> MutexGuard<'_, Vec<Worker>> {
         let workers = self.0.workers.lock();
         workers.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pools(&self) -> MutexGuard<'_, Vec<Watch>> {
+        let pools = self.0.pools.lock();
+        pools.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A server has this pool, perhaps with others together.
+    pub(crate) fn offload_pool(&self, pool: Watch) {
+        let mut pools = self.pools();
+        if !pools.iter().any(|known| known.is_same(&pool)) {
+            pools.push(pool);
+        }
     }
 
     /// A worker begins.
@@ -140,6 +159,7 @@ impl Metrics {
         connections(&mut text, &workers);
         at_work(&mut text, &workers);
         requests(&mut text, &workers);
+        offload::render(&mut text, &self.pools().clone());
         process::write(&mut text);
         text.finish()
     }
@@ -172,7 +192,7 @@ fn by_worker<'w, F>(
 type Figure = fn(&Counters) -> u64;
 
 fn connections(text: &mut Text, workers: &[Worker]) {
-    let families: [(_, _, _, Figure); 7] = [
+    let families: [(_, _, _, Figure); 8] = [
         (
             "onrush_connections_accepted",
             Family::Counter,
@@ -219,6 +239,12 @@ fn connections(text: &mut Text, workers: &[Worker]) {
             Family::Counter,
             "Handlers that panicked.",
             |counters| counters.panicked.get(),
+        ),
+        (
+            "onrush_limit_hits",
+            Family::Counter,
+            "Requests answered 503 because their handler was at work on as many as it may.",
+            |counters| counters.limit_hits.get(),
         ),
     ];
     for (name, family, help, figure) in families {
