@@ -19,7 +19,7 @@
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
 //! Floors inside this crate, lowest first: `shield` · `log` · [`body`] · [`response`] ·
-//! [`mod@offload`] · `params` · `crew` · `host` · [`request`] · [`handler`] · `limited` · `route` ·
+//! `offload` · `params` · `crew` · `host` · [`request`] · [`handler`] · `limited` · `route` ·
 //! [`metrics`] · [`engine`] · [`server`] · `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
