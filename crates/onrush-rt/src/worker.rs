@@ -32,8 +32,8 @@ pub trait Sink {
     fn timer(&self, payload: u64);
     /// Another thread called [`Remote::notify`].
     fn notified(&self);
-    /// All events of this turn have been given; tasks run next.
-    fn turned(&self) {}
+    /// The worker is back from the kernel; what has happened is told next.
+    fn awake(&self) {}
 }
 
 /// A sink for workers that run nothing but tasks.
@@ -221,7 +221,12 @@ impl Worker {
             inner.idle_ns.set(inner.idle_ns.get() + slept_ns);
         }
 
-        let mut busy = false;
+        sink.awake();
+        // First, so that a connection passed from elsewhere can be served in this turn.
+        let mut busy = inner.mailbox.take_notified();
+        if busy {
+            sink.notified();
+        }
         loop {
             let event = inner.driver.borrow_mut().next();
             let Some(event) = event else { break };
@@ -231,11 +236,6 @@ impl Worker {
             }
         }
         busy |= self.expire(sink);
-        if inner.mailbox.take_notified() {
-            busy = true;
-            sink.notified();
-        }
-        sink.turned();
         Ok(inner.executor.run() || busy)
     }
 
@@ -326,7 +326,8 @@ struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let ours = CURRENT.replace(self.before.take());
+        // A worker may be kept where it is dropped with its thread.
+        let ours = CURRENT.try_with(|current| current.replace(self.before.take()));
         drop(ours);
     }
 }

@@ -60,7 +60,7 @@ impl Admin {
             .get("/-/ready", move |_: Request| {
                 std::future::ready(ready.readiness())
             })
-            .any("/-/{*rest}", async |_: Request| {
+            .get("/-/{*rest}", async |_: Request| {
                 told(404, "metrics, health and ready are here\n")
             })
     }

@@ -7,7 +7,7 @@
 
 use onrush_rt::worker::Remote;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Which worker a new connection is served by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -76,6 +76,8 @@ pub(crate) struct Crew<T> {
 struct Seat<T> {
     /// Connections here, or on their way here.
     open: AtomicUsize,
+    /// It takes what it is passed.
+    takes: AtomicBool,
     inbox: Mutex<Inbox<T>>,
     busy: Arc<Busy>,
 }
@@ -86,9 +88,8 @@ pub(crate) struct Busy {
     /// The share of time it was at work, in thousandths, and when it said so, in ms.
     permille: AtomicU32,
     at_ms: AtomicU64,
-    /// Set once it can take what it is passed.
-    remote: OnceLock<Remote>,
-    left: AtomicBool,
+    /// While it can take what it is passed. Not longer, for figures outlive their workers.
+    remote: Mutex<Option<Remote>>,
 }
 
 impl Busy {
@@ -101,7 +102,7 @@ impl Busy {
     /// that it cannot.
     pub(crate) fn permille(&self, now_ms: u64) -> u32 {
         let age_ms = now_ms.saturating_sub(self.at_ms.load(Ordering::Relaxed));
-        match self.remote.get() {
+        match &*self.remote() {
             _ if age_ms <= BUSY_HOLDS_MS => self.permille.load(Ordering::Relaxed),
             Some(remote) if remote.is_asleep() => 0,
             _ => 1000,
@@ -110,7 +111,11 @@ impl Busy {
 
     /// Whether there is such a worker.
     pub(crate) fn is_alive(&self) -> bool {
-        self.remote.get().is_some() && !self.left.load(Ordering::Relaxed)
+        self.remote().is_some()
+    }
+
+    fn remote(&self) -> MutexGuard<'_, Option<Remote>> {
+        self.remote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,6 +137,7 @@ impl<T> Crew<T> {
     pub(crate) fn new(workers: usize, placement: Placement) -> Crew<T> {
         let seat = |_| Seat {
             open: AtomicUsize::new(0),
+            takes: AtomicBool::new(false),
             inbox: Mutex::new(Inbox {
                 items: Vec::new(),
                 closed: false,
@@ -153,12 +159,14 @@ impl<T> Crew<T> {
 
     /// The worker `own` takes what it is passed, from now on.
     pub(crate) fn join(&self, own: usize, remote: Remote) {
-        let _ = self.seats[own].busy.remote.set(remote);
+        *self.seats[own].busy.remote() = Some(remote);
+        self.seats[own].takes.store(true, Ordering::Relaxed);
     }
 
     /// The worker `own` takes no more; gives what it was passed and has not taken.
     pub(crate) fn leave(&self, own: usize) -> Vec<T> {
-        self.seats[own].busy.left.store(true, Ordering::Relaxed);
+        self.seats[own].takes.store(false, Ordering::Relaxed);
+        *self.seats[own].busy.remote() = None;
         let mut inbox = self.inbox(own);
         inbox.closed = true;
         std::mem::take(&mut inbox.items)
@@ -169,6 +177,10 @@ impl<T> Crew<T> {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
     /// Connections at the worker `own`, and on their way to it.
     pub(crate) fn open(&self, own: usize) -> usize {
         self.seats[own].open.load(Ordering::Relaxed)
@@ -177,7 +189,7 @@ impl<T> Crew<T> {
     /// Finds the place of a new connection that `own` accepted.
     pub(crate) fn place(&self, own: usize) -> Place {
         let place = match self.placement {
-            _ if self.seats.len() == 1 || self.draining.load(Ordering::Relaxed) => Place::Here,
+            _ if self.seats.len() == 1 || self.is_draining() => Place::Here,
             Placement::Single | Placement::ReusePort => Place::Here,
             Placement::RoundRobin => self.in_turn(own),
             Placement::LeastLoaded => return self.least_loaded(own),
@@ -224,7 +236,7 @@ impl<T> Crew<T> {
     }
 
     fn takes(&self, other: usize) -> bool {
-        self.seats[other].busy.is_alive()
+        self.seats[other].takes.load(Ordering::Relaxed)
     }
 
     /// Takes a place at `index` for a connection that goes there.
@@ -240,17 +252,13 @@ impl<T> Crew<T> {
     /// Passes `item` to the worker `to`, where it has a place. When that worker has left, the place
     /// is `own`'s instead, and the item is given back.
     pub(crate) fn pass(&self, own: usize, to: usize, item: T) -> Result<(), T> {
-        let remote = self.seats[to].busy.remote.get();
+        let remote = self.seats[to].busy.remote().clone();
         let mut inbox = self.inbox(to);
         match remote {
             Some(remote) if !inbox.closed => {
                 inbox.items.push(item);
-                // It looks at its inbox once for all that was put in before it looks.
-                let is_first = inbox.items.len() == 1;
                 drop(inbox);
-                if is_first {
-                    remote.notify();
-                }
+                remote.notify();
                 Ok(())
             }
             _ => {
@@ -281,28 +289,24 @@ impl<T> Crew<T> {
         &self.seats[index].busy
     }
 
-    /// The least busy worker but `own` that takes connections, and how busy all are on average.
-    pub(crate) fn least_busy(&self, own: usize, now_ms: u64) -> Option<(Least, u32)> {
-        if self.draining.load(Ordering::Relaxed) || self.seats.len() == 1 {
+    /// How busy the workers but `own` are that take connections; `None` when nothing is to be
+    /// passed to them.
+    pub(crate) fn others(&self, own: usize, now_ms: u64) -> Option<Vec<Other>> {
+        if self.is_draining() || self.seats.len() == 1 {
             return None;
         }
-        let all = (0..self.seats.len()).filter(|&index| self.takes(index));
-        let all: Vec<Least> = all
-            .map(|index| Least {
-                index,
-                busy: self.busy(index).permille(now_ms),
-            })
-            .collect();
-        let sum: u32 = all.iter().map(|worker| worker.busy).sum();
-        let others = all.iter().filter(|worker| worker.index != own);
-        let least = *others.min_by_key(|worker| worker.busy)?;
-        Some((least, sum / all.len() as u32))
+        let others = (0..self.seats.len()).filter(|&index| index != own && self.takes(index));
+        let other = |index| Other {
+            index,
+            busy: self.busy(index).permille(now_ms),
+        };
+        Some(others.map(other).collect())
     }
 }
 
-/// See [`Crew::least_busy`].
+/// See [`Crew::others`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Least {
+pub(crate) struct Other {
     pub(crate) index: usize,
     /// In thousandths of the time.
     pub(crate) busy: u32,
@@ -387,16 +391,16 @@ mod tests {
         crew.set_busy(0, 900, 1000);
         crew.set_busy(1, 300, 1000);
         crew.set_busy(2, 600, 1000);
-        let least = Least {
-            index: 1,
-            busy: 300,
+        let busy = |own, now_ms| {
+            let others = crew.others(own, now_ms).unwrap_or_default().into_iter();
+            others
+                .map(|other| (other.index, other.busy))
+                .collect::<Vec<_>>()
         };
-        assert_eq!(crew.least_busy(0, 1100), Some((least, 600)));
+        assert_eq!(busy(0, 1100), [(1, 300), (2, 600)]);
         // None of these workers is asleep.
         assert_eq!(crew.busy(1).permille(2000), 1000);
-        assert_eq!(
-            crew.least_busy(1, 1100).map(|(least, _)| least.index),
-            Some(2)
-        );
+        crew.leave(2);
+        assert_eq!(busy(0, 1100), [(1, 300)]);
     }
 }

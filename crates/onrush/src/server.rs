@@ -3,7 +3,7 @@
 //! Must not know what the application does.
 
 use crate::crew::{Crew, Placement};
-use crate::engine::{CROWD_MAX, CROWD_MIN, Engine, Inlet, Settings};
+use crate::engine::{CROWD_MAX, CROWD_MIN, Engine, Inlet, Passed, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::Metrics;
@@ -511,6 +511,7 @@ impl Job {
         let remote = worker.remote();
         let (crew, own) = (self.settings.crew.clone(), self.index);
         crew.join(own, remote.clone());
+        let leave = Leave(&crew, own);
         self.control
             .workers
             .lock()
@@ -522,16 +523,19 @@ impl Job {
         }
         if self.control.state() == DRAINING {
             self.drain(&mut worker, &inlet)?;
+            let late = leave.now();
+            if !late.is_empty() {
+                engine.arrived(late);
+                self.drain(&mut worker, &inlet)?;
+            }
         }
         engine.close_all();
-        drop(crew.leave(own)); // What was passed too late is closed, as all else is.
         Ok(())
     }
 
     /// Turns on until nobody is connected, time is up, or the end is wanted at once.
     fn drain(&mut self, worker: &mut Worker, inlet: &Inlet) -> io::Result<()> {
         let engine = &inlet.0;
-        self.settings.crew.drain();
         engine.drain();
         // With the last handle on them they close: who connects now is refused, not left waiting.
         self.sockets.clear();
@@ -553,6 +557,22 @@ impl Job {
             worker.turn(inlet, true)?;
         }
         Ok(())
+    }
+}
+
+/// A worker's place among the others, given up however it ends: what it was passed too late is
+/// closed then, as all else is.
+struct Leave<'c>(&'c Crew<Passed>, usize);
+
+impl Leave<'_> {
+    fn now(&self) -> Vec<Passed> {
+        self.0.leave(self.1)
+    }
+}
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        drop(self.now());
     }
 }
 

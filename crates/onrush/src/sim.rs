@@ -240,6 +240,11 @@ impl Simulation {
         self.crew[worker].engine.counters()
     }
 
+    /// Connections that have their place with a worker, or are on their way to it.
+    pub fn placed(&self, worker: usize) -> usize {
+        self.crew[worker].engine.placed()
+    }
+
     /// Connections open at the server.
     pub fn open_connections(&self) -> usize {
         let open = self.crew.iter();

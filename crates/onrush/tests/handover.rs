@@ -78,6 +78,11 @@ fn answers(seed: u64, behaviour: Behaviour, stream: &[u8], cuts: &[usize]) -> (S
         come += counters.taken_over.get();
     }
     assert_eq!(gone, come);
+    let placed: usize = (0..WORKERS).map(|worker| sim.placed(worker)).sum();
+    assert_eq!(placed, 1);
+    drop(client);
+    sim.advance(1);
+    assert!((0..WORKERS).all(|worker| sim.placed(worker) == 0));
     (mask_dates(&answers), gone)
 }
 
@@ -171,6 +176,19 @@ fn deadlines_do_not_begin_again() {
     sim.advance(40);
     assert_eq!(sim.open_connections(), 0);
     assert!(client.at_end());
+    // Told to go while it is at work: once answered it has the time that any other has.
+    let mut sim = simulation(1, plain(1024), limits());
+    let client = sim.connect();
+    client.send(get("/late").as_bytes()).expect("room");
+    sim.run();
+    sim.hand_over(0, 1);
+    sim.advance(1000);
+    assert_eq!(statuses(&client.receive().expect("an answer")), [200]);
+    assert_eq!(sim.counters_of(1).taken_over.get(), 1);
+    sim.advance(980);
+    assert_eq!(sim.open_connections(), 1);
+    sim.advance(40);
+    assert_eq!(sim.open_connections(), 0);
 }
 
 #[test]
@@ -192,20 +210,22 @@ fn clients_that_go_meanwhile_leave_nothing_behind() {
             }
             _ => {
                 // Who only ends its own direction still gets what it asked for.
-                let whole = stream.len() - sim.send(&client, &stream[cut..]);
+                assert_eq!(sim.send(&client, &stream[cut..]), stream.len() - cut);
                 client.shutdown_write();
                 let mut seen = Vec::new();
                 for _ in 0..100 {
                     sim.advance(1);
                     collect(&mut sim, &client, &mut seen);
                 }
-                if whole == cut {
-                    assert_eq!(statuses(&seen).len(), 8, "seed {seed}");
-                }
+                assert_eq!(statuses(&seen), [200; 8], "seed {seed}");
             }
         }
         sim.advance(100_000);
         assert_eq!(sim.open_connections(), 0, "seed {seed}");
+        assert!(
+            (0..WORKERS).all(|worker| sim.placed(worker) == 0),
+            "seed {seed}"
+        );
         assert_eq!(sim.local().live_tasks(), 0, "seed {seed}");
     }
 }
@@ -249,10 +269,16 @@ fn a_drain_waits_for_what_is_on_its_way() {
     }
 }
 
-/// Answers with the number that was asked for, and burns a little time if told to.
-async fn number(request: Request) -> Response {
+/// Answers with the number that was asked for, and burns a little time if told to. Reads a body
+/// straight into memory of its own.
+async fn number(mut request: Request) -> Response {
     let path = request.path().to_owned();
-    if path.starts_with("/busy/") {
+    let mut body = Vec::with_capacity(UPLOAD_BYTES);
+    let read = request.body().fill_whole(&mut body).await;
+    if path.starts_with("/upload/") && (read.is_err() || body != common::pattern(UPLOAD_BYTES)) {
+        return Response::text("what came is not what was sent").with_status(500);
+    }
+    if !path.starts_with("/idle/") {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_micros(300) {
             std::hint::spin_loop();
@@ -269,14 +295,27 @@ fn sample(page: &str, name: &str) -> Vec<u64> {
         .collect()
 }
 
+/// So many that they are received directly, past the driver's buffers.
+const UPLOAD_BYTES: usize = 200_000;
+
 /// Asks for numbers, several at a time, until told to end; fails when one is not answered in order.
 fn ask_on(mut stream: TcpStream, path: &str, end: &AtomicBool) -> u64 {
     let (mut number, mut buffer) = (0_u64, [0; 4096]);
     while !end.load(Ordering::Relaxed) {
         let batch = 1 + number % 3;
-        let ask = |n| get(&format!("{path}{n:08}"));
-        let requests: String = (number..number + batch).map(ask).collect();
-        stream.write_all(requests.as_bytes()).expect("sent");
+        let length = format!("Content-Length: {UPLOAD_BYTES}");
+        for n in number..number + batch {
+            let (head, body) = match path {
+                "/upload/" => (
+                    format!("PUT {path}{n:08} HTTP/1.1\r\nHost: t\r\n{length}\r\n\r\n"),
+                    common::pattern(UPLOAD_BYTES),
+                ),
+                _ => (get(&format!("{path}{n:08}")), Vec::new()),
+            };
+            stream
+                .write_all(&[head.into_bytes(), body].concat())
+                .expect("sent");
+        }
         let mut seen = String::new();
         let answered = |seen: &str, n| seen.contains(&format!("\r\n\r\n{n:08}"));
         while !(number..number + batch).all(|n| answered(&seen, n)) {
@@ -311,7 +350,7 @@ fn busy_connections_go_to_idle_workers() {
             let clients: Vec<_> = (0..12)
                 .map(|client| {
                     let (stream, end) = (server.connect(), &end);
-                    let path = if client < 6 { "/busy/" } else { "/idle/" };
+                    let path = ["/busy/", "/upload/", "/idle/"][client % 3];
                     scope.spawn(move || ask_on(stream, path, end))
                 })
                 .collect();

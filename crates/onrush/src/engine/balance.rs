@@ -3,11 +3,13 @@
 //! Connections are placed by their number, but some ask more than others, and so workers drift
 //! apart. Ten times a second each worker that is awake tells how busy it was. One that is clearly
 //! busier than the least busy one counts for a tenth of a second what each of its connections asks,
-//! and then hands over those that together make up what is too much: the busiest first, but none
-//! that would only carry the trouble elsewhere. Must not know how a connection moves.
+//! and then hands over those that together make up what is above the mean, to all that are below
+//! it: the busiest first, but none that would only carry the trouble elsewhere. Must not know how a
+//! connection moves.
 
 use super::connection::Phase;
 use super::{ConnId, Engine};
+use crate::crew::Other;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -32,9 +34,9 @@ pub(super) struct Balance {
 }
 
 impl Engine {
-    /// All events of a turn have been dealt with.
+    /// Looks, when it is time, how busy this worker and the others are.
     #[inline]
-    pub(super) fn turned(self: &Rc<Self>) {
+    pub(super) fn look_around(self: &Rc<Self>) {
         if self.local.now_ms() >= self.balance.next_ms.get() {
             self.weigh();
         }
@@ -59,21 +61,42 @@ impl Engine {
             balance.counting.set(false);
             return;
         }
-        let Some((to, mean)) = crew.least_busy(own, now_ms) else {
+        let Some(others) = crew.others(own, now_ms) else {
             return;
         };
-        let apart = busy.saturating_sub(to.busy);
-        if apart < APART_PERMILLE || busy <= mean {
+        let least = others.iter().map(|other| other.busy).min().unwrap_or(busy);
+        let all: u32 = busy + others.iter().map(|other| other.busy).sum::<u32>();
+        let mean = all / (others.len() as u32 + 1);
+        if busy < least + APART_PERMILLE || busy <= mean {
             balance.counting.set(false);
         } else if !balance.counting.replace(true) {
             self.count_from_here();
         } else {
             balance.counting.set(false);
             balance.rests_until_ms.set(now_ms + REST_MS);
-            let too_much = (busy - mean).min(mean - to.busy);
-            let share = f64::from(too_much) / f64::from(busy);
-            for id in choose(self.requests_counted(), share) {
-                self.hand_over_to(id, to.index);
+            self.spread(busy, mean, others);
+        }
+    }
+
+    /// Gives what is above the mean to those that are below it, the least busy first.
+    fn spread(self: &Rc<Self>, busy: u32, mean: u32, mut others: Vec<Other>) {
+        others.sort_unstable_by_key(|other| other.busy);
+        let (crew, now_ms) = (&self.settings.crew, self.local.now_ms());
+        let mut asked = self.requests_counted();
+        let all: u64 = asked.iter().map(|&(_, requests)| u64::from(requests)).sum();
+        let mut left = busy - mean;
+        for other in others {
+            let gives = left.min(mean.saturating_sub(other.busy));
+            let share = u64::from(gives) * all / u64::from(busy);
+            let chosen = choose(&mut asked, share);
+            if chosen.is_empty() {
+                continue;
+            }
+            left -= gives;
+            // Others look, too: what is on its way counts already.
+            crew.set_busy(other.index, other.busy + gives, now_ms);
+            for id in chosen {
+                self.hand_over_to(id, other.index);
             }
         }
     }
@@ -96,25 +119,26 @@ impl Engine {
             let conn = conns.get(id)?;
             let answered = conn.answered.wrapping_sub(conn.answered_before);
             let requests = answered + u32::from(conn.phase == Phase::Busy);
-            (requests > 0 && !conn.crowd).then_some((id, requests))
+            let may_go = !conn.crowd && conn.leaving.is_none();
+            (requests > 0 && may_go).then_some((id, requests))
         })
         .collect()
     }
 }
 
-/// Of connections and what each asks, those that together ask for nearly `share` of all, but not
-/// for more.
-fn choose(mut asked: Vec<(ConnId, u32)>, share: f64) -> Vec<ConnId> {
-    let all: u64 = asked.iter().map(|&(_, requests)| u64::from(requests)).sum();
-    let mut left = (all as f64 * share) as u64;
+/// Takes from connections, and what each asks, those that together ask for nearly `requests`, but
+/// not for more.
+fn choose(asked: &mut Vec<(ConnId, u32)>, requests: u64) -> Vec<ConnId> {
+    let (mut left, mut chosen) = (requests, Vec::new());
     asked.sort_unstable_by_key(|&(_, requests)| std::cmp::Reverse(requests));
-    let mut chosen = Vec::new();
-    for (id, requests) in asked {
-        if u64::from(requests) <= left && chosen.len() < MOVES_MAX {
+    asked.retain(|&(id, requests)| {
+        let takes = u64::from(requests) <= left && chosen.len() < MOVES_MAX;
+        if takes {
             left -= u64::from(requests);
             chosen.push(id);
         }
-    }
+        !takes
+    });
     chosen
 }
 
@@ -122,26 +146,29 @@ fn choose(mut asked: Vec<(ConnId, u32)>, share: f64) -> Vec<ConnId> {
 mod tests {
     use super::*;
 
-    fn chosen(requests: &[u32], share: f64) -> Vec<u32> {
+    fn chosen(requests: &[u32], most: u64) -> Vec<u32> {
         let id = |index: usize| ConnId {
             index: index as u32,
             generation: 0,
         };
         let asked = requests.iter().enumerate();
         let asked = asked.map(|(index, &requests)| (id(index), requests));
-        let ids = choose(asked.collect(), share).into_iter();
+        let mut asked: Vec<_> = asked.collect();
+        let ids = choose(&mut asked, most);
+        assert_eq!(ids.len() + asked.len(), requests.len());
+        let ids = ids.into_iter();
         ids.map(|id| requests[id.index as usize]).collect()
     }
 
     #[test]
     fn the_busiest_go_first_but_no_more_than_is_too_much() {
-        assert_eq!(chosen(&[10, 10, 10, 10], 0.5), [10, 10]);
-        assert_eq!(chosen(&[1, 50, 9, 40], 0.5), [50]);
-        assert_eq!(chosen(&[1, 50, 9, 40], 0.45), [40, 1]);
+        assert_eq!(chosen(&[10, 10, 10, 10], 20), [10, 10]);
+        assert_eq!(chosen(&[1, 50, 9, 40], 50), [50]);
+        assert_eq!(chosen(&[1, 50, 9, 40], 45), [40, 1]);
         // One that asks for nearly everything stays; those it is in the way of go.
-        assert_eq!(chosen(&[96, 1, 1, 2], 0.5), [2, 1, 1]);
-        assert_eq!(chosen(&[100], 0.5), []);
-        assert_eq!(chosen(&[], 0.5), []);
-        assert_eq!(chosen(&[3; 1000], 0.5).len(), MOVES_MAX);
+        assert_eq!(chosen(&[96, 1, 1, 2], 50), [2, 1, 1]);
+        assert_eq!(chosen(&[100], 50), []);
+        assert_eq!(chosen(&[], 50), []);
+        assert_eq!(chosen(&[3; 1000], 1500).len(), MOVES_MAX);
     }
 }

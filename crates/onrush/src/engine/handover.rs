@@ -36,6 +36,10 @@ pub(crate) struct Live {
     deadline_ms: u64,
     in_head: bool,
     draining_body: bool,
+    /// Who sends it.
+    from: usize,
+    /// Where it went had no memory for it.
+    returned: bool,
 }
 
 impl Engine {
@@ -52,7 +56,12 @@ impl Engine {
 
     /// Takes what other workers have passed.
     pub(super) fn take_passed(self: &Rc<Self>) {
-        for passed in self.settings.crew.take(self.local.index()) {
+        self.arrived(self.settings.crew.take(self.local.index()));
+    }
+
+    /// Serves what was passed from elsewhere.
+    pub(crate) fn arrived(self: &Rc<Self>, passed: Vec<Passed>) {
+        for passed in passed {
             match passed {
                 Passed::Fresh(socket) => self.welcome(socket),
                 Passed::Live(live) => {
@@ -122,36 +131,56 @@ impl Engine {
             deadline_ms: conn.deadline_ms,
             in_head: conn.in_head,
             draining_body: conn.draining_body,
+            from: own,
+            returned: false,
         });
-        if self.draining.get() {
+        if self.draining.get() || crew.is_draining() {
             return self.adopt(*live);
         }
-        let to = usize::from(to);
+        if let Err(live) = self.pass(usize::from(to), live) {
+            self.adopt(*live); // That worker has left.
+        }
+    }
+
+    /// Sends a connection to the worker `to`, or gives it back.
+    fn pass(&self, to: usize, live: Box<Live>) -> Result<(), Box<Live>> {
+        let (crew, own) = (&self.settings.crew, self.local.index());
         crew.reserve(to);
         crew.release(own);
         match crew.pass(own, to, Passed::Live(live)) {
-            Ok(()) => count(&self.counters.handed_over),
-            Err(Passed::Live(live)) => self.adopt(*live), // That worker has left.
-            Err(Passed::Fresh(_)) => {}
+            Err(Passed::Live(live)) => Err(live),
+            _ => {
+                count(&self.counters.handed_over);
+                Ok(())
+            }
         }
     }
 
     /// Goes on with a connection that was elsewhere.
-    fn adopt(self: &Rc<Self>, live: Live) {
+    fn adopt(self: &Rc<Self>, mut live: Live) {
+        let block = match live.input.len() {
+            0 => None,
+            bytes => self.local.pool().take_exact(bytes),
+        };
+        let homeless = block.is_none() && !live.input.is_empty();
+        if homeless && !live.returned && live.from != self.local.index() {
+            live.returned = true;
+            match self.pass(live.from, Box::new(live)) {
+                Ok(()) => return,
+                Err(back) => live = *back,
+            }
+        }
         let Some(id) = self.attach(live.socket) else {
             return;
         };
-        let input = match live.input.len() {
-            0 => None,
-            bytes => match self.local.pool().take_exact(bytes) {
-                Some(mut block) => {
-                    block.extend(&live.input);
-                    Some(block.into_buf())
-                }
-                // Its requests are lost, and must not be taken for answered.
-                None => return self.abort(id, Ending::Exhausted),
-            },
-        };
+        if homeless {
+            // Its requests are lost, and must not be taken for answered.
+            return self.abort(id, Ending::Exhausted);
+        }
+        let input = block.map(|mut block| {
+            block.extend(&live.input);
+            block.into_buf()
+        });
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
@@ -162,6 +191,7 @@ impl Engine {
             if self.draining.get() {
                 conn.machine.close_after_next();
                 if input.is_none() {
+                    conn.in_head = false; // A head that begins now has its whole time.
                     let soon = self.local.now_ms() + u64::from(DRAIN_IDLE_MS);
                     deadline_ms = deadline_ms.min(soon);
                 }

@@ -150,6 +150,11 @@ impl Engine {
         self.conns.borrow().open()
     }
 
+    /// Connections that have their place here, or are on their way here.
+    pub(crate) fn placed(&self) -> usize {
+        self.settings.crew.open(self.local.index())
+    }
+
     fn limits(&self) -> &Limits {
         &self.settings.limits
     }
@@ -165,6 +170,7 @@ impl Engine {
     /// closes each connection as it becomes idle.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
+        self.settings.crew.drain(); // The others are about to drain, too.
         for listener in self.listeners.take() {
             self.local.driver().unlisten(listener);
         }
@@ -431,8 +437,8 @@ impl Sink for Inlet {
     }
 
     #[inline]
-    fn turned(&self) {
-        self.0.turned();
+    fn awake(&self) {
+        self.0.look_around();
     }
 }
 

@@ -70,12 +70,11 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.phase = Phase::Ready;
-            // One that was received from directly has to come to rest first.
-            let leaves = conn.leaving.is_some() && !conn.paused && !conn.ended;
             if conn.paused {
                 self.resume(conn);
             }
-            if leaves {
+            if conn.leaving.is_some() && !conn.ended {
+                self.limit_rest(id, conn);
                 drop(conns);
                 return self.make_quiet(id);
             }
@@ -503,18 +502,23 @@ impl Engine {
             }
             if !conn.in_head {
                 conn.settle();
-                let limit_ms = match conn.draining_body {
-                    _ if self.draining.get() => DRAIN_IDLE_MS,
-                    true => self.limits().body_timeout_ms,
-                    false => self.limits().idle_timeout_ms,
-                };
-                self.set_limit(id, conn, limit_ms);
+                self.limit_rest(id, conn);
             }
             conn.ended
         };
         if ended {
             self.close(id, Ending::Client); // A partial head will never be whole.
         }
+    }
+
+    /// How long a connection between two requests may wait for what comes next.
+    fn limit_rest(&self, id: ConnId, conn: &mut Conn) {
+        let limit_ms = match conn.draining_body {
+            _ if self.draining.get() => DRAIN_IDLE_MS,
+            true => self.limits().body_timeout_ms,
+            false => self.limits().idle_timeout_ms,
+        };
+        self.set_limit(id, conn, limit_ms);
     }
 
     /// Answers a connection that broke a rule outside the loop, and ends it.

@@ -56,7 +56,7 @@ pub struct Counters {
     pub timed_out: By<Limit>,
     /// Handlers that panicked.
     pub panicked: Counter,
-    /// Bytes of receive memory in use, as of a moment ago. Not a count: it falls, too.
+    /// Bytes of receive memory that are taken, as of a moment ago. Not a count: it falls, too.
     pub receive_bytes: Counter,
     /// Requests refused by [`limited`](crate::limited()).
     pub limit_hits: Counter,
@@ -282,15 +282,24 @@ fn connections(text: &mut Text, workers: &[Worker]) {
 
 fn at_work(text: &mut Text, workers: &[Worker]) {
     let now_ms = monotonic_ms();
+    let alive = || workers.iter().filter(|worker| worker.busy.is_alive());
+    // Workers of two servers may have the same number.
+    let mut ratios: BTreeMap<usize, u32> = BTreeMap::new();
+    for worker in alive() {
+        let ratio = ratios.entry(worker.index).or_default();
+        *ratio = worker.busy.permille(now_ms).max(*ratio);
+    }
     let help = "The share of time a worker was at work, lately.";
     text.family("onrush_worker_busy_ratio", Family::Gauge, help);
-    for worker in workers.iter().filter(|worker| worker.busy.is_alive()) {
-        let ratio = f64::from(worker.busy.permille(now_ms)) / 1000.0;
-        text.sample(&[("worker", &worker.index.to_string())], ratio);
+    for (index, permille) in ratios {
+        let ratio = f64::from(permille) / 1000.0;
+        text.sample(&[("worker", &index.to_string())], ratio);
     }
-    let help = "Memory for what was received and not dealt with yet, as of a moment ago.";
+    let help = "Memory for receiving when the worker was last awake: posted to the kernel, kept \
+                for reuse, or holding what was not dealt with yet.";
     let family = ("onrush_receive_buffer_bytes", Family::Gauge, help);
-    by_worker(text, workers, family, |worker| {
+    let alive: Vec<Worker> = alive().cloned().collect();
+    by_worker(text, &alive, family, |worker| {
         [(None, worker.counters.receive_bytes.get())]
     });
 }
