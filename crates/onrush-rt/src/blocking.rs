@@ -1,37 +1,27 @@
 //! A bounded pool of threads for file work that may block (not the CPU pool: that one sheds,
 //! this one never does).
 //!
-//! One job is one allocation: the closure, later its result and the waiting task's waker live in
-//! the same cell, which the queue and the [`Job`] future share. Nothing spins: an idle thread
-//! sleeps on a condition variable (`futex(2)`), and ends itself after ten seconds without work.
-//!
-//! Threads are woken one after the other: while one is on its way, no other is called, and it calls
-//! the next itself if it finds more than one job. So a burst of short jobs costs one wake-up, not
-//! one each, and a job that blocks still holds up nobody.
+//! One job is one allocation, which the queue and the [`Job`] future share. Threads start as jobs
+//! queue up, sleep while there are none, and end themselves after ten seconds of that; a burst of
+//! short jobs costs one wake-up, not one each.
 //!
 //! This module must not know files, drivers or the executor; it knows closures and wakers.
 
+use crate::crew::{self, Owner};
+use crate::job::{Cell, Ran, Run, Slot};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::io;
-use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
-use std::thread;
-use std::time::Duration;
-
-/// How long a thread without work stays before it ends.
-const IDLE: Duration = Duration::from_secs(10);
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// Where jobs that may block are run. Clones share one pool; when the last clone goes, what is
 /// queued is still run and then the threads end.
 #[derive(Clone)]
 pub struct Pool {
     /// `None`: jobs run on the caller, at the first poll of their future.
-    threads: Option<Arc<Handle>>,
+    threads: Option<Arc<Owner<Jobs>>>,
 }
 
 impl Pool {
@@ -45,18 +35,15 @@ impl Pool {
     /// drop(job); // waits for nothing
     /// ```
     pub fn threads(threads_max: usize, queue_max: usize) -> Pool {
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
-                threads_max: threads_max.max(1),
-                queue_max,
-                ..State::NEW
-            }),
-            work: Condvar::new(),
-            #[cfg(test)]
-            refusal: Mutex::default(),
-        });
+        let jobs = Jobs {
+            waiting: VecDeque::new(),
+            queue_max,
+            queued_total: 0,
+            past_max_total: 0,
+        };
+        let owner = Owner::new(jobs, threads_max.max(1), "onrush-blocking", || {});
         Pool {
-            threads: Some(Arc::new(Handle { shared })),
+            threads: Some(Arc::new(owner)),
         }
     }
 
@@ -73,23 +60,15 @@ impl Pool {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let cell = Arc::new(Cell {
-            state: Mutex::new(CellState::Queued(job, None)),
-        });
-        match &self.threads {
-            Some(handle) => {
-                handle.shared.submit(cell.clone());
-                Job {
-                    cell,
-                    inline: false,
-                    detached: false,
-                }
-            }
-            None => Job {
-                cell,
-                inline: true,
-                detached: false,
-            },
+        let cell = Arc::new(Cell::new(move |_: &_| job(), JobPanicked));
+        if let Some(owner) = &self.threads {
+            let queued = cell.clone();
+            owner.crew().submit(|jobs| jobs.add(queued));
+        }
+        Job {
+            cell,
+            inline: self.threads.is_none(),
+            detached: false,
         }
     }
 
@@ -100,16 +79,16 @@ impl Pool {
 
     /// Counters of this moment; all zero for an inline pool.
     pub fn stats(&self) -> Stats {
-        let Some(handle) = &self.threads else {
+        let Some(owner) = &self.threads else {
             return Stats::default();
         };
-        let state = handle.shared.lock();
+        let state = owner.crew().lock();
         Stats {
             threads: state.threads,
             idle: state.idle,
-            queued: state.queue.len(),
-            queued_total: state.queued_total,
-            past_max_total: state.past_max_total,
+            queued: state.queue.waiting.len(),
+            queued_total: state.queue.queued_total,
+            past_max_total: state.queue.past_max_total,
         }
     }
 }
@@ -155,7 +134,7 @@ impl std::error::Error for JobPanicked {}
 #[must_use = "a job not started is cancelled when its future is dropped"]
 pub struct Job<T> {
     /// Shared with the queue until the job has run.
-    cell: Arc<dyn Slot<T>>,
+    cell: Arc<dyn Slot<T, JobPanicked>>,
     /// Run at the first poll rather than by a thread.
     inline: bool,
     /// Dropping the future must not cancel the job.
@@ -197,263 +176,54 @@ impl<T> fmt::Debug for Job<T> {
     }
 }
 
-/// What the queue sees of a cell.
-trait Run: Send + Sync {
-    /// Runs the job, if it still is to be run, and wakes whoever waits.
-    fn run(&self);
-}
-
-/// What a [`Job`] sees of a cell.
-trait Slot<T>: Run {
-    /// Takes the result, or leaves `waker` to be woken when there is one.
-    fn poll(&self, waker: &Waker) -> Poll<Result<T, JobPanicked>>;
-    /// Nobody wants the result any more.
-    fn cancel(&self);
-}
-
-/// A closure that becomes a result.
-struct Cell<T, F> {
-    state: Mutex<CellState<T, F>>,
-}
-
-enum CellState<T, F> {
-    Queued(F, Option<Waker>),
-    Running(Option<Waker>),
-    Done(Result<T, JobPanicked>),
-    /// The result was taken, or nobody wants it.
-    Over,
-}
-
-impl<T, F> Cell<T, F> {
-    /// No user code runs under this lock but a waker's clone, so a poisoned one is still whole.
-    fn lock(&self) -> MutexGuard<'_, CellState<T, F>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<T: Send, F: FnOnce() -> T + Send> Run for Cell<T, F> {
-    fn run(&self) {
-        let mut state = self.lock();
-        let job = match mem::replace(&mut *state, CellState::Over) {
-            CellState::Queued(job, waker) => {
-                *state = CellState::Running(waker);
-                job
-            }
-            other => {
-                *state = other;
-                return;
-            }
-        };
-        drop(state);
-        // The closure is consumed and its result thrown away, so nothing half-changed is seen.
-        let result = catch_unwind(AssertUnwindSafe(job)).map_err(|_| JobPanicked);
-        let mut state = self.lock();
-        let before = mem::replace(&mut *state, CellState::Over);
-        let (waker, unwanted) = match before {
-            CellState::Running(waker) => {
-                *state = CellState::Done(result);
-                (waker, None)
-            }
-            _ => (None, Some(result)),
-        };
-        drop(state);
-        drop(unwanted); // its destructor may do anything, so not under the lock
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-}
-
-impl<T: Send, F: FnOnce() -> T + Send> Slot<T> for Cell<T, F> {
-    fn poll(&self, waker: &Waker) -> Poll<Result<T, JobPanicked>> {
-        let mut state = self.lock();
-        match &mut *state {
-            CellState::Queued(_, slot) | CellState::Running(slot) => {
-                match slot {
-                    Some(old) => old.clone_from(waker),
-                    None => *slot = Some(waker.clone()),
-                }
-                Poll::Pending
-            }
-            CellState::Done(_) => match mem::replace(&mut *state, CellState::Over) {
-                CellState::Done(result) => Poll::Ready(result),
-                _ => Poll::Pending,
-            },
-            CellState::Over => panic!("a Job was polled after it was ready"),
-        }
-    }
-
-    fn cancel(&self) {
-        let before = mem::replace(&mut *self.lock(), CellState::Over);
-        drop(before); // outside the lock: a closure's or a result's destructor may do anything
-    }
-}
-
-/// Ends the threads when the last [`Pool`] goes.
-struct Handle {
-    shared: Arc<Shared>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.shared.lock().closing = true;
-        self.shared.work.notify_all();
-    }
-}
-
-struct Shared {
-    state: Mutex<State>,
-    /// Signalled when there is work and no thread is on its way to it.
-    work: Condvar,
-    /// Called once instead of starting a thread, which then is refused.
-    #[cfg(test)]
-    refusal: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-struct State {
-    queue: VecDeque<Arc<dyn Run>>,
-    threads: usize,
-    /// Threads asleep in `work`; one that is `coming` is still counted until it wakes.
-    idle: usize,
-    /// A thread was signalled or started, and has not looked at the queue yet.
-    coming: bool,
-    threads_max: usize,
+/// The queue, first come, first served.
+struct Jobs {
+    waiting: VecDeque<Arc<dyn Run<JobPanicked>>>,
     queue_max: usize,
     queued_total: u64,
     past_max_total: u64,
-    closing: bool,
 }
 
-impl State {
-    const NEW: State = State {
-        queue: VecDeque::new(),
-        threads: 0,
-        idle: 0,
-        coming: false,
-        threads_max: 1,
-        queue_max: 0,
-        queued_total: 0,
-        past_max_total: 0,
-        closing: false,
-    };
+impl Jobs {
+    fn add(&mut self, job: Arc<dyn Run<JobPanicked>>) {
+        self.queued_total += 1;
+        if self.waiting.len() >= self.queue_max {
+            self.past_max_total += 1;
+        }
+        self.waiting.push_back(job);
+    }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl crew::Queue for Jobs {
+    type Job = Arc<dyn Run<JobPanicked>>;
+    type Outcome = Ran;
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
     }
 
-    fn submit(self: &Arc<Self>, job: Arc<dyn Run>) {
-        let mut state = self.lock();
-        state.queued_total += 1;
-        if state.queue.len() >= state.queue_max {
-            state.past_max_total += 1;
-        }
-        state.queue.push_back(job);
-        self.call(state);
+    fn take(&mut self) -> Option<Self::Job> {
+        self.waiting.pop_front()
     }
 
-    /// Gets one more thread to look at the queue, unless one is on its way already.
-    fn call(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        if state.coming || state.queue.is_empty() {
-            return;
-        }
-        let wake = state.idle > 0;
-        let start = !wake && state.threads < state.threads_max;
-        state.coming = wake || start;
-        state.threads += usize::from(start);
-        drop(state);
-        if wake {
-            self.work.notify_one();
-        }
-        if start {
-            self.start();
-        }
+    fn run(job: Self::Job) -> Ran {
+        job.run()
     }
 
-    /// Starts one thread, already counted.
-    fn start(self: &Arc<Self>) {
-        if self.spawn().is_err() {
-            let mut state = self.lock();
-            state.threads -= 1;
-            state.coming = false;
-            if state.threads == 0 {
-                let stranded = mem::take(&mut state.queue);
-                drop(state);
-                stranded.iter().for_each(|job| job.run());
-            } else if state.idle > 0 && !state.queue.is_empty() {
-                // Whoever came to rest meanwhile was not called, for this thread was on its way.
-                state.coming = true;
-                drop(state);
-                self.work.notify_one();
-            }
-        }
+    fn strand(job: Self::Job) -> Ran {
+        job.run()
     }
 
-    fn spawn(self: &Arc<Self>) -> io::Result<()> {
-        #[cfg(test)]
-        if let Some(refuse) = self.refusal.lock().unwrap().take() {
-            refuse();
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let shared = self.clone();
-        let thread = thread::Builder::new().name("onrush-blocking".into());
-        thread.spawn(move || shared.work_loop()).map(drop)
-    }
-
-    fn work_loop(self: &Arc<Self>) {
-        let mut state = self.lock();
-        state.coming = false;
-        loop {
-            if let Some(job) = state.queue.pop_front() {
-                // This job may block, so the rest must not wait for its end.
-                self.call(state);
-                job.run();
-                drop(job);
-                state = self.lock();
-                continue;
-            }
-            if state.closing {
-                break;
-            }
-            state.idle += 1;
-            let waited = self.work.wait_timeout(state, IDLE);
-            let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            state = guard;
-            state.idle -= 1;
-            // Whoever wakes has come, called or not: it looks at the queue next.
-            state.coming = false;
-            if timeout.timed_out() && state.queue.is_empty() {
-                break;
-            }
-        }
-        state.threads -= 1;
-    }
+    fn done(&mut self, _: Option<Ran>) {}
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::crew::{IDLE, testing::block_on};
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
-
-    struct Unpark(thread::Thread);
-
-    impl std::task::Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-
-    fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        loop {
-            match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(out) => return out,
-                Poll::Pending => thread::park(),
-            }
-        }
-    }
+    use std::thread;
 
     #[test]
     fn runs_and_gives_back() {
@@ -512,10 +282,10 @@ mod tests {
         let pool = Pool::threads(2, 8);
         let (release, held) = mpsc::channel::<()>();
         let busy = pool.run(move || held.recv().is_ok());
-        let shared = pool.threads.as_ref().unwrap().shared.clone();
+        let crew = pool.threads.as_ref().unwrap().crew().clone();
         let (starts, starting) = mpsc::channel();
         let (fail, failing) = mpsc::channel();
-        *shared.refusal.lock().unwrap() = Some(Box::new(move || {
+        *crew.refusal.lock().unwrap() = Some(Box::new(move || {
             starts.send(()).unwrap();
             failing.recv().unwrap();
         }));

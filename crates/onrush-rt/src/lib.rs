@@ -1,20 +1,25 @@
 //! Onrush's runtime: one worker per core, each with its own driver, tasks, timers and buffers.
 //!
-//! A [`worker::Worker`] is turned by its owner; nothing here has a thread-local identity, so a test
-//! may run many workers on one thread, over [`driver::sim`] and with a clock of its own. Futures
-//! reach their worker through a [`worker::Local`].
+//! A [`worker::Worker`] is turned by its owner and has no thread of its own, so a test may run many
+//! workers on one thread, over [`driver::sim`] and with a clock of its own. Futures reach their
+//! worker through a [`worker::Local`].
 //!
 //! Floors inside this crate, lowest first: `sys` · [`buf`] · [`fs`] · [`driver`] · [`timer`] ·
-//! [`blocking`] · `mailbox` · [`executor`] · `sources` · [`worker`] · [`net`]. This is the only
-//! crate with `unsafe`, and all of it says why it is sound.
+//! [`durations`] · `job` · `crew` · [`blocking`] · [`offload`] · `mailbox` · [`executor`] ·
+//! `sources` · [`worker`] · [`net`]. This is the only crate with `unsafe`, and all of it says why
+//! it is sound.
 
 pub mod blocking;
 pub mod buf;
+mod crew;
 pub mod driver;
+pub mod durations;
 pub mod executor;
 pub mod fs;
+mod job;
 mod mailbox;
 pub mod net;
+pub mod offload;
 mod sources;
 mod sys;
 pub mod timer;

@@ -83,6 +83,10 @@ impl Mailbox {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn take_notified(&self) -> bool {
         self.notified.load(Ordering::Relaxed) && self.notified.swap(false, Ordering::AcqRel)
     }

@@ -1,13 +1,15 @@
 //! One worker: a driver, its timers, its tasks, and the loop that turns them.
 //!
-//! Must not know what protocol its connections speak. A worker has no thread-local identity: its
-//! futures and its [`Sink`] reach it through a [`Local`].
+//! Must not know what protocol its connections speak. Its futures and its [`Sink`] reach it through
+//! a [`Local`]. A thread has no worker of its own, so that one can turn many (the simulator): only
+//! while a worker is turned can what runs there ask for it, by [`Local::current`].
 
 use crate::blocking;
 use crate::buf::Pool;
 use crate::driver::{self, Choice, Driver, Event, sim};
 use crate::executor::{Executor, Task};
 use crate::mailbox::Mailbox;
+use crate::offload;
 use crate::sources::{RUNTIME, Sources};
 use crate::timer::{TimerId, Wheel};
 use slab::Slab;
@@ -30,8 +32,8 @@ pub trait Sink {
     fn timer(&self, payload: u64);
     /// Another thread called [`Remote::notify`].
     fn notified(&self);
-    /// All events of this turn have been given; tasks run next.
-    fn turned(&self) {}
+    /// The worker is back from the kernel; what has happened is told next.
+    fn awake(&self) {}
 }
 
 /// A sink for workers that run nothing but tasks.
@@ -56,11 +58,43 @@ struct Inner {
     sleepers: RefCell<Slab<Option<Waker>>>,
     pub(crate) sources: Sources,
     mailbox: Arc<Mailbox>,
-    blocking: blocking::Pool,
+    pools: Pools,
     clock: Clock,
     now_ms: Cell<u64>,
+    now_ns: Cell<u64>,
+    /// Time spent in turns that were allowed to sleep, up to their first event.
+    idle_ns: Cell<u64>,
     unix_seconds: Cell<u64>,
     index: usize,
+}
+
+/// The pools of threads that a worker gives work to. Clones share them, as workers do.
+#[derive(Clone, Debug)]
+pub struct Pools {
+    /// For file work that may block.
+    pub blocking: blocking::Pool,
+    /// For what keeps a core busy.
+    pub offload: offload::Pool,
+}
+
+impl Pools {
+    /// Without threads: work is done by whoever waits for it. For the simulator.
+    pub fn inline() -> Pools {
+        Pools {
+            blocking: blocking::Pool::inline(),
+            offload: offload::Pool::inline(),
+        }
+    }
+}
+
+/// New pools of threads, with bounds that suit a server.
+impl Default for Pools {
+    fn default() -> Pools {
+        Pools {
+            blocking: blocking::Pool::threads(16, 4096),
+            offload: offload::Pool::new(&offload::Options::default()),
+        }
+    }
 }
 
 /// A worker's handle on itself, for its sink and its futures. Cheap to clone; not `Send`.
@@ -82,6 +116,11 @@ impl Remote {
     pub fn notify(&self) {
         self.0.notify();
     }
+
+    /// Whether the worker waits in the kernel, or is about to, as far as can be seen from here.
+    pub fn is_asleep(&self) -> bool {
+        self.0.is_asleep()
+    }
 }
 
 impl Worker {
@@ -89,28 +128,28 @@ impl Worker {
     pub fn new(
         choice: &Choice,
         config: &driver::Config,
-        blocking: blocking::Pool,
+        pools: Pools,
         index: usize,
     ) -> io::Result<Worker> {
-        Worker::with_driver(choice.build(config)?, Clock::Kernel, blocking, index)
+        Worker::with_driver(choice.build(config)?, Clock::Kernel, pools, index)
     }
 
-    /// A worker on a simulated network; its blocking work runs inline, its clock is the network's.
+    /// A worker on a simulated network; its pools are inline, its clock is the network's.
     pub fn simulated(net: sim::Net, index: usize) -> io::Result<Worker> {
+        Worker::simulated_with(net, Pools::inline(), index)
+    }
+
+    /// The same with other pools. Where these have threads, not all follows from the seed.
+    pub fn simulated_with(net: sim::Net, pools: Pools, index: usize) -> io::Result<Worker> {
         let driver = sim::SimDriver::new(net.clone(), 64 << 20);
-        let blocking = blocking::Pool::inline();
-        Worker::with_driver(
-            Driver::Sim(Box::new(driver)),
-            Clock::Sim(net),
-            blocking,
-            index,
-        )
+        let driver = Driver::Sim(Box::new(driver));
+        Worker::with_driver(driver, Clock::Sim(net), pools, index)
     }
 
     fn with_driver(
         mut driver: Driver,
         clock: Clock,
-        blocking: blocking::Pool,
+        pools: Pools,
         index: usize,
     ) -> io::Result<Worker> {
         let mailbox = Arc::new(Mailbox::new()?);
@@ -128,9 +167,11 @@ impl Worker {
             sleepers: RefCell::default(),
             sources: Sources::default(),
             mailbox,
-            blocking,
+            pools,
             clock,
             now_ms: Cell::new(0),
+            now_ns: Cell::new(0),
+            idle_ns: Cell::new(0),
             unix_seconds: Cell::new(0),
             index,
         };
@@ -157,6 +198,7 @@ impl Worker {
     ///
     /// Fails only when the driver is broken; the worker cannot go on then.
     pub fn turn(&mut self, sink: &impl Sink, may_sleep: bool) -> io::Result<bool> {
+        let _entered = self.local.enter();
         let inner = &*self.local.0;
         let timeout = if may_sleep {
             self.timeout()
@@ -169,12 +211,22 @@ impl Worker {
         } else {
             Some(Duration::ZERO)
         };
+        let asleep_ns = sleeps.then(|| self.local.clock_ns());
         let result = inner.driver.borrow_mut().turn(timeout);
         inner.mailbox.awake();
         result?;
         self.local.read_clock();
+        if let Some(asleep_ns) = asleep_ns {
+            let slept_ns = inner.now_ns.get().saturating_sub(asleep_ns);
+            inner.idle_ns.set(inner.idle_ns.get() + slept_ns);
+        }
 
-        let mut busy = false;
+        sink.awake();
+        // First, so that a connection passed from elsewhere can be served in this turn.
+        let mut busy = inner.mailbox.take_notified();
+        if busy {
+            sink.notified();
+        }
         loop {
             let event = inner.driver.borrow_mut().next();
             let Some(event) = event else { break };
@@ -184,11 +236,6 @@ impl Worker {
             }
         }
         busy |= self.expire(sink);
-        if inner.mailbox.take_notified() {
-            busy = true;
-            sink.notified();
-        }
-        sink.turned();
         Ok(inner.executor.run() || busy)
     }
 
@@ -205,6 +252,7 @@ impl Worker {
         let flag = Arc::new(Flag(std::sync::atomic::AtomicBool::new(true), mailbox));
         let waker = Waker::from(flag.clone());
         let mut future = pin!(future);
+        let _entered = self.local.enter();
         loop {
             if flag.0.swap(false, std::sync::atomic::Ordering::AcqRel)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
@@ -262,15 +310,56 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        let _entered = self.local.enter(); // What is dropped may ask where it is, too.
         self.local.0.executor.shut_down();
     }
 }
 
+thread_local! {
+    static CURRENT: RefCell<Option<Local>> = const { RefCell::new(None) };
+}
+
+/// While it lives, its worker is the current one of this thread; then the one before is again.
+struct Entered {
+    before: Option<Local>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        // A worker may be kept where it is dropped with its thread.
+        let ours = CURRENT.try_with(|current| current.replace(self.before.take()));
+        drop(ours);
+    }
+}
+
 impl Local {
+    /// The worker that is being turned by this thread, for code that was not given one: tasks and
+    /// handlers always have one; elsewhere it is `None`.
+    pub fn current() -> Option<Local> {
+        CURRENT.with_borrow(Option::clone)
+    }
+
+    fn enter(&self) -> Entered {
+        Entered {
+            before: CURRENT.replace(Some(self.clone())),
+        }
+    }
+
     /// Milliseconds of this worker's monotonic clock, as of this turn.
     #[inline]
     pub fn now_ms(&self) -> u64 {
         self.0.now_ms.get()
+    }
+
+    /// Nanoseconds of this worker's monotonic clock, as of this turn.
+    pub fn now_ns(&self) -> u64 {
+        self.0.now_ns.get()
+    }
+
+    /// Nanoseconds that this worker has spent waiting for events, since it was made. The rest it
+    /// was at work, or ready to be while other threads had its core.
+    pub fn idle_ns(&self) -> u64 {
+        self.0.idle_ns.get()
     }
 
     /// Seconds since 1970, as of this turn.
@@ -297,7 +386,12 @@ impl Local {
 
     /// The pool for file work that may block.
     pub fn blocking(&self) -> &blocking::Pool {
-        &self.0.blocking
+        &self.0.pools.blocking
+    }
+
+    /// The pool for what would keep the worker busy for long.
+    pub fn offload(&self) -> &offload::Pool {
+        &self.0.pools.offload
     }
 
     /// Starts a task on this worker; it first runs in the present turn or the next.
@@ -358,19 +452,43 @@ impl Local {
         &self.0.sources
     }
 
+    fn clock_ns(&self) -> u64 {
+        match &self.0.clock {
+            Clock::Kernel => monotonic().as_nanos() as u64,
+            Clock::Sim(net) => net.now_ms() * 1_000_000,
+        }
+    }
+
     fn read_clock(&self) {
-        let (now_ms, unix_seconds) = match &self.0.clock {
+        let now_ns = self.clock_ns();
+        let now_ms = now_ns / 1_000_000;
+        let unix_seconds = match &self.0.clock {
             Clock::Kernel => {
                 use rustix::time::{ClockId, clock_gettime};
-                let wall = clock_gettime(ClockId::RealtimeCoarse);
-                (monotonic().as_millis() as u64, wall.tv_sec as u64)
+                clock_gettime(ClockId::RealtimeCoarse).tv_sec as u64
             }
             // An arbitrary day, the same in every run.
-            Clock::Sim(net) => (net.now_ms(), 1_790_000_000 + net.now_ms() / 1000),
+            Clock::Sim(_) => 1_790_000_000 + now_ms / 1000,
         };
+        self.0.now_ns.set(now_ns);
         self.0.now_ms.set(now_ms);
         self.0.unix_seconds.set(unix_seconds);
     }
+}
+
+/// Units of time in proc(5), per second (`_SC_CLK_TCK`).
+pub fn ticks_per_second() -> u64 {
+    rustix::param::clock_ticks_per_second()
+}
+
+/// The size of a page of memory, in bytes.
+pub fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
+/// Milliseconds of the clock that workers of the kernel's drivers go by (`CLOCK_MONOTONIC`).
+pub fn monotonic_ms() -> u64 {
+    monotonic().as_millis() as u64
 }
 
 fn monotonic() -> Duration {

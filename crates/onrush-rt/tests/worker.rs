@@ -4,11 +4,10 @@
 mod common;
 
 use common::{ALL, KERNEL, Kind, Transport, choice, sockets, watchdog};
-use onrush_rt::blocking::Pool;
 use onrush_rt::driver::Config;
 use onrush_rt::driver::sim::{self, Behaviour};
 use onrush_rt::net::{Address, ListenOptions, Listener, Spread, Stream, listen};
-use onrush_rt::worker::{Local, Sink, Worker};
+use onrush_rt::worker::{Local, Pools, Sink, Worker};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -35,7 +34,7 @@ fn rig(kind: Kind, seed: u64) -> Option<Rig> {
     }
     let config = Config::default();
     let choice = choice(kind, &config)?;
-    let worker = Worker::new(&choice, &config, Pool::threads(2, 8), 0).expect("a worker");
+    let worker = Worker::new(&choice, &config, Pools::default(), 0).expect("a worker");
     Some(Rig { worker, net: None })
 }
 
@@ -492,4 +491,28 @@ fn block_on_sleeps_and_sees_its_tasks() {
         assert_eq!(seven.expect("turns"), 7);
         assert!(start.elapsed() >= Duration::from_millis(20));
     }
+}
+
+#[test]
+fn what_runs_on_a_worker_can_ask_for_it() {
+    let _dog = watchdog("what_runs_on_a_worker_can_ask_for_it");
+    let here = || Local::current().map(|local| local.index());
+    let net = sim::Net::new(5, Behaviour::default());
+    let mut workers = [0, 1].map(|index| Worker::simulated(net.clone(), index).expect("a worker"));
+    let seen: Rc<RefCell<Vec<_>>> = Rc::default();
+    for worker in &workers {
+        let seen = seen.clone();
+        let task = async move { seen.borrow_mut().push(here()) };
+        worker.local().spawn(task).detach();
+    }
+    for worker in &mut workers {
+        worker.turn(&(), false).expect("turns");
+        assert_eq!(here(), None);
+    }
+    assert_eq!(*seen.borrow(), [Some(0), Some(1)]);
+    assert_eq!(
+        workers[1].block_on(async { here() }).expect("turns"),
+        Some(1)
+    );
+    assert_eq!(here(), None);
 }

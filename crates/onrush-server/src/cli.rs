@@ -283,6 +283,7 @@ mod tests {
             &["--port", "1", "--port", "2"],
             &["a", "b"],
             &["--driver", "kqueue"],
+            &["--placement", "here"],
             &["--allow", "post"],
             &["--header-timeout", "30"],
             &["--bind", "127.0.0.1:80"],

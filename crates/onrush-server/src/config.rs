@@ -2,9 +2,11 @@
 //! called, nor do what is asked for.
 
 use crate::failure::{self, Failure};
-use crate::options::{Bind, Change, Driver, Durability, LogFormat, LogLevel, Options, Switch};
+use crate::options::{
+    AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, Options, PlacementName, Switch,
+};
 use crate::units::{Size, Time};
-use onrush::{AccessLog, DriverPreference, Limits};
+use onrush::{AccessLog, DriverPreference, Limits, Placement};
 use onrush_rt::driver;
 use onrush_server::{Allow, FilesOptions};
 use std::fmt::Display;
@@ -33,6 +35,9 @@ pub(crate) struct Settings {
     pub(crate) workers: Option<usize>,
     pub(crate) driver: DriverPreference,
     pub(crate) driver_config: driver::Config,
+    pub(crate) admin: Option<AdminAt>,
+    pub(crate) placement: Placement,
+    pub(crate) rebalance: bool,
     /// For all workers together.
     pub(crate) receive_bytes_max: u64,
     pub(crate) limits: Limits,
@@ -105,6 +110,14 @@ impl Settings {
                 Driver::Epoll => DriverPreference::Epoll,
             },
             driver_config: ring(options.ring_buffers, options.ring_buffer_size)?,
+            admin: options.admin.clone(),
+            placement: match options.placement {
+                Some(PlacementName::Single) => Placement::Single,
+                Some(PlacementName::ReusePort) => Placement::ReusePort,
+                Some(PlacementName::RoundRobin) => Placement::RoundRobin,
+                Some(PlacementName::LeastLoaded) | None => Placement::LeastLoaded,
+            },
+            rebalance: options.rebalance != Some(Switch::Off),
             receive_bytes_max: options.receive_memory.unwrap_or(RECEIVE_MEMORY).bytes,
             limits: Limits {
                 body_bytes_max: options.body_max.unwrap_or(Size::UNLIMITED).bytes,
@@ -161,6 +174,7 @@ fn files(options: &Options) -> Result<FilesOptions, Failure> {
             delete: allow.contains(&Change::Delete),
         },
         hidden: options.hidden.unwrap_or(false),
+        admin_beside: options.admin == Some(AdminAt::Same),
         site: options.site.unwrap_or(false),
         sink: options.sink.unwrap_or(false),
         durability: match options.durability {
@@ -237,7 +251,8 @@ mod tests {
     fn a_file_says_what_flags_say() {
         let text = "dir = '/srv'\nallow = ['put', 'delete']\nport = 81\nbind = '::1'\n\
             workers = 3\ndriver = 'io_uring'\nheader-timeout = '5s'\nbody-max = '1GiB'\n\
-            ring-buffer-size = 2048\nidle-timeout = 0\nlog-format = 'json'\nsite = true\n";
+            ring-buffer-size = 2048\nidle-timeout = 0\nlog-format = 'json'\nsite = true\n\
+            placement = 'round-robin'\nrebalance = 'off'\n";
         let settings = Settings::new(parse(text).unwrap()).unwrap();
         assert_eq!(settings.dir, Path::new("/srv"));
         assert_eq!(
@@ -250,6 +265,8 @@ mod tests {
         assert_eq!(settings.address, "[::1]:81");
         assert_eq!(settings.workers, Some(3));
         assert_eq!(settings.driver, DriverPreference::Uring);
+        assert_eq!(settings.placement, Placement::RoundRobin);
+        assert!(!settings.rebalance);
         assert_eq!(settings.limits.head_timeout_ms, 5000);
         assert_eq!(settings.limits.body_bytes_max, 1 << 30);
         assert_eq!(settings.limits.idle_timeout_ms, 0);
@@ -330,6 +347,7 @@ mod tests {
             "body-max = true",
             "bind = 'a:1'",
             "driver = 'kqueue'",
+            "placement = 'here'",
             "= 3",
             "port",
         ] {

@@ -17,13 +17,16 @@ mod units;
 
 use config::Settings;
 use failure::Failure;
-use onrush::{Running, Server};
+use onrush::{Admin, Metrics, Router, Running, Server};
 use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{Files, FilesOptions};
-use options::LogFormat;
+use options::{AdminAt, LogFormat};
 use std::io::{self, Write};
 use std::process::ExitCode;
+
+/// Connections to the admin address at most.
+const ASIDE_CONNECTIONS_MAX: usize = 64;
 
 fn main() -> ExitCode {
     let settings = match cli::read(std::env::args_os().collect()) {
@@ -67,12 +70,20 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         };
         Failure::run(failure::reason(&error) + hint)
     })?;
-    let running = start(&settings, &plan, &files)?;
+    let metrics = Metrics::new();
+    let admin = Admin::new(&metrics);
+    // First, so that its failure leaves nothing behind; it ends last, to tell of the end.
+    let aside = start_aside(&settings, &admin)?;
+    let running = start(&settings, &plan, &files, &admin, &metrics)?;
+    admin.watch(running.handle());
     ending.serve(running.handle());
     announce(&running, &settings, &plan);
-    running
-        .wait()
-        .map_err(|error| Failure::run(format!("a worker failed: {}", failure::reason(&error))))?;
+    let ended = running.wait();
+    if let Some(aside) = aside {
+        aside.handle().shutdown_now();
+        let _ = aside.wait(); // Nobody depends on how it ended.
+    }
+    ended.map_err(|error| Failure::run(format!("a worker failed: {}", failure::reason(&error))))?;
     if ending.was_cut() {
         return Err(Failure::run("ended at once, by a second signal"));
     }
@@ -108,18 +119,48 @@ impl Plan {
 }
 
 /// Starts the workers.
-fn start(settings: &Settings, plan: &Plan, files: &Files) -> Result<Running, Failure> {
-    server(settings, plan)
-        .blocking_pool(files.store().pool().clone())
-        .start(files.clone())
-        .map_err(|error| {
-            let reason = failure::reason(&error);
-            let hint = match reason.starts_with("io_uring is refused") {
-                true => "; --driver auto takes epoll instead",
-                false => "",
-            };
-            Failure::run(format!("{reason}{hint}"))
-        })
+fn start(
+    settings: &Settings,
+    plan: &Plan,
+    files: &Files,
+    admin: &Admin,
+    metrics: &Metrics,
+) -> Result<Running, Failure> {
+    let server = server(settings, plan).blocking_pool(files.store().pool().clone());
+    let started = match settings.admin {
+        None => server.start(files.clone()),
+        Some(AdminAt::Own(_)) => server.metrics(metrics).start(files.clone()),
+        Some(AdminAt::Same) => {
+            let router = admin.beside(Router::new().fallback(files.clone()));
+            server.metrics(metrics).start(router)
+        }
+    };
+    started.map_err(|error| refused(&error))
+}
+
+/// Starts what serves figures and health on an address of its own, if that is wanted.
+fn start_aside(settings: &Settings, admin: &Admin) -> Result<Option<Running>, Failure> {
+    let Some(AdminAt::Own(address)) = &settings.admin else {
+        return Ok(None);
+    };
+    let server = Server::bind(address.as_str())
+        .workers(1)
+        .pinned(false)
+        .driver(settings.driver)
+        .connections_max(ASIDE_CONNECTIONS_MAX)
+        .start(admin.router());
+    let running = server.map_err(|error| refused(&error))?;
+    tracing::info!(address = %running.address(), "admin");
+    Ok(Some(running))
+}
+
+fn refused(error: &io::Error) -> Failure {
+    let reason = failure::reason(error);
+    let hint = match reason.starts_with("io_uring is refused") {
+        true => "; --driver auto takes epoll instead",
+        false => "",
+    };
+    Failure::run(format!("{reason}{hint}"))
 }
 
 fn server(settings: &Settings, plan: &Plan) -> Server {
@@ -128,6 +169,8 @@ fn server(settings: &Settings, plan: &Plan) -> Server {
         .defer_accept(settings.defer_accept)
         .driver(settings.driver)
         .workers(plan.workers)
+        .placement(settings.placement)
+        .rebalance(settings.rebalance)
         .connections_max(plan.connections_max)
         .driver_config(settings.driver_config(plan.workers))
         .limits(settings.limits.clone())

@@ -101,6 +101,17 @@ pub(crate) struct Options {
     #[arg(help_heading = "Where")]
     pub(crate) defer_accept: Option<bool>,
 
+    /// Serve /-/metrics, /-/health and /-/ready on a port of 127.0.0.1, or an address and port
+    ///
+    /// With same they are on the port that is served; no object can then be at or under /-/.
+    #[arg(
+        long,
+        env = "ONRUSH_ADMIN",
+        value_name = "WHERE",
+        help_heading = "Where"
+    )]
+    pub(crate) admin: Option<AdminAt>,
+
     /// Worker threads [default: one for each core]
     #[arg(
         long,
@@ -121,6 +132,27 @@ pub(crate) struct Options {
         help_heading = "Engine"
     )]
     pub(crate) driver: Option<Driver>,
+
+    /// Which worker serves a new connection [default: least-loaded]
+    ///
+    /// single: the first one, all of them; reuseport: as the kernel spreads them; round-robin: each
+    /// in turn; least-loaded: the one that has the fewest.
+    #[arg(
+        long,
+        env = "ONRUSH_PLACEMENT",
+        value_name = "PLACEMENT",
+        help_heading = "Engine"
+    )]
+    pub(crate) placement: Option<PlacementName>,
+
+    /// Pass live connections from busy workers to idle ones [default: on]
+    #[arg(
+        long,
+        env = "ONRUSH_REBALANCE",
+        value_name = "SWITCH",
+        help_heading = "Engine"
+    )]
+    pub(crate) rebalance: Option<Switch>,
 
     /// Receive buffers a worker posts to its ring; a power of two; io_uring only [default: 256]
     #[arg(
@@ -279,8 +311,11 @@ impl Options {
             bind: self.bind.or(other.bind),
             backlog: self.backlog.or(other.backlog),
             defer_accept: self.defer_accept.or(other.defer_accept),
+            admin: self.admin.or(other.admin),
             workers: self.workers.or(other.workers),
             driver: self.driver.or(other.driver),
+            placement: self.placement.or(other.placement),
+            rebalance: self.rebalance.or(other.rebalance),
             ring_buffers: self.ring_buffers.or(other.ring_buffers),
             ring_buffer_size: self.ring_buffer_size.or(other.ring_buffer_size),
             receive_memory: self.receive_memory.or(other.receive_memory),
@@ -329,6 +364,18 @@ pub(crate) enum Driver {
     #[value(name = "io_uring")]
     Uring,
     Epoll,
+}
+
+/// As `onrush::Placement`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PlacementName {
+    Single,
+    #[serde(rename = "reuseport")]
+    #[value(name = "reuseport")]
+    ReusePort,
+    RoundRobin,
+    LeastLoaded,
 }
 
 /// The form of the log.
@@ -395,6 +442,55 @@ impl FromStr for Bind {
     }
 }
 
+/// Where figures and health are asked for.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "NumberOrText")]
+pub(crate) enum AdminAt {
+    /// Beside the objects.
+    Same,
+    /// An address and port of their own.
+    Own(String),
+}
+
+/// A port may be written as a number.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NumberOrText {
+    Number(u16),
+    Text(String),
+}
+
+impl TryFrom<NumberOrText> for AdminAt {
+    type Error = String;
+
+    fn try_from(value: NumberOrText) -> Result<AdminAt, String> {
+        match value {
+            NumberOrText::Number(port) => port.to_string().parse(),
+            NumberOrText::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl FromStr for AdminAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AdminAt, String> {
+        if text == "same" {
+            return Ok(AdminAt::Same);
+        }
+        if let Ok(port) = text.parse::<u16>() {
+            return Ok(AdminAt::Own(format!("127.0.0.1:{port}")));
+        }
+        let host = text
+            .rsplit_once(':')
+            .filter(|(_, port)| port.parse::<u16>().is_ok());
+        match host.map(|(host, _)| host.parse()) {
+            Some(Ok(Bind::Host(_))) => Ok(AdminAt::Own(text.to_owned())),
+            _ => Err("neither same nor a port nor an address and port".to_owned()),
+        }
+    }
+}
+
 impl TryFrom<String> for Bind {
     type Error = String;
 
@@ -429,6 +525,18 @@ mod tests {
             "[x]",
         ] {
             assert!(wrong.parse::<Bind>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn admin_is_here_or_elsewhere() {
+        let own = |text: &str| Ok(AdminAt::Own(text.to_owned()));
+        assert_eq!("same".parse(), Ok(AdminAt::Same));
+        assert_eq!("9090".parse(), own("127.0.0.1:9090"));
+        assert_eq!("[::1]:9".parse(), own("[::1]:9"));
+        assert_eq!("localhost:0".parse(), own("localhost:0"));
+        for wrong in ["", "x", "70000", ":80", "127.0.0.1", "127.0.0.1:x", "a b:1"] {
+            assert!(wrong.parse::<AdminAt>().is_err(), "{wrong}");
         }
     }
 

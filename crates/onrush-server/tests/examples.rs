@@ -150,6 +150,52 @@ fn echo_stream_answers_while_it_receives() {
 }
 
 #[test]
+fn offload_gives_the_same_data_wherever_it_is_made() {
+    for driver in DRIVERS.into_iter().filter(|_| built("offload")) {
+        let pool = ["--threads", "1", "--queue", "5", "--wait-ms", "60000"];
+        let example = Example::start("offload", driver, &pool);
+        assert_eq!(content(&example.get("/ping")), "pong\n");
+        let data = example.get("/data");
+        assert_eq!(content(&data).len(), 17, "{data}");
+        assert_eq!(content(&example.get("/data")), content(&data));
+        // It is told a moment after its result.
+        let done = "\nonrush_offload_run_seconds_count 2\n";
+        let end = Instant::now() + Duration::from_secs(20);
+        while !example.get("/metrics").contains(done) {
+            assert!(Instant::now() < end, "{}", example.get("/metrics"));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let inline = Example::start("offload", driver, &["--inline"]);
+        assert_eq!(content(&inline.get("/data")).len(), 17);
+        let page = inline.get("/metrics");
+        assert!(page.contains("\nonrush_offload_threads 0\n"), "{page}");
+    }
+}
+
+#[test]
+fn offload_says_what_is_wrong_with_its_flags() {
+    let wrong: [&[&str]; 4] = [
+        &["--queue"],
+        &["--queue", "x"],
+        &["--threads", "0"],
+        &["-x"],
+    ];
+    for flags in wrong.into_iter().filter(|_| built("offload")) {
+        let output = Command::new(program("offload"))
+            .arg("0")
+            .args(flags)
+            .output();
+        let output = output.expect("it starts");
+        assert_eq!(output.status.code(), Some(2), "{flags:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.contains(flags[0]) && said.contains("usage: "),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn graceful_shutdown_answers_first() {
     for driver in DRIVERS.into_iter().filter(|_| built("graceful_shutdown")) {
         let mut example = Example::start("graceful_shutdown", driver, &[]);

@@ -18,7 +18,8 @@ use std::task::{Context, Poll, Waker};
 /// by types that want a name.
 ///
 /// The future runs on the worker the request came to and need not be `Send`. It is dropped when the
-/// client goes away. It must not block: file work belongs to [`Local::blocking`].
+/// client goes away. It must not block: file work belongs to [`Local::blocking`], and what keeps a
+/// core busy to [`offload()`](crate::offload()).
 pub trait Handler: 'static {
     /// Answers one request.
     fn handle(&self, request: Request) -> impl Future<Output = Response> + use<Self> + 'static;

@@ -42,6 +42,8 @@ pub(crate) struct BodyId {
 pub(crate) trait Host {
     fn local(&self) -> &Local;
     fn peer(&self, connection: ConnId) -> Option<SocketAddr>;
+    /// A request was refused because its handler is at work on as many as it may.
+    fn limit_hit(&self);
     /// A router has chosen the route of the request that is being started.
     fn routed(&self, template: &Rc<Template>);
     /// The next piece of a body; `None` at its end.

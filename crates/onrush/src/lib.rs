@@ -18,17 +18,22 @@
 //! Time limits, size limits and strict framing are on by default; see [`Limits`] for each of them.
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
-//! Floors inside this crate, lowest first: `shield` · `log` · [`body`] · [`response`] · `params` ·
-//! `host` · [`request`] · [`handler`] · `route` · [`metrics`] · [`engine`] · [`server`] · [`sim`].
+//! Floors inside this crate, lowest first: `shield` · `log` · [`body`] · [`response`] ·
+//! `offload` · `params` · `crew` · `host` · [`request`] · [`handler`] · `limited` · `route` ·
+//! [`metrics`] · [`engine`] · [`server`] · `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 
+mod admin;
 pub mod body;
+mod crew;
 pub mod engine;
 pub mod handler;
 mod host;
+pub mod limited;
 mod log;
 pub mod metrics;
+pub mod offload;
 mod params;
 pub mod request;
 pub mod response;
@@ -37,11 +42,15 @@ pub mod server;
 mod shield;
 pub mod sim;
 
+pub use admin::Admin;
 pub use body::{Body, BodySender, Part};
 pub use bytes::Bytes;
+pub use crew::Placement;
 pub use handler::{Application, Handler, per_worker};
+pub use limited::limited;
 pub use log::AccessLog;
 pub use metrics::Metrics;
+pub use offload::{offload, offload_with};
 pub use onrush_proto::limits::Limits;
 pub use onrush_rt::buf::Buf;
 pub use onrush_rt::driver::Preference as DriverPreference;

@@ -226,6 +226,10 @@ impl Request {
         self.parts().host.local()
     }
 
+    pub(crate) fn count_limit_hit(&self) {
+        self.parts().host.limit_hit();
+    }
+
     /// The body, to be read as it arrives.
     pub fn body(&mut self) -> &mut RequestBody {
         &mut self.parts.as_mut().expect("there until dropped").body

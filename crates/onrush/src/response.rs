@@ -65,6 +65,18 @@ impl Response {
         Response::with_body(body).content_type("application/json")
     }
 
+    /// 503: there is too much to do, and it is worth trying again in a second (RFC 9110 §10.2.3).
+    pub(crate) fn busy() -> Response {
+        Response::text("too busy, try again\n")
+            .with_status(503)
+            .header("Retry-After", "1")
+    }
+
+    /// 500: a handler, or what it left to others, panicked.
+    pub(crate) fn internal_error() -> Response {
+        Response::text("internal server error\n").with_status(500)
+    }
+
     /// The same answer with another status.
     ///
     /// # Panics

@@ -2,15 +2,17 @@
 //!
 //! Must not know what the application does.
 
-use crate::engine::{CROWD_MAX, CROWD_MIN, Engine, Inlet, Settings};
+use crate::crew::{Crew, Placement};
+use crate::engine::{CROWD_MAX, CROWD_MIN, Engine, Inlet, Passed, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::Metrics;
+use crate::offload;
 use onrush_proto::limits::Limits;
 use onrush_rt::blocking;
 use onrush_rt::driver::{self, Choice, ListenSocket, Preference, choose};
 use onrush_rt::net::{self, Address, ListenOptions, Spread};
-use onrush_rt::worker::{Remote, Worker, affinity, pin_to};
+use onrush_rt::worker::{Pools, Remote, Worker, affinity, pin_to};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -30,6 +32,8 @@ pub struct Server {
     pinned: bool,
     preference: Preference,
     spread: Spread,
+    placement: Placement,
+    rebalance: bool,
     listen: ListenOptions,
     limits: Limits,
     driver: driver::Config,
@@ -39,6 +43,8 @@ pub struct Server {
     drain_timeout: Duration,
     blocking_threads: usize,
     blocking_pool: Option<blocking::Pool>,
+    offload: offload::Options,
+    offload_pool: Option<offload::Pool>,
 }
 
 impl Server {
@@ -52,6 +58,8 @@ impl Server {
             pinned: true,
             preference: Preference::Auto,
             spread: Spread::PerWorker,
+            placement: Placement::default(),
+            rebalance: true,
             listen: ListenOptions {
                 defer_accept: true,
                 ..ListenOptions::default()
@@ -64,6 +72,8 @@ impl Server {
             drain_timeout: Duration::from_secs(30),
             blocking_threads: 16,
             blocking_pool: None,
+            offload: offload::Options::default(),
+            offload_pool: None,
         }
     }
 
@@ -120,6 +130,19 @@ impl Server {
     /// How the workers accept from one address: with a listener each (the default), or with one.
     pub fn spread(mut self, spread: Spread) -> Server {
         self.spread = spread;
+        self
+    }
+
+    /// Which worker a new connection is served by. Default: the one that has the fewest.
+    pub fn placement(mut self, placement: Placement) -> Server {
+        self.placement = placement;
+        self
+    }
+
+    /// Whether a worker that is busier than others passes live connections to them, between two
+    /// requests. On by default; workers look ten times a second.
+    pub fn rebalance(mut self, rebalance: bool) -> Server {
+        self.rebalance = rebalance;
         self
     }
 
@@ -182,6 +205,20 @@ impl Server {
         self
     }
 
+    /// Bounds of the pool that [`offload()`](crate::offload()) gives CPU work to, one for all
+    /// workers: threads, queue, longest wait.
+    pub fn offload(mut self, options: offload::Options) -> Server {
+        self.offload = options;
+        self
+    }
+
+    /// Uses this pool for CPU work instead of one of its own: so that several servers of one
+    /// process keep to one number of threads together.
+    pub fn offload_pool(mut self, pool: offload::Pool) -> Server {
+        self.offload_pool = Some(pool);
+        self
+    }
+
     /// Serves until [`Handle::shutdown`] is called, or a worker fails.
     pub fn serve(self, application: impl Application) -> io::Result<()> {
         self.start(application)?.wait()
@@ -202,8 +239,10 @@ impl Server {
             "starting"
         );
         let (sockets, address) = self.listen(workers)?;
-        let own = || blocking::Pool::threads(self.blocking_threads, 4096);
-        let pool = self.blocking_pool.take().unwrap_or_else(own);
+        let pools = self.pools();
+        if let Some(metrics) = &self.metrics {
+            metrics.offload_pool(pools.offload.watch());
+        }
         let control = Arc::new(Control::default());
         let mut running = Running {
             address,
@@ -223,7 +262,7 @@ impl Server {
                 config: self.driver.clone(),
                 settings: settings.clone(),
                 sockets,
-                pool: pool.clone(),
+                pools: pools.clone(),
                 application: application.clone(),
                 control: control.clone(),
                 drain_timeout: self.drain_timeout,
@@ -251,6 +290,17 @@ impl Server {
         Ok(running)
     }
 
+    /// Those it was given, and others of its own.
+    fn pools(&mut self) -> Pools {
+        let blocking = self.blocking_pool.take();
+        let offload = self.offload_pool.take();
+        Pools {
+            blocking: blocking
+                .unwrap_or_else(|| blocking::Pool::threads(self.blocking_threads, 4096)),
+            offload: offload.unwrap_or_else(|| offload::Pool::new(&self.offload)),
+        }
+    }
+
     fn settings(&self, workers: usize) -> Settings {
         Settings {
             limits: self.limits.clone(),
@@ -260,6 +310,8 @@ impl Server {
             accept_warned_s: Arc::default(),
             access_log: self.access_log,
             metrics: self.metrics.clone(),
+            crew: Arc::new(Crew::new(workers, self.placement)),
+            rebalance: self.rebalance,
         }
     }
 
@@ -268,19 +320,27 @@ impl Server {
         if !self.inherited.is_empty() {
             let mut lists: Vec<Vec<ListenSocket>> = (0..workers).map(|_| Vec::new()).collect();
             for socket in self.inherited.drain(..) {
-                for (list, socket) in lists.iter_mut().zip(net::share(socket, workers)?) {
+                // Those beyond the first are closed again where one worker is to accept.
+                let accepting = match self.placement {
+                    Placement::Single => 1,
+                    _ => workers,
+                };
+                for (list, socket) in lists.iter_mut().zip(net::share(socket, accepting)?) {
                     list.push(socket);
                 }
             }
             return Ok((lists, Address::Unix("inherited".into())));
         }
         let address = parse_address(&self.address)?;
-        let result = net::listen(&address, self.spread, workers, &self.listen);
+        let listening = match self.placement {
+            Placement::Single => 1,
+            _ => workers,
+        };
+        let result = net::listen(&address, self.spread, listening, &self.listen);
         let (sockets, address) = result.map_err(|error| explain(&address, error))?;
-        Ok((
-            sockets.into_iter().map(|socket| vec![socket]).collect(),
-            address,
-        ))
+        let mut lists: Vec<Vec<_>> = sockets.into_iter().map(|socket| vec![socket]).collect();
+        lists.resize_with(workers, Vec::new);
+        Ok((lists, address))
     }
 }
 
@@ -419,7 +479,7 @@ struct Job {
     config: driver::Config,
     settings: Settings,
     sockets: Vec<ListenSocket>,
-    pool: blocking::Pool,
+    pools: Pools,
     application: Arc<dyn Application>,
     control: Arc<Control>,
     drain_timeout: Duration,
@@ -441,7 +501,7 @@ impl Job {
     }
 
     fn serve(&mut self, ready: &mpsc::Sender<()>) -> io::Result<()> {
-        let mut worker = Worker::new(&self.choice, &self.config, self.pool.clone(), self.index)?;
+        let mut worker = Worker::new(&self.choice, &self.config, self.pools.clone(), self.index)?;
         let service = self.application.instantiate(worker.local());
         let engine = Engine::new(worker.local(), self.settings.clone(), service);
         let inlet = Inlet(engine.clone());
@@ -449,6 +509,9 @@ impl Job {
             engine.listen(duplicate(socket)?)?;
         }
         let remote = worker.remote();
+        let (crew, own) = (self.settings.crew.clone(), self.index);
+        crew.join(own, remote.clone());
+        let leave = Leave(&crew, own);
         self.control
             .workers
             .lock()
@@ -460,6 +523,11 @@ impl Job {
         }
         if self.control.state() == DRAINING {
             self.drain(&mut worker, &inlet)?;
+            let late = leave.now();
+            if !late.is_empty() {
+                engine.arrived(late);
+                self.drain(&mut worker, &inlet)?;
+            }
         }
         engine.close_all();
         Ok(())
@@ -474,7 +542,11 @@ impl Job {
         let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).unwrap_or(u64::MAX / 2);
         let end_ms = worker.local().now_ms() + timeout_ms;
         worker.local().schedule(end_ms, WAKE_UP);
-        while (engine.open_connections() > 0 || worker.local().driver().is_listening())
+        // Some may be on their way here.
+        let expected = || self.settings.crew.open(self.index);
+        while (engine.open_connections() > 0
+            || expected() > 0
+            || worker.local().driver().is_listening())
             && self.control.state() != ENDING
         {
             if worker.local().now_ms() >= end_ms {
@@ -485,6 +557,22 @@ impl Job {
             worker.turn(inlet, true)?;
         }
         Ok(())
+    }
+}
+
+/// A worker's place among the others, given up however it ends: what it was passed too late is
+/// closed then, as all else is.
+struct Leave<'c>(&'c Crew<Passed>, usize);
+
+impl Leave<'_> {
+    fn now(&self) -> Vec<Passed> {
+        self.0.leave(self.1)
+    }
+}
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        drop(self.now());
     }
 }
 

@@ -10,21 +10,28 @@
 //! assert!(client.receive().unwrap().starts_with(b"HTTP/1.1 200 OK\r\n"));
 //! ```
 
+use crate::crew::{Crew, Placement};
 use crate::engine::{CROWD_MAX, Engine, Inlet, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::{Counters, Metrics};
 use onrush_proto::limits::Limits;
 use onrush_rt::driver::sim::{Address, Behaviour, Client, Net};
-use onrush_rt::worker::{Local, Worker};
+use onrush_rt::offload;
+use onrush_rt::worker::{Local, Pools, Worker};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// One simulated worker with one listener.
+/// Simulated workers, the first of which has a listener.
 #[derive(Debug)]
 pub struct Simulation {
     net: Net,
     address: Address,
+    crew: Vec<Member>,
+}
+
+#[derive(Debug)]
+struct Member {
     worker: Worker,
     engine: Rc<Engine>,
     inlet: Inlet,
@@ -43,7 +50,9 @@ impl Simulation {
         limits: Limits,
         behaviour: Behaviour,
     ) -> Simulation {
-        Simulation::build(seed, application, limits, behaviour, None)
+        let net = Net::new(seed, behaviour);
+        let settings = Simulation::settings(1, limits, None);
+        Simulation::build(net, application, settings, &Pools::inline())
     }
 
     /// The same, counted in `metrics`.
@@ -54,21 +63,46 @@ impl Simulation {
         behaviour: Behaviour,
         metrics: &Metrics,
     ) -> Simulation {
-        let metrics = Some(metrics.clone());
-        Simulation::build(seed, application, limits, behaviour, metrics)
+        let net = Net::new(seed, behaviour);
+        let settings = Simulation::settings(1, limits, Some(metrics.clone()));
+        Simulation::build(net, application, settings, &Pools::inline())
     }
 
-    fn build(
+    /// The same with a pool for CPU work that is not inline: one whose jobs are run by hand, say
+    /// ([`offload::Pool::by_hand`]).
+    pub fn with_offload(
         seed: u64,
         application: &impl Application,
         limits: Limits,
         behaviour: Behaviour,
-        metrics: Option<Metrics>,
+        metrics: &Metrics,
+        offload: offload::Pool,
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
-        let worker = Worker::simulated(net.clone(), 0).expect("an eventfd can be had");
-        let service = application.instantiate(worker.local());
-        let settings = Settings {
+        let settings = Simulation::settings(1, limits, Some(metrics.clone()));
+        let pools = Pools {
+            offload,
+            ..Pools::inline()
+        };
+        Simulation::build(net, application, settings, &pools)
+    }
+
+    /// The same with so many workers. The first accepts all connections, and keeps them;
+    /// [`Simulation::hand_over`] moves them.
+    pub fn with_workers(
+        seed: u64,
+        application: &impl Application,
+        limits: Limits,
+        behaviour: Behaviour,
+        workers: usize,
+    ) -> Simulation {
+        let net = Net::new(seed, behaviour);
+        let settings = Simulation::settings(workers.max(1), limits, None);
+        Simulation::build(net, application, settings, &Pools::inline())
+    }
+
+    fn settings(workers: usize, limits: Limits, metrics: Option<Metrics>) -> Settings {
+        Settings {
             limits,
             connections_max: usize::MAX,
             connections: Arc::default(),
@@ -76,20 +110,38 @@ impl Simulation {
             accept_warned_s: Arc::default(),
             access_log: AccessLog::Off,
             metrics,
-        };
-        let engine = Engine::new(worker.local(), settings, service);
-        let (listener, address) = net.listen();
-        engine
-            .listen(listener)
-            .expect("simulated listeners fit simulated workers");
-        let inlet = Inlet(engine.clone());
-        Simulation {
-            net,
-            address,
-            worker,
-            engine,
-            inlet,
+            crew: Arc::new(Crew::new(workers, Placement::Single)),
+            rebalance: false,
         }
+    }
+
+    fn build(
+        net: Net,
+        application: &impl Application,
+        settings: Settings,
+        pools: &Pools,
+    ) -> Simulation {
+        if let Some(metrics) = &settings.metrics {
+            metrics.offload_pool(pools.offload.watch());
+        }
+        let member = |index| {
+            let worker = Worker::simulated_with(net.clone(), pools.clone(), index);
+            let worker = worker.expect("an eventfd can be had");
+            let service = application.instantiate(worker.local());
+            let engine = Engine::new(worker.local(), settings.clone(), service);
+            settings.crew.join(index, worker.remote());
+            let inlet = Inlet(engine.clone());
+            Member {
+                worker,
+                engine,
+                inlet,
+            }
+        };
+        let crew: Vec<Member> = (0..settings.crew.workers()).map(member).collect();
+        let (listener, address) = net.listen();
+        let listens = crew[0].engine.listen(listener);
+        listens.expect("simulated listeners fit simulated workers");
+        Simulation { net, address, crew }
     }
 
     /// Connects a client.
@@ -119,24 +171,26 @@ impl Simulation {
     pub fn run(&mut self) {
         // A delayed stream is passed over by chance, so one idle turn proves nothing.
         let mut idle = 0;
-        while idle < 2 || self.worker.has_work() {
+        while idle < 2 || self.crew.iter().any(|member| member.worker.has_work()) {
             let busy = self.turn();
             idle = if busy { 0 } else { idle + 1 };
         }
     }
 
-    /// One turn of the worker; whether anything happened.
+    /// One turn of each worker; whether anything happened.
     pub fn turn(&mut self) -> bool {
-        self.worker
-            .turn(&self.inlet, false)
-            .expect("a simulated driver does not fail")
+        let turn = |member: &mut Member| {
+            let turned = member.worker.turn(&member.inlet, false);
+            turned.expect("a simulated driver does not fail")
+        };
+        self.crew.iter_mut().map(turn).fold(false, |a, b| a | b)
     }
 
     /// Lets `ms` milliseconds pass, running the server at each deadline on the way.
     pub fn advance(&mut self, ms: u64) {
         let end = self.net.now_ms() + ms;
         self.run();
-        while let Some(next) = self.worker.next_timer_ms().filter(|&next| next <= end) {
+        while let Some(next) = self.next_timer_ms().filter(|&next| next <= end) {
             let now = self.net.now_ms();
             self.net
                 .advance(next.max(now + 1).min(end.max(now + 1)) - now);
@@ -147,9 +201,23 @@ impl Simulation {
         self.run();
     }
 
+    fn next_timer_ms(&self) -> Option<u64> {
+        let timers = self.crew.iter();
+        timers
+            .filter_map(|member| member.worker.next_timer_ms())
+            .min()
+    }
+
     /// Begins a graceful end, as [`crate::Handle::shutdown`] does.
     pub fn drain(&mut self) {
-        self.engine.drain();
+        for member in &self.crew {
+            member.engine.drain();
+        }
+    }
+
+    /// Has all connections of one worker go to another, each as soon as it is between two requests.
+    pub fn hand_over(&mut self, from: usize, to: usize) {
+        self.crew[from].engine.hand_all_over_to(to);
     }
 
     /// The network.
@@ -157,24 +225,37 @@ impl Simulation {
         &self.net
     }
 
-    /// The worker's own handle.
+    /// The first worker's own handle.
     pub fn local(&self) -> &Local {
-        self.worker.local()
+        self.crew[0].worker.local()
     }
 
-    /// What the server has counted.
+    /// What the first worker has counted.
     pub fn counters(&self) -> &Counters {
-        self.engine.counters()
+        self.counters_of(0)
+    }
+
+    /// What a worker has counted.
+    pub fn counters_of(&self, worker: usize) -> &Counters {
+        self.crew[worker].engine.counters()
+    }
+
+    /// Connections that have their place with a worker, or are on their way to it.
+    pub fn placed(&self, worker: usize) -> usize {
+        self.crew[worker].engine.placed()
     }
 
     /// Connections open at the server.
     pub fn open_connections(&self) -> usize {
-        self.engine.open_connections()
+        let open = self.crew.iter();
+        open.map(|member| member.engine.open_connections()).sum()
     }
 }
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        self.engine.close_all();
+        for member in &self.crew {
+            member.engine.close_all();
+        }
     }
 }

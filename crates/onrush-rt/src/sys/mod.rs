@@ -65,3 +65,41 @@ fn set_option(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, val
         )
     };
 }
+
+/// The calling thread's nice value (`getpriority(2)`), -20 to 19; 0 when it cannot be had.
+pub(crate) fn niceness() -> i32 {
+    rustix::process::getpriority_process(None).unwrap_or(0)
+}
+
+/// The longest slice a thread may ask for, in nanoseconds; longer ones are cut to this.
+const SLICE_MAX_NS: u64 = 100_000_000;
+
+/// Makes the calling thread give way to others: `SCHED_BATCH` (sched(7)) at `nice` or 19, with the
+/// longest slice there is (`sched_setattr(2)`; older kernels take no notice of slices). A thread
+/// that is `SCHED_IDLE` stays so. Where that is refused, the nice value alone is set
+/// (`setpriority(2)`), and where that is refused too, all goes on as before, only less evenly.
+#[allow(unsafe_code)]
+pub(crate) fn step_back(nice: i32) {
+    // SAFETY: takes no pointers.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+    if policy == libc::c_long::from(libc::SCHED_IDLE) {
+        return;
+    }
+    let nice = nice.clamp(-20, 19);
+    let mut wanted = libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: libc::SCHED_BATCH as u32,
+        sched_flags: 0,
+        sched_nice: nice,
+        sched_priority: 0,
+        sched_runtime: SLICE_MAX_NS,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: 0 is the calling thread; the kernel reads `size` bytes at `wanted`, which are there
+    // and outlive the call, and writes nothing but its `size`, when it knows a smaller one.
+    let failed = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw mut wanted, 0) } != 0;
+    if failed {
+        let _ = rustix::process::setpriority_process(None, nice);
+    }
+}

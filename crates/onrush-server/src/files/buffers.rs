@@ -91,7 +91,8 @@ impl Buffers {
         User {
             buffers: self.clone(),
             ticket: state.tickets,
-            in_a_row: Cell::new(0),
+            // Who comes anew stands at the end of the line.
+            in_a_row: Cell::new(IN_A_ROW_MAX),
         }
     }
 

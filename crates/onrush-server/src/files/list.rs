@@ -61,6 +61,9 @@ impl Inner {
         };
         let page = self.store.list(folder.as_ref(), how).await;
         let mut page = page.map_err(|error| Failure::of(error, While::Reading))?;
+        if self.options.admin_beside && folder.is_none() {
+            page.entries.retain(|entry| entry.name != b"-");
+        }
         let lease = fit(&mut page, &self.listings);
         let json = wanted.json.unwrap_or_else(|| accept::prefers_json(request));
         let place = Place::new(split.mount, folder.as_ref(), &wanted.repeated(), &page);

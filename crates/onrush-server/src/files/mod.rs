@@ -59,6 +59,9 @@ pub struct FilesOptions {
     /// allowed, whatever `allow` says. It refuses what a `PUT` that stores would refuse before its
     /// body: names, what is in the way, conditions that do not hold.
     pub sink: bool,
+    /// Paths under `/-/` are served by somebody else ([`onrush::Admin`]): nothing may be at or
+    /// under the name `-` at the top, however it is written.
+    pub admin_beside: bool,
     /// What an acknowledged change survives.
     pub durability: Durability,
     /// Bytes of small objects kept in memory at most, all workers together; 0 keeps none. As much
@@ -83,6 +86,7 @@ impl Default for FilesOptions {
         FilesOptions {
             allow: Allow::default(),
             hidden: false,
+            admin_beside: false,
             site: false,
             sink: false,
             durability: Durability::Full,

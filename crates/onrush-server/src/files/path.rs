@@ -7,9 +7,11 @@
 //! | a backslash, bytes that are not UTF-8 | an ordinary byte of a name |
 //! | a segment that begins with a dot | hidden, unless the options say otherwise |
 //! | `.onrush` first, in whatever case | 404 to read, 403 to write, always |
+//! | `-` first | the same, where the admin pages share the port |
 //!
 //! This module must not know what is at a key.
 
+use super::FilesOptions;
 use super::failure::{Failure, While};
 use onrush::Request;
 use onrush_store::Key;
@@ -60,12 +62,13 @@ pub(super) fn target(rest: &str, at: While) -> Result<Target, Failure> {
 }
 
 impl Target {
-    /// Refuses what is hidden or the store's own.
-    pub(super) fn visible(self, hidden: bool, at: While) -> Result<Target, Failure> {
+    /// Refuses what is hidden, the store's own or somebody else's.
+    pub(super) fn visible(self, options: &FilesOptions, at: While) -> Result<Target, Failure> {
         let (Target::Object(key) | Target::Folder(Some(key))) = &self else {
             return Ok(self);
         };
-        if !key.reserved() && (hidden || !key.hidden()) {
+        let other = options.admin_beside && is_admin(key);
+        if !key.reserved() && !other && (options.hidden || !key.hidden()) {
             return Ok(self);
         }
         Err(match at {
@@ -73,6 +76,12 @@ impl Target {
             While::Writing => Failure::HIDDEN,
         })
     }
+}
+
+/// Whether a key is where `onrush::Admin` is served: at or under the name `-` at the top.
+pub(super) fn is_admin(key: &Key) -> bool {
+    let mut segments = key.as_bytes().split(|&byte| byte == b'/');
+    segments.next() == Some(b"-")
 }
 
 /// Undoes percent-encoding once; borrows where there is none.

@@ -50,7 +50,7 @@ impl Inner {
             self.cache.forget(rest.as_bytes(), at.worker);
         }
         let target = path::target(rest, While::Reading).ok()?;
-        let Target::Object(key) = target.visible(self.options.hidden, While::Reading).ok()? else {
+        let Target::Object(key) = target.visible(&self.options, While::Reading).ok()? else {
             return None;
         };
         match self.open_now(&key, at, request)? {
@@ -64,7 +64,7 @@ impl Inner {
     pub(super) async fn get(self: &Arc<Self>, request: &Request) -> Result<Response, Failure> {
         let split = path::split(request)?;
         let target = path::target(split.rest, While::Reading)?;
-        match target.visible(self.options.hidden, While::Reading)? {
+        match target.visible(&self.options, While::Reading)? {
             Target::Object(key) => Ok(match self.open(&key, request).await {
                 Ok(found) => respond(request, found),
                 Err(error) => tell(request, split, &key, error),

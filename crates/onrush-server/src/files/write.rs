@@ -58,7 +58,7 @@ impl Inner {
         refuse_part(request)?;
         let split = path::split(request)?;
         let target = path::target(split.rest, While::Writing)?;
-        match target.visible(self.options.hidden, While::Writing)? {
+        match target.visible(&self.options, While::Writing)? {
             Target::Object(key) => Ok(key),
             Target::Folder(_) => Err(Failure::new(409, "a name that ends in a slash is a folder")),
         }
@@ -85,7 +85,7 @@ impl Inner {
     pub(super) async fn delete(&self, request: &Request) -> Result<Response, Failure> {
         let split = path::split(request)?;
         let target = path::target(split.rest, While::Writing)?;
-        let (key, kind) = match target.visible(self.options.hidden, While::Writing)? {
+        let (key, kind) = match target.visible(&self.options, While::Writing)? {
             Target::Object(key) => (key, Kind::File),
             Target::Folder(Some(key)) => (key, Kind::Directory),
             Target::Folder(None) => {

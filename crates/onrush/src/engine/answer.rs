@@ -6,6 +6,7 @@ use super::Engine;
 use super::connection::Conn;
 use crate::body::{Content, Part};
 use crate::host::ConnId;
+use crate::metrics::Ending;
 use crate::response::Response;
 use crate::shield::Shield;
 use bytes::Bytes;
@@ -161,7 +162,12 @@ impl Engine {
         };
         if let Err(error) = result {
             tracing::debug!(%error, "an answer was not sent whole");
-            self.abort(id);
+            let ending = match error.kind() {
+                io::ErrorKind::TimedOut => Ending::TimedOut,
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ending::Broken,
+                _ => Ending::Cut,
+            };
+            self.abort(id, ending);
             return None;
         }
         let mut conns = self.conns.borrow_mut();

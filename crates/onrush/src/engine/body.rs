@@ -63,6 +63,10 @@ impl Host for Engine {
         self.peer_of(connection)
     }
 
+    fn limit_hit(&self) {
+        self.counters().limit_hits.add(1);
+    }
+
     fn routed(&self, template: &Rc<Template>) {
         if self.recorder.is_some()
             && let Some(measured) = self.measuring.borrow_mut().as_mut()

@@ -26,6 +26,8 @@ pub(crate) enum Phase {
     Flushing,
     /// Our direction is shut down; what comes is thrown away until the peer ends or time is up.
     Lingering,
+    /// Between requests, and about to go to another worker as soon as the driver is quiet.
+    Leaving,
 }
 
 /// What follows when `out` has left.
@@ -60,6 +62,10 @@ pub(crate) struct Conn {
     pub(crate) crowd: bool,
     /// A rest of a request body is to be thrown away before the next head.
     pub(crate) draining_body: bool,
+    /// The worker it is to go to.
+    pub(crate) leaving: Option<u16>,
+    /// `answered` when requests were last counted.
+    pub(crate) answered_before: u32,
     /// Everything that only a connection at work needs.
     pub(crate) active: Option<Box<Active>>,
 }
@@ -156,6 +162,27 @@ impl Active {
 }
 
 impl Conn {
+    /// A connection before its first request.
+    pub(crate) fn new(stream: StreamId) -> Conn {
+        Conn {
+            stream,
+            machine: Machine::new(),
+            deadline_ms: u64::MAX,
+            timer_ms: u64::MAX,
+            timer: None,
+            phase: Phase::Ready,
+            ended: false,
+            paused: false,
+            answered: 0,
+            in_head: false,
+            crowd: false,
+            draining_body: false,
+            leaving: None,
+            answered_before: 0,
+            active: None,
+        }
+    }
+
     pub(crate) fn active(&mut self) -> &mut Active {
         self.active.get_or_insert_default()
     }

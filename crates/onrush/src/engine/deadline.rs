@@ -3,9 +3,10 @@
 //!
 //! Must not know how answers are made, only that one may be owed.
 
+use super::Engine;
 use super::connection::{Active, Conn, Phase};
-use super::{Engine, count};
 use crate::host::ConnId;
+use crate::metrics::{Ending, Limit};
 use onrush_proto::reject::Reject;
 use std::io;
 use std::rc::Rc;
@@ -106,13 +107,18 @@ impl Engine {
             )
         };
         let alive = match phase {
-            Phase::Ready | Phase::Lingering => false,
+            Phase::Ready | Phase::Leaving | Phase::Lingering => false,
             _ if total_over => false,
             Phase::Busy => !write_over || self.try_once_more(id),
             Phase::Flushing => self.try_once_more(id),
         };
         if !alive {
-            return self.time_is_up(id, phase);
+            let limit = if total_over {
+                Limit::Total
+            } else {
+                Limit::Write
+            };
+            return self.time_is_up(id, phase, limit);
         }
         if phase == Phase::Busy && body_over {
             self.body_is_late(id);
@@ -151,26 +157,30 @@ impl Engine {
         let active = conn.active();
         active.broken_body = Some(io::ErrorKind::TimedOut);
         active.reject = Some(Reject::new(408, "request body took too long"));
-        count(&self.counters.timed_out);
+        self.counters.timed_out.count(Limit::Body);
         io::ErrorKind::TimedOut.into()
     }
 
-    fn time_is_up(self: &Rc<Self>, id: ConnId, phase: Phase) {
-        let in_head = phase == Phase::Ready && {
+    fn time_is_up(self: &Rc<Self>, id: ConnId, phase: Phase, limit: Limit) {
+        let in_head = matches!(phase, Phase::Ready | Phase::Leaving) && {
             let mut conns = self.conns.borrow_mut();
             let active = conns.get(id).and_then(|conn| conn.active.as_ref());
             active.is_some_and(|active| active.input_bytes > 0)
         };
         match phase {
-            Phase::Ready if in_head => {
-                count(&self.counters.timed_out);
+            Phase::Ready | Phase::Leaving if in_head => {
+                self.counters.timed_out.count(Limit::Head);
                 self.refuse(id, Reject::new(408, "request head took too long"));
             }
             // An idle connection, or one that lingered long enough: nobody is owed anything.
-            Phase::Ready | Phase::Lingering => self.close(id),
+            Phase::Lingering => self.close(id, Ending::Answered),
+            Phase::Ready | Phase::Leaving if self.draining.get() => {
+                self.close(id, Ending::Drained);
+            }
+            Phase::Ready | Phase::Leaving => self.close(id, Ending::Idle),
             Phase::Busy | Phase::Flushing => {
-                count(&self.counters.timed_out);
-                self.abort(id);
+                self.counters.timed_out.count(limit);
+                self.abort(id, Ending::TimedOut);
             }
         }
     }

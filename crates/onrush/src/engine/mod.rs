@@ -5,24 +5,29 @@
 //! dropping a request), and dropping a task is running user code as well.
 //!
 //! Modules, lowest first: `connection` (what is kept) · `deadline` (time limits) · `send` (bytes
-//! out) · `body` (bytes of bodies in) · `answer` (answers) · `receive` (requests). Must not know
-//! how workers are made or how many there are.
+//! out) · `body` (bytes of bodies in) · `answer` (answers) · `receive` (requests) · `handover`
+//! (connections from and to other workers) · `balance` (which of them go). Must not know how
+//! workers are made.
 
 mod answer;
+mod balance;
 mod body;
 mod connection;
 mod deadline;
+mod handover;
 mod receive;
 mod send;
 
+use crate::crew::Crew;
 use crate::handler::Service;
 use crate::host::ConnId;
 use crate::log::AccessLog;
-use crate::metrics::{Counter, Counters, Measured, Metrics, Recorder};
+use crate::metrics::{Counter, Counters, Ending, Measured, Metrics, Recorder};
 use crate::request::Spares;
 use crate::response::Response;
+use balance::Balance;
 use connection::{Conn, Conns, Phase, Then};
-use onrush_proto::connection::Connection as Machine;
+pub(crate) use handover::Passed;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
 use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
@@ -59,6 +64,17 @@ pub(crate) struct Settings {
     pub(crate) accept_warned_s: Arc<AtomicU64>,
     pub(crate) access_log: AccessLog,
     pub(crate) metrics: Option<Metrics>,
+    /// The workers of this server.
+    pub(crate) crew: Arc<Crew<Passed>>,
+    /// Whether a worker that is busier than others passes live connections to them.
+    pub(crate) rebalance: bool,
+}
+
+impl Settings {
+    /// Gives up a place under the cap.
+    fn release(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// See the module's description.
@@ -86,6 +102,7 @@ pub struct Engine {
     recorder: Option<Recorder>,
     /// The request that is being started, until it is answered or waits for something.
     measuring: RefCell<Option<Measured>>,
+    balance: Balance,
 }
 
 #[inline]
@@ -98,8 +115,10 @@ impl Engine {
     pub(crate) fn new(local: &Local, settings: Settings, service: Rc<dyn Service>) -> Rc<Engine> {
         let counters = Arc::<Counters>::default();
         let driver = local.driver().name();
-        let recorder = (settings.metrics.as_ref())
-            .map(|metrics| metrics.worker(local.index(), driver, &counters));
+        let recorder = (settings.metrics.as_ref()).map(|metrics| {
+            let busy = settings.crew.busy(local.index());
+            metrics.worker(local.index(), driver, &counters, busy)
+        });
         Rc::new(Engine {
             local: local.clone(),
             settings,
@@ -117,6 +136,7 @@ impl Engine {
             counters,
             recorder,
             measuring: RefCell::default(),
+            balance: Balance::default(),
         })
     }
 
@@ -128,6 +148,11 @@ impl Engine {
     /// Connections open now.
     pub fn open_connections(&self) -> usize {
         self.conns.borrow().open()
+    }
+
+    /// Connections that have their place here, or are on their way here.
+    pub(crate) fn placed(&self) -> usize {
+        self.settings.crew.open(self.local.index())
     }
 
     fn limits(&self) -> &Limits {
@@ -145,6 +170,7 @@ impl Engine {
     /// closes each connection as it becomes idle.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
+        self.settings.crew.drain(); // The others are about to drain, too.
         for listener in self.listeners.take() {
             self.local.driver().unlisten(listener);
         }
@@ -168,69 +194,88 @@ impl Engine {
         self.spares.close();
         let ids = self.conns.borrow().ids();
         for id in ids {
-            self.close(id);
+            self.close(id, Ending::Stopped);
         }
     }
 
     fn accept(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.accepted);
+        match self.reserve_place() {
+            true => self.place(socket),
+            false => self.turn_away(socket),
+        }
+    }
+
+    /// Begins to serve a new connection. Its places, under the cap and in the crew, are taken.
+    fn welcome(self: &Rc<Self>, socket: Socket) {
+        count(&self.counters.placed);
+        let Some(id) = self.attach(socket) else {
+            return;
+        };
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else { return };
+        self.local.driver().receive(conn.stream);
+        // A new connection has as long for its first head as a started head has.
+        let limit_ms = match self.draining.get() {
+            true => {
+                conn.machine.close_after_next();
+                deadline::DRAIN_IDLE_MS
+            }
+            false => {
+                conn.in_head = true;
+                self.limits().head_timeout_ms
+            }
+        };
+        self.set_limit(id, conn, limit_ms);
+    }
+
+    /// Makes an entry for a socket, receiving off. Gives its places up when that cannot be.
+    fn attach(&self, socket: Socket) -> Option<ConnId> {
         let id = self.conns.borrow_mut().reserve();
         let attached = self.local.driver().attach(socket, id.token());
-        let stream = match attached {
-            Ok(stream) => stream,
+        match attached {
+            Ok(stream) => {
+                self.conns.borrow_mut().insert(id, Conn::new(stream));
+                Some(id)
+            }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be taken over");
                 self.conns.borrow_mut().release(id);
-                count(&self.counters.done);
-                return;
+                self.gone(Ending::Exhausted);
+                None
             }
-        };
-        let crowd = !self.reserve_place();
-        if crowd {
-            count(&self.counters.refused);
-            if self.crowd.get() >= self.settings.crowd_max {
-                self.conns.borrow_mut().release(id);
-                count(&self.counters.done);
+        }
+    }
+
+    /// A connection that had its places is no more.
+    fn gone(&self, ending: Ending) {
+        self.counters.done.count(ending);
+        self.settings.release();
+        self.settings.crew.release(self.local.index());
+    }
+
+    /// Tells a connection over the cap to come again, and lets it read that.
+    fn turn_away(self: &Rc<Self>, socket: Socket) {
+        count(&self.counters.placed);
+        count(&self.counters.refused);
+        let id = self.conns.borrow_mut().reserve();
+        let attached = self.local.driver().attach(socket, id.token());
+        let crowded = self.crowd.get() >= self.settings.crowd_max;
+        let Some(&stream) = attached.as_ref().ok().filter(|_| !crowded) else {
+            self.conns.borrow_mut().release(id);
+            self.counters.done.count(Ending::Refused);
+            if let Ok(stream) = attached {
                 let mut driver = self.local.driver();
                 let _ = driver.send(stream, CROWDED); // It is going away in any case.
                 driver.close(stream);
-                return;
             }
-            self.crowd.set(self.crowd.get() + 1);
-        }
-        let mut conn = Conn {
-            stream,
-            machine: Machine::new(),
-            deadline_ms: u64::MAX,
-            timer_ms: u64::MAX,
-            timer: None,
-            phase: Phase::Ready,
-            ended: false,
-            paused: false,
-            answered: 0,
-            in_head: !self.draining.get(),
-            crowd,
-            draining_body: false,
-            active: None,
-        };
-        if self.draining.get() {
-            conn.machine.close_after_next();
-        }
-        if crowd {
-            self.conns.borrow_mut().insert(id, conn);
-            self.flush(id, CROWDED, Then::Linger);
             return;
-        }
-        self.local.driver().receive(stream);
-        let mut conns = self.conns.borrow_mut();
-        conns.insert(id, conn);
-        let conn = conns.get(id).expect("just inserted");
-        // A new connection has as long for its first head as a started head has.
-        let limit_ms = match self.limits().head_timeout_ms {
-            _ if self.draining.get() => deadline::DRAIN_IDLE_MS,
-            limit_ms => limit_ms,
         };
-        self.set_limit(id, conn, limit_ms);
+        self.crowd.set(self.crowd.get() + 1);
+        let mut conn = Conn::new(stream);
+        conn.crowd = true;
+        self.conns.borrow_mut().insert(id, conn);
+        self.flush(id, CROWDED, Then::Linger);
     }
 
     /// Tells that accepting pauses, once for all workers in [`ACCEPT_WARNING_S`].
@@ -249,25 +294,24 @@ impl Engine {
         let open = &self.settings.connections;
         let free = open.fetch_add(1, Ordering::Relaxed) < self.settings.connections_max;
         if !free {
-            open.fetch_sub(1, Ordering::Relaxed);
+            self.settings.release();
         }
         free
     }
 
     /// Closes a connection and cancels what works for it.
-    fn close(&self, id: ConnId) {
+    fn close(&self, id: ConnId, ending: Ending) {
         let conn = self.conns.borrow_mut().remove(id);
         let Some(mut conn) = conn else { return };
         self.local.driver().close(conn.stream);
         if let Some(timer) = conn.timer {
             self.local.unschedule(timer);
         }
-        count(&self.counters.done);
         if conn.crowd {
+            self.counters.done.count(Ending::Refused);
             self.crowd.set(self.crowd.get() - 1);
         } else {
-            let open = &self.settings.connections;
-            open.fetch_sub(1, Ordering::Relaxed);
+            self.gone(ending);
         }
         let active = conn.active.as_mut();
         let (reader, measured) = match active {
@@ -284,12 +328,12 @@ impl Engine {
     }
 
     /// Closes a connection so that the peer cannot take what it got for whole.
-    fn abort(&self, id: ConnId) {
+    fn abort(&self, id: ConnId, ending: Ending) {
         let stream = self.conns.borrow_mut().get(id).map(|conn| conn.stream);
         if let Some(stream) = stream {
             self.local.driver().reset(stream);
         }
-        self.close(id);
+        self.close(id, ending);
     }
 
     /// The date of this second (RFC 9110 §6.6.1).
@@ -310,30 +354,42 @@ impl Engine {
     /// The peer ended its direction (`Ok`) or the connection broke.
     fn ended(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
         if result.is_err() {
-            return self.close(id);
+            return self.close(id, Ending::Broken);
         }
+        let mut ending = Ending::Client;
         let reader = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.ended = true;
+            if conn.phase == Phase::Lingering {
+                ending = Ending::Answered;
+            }
             match conn.phase {
                 Phase::Ready | Phase::Lingering => None,
                 Phase::Busy => Some(self.take_reader(id, conn)),
                 Phase::Flushing => Some(None),
+                Phase::Leaving => {
+                    drop(conns);
+                    return self.stay_to_end(id);
+                }
             }
         };
         match reader {
-            None => self.close(id),
+            None => self.close(id, ending),
             Some(Some(reader)) => reader.wake(),
             Some(None) => {} // Somebody is at work and will see it.
         }
     }
 
     /// A body that somebody reads directly has become readable, or may be from now on.
-    fn readable(&self, id: ConnId, quiet: bool) {
+    fn readable(self: &Rc<Self>, id: ConnId, quiet: bool) {
         let reader = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
+            if quiet && conn.phase == Phase::Leaving {
+                drop(conns);
+                return self.send_away(id);
+            }
             let Some(active) = conn.active.as_mut() else {
                 return;
             };
@@ -376,7 +432,14 @@ impl Sink for Inlet {
         self.0.timer_fired(ConnId::from_token(payload));
     }
 
-    fn notified(&self) {}
+    fn notified(&self) {
+        self.0.take_passed();
+    }
+
+    #[inline]
+    fn awake(&self) {
+        self.0.look_around();
+    }
 }
 
 /// Runs user code; `None` when it panicked. The panic hook has printed why.
@@ -391,5 +454,5 @@ fn guarded<T>(engine: &Engine, call: impl FnOnce() -> T) -> Option<T> {
 
 /// The answer to a request whose handler panicked.
 fn panic_response() -> Response {
-    Response::text("internal server error\n").with_status(500)
+    Response::internal_error()
 }

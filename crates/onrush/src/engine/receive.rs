@@ -11,6 +11,7 @@ use super::{Engine, count, guarded, panic_response};
 use crate::handler::Pending;
 use crate::host::{BodyId, ConnId};
 use crate::log::{AccessLog, Entry as LogEntry};
+use crate::metrics::{Ending, Refusal};
 use crate::request::Parts;
 use crate::response::Response;
 use crate::shield::Shield;
@@ -54,7 +55,7 @@ impl Engine {
                     drop(conns);
                     return self.pump(id, Some(data));
                 }
-                Phase::Busy | Phase::Flushing => self.queue_input(id, conn, data),
+                Phase::Busy | Phase::Flushing | Phase::Leaving => self.queue_input(id, conn, data),
                 Phase::Lingering => return,
             }
         };
@@ -71,6 +72,11 @@ impl Engine {
             conn.phase = Phase::Ready;
             if conn.paused {
                 self.resume(conn);
+            }
+            if conn.leaving.is_some() && !conn.ended {
+                self.limit_rest(id, conn);
+                drop(conns);
+                return self.make_quiet(id);
             }
         }
         self.pump(id, None);
@@ -166,7 +172,8 @@ impl Engine {
             let joined = self.join(active);
             if joined.is_err() {
                 drop(conns);
-                self.close(id); // Half a head is lost, and the rest cannot be told from a request.
+                // Half a head is lost, and the rest cannot be told from a request.
+                self.close(id, Ending::Exhausted);
             }
             return joined.ok();
         }
@@ -238,7 +245,7 @@ impl Engine {
             Ok(head_bytes) => self.begin(id, data, parts, head_bytes, out),
             Err((reject, after)) => {
                 self.spares.give(parts);
-                count(&self.counters.rejected);
+                self.counters.rejected.count(Refusal::of(reject.status));
                 tracing::debug!(status = reject.status, reason = reject.reason, "refused");
                 Next::Last(then(after, false))
             }
@@ -293,7 +300,7 @@ impl Engine {
         if parts.head.framing() != Framing::None {
             // Reading the body may send a 100, which must come behind earlier answers.
             if self.send_or_keep(id, out).is_err() {
-                self.close(id);
+                self.close(id, Ending::Broken);
                 return Next::Stop;
             }
             out.clear();
@@ -383,7 +390,7 @@ impl Engine {
         work: impl Future<Output = ()> + 'static,
     ) -> Next {
         let Ok(all_sent) = self.send_or_keep(id, out) else {
-            self.close(id);
+            self.close(id, Ending::Broken);
             return Next::Stop;
         };
         let mut conns = self.conns.borrow_mut();
@@ -437,7 +444,7 @@ impl Engine {
         cx: &mut Context<'_>,
     ) -> Poll<Option<After>> {
         guarded(self, || driving.as_mut().poll(cx)).unwrap_or_else(|| {
-            self.abort(id);
+            self.abort(id, Ending::Cut);
             Poll::Ready(None)
         })
     }
@@ -495,18 +502,23 @@ impl Engine {
             }
             if !conn.in_head {
                 conn.settle();
-                let limit_ms = match conn.draining_body {
-                    _ if self.draining.get() => DRAIN_IDLE_MS,
-                    true => self.limits().body_timeout_ms,
-                    false => self.limits().idle_timeout_ms,
-                };
-                self.set_limit(id, conn, limit_ms);
+                self.limit_rest(id, conn);
             }
             conn.ended
         };
         if ended {
-            self.close(id); // A partial head will never be whole.
+            self.close(id, Ending::Client); // A partial head will never be whole.
         }
+    }
+
+    /// How long a connection between two requests may wait for what comes next.
+    fn limit_rest(&self, id: ConnId, conn: &mut Conn) {
+        let limit_ms = match conn.draining_body {
+            _ if self.draining.get() => DRAIN_IDLE_MS,
+            true => self.limits().body_timeout_ms,
+            false => self.limits().idle_timeout_ms,
+        };
+        self.set_limit(id, conn, limit_ms);
     }
 
     /// Answers a connection that broke a rule outside the loop, and ends it.
@@ -518,7 +530,7 @@ impl Engine {
             conn.machine.send_reject(reject, &self.date(), &mut out);
             conn.machine.next(self.limits())
         };
-        count(&self.counters.rejected);
+        self.counters.rejected.count(Refusal::of(reject.status));
         self.flush(id, &out, then(after, false));
     }
 }

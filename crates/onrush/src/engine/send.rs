@@ -2,10 +2,11 @@
 //!
 //! Must not know what the bytes mean.
 
+use super::Engine;
 use super::connection::{Conn, Phase, Then};
 use super::deadline::Wait;
-use super::{Engine, count};
 use crate::host::ConnId;
+use crate::metrics::{Ending, Limit};
 use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::fs::File;
 use std::io;
@@ -43,7 +44,7 @@ impl Engine {
                 false
             }
             Err(_) => {
-                self.close(id);
+                self.close(id, Ending::Broken);
                 false
             }
         }
@@ -62,7 +63,7 @@ impl Engine {
         };
         match lingers {
             true => self.linger(id),
-            false => self.close(id),
+            false => self.close(id, Ending::Answered),
         }
     }
 
@@ -172,7 +173,7 @@ impl Engine {
                 Ok(false) => return,
                 Err(_) => {
                     drop(conns);
-                    return self.close(id);
+                    return self.close(id, Ending::Broken);
                 }
             }
         };
@@ -239,7 +240,7 @@ impl Engine {
             match send(&mut self.local.driver(), conn.stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
-                        count(&self.counters.timed_out);
+                        self.counters.timed_out.count(Limit::Write);
                         return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                     }
                 }
@@ -328,7 +329,7 @@ impl Engine {
         };
         drop(input);
         if ended {
-            self.close(id);
+            self.close(id, Ending::Answered);
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Cells that one thread writes and others read. Must not know what is counted.
 
+use onrush_rt::durations::{self, Durations};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) use durations::{BUCKETS as DURATION_BUCKETS, bucket as duration_bucket};
 
 /// A count that one thread adds to and any may read.
 ///
@@ -14,6 +17,12 @@ impl Counter {
     pub(crate) fn add(&self, more: u64) {
         let before = self.0.load(Ordering::Relaxed);
         self.0.store(before.wrapping_add(more), Ordering::Relaxed);
+    }
+
+    /// Makes it this, for figures that fall as well.
+    #[inline]
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
     }
 
     /// What was counted so far.
@@ -73,42 +82,20 @@ impl<const BUCKETS: usize> Default for Spread<BUCKETS> {
     }
 }
 
-/// Bounds of durations in nanoseconds, and as they are told, in seconds.
-const DURATIONS: [(u64, &str); 17] = [
-    (50_000, "0.00005"),
-    (100_000, "0.0001"),
-    (250_000, "0.00025"),
-    (500_000, "0.0005"),
-    (1_000_000, "0.001"),
-    (2_500_000, "0.0025"),
-    (5_000_000, "0.005"),
-    (10_000_000, "0.01"),
-    (25_000_000, "0.025"),
-    (50_000_000, "0.05"),
-    (100_000_000, "0.1"),
-    (250_000_000, "0.25"),
-    (500_000_000, "0.5"),
-    (1_000_000_000, "1"),
-    (2_500_000_000, "2.5"),
-    (5_000_000_000, "5"),
-    (10_000_000_000, "10"),
-];
-
-/// Buckets of durations.
-pub(crate) const DURATION_BUCKETS: usize = DURATIONS.len() + 1;
-
-#[inline]
-pub(crate) fn duration_bucket(ns: u64) -> usize {
-    // Nearly all are in the first ones.
-    DURATIONS
-        .iter()
-        .position(|&(bound, _)| ns <= bound)
-        .unwrap_or(DURATIONS.len())
+impl Spread<DURATION_BUCKETS> {
+    /// Adds durations that somebody else has counted, in nanoseconds.
+    pub(crate) fn add(&mut self, durations: &Durations) {
+        for (sum, count) in self.counts.iter_mut().zip(durations.counts) {
+            *sum += count;
+        }
+        self.sum += durations.sum_ns;
+    }
 }
 
 /// The bounds of durations in seconds, but for the last, which has none.
 pub(crate) fn duration_bounds() -> impl Iterator<Item = String> {
-    DURATIONS.iter().map(|(_, text)| (*text).to_owned())
+    let seconds = durations::BOUNDS_NS.iter().map(|&ns| ns as f64 / 1e9);
+    seconds.map(|seconds| seconds.to_string())
 }
 
 /// The first bound of sizes is this power of two; each is four times the one before.
@@ -135,11 +122,6 @@ mod tests {
 
     #[test]
     fn a_value_is_in_the_first_bucket_whose_bound_it_does_not_exceed() {
-        assert_eq!(duration_bucket(0), 0);
-        assert_eq!(duration_bucket(50_000), 0);
-        assert_eq!(duration_bucket(50_001), 1);
-        assert_eq!(duration_bucket(10_000_000_000), 16);
-        assert_eq!(duration_bucket(u64::MAX), 17);
         let bounds: Vec<u64> = size_bounds().map(|bound| bound.parse().unwrap()).collect();
         assert_eq!((bounds[0], bounds[11]), (256, 1 << 30));
         assert_eq!((size_bucket(0), size_bucket(u64::MAX)), (0, 12));
@@ -147,6 +129,14 @@ mod tests {
             assert_eq!(size_bucket(bound), bucket, "{bound}");
             assert_eq!(size_bucket(bound + 1), bucket + 1, "{bound} and one more");
         }
+    }
+
+    #[test]
+    fn bounds_of_durations_are_told_in_seconds_without_an_exponent() {
+        let bounds: Vec<String> = duration_bounds().collect();
+        assert_eq!((bounds.len(), DURATION_BUCKETS), (17, 18));
+        assert_eq!(bounds[..3], ["0.00005", "0.0001", "0.00025"]);
+        assert_eq!(bounds[12..], ["0.5", "1", "2.5", "5", "10"]);
     }
 
     #[test]

@@ -5,43 +5,61 @@
 //! and no two workers touch the same line of memory. Names are OpenTelemetry's for HTTP servers, in
 //! Prometheus' spelling.
 //!
-//! Modules, lowest first: `cell` · `requests` · `text`. Must not know connections.
+//! Modules, lowest first: `cell` · `kinds` · `requests` · `text` · `offload` · `process`. Must not
+//! know connections.
 
 mod cell;
+mod kinds;
+mod offload;
+mod process;
 mod requests;
 mod text;
 
 pub use cell::Counter;
+pub use kinds::{By, Ending, Kind, Limit, Refusal};
 pub(crate) use requests::{Measured, Recorder};
 pub use text::Format;
 
+use crate::crew::Busy;
 use crate::handler::Handler;
 use crate::request::Request;
 use crate::response::Response;
 use cell::{DURATION_BUCKETS, SIZE_BUCKETS, Spread, duration_bounds, size_bounds};
+use onrush_rt::offload::Watch;
+use onrush_rt::worker::monotonic_ms;
 use requests::{Labels, METHODS, Requests};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use text::{Kind, Text};
+use text::{Family, Label, Text};
 
 /// Plain counters of one worker, since its start.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Connections accepted.
     pub accepted: Counter,
+    /// Connections that began to be served here, whoever accepted them.
+    pub placed: Counter,
+    /// Connections handed over to another worker, alive.
+    pub handed_over: Counter,
+    /// Connections taken over from another worker, alive.
+    pub taken_over: Counter,
     /// Connections closed, for whatever reason.
-    pub done: Counter,
+    pub done: By<Ending>,
     /// Connections refused because the cap was reached.
     pub refused: Counter,
     /// Requests given to the application.
     pub requests: Counter,
     /// Requests refused before that.
-    pub rejected: Counter,
-    /// Connections ended by a time limit.
-    pub timed_out: Counter,
+    pub rejected: By<Refusal>,
+    /// Limits on time that clients have missed.
+    pub timed_out: By<Limit>,
     /// Handlers that panicked.
     pub panicked: Counter,
+    /// Bytes of receive memory that are taken, as of a moment ago. Not a count: it falls, too.
+    pub receive_bytes: Counter,
+    /// Requests refused by [`limited`](crate::limited()).
+    pub limit_hits: Counter,
 }
 
 /// The figures of a server, or of several that share them. Cheap to clone.
@@ -69,6 +87,8 @@ pub struct Metrics(Arc<Shared>);
 struct Shared {
     /// Also those that have ended: what was counted must not become less.
     workers: Mutex<Vec<Worker>>,
+    /// The same of pools for CPU work.
+    pools: Mutex<Vec<Watch>>,
 }
 
 /// Where one worker's figures are.
@@ -78,6 +98,7 @@ struct Worker {
     driver: &'static str,
     counters: Arc<Counters>,
     requests: Arc<Requests>,
+    busy: Arc<Busy>,
 }
 
 impl Metrics {
@@ -91,12 +112,26 @@ impl Metrics {
         workers.unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn pools(&self) -> MutexGuard<'_, Vec<Watch>> {
+        let pools = self.0.pools.lock();
+        pools.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A server has this pool, perhaps with others together.
+    pub(crate) fn offload_pool(&self, pool: Watch) {
+        let mut pools = self.pools();
+        if !pools.iter().any(|known| known.is_same(&pool)) {
+            pools.push(pool);
+        }
+    }
+
     /// A worker begins.
     pub(crate) fn worker(
         &self,
         index: usize,
         driver: &'static str,
         counters: &Arc<Counters>,
+        busy: &Arc<Busy>,
     ) -> Recorder {
         let requests = Arc::<Requests>::default();
         self.workers().push(Worker {
@@ -104,6 +139,7 @@ impl Metrics {
             driver,
             counters: counters.clone(),
             requests: requests.clone(),
+            busy: busy.clone(),
         });
         Recorder::new(requests)
     }
@@ -112,87 +148,160 @@ impl Metrics {
     pub fn render(&self, format: Format) -> String {
         let workers = self.workers().clone();
         let mut text = Text::new(format);
-        text.family("onrush_build", Kind::Info, "Which version this is.");
+        text.family("onrush_build", Family::Info, "Which version this is.");
         text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
         let help = "How the workers ask the kernel.";
-        text.family("onrush_driver", Kind::Info, help);
+        text.family("onrush_driver", Family::Info, help);
         let drivers: BTreeSet<&str> = workers.iter().map(|worker| worker.driver).collect();
         for driver in drivers {
             text.sample(&[("driver", driver)], 1);
         }
         connections(&mut text, &workers);
+        at_work(&mut text, &workers);
         requests(&mut text, &workers);
+        offload::render(&mut text, &self.pools().clone());
+        process::write(&mut text);
         text.finish()
     }
 }
 
-/// Sums of a figure by worker: workers of servers that came one after the other are one.
-fn by_worker(
+/// Sums of figures by worker: workers of servers that came one after the other are one. `figures`
+/// gives each with its label, if it has one.
+fn by_worker<'w, F>(
     text: &mut Text,
-    workers: &[Worker],
-    (name, kind, help): (&'static str, Kind, &str),
-    figure: impl Fn(&Counters) -> u64,
-) {
-    let mut sums: BTreeMap<usize, u64> = BTreeMap::new();
+    workers: &'w [Worker],
+    (name, family, help): (&'static str, Family, &str),
+    figures: impl Fn(&'w Worker) -> F,
+) where
+    F: IntoIterator<Item = (Option<Label<'static>>, u64)>,
+{
+    let mut sums: BTreeMap<_, u64> = BTreeMap::new();
     for worker in workers {
-        *sums.entry(worker.index).or_default() += figure(&worker.counters);
+        for (label, figure) in figures(worker) {
+            *sums.entry((worker.index, label)).or_default() += figure;
+        }
     }
-    text.family(name, kind, help);
-    for (index, sum) in sums {
-        text.sample(&[("worker", &index.to_string())], sum);
+    text.family(name, family, help);
+    for ((index, label), sum) in sums {
+        let index = index.to_string();
+        let labels: Vec<Label<'_>> = [("worker", &*index)].into_iter().chain(label).collect();
+        text.sample(&labels, sum);
     }
 }
 
 type Figure = fn(&Counters) -> u64;
 
 fn connections(text: &mut Text, workers: &[Worker]) {
-    let counter = |name, help| (name, Kind::Counter, help);
-    let families: [(_, Figure); 7] = [
+    let families: [(_, _, _, Figure); 8] = [
         (
-            counter("onrush_connections_accepted", "Connections accepted."),
+            "onrush_connections_accepted",
+            Family::Counter,
+            "Connections accepted.",
             |counters| counters.accepted.get(),
         ),
         (
-            counter("onrush_connections_done", "Connections closed."),
-            |counters| counters.done.get(),
+            "onrush_connections_placed",
+            Family::Counter,
+            "Connections that began to be served by this worker, whoever accepted them.",
+            |counters| counters.placed.get(),
         ),
         (
-            ("onrush_connections_open", Kind::Gauge, "Connections open."),
+            "onrush_connections_handed_over",
+            Family::Counter,
+            "Connections handed over to another worker, alive.",
+            |counters| counters.handed_over.get(),
+        ),
+        (
+            "onrush_connections_taken_over",
+            Family::Counter,
+            "Connections taken over from another worker, alive.",
+            |counters| counters.taken_over.get(),
+        ),
+        (
+            "onrush_connections_open",
+            Family::Gauge,
+            "Connections open.",
             // Read in this order it is never less than nothing.
             |counters| {
-                let done = counters.done.get();
-                counters.accepted.get().saturating_sub(done)
+                let gone = counters.done.get() + counters.handed_over.get();
+                let come = counters.placed.get() + counters.taken_over.get();
+                come.saturating_sub(gone)
             },
         ),
         (
-            counter(
-                "onrush_connections_refused",
-                "Connections answered 503 because there were too many.",
-            ),
+            "onrush_connections_refused",
+            Family::Counter,
+            "Connections answered 503 because there were too many.",
             |counters| counters.refused.get(),
         ),
         (
-            counter(
-                "onrush_connections_timed_out",
-                "Connections ended by a time limit.",
-            ),
-            |counters| counters.timed_out.get(),
-        ),
-        (
-            counter(
-                "onrush_requests_rejected",
-                "Requests refused before a handler saw them.",
-            ),
-            |counters| counters.rejected.get(),
-        ),
-        (
-            counter("onrush_handler_panics", "Handlers that panicked."),
+            "onrush_handler_panics",
+            Family::Counter,
+            "Handlers that panicked.",
             |counters| counters.panicked.get(),
         ),
+        (
+            "onrush_limit_hits",
+            Family::Counter,
+            "Requests answered 503 because their handler was at work on as many as it may.",
+            |counters| counters.limit_hits.get(),
+        ),
     ];
-    for (family, figure) in families {
-        by_worker(text, workers, family, figure);
+    for (name, family, help, figure) in families {
+        by_worker(text, workers, (name, family, help), |worker| {
+            [(None, figure(&worker.counters))]
+        });
     }
+    fn kinds<K: Kind>(
+        label: &'static str,
+        counts: &By<K>,
+    ) -> impl Iterator<Item = (Option<Label<'static>>, u64)> {
+        let told = move |(kind, count): (K, u64)| (Some((label, kind.name())), count);
+        counts.each().map(told)
+    }
+    let counter = |name, help| (name, Family::Counter, help);
+    let family = counter("onrush_connections_done", "Connections closed, and why.");
+    by_worker(text, workers, family, |worker| {
+        kinds("reason", &worker.counters.done)
+    });
+    let family = counter(
+        "onrush_timeouts",
+        "Limits on time that clients have missed.",
+    );
+    by_worker(text, workers, family, |worker| {
+        kinds("limit", &worker.counters.timed_out)
+    });
+    let help = "Requests refused before a handler saw them.";
+    by_worker(
+        text,
+        workers,
+        counter("onrush_requests_rejected", help),
+        |worker| kinds("http_response_status_code", &worker.counters.rejected),
+    );
+}
+
+fn at_work(text: &mut Text, workers: &[Worker]) {
+    let now_ms = monotonic_ms();
+    let alive = || workers.iter().filter(|worker| worker.busy.is_alive());
+    // Workers of two servers may have the same number.
+    let mut ratios: BTreeMap<usize, u32> = BTreeMap::new();
+    for worker in alive() {
+        let ratio = ratios.entry(worker.index).or_default();
+        *ratio = worker.busy.permille(now_ms).max(*ratio);
+    }
+    let help = "The share of time a worker was at work, lately.";
+    text.family("onrush_worker_busy_ratio", Family::Gauge, help);
+    for (index, permille) in ratios {
+        let ratio = f64::from(permille) / 1000.0;
+        text.sample(&[("worker", &index.to_string())], ratio);
+    }
+    let help = "Memory for receiving when the worker was last awake: posted to the kernel, kept \
+                for reuse, or holding what was not dealt with yet.";
+    let family = ("onrush_receive_buffer_bytes", Family::Gauge, help);
+    let alive: Vec<Worker> = alive().cloned().collect();
+    by_worker(text, &alive, family, |worker| {
+        [(None, worker.counters.receive_bytes.get())]
+    });
 }
 
 /// Series of all workers that have the same labels.
@@ -208,11 +317,11 @@ fn requests(text: &mut Text, workers: &[Worker]) {
         workers.iter().map(|worker| figure(&worker.requests)).sum()
     };
     let help = "Requests that ended without a whole answer.";
-    text.family("onrush_requests_aborted", Kind::Counter, help);
+    text.family("onrush_requests_aborted", Family::Counter, help);
     text.sample(&[], sum(&|requests| requests.aborted.get()));
 
     let help = "Requests being answered.";
-    text.family("http_server_active_requests", Kind::Gauge, help);
+    text.family("http_server_active_requests", Family::Gauge, help);
     for (method, name) in METHODS.iter().enumerate() {
         let over = sum(&|requests| requests.over[method].get());
         let begun = sum(&|requests| requests.begun[method].get());
@@ -229,8 +338,8 @@ fn requests(text: &mut Text, workers: &[Worker]) {
         one.request_bytes.add_to(&mut sums.request_bytes);
         one.response_bytes.add_to(&mut sums.response_bytes);
     }
-    let mut histograms = |name, help, write: fn(&mut Text, &[text::Label<'_>], &Sums)| {
-        text.family(name, Kind::Histogram, help);
+    let mut histograms = |name, help, write: fn(&mut Text, &[Label<'_>], &Sums)| {
+        text.family(name, Family::Histogram, help);
         for (labels, sums) in &series {
             labelled(labels, |labels| write(text, labels, sums));
         }
@@ -253,7 +362,7 @@ fn requests(text: &mut Text, workers: &[Worker]) {
 }
 
 /// Labels as OpenTelemetry names them.
-fn labelled(labels: &Labels, write: impl FnOnce(&[text::Label<'_>])) {
+fn labelled(labels: &Labels, write: impl FnOnce(&[Label<'_>])) {
     let status = labels.status.to_string();
     let version = format!("1.{}", labels.minor_version);
     let mut all = vec![

@@ -25,7 +25,7 @@ impl Format {
 
 /// What a family of samples is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Family {
     Counter,
     Gauge,
     Histogram,
@@ -42,7 +42,7 @@ pub(crate) struct Text {
     format: Format,
     /// Of the present family.
     name: &'static str,
-    kind: Kind,
+    kind: Family,
 }
 
 impl Text {
@@ -51,20 +51,20 @@ impl Text {
             out: String::new(),
             format,
             name: "",
-            kind: Kind::Gauge,
+            kind: Family::Gauge,
         }
     }
 
     /// Begins a family. `name` is without the ending that its kind asks for.
-    pub(crate) fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
+    pub(crate) fn family(&mut self, name: &'static str, kind: Family, help: &str) {
         (self.name, self.kind) = (name, kind);
         let open = self.format == Format::OpenMetrics;
         let (ending, kind) = match kind {
-            Kind::Counter => (if open { "" } else { "_total" }, "counter"),
-            Kind::Gauge => ("", "gauge"),
-            Kind::Histogram => ("", "histogram"),
-            Kind::Info if open => ("", "info"),
-            Kind::Info => ("_info", "gauge"),
+            Family::Counter => (if open { "" } else { "_total" }, "counter"),
+            Family::Gauge => ("", "gauge"),
+            Family::Histogram => ("", "histogram"),
+            Family::Info if open => ("", "info"),
+            Family::Info => ("_info", "gauge"),
         };
         let _ = writeln!(self.out, "# HELP {name}{ending} {help}");
         let _ = writeln!(self.out, "# TYPE {name}{ending} {kind}");
@@ -73,9 +73,9 @@ impl Text {
     /// A sample of the present family.
     pub(crate) fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
         let ending = match self.kind {
-            Kind::Counter => "_total",
-            Kind::Info => "_info",
-            Kind::Gauge | Kind::Histogram => "",
+            Family::Counter => "_total",
+            Family::Info => "_info",
+            Family::Gauge | Family::Histogram => "",
         };
         self.line(ending, labels, None, value);
     }
@@ -141,11 +141,11 @@ mod tests {
 
     fn page(format: Format) -> String {
         let mut text = Text::new(format);
-        text.family("a_done", Kind::Counter, "What is done.");
+        text.family("a_done", Family::Counter, "What is done.");
         text.sample(&[("worker", "0"), ("path", "a\"\\\n")], 7);
-        text.family("a_build", Kind::Info, "What it is.");
+        text.family("a_build", Family::Info, "What it is.");
         text.sample(&[], 1);
-        text.family("a_seconds", Kind::Histogram, "How long.");
+        text.family("a_seconds", Family::Histogram, "How long.");
         let spread = Spread {
             counts: [1, 0, 2],
             sum: 1_500_000_000,

@@ -40,6 +40,9 @@ enum Kind {
     PollRead,
     PollWrite,
     Wake,
+    /// Cancels a poll of a stream that is gone.
+    ForgetRead,
+    ForgetWrite,
 }
 
 fn tag(kind: Kind, index: u32, generation: u32) -> u64 {
@@ -389,6 +392,16 @@ impl Uring {
     }
 
     pub(super) fn detach(&mut self, id: StreamId) -> Option<Socket> {
+        let polls = self.stream(id)?.polls;
+        // A poll left in the ring would hold the socket open when its next owner closes it.
+        for (bit, kind) in [
+            (POLL_READ, Kind::ForgetRead),
+            (POLL_WRITE, Kind::ForgetWrite),
+        ] {
+            if polls & bit != 0 {
+                self.note(kind, id.index, id.generation);
+            }
+        }
         self.remove(id).map(Socket::Os)
     }
 

@@ -115,9 +115,11 @@ impl Uring {
                 if stream.receive != Receive::Cancelling {
                     return None;
                 }
-                opcode::AsyncCancel::new(tag(Kind::Receive, index, generation)).build()
+                cancel(Kind::Receive, index, generation)
             }
-            Kind::Unlisten => opcode::AsyncCancel::new(tag(Kind::Accept, index, 0)).build(),
+            Kind::Unlisten => cancel(Kind::Accept, index, 0),
+            Kind::ForgetRead => cancel(Kind::PollRead, index, generation),
+            Kind::ForgetWrite => cancel(Kind::PollWrite, index, generation),
             Kind::PollRead | Kind::PollWrite => {
                 let stream = self.stream(StreamId { index, generation })?;
                 let fd = types::Fd(stream.socket.as_ref()?.as_raw_fd());
@@ -155,4 +157,8 @@ impl Uring {
         let pushed = unsafe { self.ring.submission().push(entry) };
         debug_assert!(pushed.is_ok(), "there was room");
     }
+}
+
+fn cancel(kind: Kind, index: u32, generation: u32) -> squeue::Entry {
+    opcode::AsyncCancel::new(tag(kind, index, generation)).build()
 }

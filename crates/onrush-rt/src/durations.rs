@@ -1,0 +1,83 @@
+//! How long things took, in buckets that are the same wherever durations are counted. Must not know
+//! what took so long, or how it is shown.
+
+/// Upper bounds of all buckets but the last, in nanoseconds: 50 µs to 10 s.
+pub const BOUNDS_NS: [u64; 17] = [
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+];
+
+/// Buckets; the last is for what took longer than any bound.
+pub const BUCKETS: usize = BOUNDS_NS.len() + 1;
+
+/// The bucket of a duration: the first whose bound it does not exceed.
+#[inline]
+pub fn bucket(ns: u64) -> usize {
+    // Nearly all are in the first ones.
+    let within = BOUNDS_NS.iter().position(|&bound| ns <= bound);
+    within.unwrap_or(BOUNDS_NS.len())
+}
+
+/// A histogram of durations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Durations {
+    /// How many were in each bucket.
+    pub counts: [u64; BUCKETS],
+    /// Of all of them, in nanoseconds.
+    pub sum_ns: u64,
+}
+
+impl Durations {
+    /// Counts one.
+    pub fn record(&mut self, duration: std::time::Duration) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.counts[bucket(ns)] += 1;
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_duration_is_in_the_first_bucket_whose_bound_it_does_not_exceed() {
+        assert_eq!(bucket(0), 0);
+        assert_eq!(bucket(50_000), 0);
+        assert_eq!(bucket(50_001), 1);
+        assert_eq!(bucket(10_000_000_000), 16);
+        assert_eq!(bucket(u64::MAX), 17);
+    }
+
+    #[test]
+    fn what_is_recorded_adds_up() {
+        let mut durations = Durations::default();
+        durations.record(Duration::ZERO);
+        durations.record(Duration::from_millis(3));
+        durations.record(Duration::MAX);
+        assert_eq!((durations.counts[0], durations.counts[6]), (1, 1));
+        assert_eq!((durations.counts[17], durations.count()), (1, 3));
+        assert_eq!(durations.sum_ns, u64::MAX);
+    }
+}

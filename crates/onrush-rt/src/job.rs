@@ -1,0 +1,271 @@
+//! One job of a pool: a closure that becomes a result, in one allocation that the pool and whoever
+//! waits for the result share.
+//!
+//! Nothing of the user's can harm the thread it runs on: panics end here, those of destructors
+//! included. Must not know pools, their queues or threads.
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+/// Tells a job at work whether anybody still waits for it.
+#[derive(Debug, Default)]
+pub struct Token(AtomicBool);
+
+impl Token {
+    /// Whether the future of this job's result was dropped. Stays so once it is. Costs a load, so
+    /// a job may ask often.
+    #[inline]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a queue sees of a cell; `E` is why there may be no result.
+pub(crate) trait Run<E>: Send + Sync {
+    /// Runs the job, if it still is to be run, and wakes whoever waits.
+    fn run(&self) -> Ran;
+    /// Drops the job, if it still is to be run, and wakes whoever waits.
+    fn refuse(&self, error: E);
+}
+
+/// What came of running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ran {
+    /// It was not to be run any more.
+    Not,
+    Whole,
+    Panicked,
+}
+
+/// What whoever waits sees of a cell.
+pub(crate) trait Slot<T, E>: Run<E> {
+    /// Takes the result, or leaves `waker` to be woken when there is one.
+    fn poll(&self, waker: &Waker) -> Poll<Result<T, E>>;
+    /// Nobody wants the result any more: tells the job, or drops it, or what has come of it. Gives
+    /// whether there was no result yet.
+    fn cancel(&self) -> bool;
+}
+
+/// A closure that becomes a result.
+pub(crate) struct Cell<T, E, F> {
+    state: Mutex<State<T, E, F>>,
+    token: Token,
+    /// What a panic is told as.
+    panicked: E,
+}
+
+enum State<T, E, F> {
+    Queued(F, Option<Waker>),
+    Running(Option<Waker>),
+    Done(Result<T, E>),
+    /// The result was taken, or nobody wants it.
+    Over,
+}
+
+impl<T, E, F> Cell<T, E, F> {
+    pub(crate) fn new(job: F, panicked: E) -> Cell<T, E, F> {
+        Cell {
+            state: Mutex::new(State::Queued(job, None)),
+            token: Token::default(),
+            panicked,
+        }
+    }
+
+    /// No user code runs under this lock but a waker's clone, so a poisoned one is still whole.
+    fn lock(&self) -> MutexGuard<'_, State<T, E, F>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a job that is still to be run, leaving `next` with its waker.
+    fn begin(&self, next: impl FnOnce(Option<Waker>) -> State<T, E, F>) -> Option<F> {
+        let mut state = self.lock();
+        match mem::replace(&mut *state, State::Over) {
+            State::Queued(job, waker) => {
+                *state = next(waker);
+                Some(job)
+            }
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    fn finish(&self, result: Result<T, E>) {
+        let mut state = self.lock();
+        let (waker, unwanted) = match mem::replace(&mut *state, State::Over) {
+            State::Running(waker) => {
+                *state = State::Done(result);
+                (waker, None)
+            }
+            _ => (None, Some(result)),
+        };
+        drop(state);
+        discard(unwanted); // Its destructor may do anything, so not under the lock.
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<T, E, F> Run<E> for Cell<T, E, F>
+where
+    T: Send,
+    E: Copy + Send + Sync,
+    F: FnOnce(&Token) -> T + Send,
+{
+    fn run(&self) -> Ran {
+        let Some(job) = self.begin(State::Running) else {
+            return Ran::Not;
+        };
+        // The closure is consumed and its result thrown away, so nothing half-changed is seen.
+        let result = catch_unwind(AssertUnwindSafe(|| job(&self.token)));
+        let (result, ran) = match result {
+            Ok(result) => (Ok(result), Ran::Whole),
+            Err(payload) => {
+                discard(payload);
+                (Err(self.panicked), Ran::Panicked)
+            }
+        };
+        self.finish(result);
+        ran
+    }
+
+    fn refuse(&self, error: E) {
+        if let Some(job) = self.begin(State::Running) {
+            discard(job);
+            self.finish(Err(error));
+        }
+    }
+}
+
+impl<T, E, F> Slot<T, E> for Cell<T, E, F>
+where
+    T: Send,
+    E: Copy + Send + Sync,
+    F: FnOnce(&Token) -> T + Send,
+{
+    fn poll(&self, waker: &Waker) -> Poll<Result<T, E>> {
+        let mut state = self.lock();
+        match &mut *state {
+            State::Queued(_, slot) | State::Running(slot) => {
+                match slot {
+                    Some(old) => old.clone_from(waker),
+                    None => *slot = Some(waker.clone()),
+                }
+                Poll::Pending
+            }
+            State::Done(_) => match mem::replace(&mut *state, State::Over) {
+                State::Done(result) => Poll::Ready(result),
+                _ => Poll::Pending,
+            },
+            State::Over => panic!("a Job was polled after it was ready"),
+        }
+    }
+
+    fn cancel(&self) -> bool {
+        self.token.0.store(true, Ordering::Relaxed);
+        let before = mem::replace(&mut *self.lock(), State::Over);
+        // Outside the lock: the destructor of a closure or of a result may do anything.
+        let is_unfinished = matches!(before, State::Queued(..) | State::Running(_));
+        drop(before);
+        is_unfinished
+    }
+}
+
+/// Drops what is the user's; a panic of its destructor was printed by the panic hook and is lost.
+pub(crate) fn discard<T>(value: T) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        mem::forget(payload); // It might panic as well, and so on.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    /// Panics when dropped, with a payload that does the same, `0` times more.
+    struct Bomb(usize);
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if self.0 > 0 {
+                std::panic::panic_any(Bomb(self.0 - 1));
+            }
+        }
+    }
+
+    struct Count(AtomicUsize);
+
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn cell<T: Send>(job: impl FnOnce(&Token) -> T + Send) -> impl Slot<T, &'static str> {
+        Cell::new(job, "panicked")
+    }
+
+    #[test]
+    fn what_panics_is_told_whatever_it_throws() {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(count.clone());
+        let job = cell(|_| std::panic::panic_any(Bomb(3)));
+        assert!(job.poll(&waker).is_pending());
+        assert_eq!(job.run(), Ran::Panicked);
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+        assert!(matches!(
+            job.poll(&waker),
+            Poll::Ready(Err::<(), _>("panicked"))
+        ));
+    }
+
+    #[test]
+    fn refused_is_told_and_never_run() {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(count.clone());
+        let bomb = Bomb(1);
+        let job = cell(move |_| drop(bomb));
+        assert!(job.poll(&waker).is_pending());
+        job.refuse("late");
+        job.refuse("later");
+        assert_eq!((job.run(), count.0.load(Ordering::SeqCst)), (Ran::Not, 1));
+        assert!(matches!(job.poll(&waker), Poll::Ready(Err("late"))));
+        assert!(!job.cancel());
+    }
+
+    /// A job that can cancel itself while it is at work.
+    fn own_end<T: Send + 'static>(result: impl FnOnce() -> T + Send + 'static) -> Arc<Own<T>> {
+        let own = Arc::<Own<T>>::default();
+        let to_cancel = own.clone();
+        let at_work = cell(move |token: &Token| {
+            assert!(!token.is_cancelled());
+            assert!(to_cancel.get().unwrap().cancel());
+            assert!(token.is_cancelled());
+            result()
+        });
+        assert!(own.set(Box::new(at_work)).is_ok());
+        own
+    }
+
+    type Own<T> = std::sync::OnceLock<Box<dyn Slot<T, &'static str>>>;
+
+    #[test]
+    fn cancelled_at_work_sees_its_token() {
+        let job = own_end(|| true);
+        assert_eq!(job.get().unwrap().run(), Ran::Whole);
+        assert!(!job.get().unwrap().cancel(), "it is over");
+    }
+
+    #[test]
+    fn what_nobody_wants_may_panic_when_dropped() {
+        let job = own_end(|| Bomb(2));
+        assert_eq!(job.get().unwrap().run(), Ran::Whole);
+    }
+}

@@ -1,0 +1,154 @@
+//! Figures and health: on an address of their own and beside the objects, through the real binary.
+
+mod program;
+
+use program::{Folder, PATIENCE, Server, onrush, output};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// What is said at an address, whoever listens there; nothing when nobody does.
+fn get_from(address: &str, path: &str) -> String {
+    let Ok(mut stream) = TcpStream::connect(address) else {
+        return String::new();
+    };
+    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let mut answer = String::new();
+    let _ = stream.write_all(request.as_bytes());
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+fn admin_address(server: &Server) -> String {
+    let log = server.logs(" admin ");
+    let line = log
+        .lines()
+        .find(|line| line.contains(" admin "))
+        .expect("a line");
+    let (_, address) = line.split_once("address=").expect("an address");
+    address.trim_matches('"').to_owned()
+}
+
+fn samples(page: &str) -> BTreeMap<String, f64> {
+    let (_, body) = page.split_once("\r\n\r\n").expect("a body");
+    let lines = body.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').expect("a value");
+            (name.to_owned(), value.parse().expect("a number"))
+        })
+        .collect()
+}
+
+fn sum(samples: &BTreeMap<String, f64>, name: &str) -> f64 {
+    let named = samples
+        .iter()
+        .filter(|(key, _)| key.split('{').next() == Some(name));
+    named.map(|(_, value)| value).sum()
+}
+
+#[test]
+fn on_an_address_of_its_own() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    folder.file("-/metrics", "an object");
+    let mut server = Server::start(folder.path(), &["--admin", "127.0.0.1:0", "--workers", "2"]);
+    let admin = admin_address(&server);
+    for _ in 0..5 {
+        assert!(server.get("/x").ends_with("content"));
+    }
+    assert!(server.get("/nothing").starts_with("HTTP/1.1 404 "));
+    // Objects are what they are where only they are served.
+    assert!(server.get("/-/metrics").ends_with("an object"));
+    assert!(get_from(&admin, "/-/health").ends_with("alive\n"));
+    assert!(get_from(&admin, "/-/ready").ends_with("ready\n"));
+    assert!(get_from(&admin, "/x").starts_with("HTTP/1.1 404 "));
+    assert!(get_from(&admin, "/-/x").starts_with("HTTP/1.1 404 "));
+    let samples = samples(&get_from(&admin, "/-/metrics"));
+    assert_eq!(
+        sum(&samples, "http_server_request_duration_seconds_count"),
+        7.0
+    );
+    assert_eq!(sum(&samples, "onrush_connections_accepted_total"), 7.0);
+    assert_eq!(sum(&samples, "onrush_connections_placed_total"), 7.0);
+    assert!(sum(&samples, "process_resident_memory_bytes") > 1e5);
+    assert_eq!(
+        samples
+            .keys()
+            .filter(|key| key.starts_with("onrush_worker_busy_ratio"))
+            .count(),
+        2
+    );
+
+    // While it drains it lives and is not ready. Somebody is in the middle of something.
+    let mut slow = server.connect();
+    slow.write_all(b"PUT /y HTTP/1.1\r\nHost: x\r\n")
+        .expect("sent");
+    std::thread::sleep(Duration::from_millis(100));
+    server.signal("TERM");
+    let end = Instant::now() + PATIENCE;
+    while !get_from(&admin, "/-/ready").ends_with("ending\n") {
+        assert!(Instant::now() < end, "it is never not ready");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(get_from(&admin, "/-/ready").starts_with("HTTP/1.1 503 "));
+    assert!(get_from(&admin, "/-/health").starts_with("HTTP/1.1 200 "));
+    drop(slow);
+    assert_eq!(server.ended(PATIENCE), Some(0));
+    assert_eq!(get_from(&admin, "/-/health"), "");
+}
+
+#[test]
+fn beside_the_objects_where_nothing_can_be_mistaken_for_it() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    folder.file("-/metrics", "an object");
+    folder.file("a/-/metrics", "another");
+    let server = Server::start(folder.path(), &["--admin=same", "--allow", "put,delete"]);
+    assert!(server.get("/x").ends_with("content"));
+    assert!(
+        server
+            .get("/-/metrics")
+            .contains("\nonrush_connections_accepted_total{")
+    );
+    assert!(server.get("/-/ready").ends_with("ready\n"));
+    for path in ["/%2d/metrics", "/%2D/metrics", "/-/", "/-", "/-/x"] {
+        let answer = server.get(path);
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
+        assert!(!answer.contains("an object"));
+    }
+    for path in ["/-/metrics", "/-", "/%2d/metrics", "/-/x"] {
+        let put = format!(
+            "PUT {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\ny"
+        );
+        let answer = server.exchange(put.as_bytes());
+        let status = &answer[9..12];
+        assert!(["403", "404", "405"].contains(&status), "{path}: {answer}");
+    }
+    let list = server.get("/?format=json");
+    assert!(list.contains("\"x\"") && !list.contains("\"-\""), "{list}");
+    assert!(
+        server.get("/a/-/metrics").ends_with("another"),
+        "only at the top"
+    );
+}
+
+#[test]
+fn an_address_that_cannot_be_had_is_told() {
+    let folder = Folder::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("it has one").to_string();
+    let mut command = onrush();
+    command
+        .arg(folder.path())
+        .args(["--port", "0", "--admin", &address]);
+    let output = output(&mut command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains(&address) && said.contains("is in use"),
+        "{said}"
+    );
+}

@@ -1,0 +1,174 @@
+//! Which connections go to another worker, and when.
+//!
+//! Connections are placed by their number, but some ask more than others, and so workers drift
+//! apart. Ten times a second each worker that is awake tells how busy it was. One that is clearly
+//! busier than the least busy one counts for a tenth of a second what each of its connections asks,
+//! and then hands over those that together make up what is above the mean, to all that are below
+//! it: the busiest first, but none that would only carry the trouble elsewhere. Must not know how a
+//! connection moves.
+
+use super::connection::Phase;
+use super::{ConnId, Engine};
+use crate::crew::Other;
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// How often a worker looks.
+const PERIOD_MS: u64 = 100;
+/// After connections have gone, their new worker's figures must have become true.
+const REST_MS: u64 = 3 * PERIOD_MS;
+/// Differences up to this are left alone, in thousandths of the time.
+const APART_PERMILLE: u32 = 100;
+/// Connections that go at a time, at most.
+const MOVES_MAX: usize = 256;
+
+/// What a worker remembers from look to look.
+#[derive(Debug, Default)]
+pub(super) struct Balance {
+    next_ms: Cell<u64>,
+    /// The worker's clock and its idle time at the last look, in ns.
+    last_ns: Cell<Option<(u64, u64)>>,
+    /// Requests are being counted since the last look.
+    counting: Cell<bool>,
+    rests_until_ms: Cell<u64>,
+}
+
+impl Engine {
+    /// Looks, when it is time, how busy this worker and the others are.
+    #[inline]
+    pub(super) fn look_around(self: &Rc<Self>) {
+        if self.local.now_ms() >= self.balance.next_ms.get() {
+            self.weigh();
+        }
+    }
+
+    #[inline(never)]
+    fn weigh(self: &Rc<Self>) {
+        let (crew, own) = (&self.settings.crew, self.local.index());
+        let (now_ms, balance) = (self.local.now_ms(), &self.balance);
+        balance.next_ms.set(now_ms + PERIOD_MS);
+        let now = (self.local.now_ns(), self.local.idle_ns());
+        let Some(last) = balance.last_ns.replace(Some(now)) else {
+            return;
+        };
+        let (time, idle) = (now.0 - last.0, now.1 - last.1);
+        let busy = 1000 - (1000 * idle).checked_div(time).unwrap_or(0).min(1000) as u32;
+        crew.set_busy(own, busy, now_ms);
+        let receive_bytes = self.local.pool().budget().used_bytes();
+        self.counters.receive_bytes.set(receive_bytes as u64);
+        if !self.settings.rebalance || self.draining.get() || now_ms < balance.rests_until_ms.get()
+        {
+            balance.counting.set(false);
+            return;
+        }
+        let Some(others) = crew.others(own, now_ms) else {
+            return;
+        };
+        let least = others.iter().map(|other| other.busy).min().unwrap_or(busy);
+        let all: u32 = busy + others.iter().map(|other| other.busy).sum::<u32>();
+        let mean = all / (others.len() as u32 + 1);
+        if busy < least + APART_PERMILLE || busy <= mean {
+            balance.counting.set(false);
+        } else if !balance.counting.replace(true) {
+            self.count_from_here();
+        } else {
+            balance.counting.set(false);
+            balance.rests_until_ms.set(now_ms + REST_MS);
+            self.spread(busy, mean, others);
+        }
+    }
+
+    /// Gives what is above the mean to those that are below it, the least busy first.
+    fn spread(self: &Rc<Self>, busy: u32, mean: u32, mut others: Vec<Other>) {
+        others.sort_unstable_by_key(|other| other.busy);
+        let (crew, now_ms) = (&self.settings.crew, self.local.now_ms());
+        let mut asked = self.requests_counted();
+        let all: u64 = asked.iter().map(|&(_, requests)| u64::from(requests)).sum();
+        let mut left = busy - mean;
+        for other in others {
+            let gives = left.min(mean.saturating_sub(other.busy));
+            let share = u64::from(gives) * all / u64::from(busy);
+            let chosen = choose(&mut asked, share);
+            if chosen.is_empty() {
+                continue;
+            }
+            left -= gives;
+            // Others look, too: what is on its way counts already.
+            crew.set_busy(other.index, other.busy + gives, now_ms);
+            for id in chosen {
+                self.hand_over_to(id, other.index);
+            }
+        }
+    }
+
+    fn count_from_here(&self) {
+        let mut conns = self.conns.borrow_mut();
+        for id in conns.ids() {
+            if let Some(conn) = conns.get(id) {
+                conn.answered_before = conn.answered;
+            }
+        }
+    }
+
+    /// The connections that asked for something, and how much. One at work has asked for something,
+    /// however long that takes.
+    fn requests_counted(&self) -> Vec<(ConnId, u32)> {
+        let mut conns = self.conns.borrow_mut();
+        let ids = conns.ids().into_iter();
+        ids.filter_map(|id| {
+            let conn = conns.get(id)?;
+            let answered = conn.answered.wrapping_sub(conn.answered_before);
+            let requests = answered + u32::from(conn.phase == Phase::Busy);
+            let may_go = !conn.crowd && conn.leaving.is_none();
+            (requests > 0 && may_go).then_some((id, requests))
+        })
+        .collect()
+    }
+}
+
+/// Takes from connections, and what each asks, those that together ask for nearly `requests`, but
+/// not for more.
+fn choose(asked: &mut Vec<(ConnId, u32)>, requests: u64) -> Vec<ConnId> {
+    let (mut left, mut chosen) = (requests, Vec::new());
+    asked.sort_unstable_by_key(|&(_, requests)| std::cmp::Reverse(requests));
+    asked.retain(|&(id, requests)| {
+        let takes = u64::from(requests) <= left && chosen.len() < MOVES_MAX;
+        if takes {
+            left -= u64::from(requests);
+            chosen.push(id);
+        }
+        !takes
+    });
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(requests: &[u32], most: u64) -> Vec<u32> {
+        let id = |index: usize| ConnId {
+            index: index as u32,
+            generation: 0,
+        };
+        let asked = requests.iter().enumerate();
+        let asked = asked.map(|(index, &requests)| (id(index), requests));
+        let mut asked: Vec<_> = asked.collect();
+        let ids = choose(&mut asked, most);
+        assert_eq!(ids.len() + asked.len(), requests.len());
+        let ids = ids.into_iter();
+        ids.map(|id| requests[id.index as usize]).collect()
+    }
+
+    #[test]
+    fn the_busiest_go_first_but_no_more_than_is_too_much() {
+        assert_eq!(chosen(&[10, 10, 10, 10], 20), [10, 10]);
+        assert_eq!(chosen(&[1, 50, 9, 40], 50), [50]);
+        assert_eq!(chosen(&[1, 50, 9, 40], 45), [40, 1]);
+        // One that asks for nearly everything stays; those it is in the way of go.
+        assert_eq!(chosen(&[96, 1, 1, 2], 50), [2, 1, 1]);
+        assert_eq!(chosen(&[100], 50), []);
+        assert_eq!(chosen(&[], 50), []);
+        assert_eq!(chosen(&[3; 1000], 1500).len(), MOVES_MAX);
+    }
+}

@@ -1,0 +1,111 @@
+//! A limit on how many requests a handler works on at a time, so that one route cannot take all
+//! there is of what it needs. Must not know what that is, or how requests arrive.
+
+use crate::handler::Handler;
+use crate::request::Request;
+use crate::response::Response;
+use pin_project_lite::pin_project;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+/// `handler` for at most `requests_max` requests at a time, those of all workers together; what
+/// comes beyond is answered 503 with `Retry-After` at once, and counted as a limit hit.
+///
+/// A request's place is free again when its answer is there or the client is gone, or the handler
+/// has panicked. What is still sent of the answer then does not count.
+///
+/// ```
+/// use onrush::{Request, Response, Router, limited};
+/// async fn report(_: Request) -> Response {
+///     Response::text("a large one")
+/// }
+/// let router = Router::new().get("/report", limited(4, report));
+/// # let _ = router;
+/// ```
+///
+/// Clones share one limit; handlers that share one, on several routes, are one handler cloned.
+pub fn limited<H: Handler>(requests_max: usize, handler: H) -> Limited<H> {
+    Limited {
+        handler,
+        limit: Limit {
+            requests: Arc::default(),
+            requests_max,
+        },
+    }
+}
+
+/// See [`limited`].
+#[derive(Clone, Debug)]
+pub struct Limited<H> {
+    handler: H,
+    limit: Limit,
+}
+
+/// Places, and how many are taken.
+#[derive(Clone, Debug)]
+struct Limit {
+    requests: Arc<AtomicUsize>,
+    requests_max: usize,
+}
+
+impl Limit {
+    fn take_place(&self) -> Option<Place> {
+        // Counted before it is looked at: dropping the place takes it back in any case.
+        let place = Place(self.requests.clone());
+        let before = self.requests.fetch_add(1, Ordering::Relaxed);
+        (before < self.requests_max).then_some(place)
+    }
+}
+
+/// A place that was taken.
+#[derive(Debug)]
+struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<H: Handler> Handler for Limited<H> {
+    #[inline]
+    fn handle(&self, request: Request) -> impl Future<Output = Response> + use<H> + 'static {
+        let place = self.limit.take_place();
+        let answer = match &place {
+            Some(_) => Some(self.handler.handle(request)),
+            None => {
+                request.count_limit_hit();
+                None
+            }
+        };
+        InPlace { answer, place }
+    }
+}
+
+pin_project! {
+    /// A handler's future and its place, or neither.
+    struct InPlace<Answer> {
+        #[pin]
+        answer: Option<Answer>,
+        place: Option<Place>,
+    }
+}
+
+impl<Answer: Future<Output = Response>> Future for InPlace<Answer> {
+    type Output = Response;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
+        let this = self.project();
+        match this.answer.as_pin_mut() {
+            Some(answer) => answer.poll(cx).map(|response| {
+                *this.place = None;
+                response
+            }),
+            None => Poll::Ready(Response::busy()),
+        }
+    }
+}

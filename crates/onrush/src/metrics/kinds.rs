@@ -1,0 +1,201 @@
+//! Kinds of what is counted apart: why connections ended, which limit was hit. Must not know how
+//! figures are written.
+
+use super::cell::Counter;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A label with a small fixed set of values.
+pub trait Kind: Copy + PartialEq + fmt::Debug + 'static {
+    /// All values, each once.
+    const ALL: &'static [Self];
+
+    /// As it is told.
+    fn name(self) -> &'static str;
+}
+
+/// A count for each value of `K`.
+pub struct By<K> {
+    counts: Box<[Counter]>,
+    kind: PhantomData<K>,
+}
+
+impl<K: Kind> Default for By<K> {
+    fn default() -> Self {
+        By {
+            counts: K::ALL.iter().map(|_| Counter::default()).collect(),
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<K: Kind> By<K> {
+    #[inline]
+    pub(crate) fn count(&self, kind: K) {
+        if let Some(index) = K::ALL.iter().position(|&all| all == kind) {
+            self.counts[index].add(1);
+        }
+    }
+
+    /// What was counted so far, of all kinds.
+    pub fn get(&self) -> u64 {
+        self.counts.iter().map(Counter::get).sum()
+    }
+
+    /// What was counted so far, by kind.
+    pub fn each(&self) -> impl Iterator<Item = (K, u64)> {
+        let counts = self.counts.iter().map(Counter::get);
+        K::ALL.iter().copied().zip(counts)
+    }
+
+    /// What was counted so far, of one kind.
+    pub fn of(&self, kind: K) -> u64 {
+        self.each()
+            .filter(|&(all, _)| all == kind)
+            .map(|(_, n)| n)
+            .sum()
+    }
+}
+
+impl<K: Kind> fmt::Debug for By<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.each()).finish()
+    }
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Its last answer was sent, and closing was due: the client or a handler asked for it, or the
+    /// request was refused.
+    Answered,
+    /// The client ended it, owed nothing.
+    Client,
+    /// It was silent for as long as it may be between two requests.
+    Idle,
+    /// A limit on time ended it. See [`Limit`].
+    TimedOut,
+    /// The client or the network broke it off.
+    Broken,
+    /// A handler's answer could not be finished.
+    Cut,
+    /// There were too many connections.
+    Refused,
+    /// The server ends, and it was idle.
+    Drained,
+    /// The server ended before it was done.
+    Stopped,
+    /// There was no memory, or no place, for what it needed.
+    Exhausted,
+}
+
+impl Kind for Ending {
+    const ALL: &'static [Ending] = &[
+        Ending::Answered,
+        Ending::Client,
+        Ending::Idle,
+        Ending::TimedOut,
+        Ending::Broken,
+        Ending::Cut,
+        Ending::Refused,
+        Ending::Drained,
+        Ending::Stopped,
+        Ending::Exhausted,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Ending::Answered => "answered",
+            Ending::Client => "client",
+            Ending::Idle => "idle",
+            Ending::TimedOut => "timed_out",
+            Ending::Broken => "broken",
+            Ending::Cut => "cut",
+            Ending::Refused => "refused",
+            Ending::Drained => "drained",
+            Ending::Stopped => "stopped",
+            Ending::Exhausted => "exhausted",
+        }
+    }
+}
+
+/// A limit on time that a client has missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// `Limits::head_timeout_ms`.
+    Head,
+    /// `Limits::body_timeout_ms`.
+    Body,
+    /// `Limits::write_timeout_ms`.
+    Write,
+    /// `Limits::total_timeout_ms`.
+    Total,
+}
+
+impl Kind for Limit {
+    const ALL: &'static [Limit] = &[Limit::Head, Limit::Body, Limit::Write, Limit::Total];
+
+    fn name(self) -> &'static str {
+        match self {
+            Limit::Head => "head",
+            Limit::Body => "body",
+            Limit::Write => "write",
+            Limit::Total => "total",
+        }
+    }
+}
+
+/// The status that a request was refused with, before a handler saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal(&'static str);
+
+impl Refusal {
+    pub(crate) fn of(status: u16) -> Refusal {
+        let known = Refusal::ALL.iter().copied();
+        let found = known.clone().find(|known| known.0.parse() == Ok(status));
+        found.or(known.last()).unwrap_or(Refusal("other"))
+    }
+}
+
+impl Kind for Refusal {
+    const ALL: &'static [Refusal] = &[
+        Refusal("400"),
+        Refusal("408"),
+        Refusal("411"),
+        Refusal("413"),
+        Refusal("414"),
+        Refusal("417"),
+        Refusal("431"),
+        Refusal("501"),
+        Refusal("503"),
+        Refusal("505"),
+        Refusal("other"),
+    ];
+
+    fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_counted_for_itself() {
+        let endings = By::<Ending>::default();
+        for (index, &ending) in Ending::ALL.iter().enumerate() {
+            (0..=index).for_each(|_| endings.count(ending));
+        }
+        for (index, &ending) in Ending::ALL.iter().enumerate() {
+            assert_eq!(endings.of(ending), index as u64 + 1, "{}", ending.name());
+        }
+        assert_eq!(endings.get(), 55);
+    }
+
+    #[test]
+    fn a_refusal_of_no_known_status_is_another() {
+        assert_eq!(Refusal::of(431).name(), "431");
+        assert_eq!(Refusal::of(418).name(), "other");
+    }
+}

@@ -1,0 +1,71 @@
+//! The figures of the pools for CPU work, summed over all of them. Must not know what runs there.
+
+use super::cell::{Spread, duration_bounds};
+use super::text::{Family, Text};
+use onrush_rt::durations::Durations;
+use onrush_rt::offload::{Stats, Watch};
+
+/// Nothing for no pool.
+pub(super) fn render(text: &mut Text, pools: &[Watch]) {
+    if pools.is_empty() {
+        return;
+    }
+    let stats: Vec<Stats> = pools.iter().map(Watch::stats).collect();
+    gauges(text, &stats);
+    counters(text, &stats);
+    let mut histogram = |name, help, durations: fn(&Stats) -> &Durations| {
+        let mut spread = Spread::default();
+        stats.iter().for_each(|stats| spread.add(durations(stats)));
+        text.family(name, Family::Histogram, help);
+        text.histogram(&[], duration_bounds(), &spread, 1e-9);
+    };
+    let help = "How long CPU jobs waited whose turn came in time.";
+    histogram("onrush_offload_wait_seconds", help, |stats| &stats.wait);
+    let help = "How long CPU jobs ran, of the clock on the wall.";
+    histogram("onrush_offload_run_seconds", help, |stats| &stats.run);
+}
+
+type Gauge = fn(&Stats) -> usize;
+
+fn gauges(text: &mut Text, stats: &[Stats]) {
+    let families: [(_, _, Gauge); 3] = [
+        (
+            "onrush_offload_threads",
+            "Threads for CPU jobs, at work and asleep.",
+            |stats| stats.threads,
+        ),
+        (
+            "onrush_offload_queue_depth",
+            "CPU jobs waiting for a thread.",
+            |stats| stats.queued,
+        ),
+        ("onrush_offload_running", "CPU jobs at work.", |stats| {
+            stats.running
+        }),
+    ];
+    for (name, help, figure) in families {
+        text.family(name, Family::Gauge, help);
+        text.sample(&[], stats.iter().map(figure).sum::<usize>());
+    }
+}
+
+fn counters(text: &mut Text, stats: &[Stats]) {
+    let sum = |figure: fn(&Stats) -> u64| stats.iter().map(figure).sum::<u64>();
+    let help = "CPU jobs that ran to their end.";
+    text.family("onrush_offload_done", Family::Counter, help);
+    text.sample(&[], sum(|stats| stats.done_total));
+
+    let help = "CPU jobs that panicked.";
+    text.family("onrush_offload_panicked", Family::Counter, help);
+    text.sample(&[], sum(|stats| stats.panicked_total));
+
+    let help = "CPU jobs refused: no place, or too long a wait.";
+    text.family("onrush_offload_shed", Family::Counter, help);
+    text.sample(&[("reason", "full")], sum(|stats| stats.full_total));
+    text.sample(&[("reason", "late")], sum(|stats| stats.late_total));
+
+    let help = "CPU jobs that nobody waited for any more, by what they were doing then.";
+    text.family("onrush_offload_cancelled", Family::Counter, help);
+    text.sample(&[("while", "queued")], sum(|stats| stats.dropped_total));
+    text.sample(&[("while", "running")], sum(|stats| stats.cancelled_total));
+}

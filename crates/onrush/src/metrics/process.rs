@@ -1,0 +1,147 @@
+//! Figures of the whole process, as other programs tell them to Prometheus; from proc(5). What
+//! cannot be read is left out. Must not know what the process serves.
+
+use super::text::{Family, Text};
+use std::fs;
+
+pub(super) fn write(text: &mut Text) {
+    let mut figure = |name, family, help, value: Option<f64>| {
+        if let Some(value) = value {
+            text.family(name, family, help);
+            text.sample(&[], value);
+        }
+    };
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let stat = Stat::of(&stat);
+    let of = |read: fn(&Stat) -> f64| stat.as_ref().map(read);
+    figure(
+        "process_cpu_seconds",
+        Family::Counter,
+        "CPU time used, in user space and in the kernel.",
+        of(|stat| stat.cpu_seconds),
+    );
+    figure(
+        "process_resident_memory_bytes",
+        Family::Gauge,
+        "Memory in use.",
+        of(|stat| stat.resident_bytes),
+    );
+    figure(
+        "process_virtual_memory_bytes",
+        Family::Gauge,
+        "Address space in use.",
+        of(|stat| stat.virtual_bytes),
+    );
+    figure(
+        "process_threads",
+        Family::Gauge,
+        "Threads.",
+        of(|stat| stat.threads),
+    );
+    let start = stat.as_ref().zip(boot_seconds());
+    figure(
+        "process_start_time_seconds",
+        Family::Gauge,
+        "When it was started, since 1970.",
+        start.map(|(stat, boot)| boot + stat.start_seconds),
+    );
+    figure(
+        "process_open_fds",
+        Family::Gauge,
+        "Open descriptors.",
+        open_descriptors(),
+    );
+    figure(
+        "process_max_fds",
+        Family::Gauge,
+        "Descriptors that may be open.",
+        descriptors_max(),
+    );
+}
+
+/// What proc_pid_stat(5) says.
+#[derive(Debug, PartialEq)]
+struct Stat {
+    cpu_seconds: f64,
+    /// Since the machine was started.
+    start_seconds: f64,
+    threads: f64,
+    virtual_bytes: f64,
+    resident_bytes: f64,
+}
+
+impl Stat {
+    fn of(line: &str) -> Option<Stat> {
+        // The name before this may hold anything, also spaces and parentheses.
+        let (_, rest) = line.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        // Field 3 is the first behind the name.
+        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+        let ticks = onrush_rt::worker::ticks_per_second() as f64;
+        Some(Stat {
+            cpu_seconds: (field(14)? + field(15)?) / ticks,
+            start_seconds: field(22)? / ticks,
+            threads: field(20)?,
+            virtual_bytes: field(23)?,
+            resident_bytes: field(24)? * onrush_rt::worker::page_bytes() as f64,
+        })
+    }
+}
+
+fn boot_seconds() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let line = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
+    line.trim().parse().ok()
+}
+
+fn open_descriptors() -> Option<f64> {
+    // Since Linux 6.2 the folder's size is their number; counting thousands of them takes time.
+    match fs::metadata("/proc/self/fd").ok()?.len() {
+        0 => Some(fs::read_dir("/proc/self/fd").ok()?.count() as f64),
+        count => Some(count as f64),
+    }
+}
+
+fn descriptors_max() -> Option<f64> {
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let mut lines = limits.lines();
+    let soft = lines.find_map(|line| line.strip_prefix("Max open files"))?;
+    soft.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::text::Format;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_fields() {
+        let rest: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
+        let line = format!("1 (a) b (c)) {}", rest.join(" "));
+        let stat = Stat::of(&line).unwrap();
+        assert_eq!((stat.threads, stat.virtual_bytes), (20.0, 23.0));
+        assert_eq!(Stat::of("1 (x) 3 4"), None);
+    }
+
+    #[test]
+    fn this_process_has_all_of_them() {
+        let mut text = Text::new(Format::Prometheus);
+        write(&mut text);
+        let page = text.finish();
+        for name in [
+            "process_cpu_seconds_total",
+            "process_resident_memory_bytes",
+            "process_virtual_memory_bytes",
+            "process_threads",
+            "process_start_time_seconds",
+            "process_open_fds",
+            "process_max_fds",
+        ] {
+            let value = page
+                .lines()
+                .find_map(|line| line.strip_prefix(&format!("{name} ")));
+            let value: f64 = value.expect(name).parse().unwrap();
+            assert!(value >= 0.0 && value.is_finite(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! CPU work off the path of requests: [`offload()`] hands it to the server's pool of threads, and
+//! the worker goes on with other requests meanwhile.
+//!
+//! ```no_run
+//! use onrush::offload::{self, offload};
+//! use onrush::{Request, Response, Server};
+//!
+//! async fn digest(mut request: Request) -> Result<Response, offload::Refused> {
+//!     let Ok(body) = request.body().read_all(1 << 20).await else {
+//!         return Ok(Response::new(400));
+//!     };
+//!     let sum = offload(move || body.iter().map(|&byte| u64::from(byte)).sum::<u64>()).await?;
+//!     Ok(Response::text(format!("{sum}\n")))
+//! }
+//!
+//! fn main() -> std::io::Result<()> {
+//!     let bounds = offload::Options::default().threads(2).queue_max(100);
+//!     Server::bind("127.0.0.1:8080").offload(bounds).serve(digest)
+//! }
+//! ```
+//!
+//! A job costs a few microseconds more than its work: an allocation, and a wake-up each way. What
+//! takes less than some 50 µs is better done by the handler itself.
+//!
+//! When there is more to do than can be done, requests are refused at once or in time, not made to
+//! wait for ever: [`Refused`] is an answer, 503 with `Retry-After` (RFC 9110 §10.2.3). When the
+//! client goes away the handler's future is dropped, and the job with it: one that waits is never
+//! run, one at work is told by its [`Token`]. See [`onrush_rt::offload`] for all of that, and for
+//! why the threads do not hold up the workers.
+//!
+//! Must not know requests, or which pool the server has.
+
+use crate::response::{IntoResponse, Response};
+use onrush_rt::worker::{Local, Sleep};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+pub use onrush_rt::offload::{Hand, Job, Options, Pool, Refused, Stats, Token};
+
+/// Hands `job` to the pool of this worker's server at once, and gives a future of its result.
+///
+/// # Panics
+/// Outside a worker: elsewhere than in a handler or in a task of one.
+pub fn offload<T, F>(job: F) -> Offload<T>
+where
+    T: Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+{
+    offload_with(move |_| job())
+}
+
+/// The same for a job that takes so long that it does well to ask, now and then, whether anybody
+/// still waits for it.
+///
+/// ```
+/// use onrush::offload::{Refused, offload_with};
+/// async fn primes_below(limit: u64) -> Result<usize, Refused> {
+///     let is_prime = |n: &u64| (2..*n).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+///     let job = offload_with(move |token| {
+///         let wanted = (2..limit).take_while(|_| !token.is_cancelled());
+///         wanted.filter(is_prime).count()
+///     });
+///     job.await
+/// }
+/// # let _ = primes_below(10);
+/// ```
+///
+/// # Panics
+/// Outside a worker: elsewhere than in a handler or in a task of one.
+pub fn offload_with<T, F>(job: F) -> Offload<T>
+where
+    T: Send + 'static,
+    F: FnOnce(&Token) -> T + Send + 'static,
+{
+    let local = Local::current().expect("offload is for handlers and tasks on a worker");
+    let pool = local.offload();
+    Offload {
+        job: pool.run(job),
+        limit: Some(local.sleep(pool.wait_max())),
+    }
+}
+
+/// The future result of a job of [`offload()`]. Dropping it cancels the job and never waits.
+#[must_use = "a job is cancelled when its future is dropped"]
+pub struct Offload<T> {
+    job: Job<T>,
+    /// Ends the wait for a thread in time when none becomes free. It ends nothing once the job has
+    /// begun. To arm it costs less than a tenth of a microsecond.
+    limit: Option<Sleep>,
+}
+
+impl<T> Future for Offload<T> {
+    type Output = Result<T, Refused>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Poll::Ready(result) = Pin::new(&mut this.job).poll(cx) {
+            this.limit = None;
+            return Poll::Ready(result);
+        }
+        if let Some(limit) = &mut this.limit
+            && Pin::new(limit).poll(cx).is_ready()
+        {
+            this.limit = None;
+            if this.job.expire() {
+                return Poll::Ready(Err(Refused::Late));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl<T> fmt::Debug for Offload<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Offload")
+    }
+}
+
+/// 503 with `Retry-After: 1` for what was shed, 500 for a panic.
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        match self {
+            Refused::Full | Refused::Late => Response::busy(),
+            Refused::Panicked => Response::internal_error(),
+        }
+    }
+}
+
+impl From<Refused> for Response {
+    fn from(refused: Refused) -> Response {
+        refused.into_response()
+    }
+}

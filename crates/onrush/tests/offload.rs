@@ -1,0 +1,266 @@
+//! CPU work off the path, on the simulator, where its jobs are run by hand: what is shed is told at
+//! once, what nobody waits for is not done, and nobody waits for what is.
+mod common;
+
+use common::gate::{Gate, application, assert_shed, until};
+use common::{ask, get, plain, statuses, text, watchdog};
+use onrush::metrics::Format;
+use onrush::offload::{Hand, Options, Pool};
+use onrush::sim::Simulation;
+use onrush::{Limits, Metrics, offload};
+use onrush_rt::driver::sim::{Behaviour, Client};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// A simulated server whose jobs are run by hand.
+struct Rig {
+    sim: Simulation,
+    pool: Pool,
+    hand: Hand,
+    metrics: Metrics,
+    gate: Arc<Gate>,
+}
+
+fn rig(seed: u64, queue_max: usize) -> Rig {
+    let gate = Arc::<Gate>::default();
+    let (pool, hand) = Pool::by_hand(&Options::default().queue_max(queue_max));
+    let metrics = Metrics::new();
+    let behaviour = match seed {
+        0 => plain(4096),
+        _ => Behaviour::default(),
+    };
+    let (app, limits) = (application(&gate), Limits::default());
+    let of_sim = pool.clone();
+    let sim = Simulation::with_offload(seed, &app, limits, behaviour, &metrics, of_sim);
+    Rig {
+        sim,
+        pool,
+        hand,
+        metrics,
+        gate,
+    }
+}
+
+impl Rig {
+    /// A client that has asked for a job.
+    fn job(&mut self) -> Client {
+        let client = self.sim.connect();
+        self.send(&client, "/job");
+        client
+    }
+
+    fn send(&mut self, client: &Client, path: &str) {
+        let request = get(path);
+        assert_eq!(self.sim.send(client, request.as_bytes()), request.len());
+        // A delayed network takes its time; less than a job may wait.
+        self.sim.advance(20);
+    }
+
+    fn answers(&mut self, client: &Client) -> String {
+        self.sim.advance(20);
+        text(&client.receive().expect("an answer"))
+    }
+
+    fn sample(&self, name: &str) -> u64 {
+        let page = self.metrics.render(Format::Prometheus);
+        let line = page.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name}: {page}"))
+            .trim()
+            .parse()
+            .unwrap()
+    }
+}
+
+#[test]
+fn a_full_queue_is_told_at_once_while_others_wait() {
+    for seed in 0..10 {
+        let mut rig = rig(seed, 2);
+        rig.gate.open();
+        let waiting = [rig.job(), rig.job()];
+        let third = rig.job();
+        for _ in 0..2 {
+            assert_shed(&rig.answers(&third));
+            rig.send(&third, "/job"); // The connection goes on.
+        }
+        assert_shed(&rig.answers(&third));
+        rig.send(&third, "/hello");
+        assert!(rig.answers(&third).ends_with("\r\n\r\nhello"));
+        assert_eq!(rig.sample("onrush_offload_queue_depth"), 2);
+        for client in &waiting {
+            assert_eq!(rig.answers(client), "", "it waits");
+            assert!(rig.hand.run_one());
+            assert!(rig.answers(client).ends_with("\r\n\r\nworked"));
+        }
+        assert_eq!(rig.sample("onrush_offload_shed_total{reason=\"full\"}"), 3);
+        assert_eq!(rig.sample("onrush_offload_done_total"), 2);
+        assert_eq!(rig.sample("onrush_offload_wait_seconds_count"), 2);
+        assert_eq!(
+            rig.sample("onrush_offload_run_seconds_bucket{le=\"0.00005\"}"),
+            2
+        );
+        assert_eq!(rig.sample("onrush_offload_queue_depth"), 0);
+    }
+}
+
+#[test]
+fn a_job_whose_client_goes_before_its_turn_is_dropped_and_its_place_free() {
+    for seed in 0..10 {
+        let mut rig = rig(seed, 1);
+        rig.gate.open();
+        for times in 1..=3 {
+            let client = rig.job();
+            assert_eq!(rig.pool.stats().queued, 1);
+            client.reset();
+            rig.sim.advance(20);
+            assert_eq!(rig.pool.stats().queued, 0);
+            assert_eq!(rig.gate.seen(), (0, 0, times));
+            assert_eq!(rig.sim.local().live_tasks(), 0);
+        }
+        let client = rig.job();
+        assert!(rig.hand.run_one() && !rig.hand.run_one());
+        assert!(rig.answers(&client).ends_with("\r\n\r\nworked"));
+        let name = "onrush_offload_cancelled_total{while=\"queued\"}";
+        assert_eq!(rig.sample(name), 3);
+    }
+}
+
+#[test]
+fn a_job_whose_client_goes_while_it_works_sees_its_token() {
+    let _dog = watchdog("a_job_whose_client_goes_while_it_works");
+    for seed in 0..3 {
+        let mut rig = rig(seed, 1);
+        let client = rig.job();
+        let hand = rig.hand.clone();
+        let at_work = thread::spawn(move || hand.run_one());
+        until(|| rig.gate.seen().0 == 1);
+        assert_eq!(rig.sample("onrush_offload_running"), 1);
+        client.reset();
+        rig.sim.advance(20);
+        assert!(at_work.join().unwrap());
+        assert_eq!(rig.gate.seen(), (1, 1, 1));
+        let name = "onrush_offload_cancelled_total{while=\"running\"}";
+        assert_eq!(rig.sample(name), 1);
+        rig.gate.open();
+        let client = rig.job();
+        assert!(rig.hand.run_one());
+        assert!(rig.answers(&client).ends_with("\r\n\r\nworked"));
+    }
+}
+
+#[test]
+fn a_panicking_job_is_a_500_and_costs_nothing_else() {
+    for seed in 0..10 {
+        let mut rig = rig(seed, 1);
+        let client = rig.sim.connect();
+        for _ in 0..3 {
+            rig.send(&client, "/panic");
+            assert!(rig.hand.run_one());
+            let answer = rig.answers(&client);
+            assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+            assert!(
+                answer.ends_with("\r\n\r\ninternal server error\n"),
+                "{answer}"
+            );
+            rig.send(&client, "/hello");
+            assert!(rig.answers(&client).ends_with("\r\n\r\nhello"));
+        }
+        assert_eq!(rig.sample("onrush_offload_panicked_total"), 3);
+        assert_eq!(rig.sim.counters().panicked.get(), 0, "no handler did");
+    }
+}
+
+#[test]
+fn a_late_job_is_shed_in_time_or_when_its_turn_comes() {
+    for seed in 0..10 {
+        let mut rig = rig(seed, 8);
+        let (first, second) = (rig.job(), rig.job());
+        // No thread comes: the worker's own clock ends the wait.
+        rig.sim.advance(1000);
+        for client in [&first, &second] {
+            assert_shed(&rig.answers(client));
+        }
+        assert!(!rig.hand.run_one());
+        // A thread comes, and it is too late.
+        rig.send(&first, "/job");
+        rig.hand.advance(Duration::from_millis(1001));
+        rig.send(&second, "/job");
+        assert!(rig.hand.run_one());
+        assert_shed(&rig.answers(&first));
+        rig.gate.open();
+        assert!(rig.hand.run_one());
+        assert!(rig.answers(&second).ends_with("\r\n\r\nworked"));
+        assert_eq!(rig.gate.seen().0, 1);
+        assert_eq!(rig.sample("onrush_offload_shed_total{reason=\"late\"}"), 3);
+    }
+}
+
+#[test]
+fn a_job_that_has_begun_is_never_late() {
+    let _dog = watchdog("a_job_that_has_begun_is_never_late");
+    let mut rig = rig(0, 1);
+    let client = rig.job();
+    let hand = rig.hand.clone();
+    let at_work = thread::spawn(move || hand.run_one());
+    until(|| rig.gate.seen().0 == 1);
+    rig.sim.advance(5000);
+    assert_eq!(rig.answers(&client), "");
+    rig.gate.open();
+    assert!(at_work.join().unwrap());
+    assert!(rig.answers(&client).ends_with("\r\n\r\nworked"));
+}
+
+#[test]
+fn answers_keep_their_order_and_a_drain_waits_for_them() {
+    for seed in 0..10 {
+        let mut rig = rig(seed, 4);
+        rig.gate.open();
+        let client = rig.sim.connect();
+        let asked = get("/job") + &get("/hello") + &get("/panic") + &get("/job");
+        rig.sim.send(&client, asked.as_bytes());
+        let mut answers = String::new();
+        for _ in 0..100 {
+            answers += &rig.answers(&client);
+            rig.hand.run_one();
+        }
+        assert_eq!(statuses(answers.as_bytes()), [200, 200, 500, 200]);
+        rig.send(&client, "/job");
+        rig.sim.drain();
+        assert_eq!(rig.answers(&client), "");
+        assert!(rig.hand.run_one());
+        let last = rig.answers(&client);
+        assert!(last.contains("\r\nConnection: close\r\n"), "{last}");
+        assert!(last.ends_with("\r\n\r\nworked"), "{last}");
+        assert!(
+            client.at_end(),
+            "seed {seed}: {}",
+            rig.sim.open_connections()
+        );
+    }
+}
+
+#[test]
+fn the_end_of_a_server_drops_what_waits() {
+    let mut rig = rig(0, 4);
+    let _clients = [rig.job(), rig.job()];
+    assert_eq!(rig.gate.seen(), (0, 0, 0));
+    drop(rig.sim);
+    assert_eq!(rig.gate.seen(), (0, 0, 2));
+    assert!(!rig.hand.run_one());
+}
+
+#[test]
+fn without_a_pool_of_its_own_a_simulation_works_at_once() {
+    let gate = Arc::<Gate>::default();
+    gate.open();
+    let mut sim = common::calm(&application(&gate), Limits::default());
+    let client = sim.connect();
+    assert!(ask(&mut sim, &client, &get("/job")).ends_with("\r\n\r\nworked"));
+    assert!(ask(&mut sim, &client, &get("/panic")).starts_with("HTTP/1.1 500 "));
+}
+
+#[test]
+#[should_panic = "offload is for handlers and tasks on a worker"]
+fn outside_a_worker_it_says_so() {
+    drop(offload(|| ()));
+}

@@ -1,0 +1,228 @@
+//! CPU work off the path, on real servers, whose jobs are held at a gate: the same promises as on
+//! the simulator, with threads that take their time.
+mod common;
+
+use common::gate::{Gate, application, assert_shed, until};
+use common::{Served, content, drivers, serve_with, text, watchdog};
+use onrush::metrics::Format;
+use onrush::offload::{Options, Pool, Refused};
+use onrush::{DriverPreference, Local, Metrics, Request, Response, offload};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// A request on a connection of its own that is reset when this is dropped.
+struct Asked(TcpStream);
+
+impl Asked {
+    fn new(server: &Served, path: &str) -> Asked {
+        let mut stream = server.connect();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let at_once = Some(Duration::ZERO);
+        rustix::net::sockopt::set_socket_linger(&stream, at_once).unwrap();
+        Asked(stream)
+    }
+
+    fn answer(mut self) -> String {
+        let mut answer = Vec::new();
+        self.0.read_to_end(&mut answer).expect("an answer");
+        text(&answer)
+    }
+}
+
+/// A server with one thread for jobs, and its pool.
+fn held(driver: DriverPreference, options: Options) -> (Served, Pool, Arc<Gate>) {
+    let gate = Arc::<Gate>::default();
+    let pool = Pool::new(&options.threads(1));
+    let (app, of_server) = (application(&gate), pool.clone());
+    let server = serve_with(driver, app, |server| server.offload_pool(of_server));
+    (server, pool, gate)
+}
+
+#[test]
+fn real_servers_shed_while_they_work() {
+    let _dog = watchdog("real_servers_shed_while_they_work");
+    for driver in drivers() {
+        let patient = Options::default().wait_max(Duration::from_secs(3600));
+        let (server, pool, gate) = held(driver, patient.queue_max(1));
+        let first = Asked::new(&server, "/job");
+        until(|| gate.seen().0 == 1);
+        let second = Asked::new(&server, "/job");
+        until(|| pool.stats().queued == 1);
+        for _ in 0..3 {
+            assert_shed(&Asked::new(&server, "/job").answer());
+            assert!(Asked::new(&server, "/hello").answer().ends_with("hello"));
+        }
+        assert_eq!(gate.seen(), (1, 0, 3 + 3), "none but the first has begun");
+        gate.open();
+        for waiting in [first, second] {
+            assert!(waiting.answer().ends_with("\r\n\r\nworked"));
+        }
+        assert!(
+            Asked::new(&server, "/panic")
+                .answer()
+                .starts_with("HTTP/1.1 500 ")
+        );
+        assert!(
+            Asked::new(&server, "/job")
+                .answer()
+                .ends_with("\r\n\r\nworked")
+        );
+        assert_eq!(
+            (pool.stats().full_total, pool.stats().panicked_total),
+            (3, 1)
+        );
+    }
+}
+
+#[test]
+fn real_servers_do_not_work_for_clients_that_are_gone() {
+    let _dog = watchdog("real_servers_do_not_work_for_clients_that_are_gone");
+    for driver in drivers() {
+        let patient = Options::default().wait_max(Duration::from_secs(3600));
+        let (server, pool, gate) = held(driver, patient.queue_max(1));
+        let first = Asked::new(&server, "/job");
+        until(|| gate.seen().0 == 1);
+        for times in 1..=3 {
+            let second = Asked::new(&server, "/job");
+            until(|| pool.stats().queued == 1);
+            drop(second);
+            until(|| pool.stats().queued == 0);
+            until(|| gate.seen() == (1, 0, times));
+        }
+        drop(first);
+        until(|| gate.seen() == (1, 1, 4));
+        gate.open();
+        assert!(
+            Asked::new(&server, "/job")
+                .answer()
+                .ends_with("\r\n\r\nworked")
+        );
+        let stats = pool.stats();
+        assert_eq!((stats.dropped_total, stats.cancelled_total), (3, 1));
+    }
+}
+
+#[test]
+fn real_servers_tell_who_is_late_while_no_thread_is_free() {
+    let _dog = watchdog("real_servers_tell_who_is_late");
+    for driver in drivers() {
+        let (server, pool, gate) = held(driver, Options::default().wait_max(Duration::ZERO));
+        let begun = || gate.seen().0 == 1;
+        let mut lates = 0;
+        let first = loop {
+            let first = Asked::new(&server, "/job");
+            until(|| begun() || pool.stats().late_total > lates);
+            if begun() {
+                break first;
+            }
+            lates += 1; // Its thread took more than the millisecond to come.
+        };
+        // The thread is held: only the worker itself can end the wait.
+        assert_shed(&Asked::new(&server, "/job").answer());
+        assert_eq!(pool.stats().late_total, lates + 1);
+        gate.open();
+        assert!(first.answer().ends_with("\r\n\r\nworked"));
+    }
+}
+
+#[test]
+fn results_come_back_to_the_worker_that_asked() {
+    let _dog = watchdog("results_come_back_to_the_worker_that_asked");
+    async fn whereabouts(_: Request) -> Result<Response, Refused> {
+        let here = || {
+            (
+                Local::current().map(|local| local.index()),
+                thread::current().id(),
+            )
+        };
+        let before = here();
+        let there = offload(here).await?;
+        assert_eq!(here(), before);
+        assert_eq!(there.0, None, "a thread of the pool is no worker");
+        assert_ne!(there.1, before.1);
+        Ok(Response::text(format!("{:?}", before.0)))
+    }
+    for driver in drivers() {
+        let options = Options::default().threads(2).queue_max(1000);
+        let server = serve_with(driver, whereabouts, |server| {
+            server
+                .workers(3)
+                .offload(options.wait_max(Duration::from_secs(3600)))
+        });
+        let clients: Vec<_> = (0..32).map(|_| Asked::new(&server, "/")).collect();
+        for client in clients {
+            let answer = client.answer();
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            assert!(
+                text(content(answer.as_bytes())).starts_with("Some("),
+                "{answer}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_end_of_a_real_server() {
+    let _dog = watchdog("the_end_of_a_real_server");
+    for driver in drivers() {
+        let patient = Options::default().wait_max(Duration::from_secs(3600));
+        // At once: what waits is dropped, what works is told.
+        let (server, pool, gate) = held(driver, patient.clone());
+        let first = Asked::new(&server, "/job");
+        until(|| gate.seen().0 == 1);
+        let second = Asked::new(&server, "/job");
+        until(|| pool.stats().queued == 1);
+        server.running().handle().shutdown_now();
+        server.wait().unwrap();
+        until(|| gate.seen() == (1, 1, 2));
+        drop((first, second));
+        // In peace: both are answered first.
+        let (server, pool, gate) = held(driver, patient);
+        let first = Asked::new(&server, "/job");
+        until(|| gate.seen().0 == 1);
+        let second = Asked::new(&server, "/job");
+        until(|| pool.stats().queued == 1);
+        server.running().handle().shutdown();
+        gate.open();
+        for waiting in [first, second] {
+            assert!(waiting.answer().ends_with("\r\n\r\nworked"));
+        }
+        server.wait().unwrap();
+    }
+}
+
+#[test]
+fn two_servers_may_share_a_pool() {
+    let _dog = watchdog("two_servers_may_share_a_pool");
+    for driver in drivers() {
+        let gate = Arc::<Gate>::default();
+        let patient = Options::default().wait_max(Duration::from_secs(3600));
+        let pool = Pool::new(&patient.threads(1).queue_max(0));
+        let metrics = Metrics::new();
+        let start = || {
+            serve_with(driver, application(&gate), |server| {
+                server.offload_pool(pool.clone()).metrics(&metrics)
+            })
+        };
+        let (one, other) = (start(), start());
+        let first = Asked::new(&one, "/job");
+        until(|| gate.seen().0 == 1);
+        assert_shed(&Asked::new(&other, "/job").answer());
+        let page = metrics.render(Format::Prometheus);
+        assert!(
+            page.contains("onrush_offload_shed_total{reason=\"full\"} 1\n"),
+            "{page}"
+        );
+        assert!(
+            page.contains("onrush_offload_running 1\n"),
+            "counted once: {page}"
+        );
+        drop((one, other));
+        until(|| gate.seen().2 == 2);
+        drop(first);
+    }
+}
