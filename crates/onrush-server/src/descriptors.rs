@@ -9,7 +9,7 @@ const FEW: u64 = 4096;
 /// A thread for file work has this many open at a time: a file, and a folder on the way to it.
 const OF_FILE_THREAD: u64 = 2;
 /// A worker's: its ring or epoll, what wakes it, two for listening, and some that come and go.
-const OF_WORKER: u64 = 8;
+pub(crate) const OF_WORKER: u64 = 8;
 /// Of the process: its streams, signals, the folder served, files that are being sent.
 const OF_PROCESS: u64 = 32;
 
@@ -45,11 +45,12 @@ pub(crate) fn cached_files_max(descriptors: Option<u64>) -> usize {
 }
 
 /// How many connections leave descriptors enough to serve them all: accepting takes the last one,
-/// if it may, and then no file can be opened for those who are in.
+/// if it may, and then no file can be opened for those who are in. `aside` are taken by others.
 pub(crate) fn connections_max(
     descriptors: Option<u64>,
     workers: usize,
     file_threads: usize,
+    aside: usize,
 ) -> usize {
     let Some(descriptors) = descriptors else {
         return usize::MAX;
@@ -57,7 +58,7 @@ pub(crate) fn connections_max(
     let (workers, file_threads) = (workers as u64, file_threads as u64);
     let cached_files = cached_files_max(Some(descriptors)) as u64;
     let needed = OF_PROCESS + OF_WORKER * workers + OF_FILE_THREAD * file_threads + cached_files;
-    let left = descriptors.saturating_sub(needed.max(descriptors / 8));
+    let left = descriptors.saturating_sub(needed.max(descriptors / 8) + aside as u64);
     usize::try_from(left.max(1)).unwrap_or(usize::MAX)
 }
 
@@ -67,11 +68,15 @@ mod tests {
 
     #[test]
     fn connections_leave_descriptors_for_their_requests() {
-        assert_eq!(connections_max(None, 2, 16), usize::MAX);
-        assert_eq!(connections_max(Some(1 << 20), 2, 16), 7 << 17);
-        assert_eq!(connections_max(Some(1024), 2, 16), 1024 - 32 - 16 - 32 - 64);
-        assert_eq!(connections_max(Some(128), 2, 16), 128 - 32 - 16 - 32 - 8);
-        assert_eq!(connections_max(Some(64), 2, 16), 1, "one can be served");
-        assert_eq!(connections_max(Some(3), 64, 1024), 1);
+        assert_eq!(connections_max(None, 2, 16, 0), usize::MAX);
+        assert_eq!(connections_max(Some(1 << 20), 2, 16, 0), 7 << 17);
+        assert_eq!(
+            connections_max(Some(1024), 2, 16, 0),
+            1024 - 32 - 16 - 32 - 64
+        );
+        assert_eq!(connections_max(Some(128), 2, 16, 0), 128 - 32 - 16 - 32 - 8);
+        assert_eq!(connections_max(Some(1 << 20), 2, 16, 72), (7 << 17) - 72);
+        assert_eq!(connections_max(Some(64), 2, 16, 0), 1, "one can be served");
+        assert_eq!(connections_max(Some(3), 64, 1024, 0), 1);
     }
 }

@@ -102,7 +102,11 @@ impl Plan {
     fn new(settings: &Settings, descriptors: Option<u64>) -> Plan {
         let workers = settings.workers.unwrap_or_else(|| affinity().len());
         let files = settings.files.blocking_threads;
-        let possible = descriptors::connections_max(descriptors, workers, files);
+        let aside = match settings.admin {
+            Some(AdminAt::Own(_)) => ASIDE_CONNECTIONS_MAX + descriptors::OF_WORKER as usize,
+            _ => 0,
+        };
+        let possible = descriptors::connections_max(descriptors, workers, files, aside);
         let connections_max = settings.connections_max.unwrap_or(possible);
         if connections_max > possible {
             tracing::warn!(
