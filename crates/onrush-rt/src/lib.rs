@@ -4,13 +4,16 @@
 //! workers on one thread, over [`driver::sim`] and with a clock of its own. Futures reach their
 //! worker through a [`worker::Local`].
 //!
-//! Floors inside this crate, lowest first: `sys` · [`buf`] · [`fs`] · [`driver`] · [`timer`] ·
-//! [`blocking`] · `mailbox` · [`executor`] · `sources` · [`worker`] · [`net`]. This is the only
-//! crate with `unsafe`, and all of it says why it is sound.
+//! Floors inside this crate, lowest first: `sys` · [`buf`] · [`fs`] · [`driver`] ·
+//! [`environment`] · [`timer`] · [`blocking`] · `mailbox` · [`executor`] · `sources` · [`worker`] ·
+//! [`net`] · [`coroutine`]. This is the only crate with `unsafe`, and all of it says why it is
+//! sound.
 
 pub mod blocking;
 pub mod buf;
+pub mod coroutine;
 pub mod driver;
+pub mod environment;
 pub mod executor;
 pub mod fs;
 mod mailbox;

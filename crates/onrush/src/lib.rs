@@ -19,11 +19,13 @@
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
 //! Floors inside this crate, lowest first: `shield` · `log` · [`body`] · [`response`] · `params` ·
-//! `host` · [`request`] · [`handler`] · `route` · [`metrics`] · [`engine`] · [`server`] · [`sim`].
+//! `host` · [`request`] · [`handler`] · [`coroutine`] · `route` · [`metrics`] · [`engine`] ·
+//! [`server`] · [`sim`].
 
 #![forbid(unsafe_code)]
 
 pub mod body;
+pub mod coroutine;
 pub mod engine;
 pub mod handler;
 mod host;
