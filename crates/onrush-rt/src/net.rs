@@ -9,7 +9,7 @@
 use crate::driver::{ListenSocket, ListenerId, Socket, StreamId};
 use crate::sources::{Accepting, RUNTIME, Source};
 use crate::worker::Local;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::future::poll_fn;
@@ -351,6 +351,21 @@ impl Stream {
         Ok(())
     }
 
+    /// What `ask` says of the descriptor; `Unsupported` on simulated streams, which have none.
+    pub(crate) fn with_descriptor<R>(
+        &self,
+        ask: impl FnOnce(BorrowedFd<'_>) -> Result<R, Errno>,
+    ) -> io::Result<R> {
+        let driver = self.local.driver();
+        let fd = driver.descriptor(self.id);
+        Ok(ask(fd.ok_or(io::ErrorKind::Unsupported)?)?)
+    }
+
+    /// The worker it belongs to.
+    pub fn local(&self) -> &Local {
+        &self.local
+    }
+
     /// Ends our direction.
     pub fn shutdown_write(&mut self) {
         self.local.driver().shutdown_write(self.id);
@@ -395,20 +410,25 @@ impl Listener {
     /// The next connection. An error (such as `EMFILE`) does not end the listener: accepting goes
     /// on by itself after a pause.
     pub async fn accept(&mut self) -> io::Result<Stream> {
-        let socket = poll_fn(|cx| {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    /// [`Listener::accept`] as a poll.
+    pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+        let next = {
             let mut listeners = self.local.sources().listeners.borrow_mut();
             let found = listeners.iter_mut().find(|(id, _)| *id == self.id);
             let (_, accepting) = found.expect("registered until dropped");
-            match accepting.queue.pop_front() {
-                Some(result) => Poll::Ready(result),
-                None => {
-                    accepting.waker = Some(cx.waker().clone());
-                    Poll::Pending
-                }
+            let next = accepting.queue.pop_front();
+            if next.is_none() {
+                accepting.waker = Some(cx.waker().clone());
             }
-        })
-        .await?;
-        Stream::new(&self.local, socket)
+            next
+        };
+        match next {
+            Some(socket) => Poll::Ready(socket.and_then(|socket| Stream::new(&self.local, socket))),
+            None => Poll::Pending,
+        }
     }
 }
 

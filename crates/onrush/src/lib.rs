@@ -19,13 +19,14 @@
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
 //! Floors inside this crate, lowest first: `shield` · `log` · [`body`] · [`response`] ·
-//! `offload` · `params` · `crew` · `host` · [`request`] · [`handler`] · `limited` · `route` ·
-//! [`metrics`] · [`engine`] · [`server`] · `admin` · [`sim`].
+//! `offload` · `params` · `crew` · `host` · [`request`] · [`handler`] · [`coroutine`] · `limited` ·
+//! `route` · [`metrics`] · [`engine`] · [`server`] · `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 
 mod admin;
 pub mod body;
+pub mod coroutine;
 mod crew;
 pub mod engine;
 pub mod handler;

@@ -82,12 +82,16 @@ impl Response {
     /// # Panics
     /// When `status` is not a final status code, 200 to 599.
     pub fn with_status(mut self, status: u16) -> Response {
+        self.set_status(status);
+        self
+    }
+
+    pub(crate) fn set_status(&mut self, status: u16) {
         assert!(
             (200..=599).contains(&status),
             "not a final status code: {status}"
         );
         self.status = Status(status);
-        self
     }
 
     /// Sets `Content-Type` to a constant, which costs nothing per answer.
@@ -96,9 +100,14 @@ impl Response {
     /// When it holds control characters.
     #[inline]
     pub fn content_type(mut self, content_type: &'static str) -> Response {
+        self.set_content_type(content_type);
+        self
+    }
+
+    #[inline]
+    pub(crate) fn set_content_type(&mut self, content_type: &'static str) {
         debug_assert!(content_type.bytes().all(|b| (b' '..=b'~').contains(&b)));
         self.content_type = Some(content_type);
-        self
     }
 
     /// Sets a field, replacing earlier lines of that name.

@@ -10,7 +10,9 @@ use crate::metrics::Metrics;
 use crate::offload;
 use onrush_proto::limits::Limits;
 use onrush_rt::blocking;
+use onrush_rt::coroutine as stacks;
 use onrush_rt::driver::{self, Choice, ListenSocket, Preference, choose};
+use onrush_rt::environment::Environment;
 use onrush_rt::net::{self, Address, ListenOptions, Spread};
 use onrush_rt::worker::{Pools, Remote, Worker, affinity, pin_to};
 use std::io;
@@ -45,6 +47,7 @@ pub struct Server {
     blocking_pool: Option<blocking::Pool>,
     offload: offload::Options,
     offload_pool: Option<offload::Pool>,
+    stacks: stacks::Options,
 }
 
 impl Server {
@@ -74,25 +77,16 @@ impl Server {
             blocking_pool: None,
             offload: offload::Options::default(),
             offload_pool: None,
+            stacks: stacks::Options::default(),
         }
     }
 
     /// Takes `ONRUSH_WORKERS` (a number) and `ONRUSH_DRIVER` (`auto`, `io_uring`, `epoll`) from the
     /// environment, where they are set. Fails with what is wrong with them.
     pub fn from_env(mut self) -> io::Result<Server> {
-        let wrong = |name: &str, what: &str| {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("{name}: {what}"))
-        };
-        if let Ok(workers) = std::env::var("ONRUSH_WORKERS") {
-            let workers = workers.parse().ok().filter(|&n| n > 0);
-            let workers = workers.ok_or_else(|| wrong("ONRUSH_WORKERS", "not a number above 0"))?;
-            self.workers = Some(workers);
-        }
-        if let Ok(name) = std::env::var("ONRUSH_DRIVER") {
-            self.preference = name
-                .parse()
-                .map_err(|what: String| wrong("ONRUSH_DRIVER", &what))?;
-        }
+        let environment = Environment::read()?;
+        self.workers = environment.workers.or(self.workers);
+        self.preference = environment.driver.unwrap_or(self.preference);
         Ok(self)
     }
 
@@ -219,6 +213,14 @@ impl Server {
         self
     }
 
+    /// Address space of each stack that a handler runs on which is a coroutine, in bytes. Default:
+    /// 256 KiB. Memory is used only as far as a handler touches it; one that needs more than there
+    /// is ends the process. See [`crate::coroutine`].
+    pub fn coroutine_stack_bytes(mut self, bytes: usize) -> Server {
+        self.stacks.stack_bytes = bytes;
+        self
+    }
+
     /// Serves until [`Handle::shutdown`] is called, or a worker fails.
     pub fn serve(self, application: impl Application) -> io::Result<()> {
         self.start(application)?.wait()
@@ -264,6 +266,7 @@ impl Server {
                 sockets,
                 pools: pools.clone(),
                 application: application.clone(),
+                stacks: self.stacks.clone(),
                 control: control.clone(),
                 drain_timeout: self.drain_timeout,
             };
@@ -481,6 +484,7 @@ struct Job {
     sockets: Vec<ListenSocket>,
     pools: Pools,
     application: Arc<dyn Application>,
+    stacks: stacks::Options,
     control: Arc<Control>,
     drain_timeout: Duration,
 }
@@ -493,6 +497,7 @@ impl Job {
         {
             tracing::warn!(core, %error, "a worker could not be pinned");
         }
+        stacks::configure(&self.stacks);
         let result = self.serve(ready);
         if result.is_err() {
             self.control.set(ENDING); // A server that lost a worker would serve unevenly for ever.

@@ -3,6 +3,7 @@
 // Each test binary includes this file and uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod coroutines;
 pub mod seccomp;
 
 use onrush_rt::driver::sim::{self, Behaviour};

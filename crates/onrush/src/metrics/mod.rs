@@ -25,6 +25,7 @@ use crate::handler::Handler;
 use crate::request::Request;
 use crate::response::Response;
 use cell::{DURATION_BUCKETS, SIZE_BUCKETS, Spread, duration_bounds, size_bounds};
+use onrush_rt::coroutine;
 use onrush_rt::offload::Watch;
 use onrush_rt::worker::monotonic_ms;
 use requests::{Labels, METHODS, Requests};
@@ -99,6 +100,7 @@ struct Worker {
     counters: Arc<Counters>,
     requests: Arc<Requests>,
     busy: Arc<Busy>,
+    stacks: Arc<coroutine::Counters>,
 }
 
 impl Metrics {
@@ -125,7 +127,7 @@ impl Metrics {
         }
     }
 
-    /// A worker begins.
+    /// A worker begins, on this thread.
     pub(crate) fn worker(
         &self,
         index: usize,
@@ -140,6 +142,7 @@ impl Metrics {
             counters: counters.clone(),
             requests: requests.clone(),
             busy: busy.clone(),
+            stacks: coroutine::counters(),
         });
         Recorder::new(requests)
     }
@@ -302,6 +305,17 @@ fn at_work(text: &mut Text, workers: &[Worker]) {
     by_worker(text, &alive, family, |worker| {
         [(None, worker.counters.receive_bytes.get())]
     });
+    let help = "Stacks of coroutines: with one on them, and kept for the next.";
+    let family = ("onrush_coroutine_stacks", Family::Gauge, help);
+    by_worker(text, &alive, family, |worker| {
+        let stacks = &worker.stacks;
+        [("in_use", stacks.in_use()), ("pooled", stacks.pooled())]
+            .map(|(state, count)| (Some(("state", state)), count))
+    });
+    let most = alive.iter().map(|worker| worker.stacks.touched_bytes_max());
+    let help = "The most memory that any one stack was seen to have touched.";
+    text.family("onrush_coroutine_stack_bytes_max", Family::Gauge, help);
+    text.sample(&[], most.max().unwrap_or_default());
 }
 
 /// Series of all workers that have the same labels.

@@ -1,0 +1,124 @@
+//! Addresses as `std::net` takes them, names looked up without holding up the worker.
+//!
+//! Must not know what is done with them.
+
+use super::switch::try_wait;
+use crate::worker::Local;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+/// What `std::net::ToSocketAddrs` is, for the same types.
+pub trait ToSocketAddrs {
+    /// Addresses that are known, or the host and port to look up.
+    fn addresses(&self) -> Lookup;
+}
+
+/// See [`ToSocketAddrs`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// These.
+    Known(Vec<SocketAddr>),
+    /// Those of this `host:port`.
+    Name(String),
+    /// Those of this host, with this port.
+    Host(String, u16),
+}
+
+/// The addresses, by a thread of the blocking pool where a name has to be looked up
+/// (`getaddrinfo(3)`); never none.
+pub(super) fn resolve(addresses: &impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
+    use std::net::ToSocketAddrs as _;
+    let found = match addresses.addresses() {
+        Lookup::Known(addresses) => addresses,
+        Lookup::Name(name) => on_pool(move || name.to_socket_addrs().map(Vec::from_iter))?,
+        Lookup::Host(host, port) => {
+            on_pool(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter))?
+        }
+    };
+    match found.is_empty() {
+        true => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "no address was given",
+        )),
+        false => Ok(found),
+    }
+}
+
+/// Runs what may block on the blocking pool, and waits for it.
+#[track_caller]
+pub(super) fn on_pool<T: Send + 'static>(
+    job: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let Some(local) = Local::current() else {
+        return Err(io::Error::other("no worker runs this thread's coroutines"));
+    };
+    let job = local.blocking().run(job);
+    try_wait(job)?.unwrap_or_else(|panicked| Err(io::Error::other(panicked)))
+}
+
+impl ToSocketAddrs for SocketAddr {
+    fn addresses(&self) -> Lookup {
+        Lookup::Known(vec![*self])
+    }
+}
+
+impl ToSocketAddrs for str {
+    fn addresses(&self) -> Lookup {
+        match self.parse() {
+            Ok(address) => Lookup::Known(vec![address]),
+            Err(_) => Lookup::Name(self.to_owned()),
+        }
+    }
+}
+
+impl ToSocketAddrs for (&str, u16) {
+    fn addresses(&self) -> Lookup {
+        let (host, port) = *self;
+        match host.parse::<IpAddr>() {
+            Ok(address) => (address, port).addresses(),
+            Err(_) => Lookup::Host(host.to_owned(), port),
+        }
+    }
+}
+
+impl ToSocketAddrs for (String, u16) {
+    fn addresses(&self) -> Lookup {
+        (self.0.as_str(), self.1).addresses()
+    }
+}
+
+impl ToSocketAddrs for String {
+    fn addresses(&self) -> Lookup {
+        self.as_str().addresses()
+    }
+}
+
+impl ToSocketAddrs for [SocketAddr] {
+    fn addresses(&self) -> Lookup {
+        Lookup::Known(self.to_vec())
+    }
+}
+
+impl<T: ToSocketAddrs + ?Sized> ToSocketAddrs for &T {
+    fn addresses(&self) -> Lookup {
+        (**self).addresses()
+    }
+}
+
+macro_rules! known {
+    ($($kind:ty),*) => {$(
+        impl ToSocketAddrs for $kind {
+            fn addresses(&self) -> Lookup {
+                Lookup::Known(vec![SocketAddr::from(*self)])
+            }
+        }
+    )*};
+}
+
+known!(
+    SocketAddrV4,
+    SocketAddrV6,
+    (IpAddr, u16),
+    (Ipv4Addr, u16),
+    (Ipv6Addr, u16)
+);

@@ -1,0 +1,146 @@
+//! A lock without data: one at a time, in the order in which they came.
+//!
+//! Whoever waits may give up at any time. Must not know what is locked.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(super) struct Lock {
+    is_held: Cell<bool>,
+    queue: RefCell<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<(u64, Option<Waker>)>,
+    next: u64,
+}
+
+impl Lock {
+    /// Takes it, if it is free and nobody waits.
+    pub(super) fn try_take(&self) -> bool {
+        let free = !self.is_held.get() && self.queue.borrow().waiting.is_empty();
+        if free {
+            self.is_held.set(true);
+        }
+        free
+    }
+
+    /// Takes it when those before have had it. Whoever took it must [`Lock::release`] it.
+    pub(super) fn take(&self) -> Take<'_> {
+        Take {
+            lock: self,
+            ticket: None,
+        }
+    }
+
+    /// [`Lock::try_take`], held for as long as the result lives.
+    pub(super) fn try_hold(&self) -> Option<Held<'_>> {
+        self.try_take().then(|| Held(self))
+    }
+
+    /// Holds it for as long as the result lives.
+    pub(super) async fn hold(&self) -> Held<'_> {
+        self.take().await;
+        Held(self)
+    }
+
+    /// Gives it to the next.
+    pub(super) fn release(&self) {
+        self.is_held.set(false);
+        self.call_first();
+    }
+
+    fn call_first(&self) {
+        let mut queue = self.queue.borrow_mut();
+        let waker = queue
+            .waiting
+            .front_mut()
+            .and_then(|(_, waker)| waker.take());
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Releases its lock when dropped.
+#[derive(Debug)]
+pub(super) struct Held<'l>(&'l Lock);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+/// See [`Lock::take`].
+#[derive(Debug)]
+pub(super) struct Take<'l> {
+    lock: &'l Lock,
+    /// Its number in the queue.
+    ticket: Option<u64>,
+}
+
+impl Future for Take<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let lock = self.lock;
+        let Some(ticket) = self.ticket else {
+            if lock.try_take() {
+                return Poll::Ready(());
+            }
+            let mut queue = lock.queue.borrow_mut();
+            let ticket = queue.next;
+            queue.next += 1;
+            queue.waiting.push_back((ticket, Some(cx.waker().clone())));
+            self.ticket = Some(ticket);
+            return Poll::Pending;
+        };
+        let mut queue = lock.queue.borrow_mut();
+        let is_first = queue
+            .waiting
+            .front()
+            .is_some_and(|(first, _)| *first == ticket);
+        if is_first && !lock.is_held.get() {
+            let entry = queue.waiting.pop_front();
+            drop(queue);
+            drop(entry);
+            lock.is_held.set(true);
+            self.ticket = None;
+            return Poll::Ready(());
+        }
+        let own = queue
+            .waiting
+            .iter_mut()
+            .find(|(waiting, _)| *waiting == ticket);
+        let (_, waker) = own.expect("in the queue until it has its turn");
+        let before = waker.replace(cx.waker().clone());
+        drop(queue);
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl Drop for Take<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else { return };
+        let mut queue = self.lock.queue.borrow_mut();
+        let place = queue
+            .waiting
+            .iter()
+            .position(|(waiting, _)| *waiting == ticket);
+        let entry = place.and_then(|place| queue.waiting.remove(place));
+        drop(queue);
+        drop(entry);
+        if place == Some(0) && !self.lock.is_held.get() {
+            self.lock.call_first(); // It was called, and passes that on.
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! One port for all workers of a program: the first that binds an address makes a listening socket
+//! for each of them, and the others take theirs when they come to bind it.
+//!
+//! Must not know what accepts.
+
+use crate::driver::ListenSocket;
+use crate::net::{self, Address, ListenOptions, Spread};
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the workers of one program listen on.
+#[derive(Debug)]
+pub(super) struct Ports {
+    workers: usize,
+    made: Mutex<Vec<Made>>,
+}
+
+#[derive(Debug)]
+struct Made {
+    /// As it was asked for: with port 0, one that was free.
+    asked: SocketAddr,
+    /// One for each worker, until it is taken.
+    sockets: Vec<Option<ListenSocket>>,
+}
+
+impl Ports {
+    pub(super) fn new(workers: usize) -> Ports {
+        Ports {
+            workers,
+            made: Mutex::default(),
+        }
+    }
+
+    /// The socket of the worker `index` for `address`, if it has not had one.
+    fn take(&self, address: SocketAddr, index: usize) -> io::Result<Option<ListenSocket>> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if !made.iter().any(|made| made.asked == address) {
+            let sockets = listen(address, self.workers)?;
+            made.push(Made {
+                asked: address,
+                sockets: sockets.into_iter().map(Some).collect(),
+            });
+        }
+        let found = made.iter_mut().find(|made| made.asked == address);
+        Ok(found.and_then(|made| made.sockets.get_mut(index)?.take()))
+    }
+}
+
+thread_local! {
+    static PORTS: RefCell<Option<Arc<Ports>>> = const { RefCell::new(None) };
+}
+
+/// Has the coroutines of this thread bind by `ports`.
+pub(super) fn share(ports: Arc<Ports>) {
+    PORTS.set(Some(ports));
+}
+
+/// A listening socket for `address`, on the worker `index`.
+pub(super) fn bind(address: SocketAddr, index: usize) -> io::Result<ListenSocket> {
+    let ports = PORTS.with_borrow(Clone::clone);
+    if let Some(ports) = ports
+        && let Some(socket) = ports.take(address, index)?
+    {
+        return Ok(socket);
+    }
+    let mut sockets = listen(address, 1)?;
+    sockets
+        .pop()
+        .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+}
+
+fn listen(address: SocketAddr, workers: usize) -> io::Result<Vec<ListenSocket>> {
+    let options = ListenOptions {
+        nodelay: false, // As a thread would find it.
+        ..ListenOptions::default()
+    };
+    let address = Address::Tcp(address);
+    net::listen(&address, Spread::PerWorker, workers, &options).map(|(sockets, _)| sockets)
+}

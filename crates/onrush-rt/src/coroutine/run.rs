@@ -1,0 +1,174 @@
+//! A thread-style program on workers: its main function as a coroutine on each of them.
+//!
+//! Must not know what the program does.
+
+use super::ports::{self, Ports};
+use super::stack::Options;
+use super::switch::{Coroutine, configure};
+use crate::blocking;
+use crate::driver::{self, Choice, Preference, choose};
+use crate::environment::Environment;
+use crate::worker::{Pools, Remote, Worker, affinity, pin_to};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// How [`run`] runs a program: everything there is to configure, in one place.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Address space of a coroutine's stack, in bytes; see [`Options::stack_bytes`]. Default:
+    /// 256 KiB.
+    pub stack_bytes: usize,
+    /// Workers, each of which runs the main function. Default: 1. With more, nothing that
+    /// coroutines share is shared between workers, but for ports.
+    pub workers: usize,
+    /// Which driver to use. Default: whichever is better here.
+    pub driver: Preference,
+    /// Whether workers are pinned to one core each, when there are cores enough. Default: yes.
+    pub pinned: bool,
+    /// Threads for file work and name lookups, at most, for all workers. Default: 16.
+    pub blocking_threads: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            stack_bytes: Options::default().stack_bytes,
+            workers: 1,
+            driver: Preference::Auto,
+            pinned: true,
+            blocking_threads: 16,
+        }
+    }
+}
+
+impl Config {
+    /// The default, with `ONRUSH_WORKERS` and `ONRUSH_DRIVER` where they are set. Fails with what
+    /// is wrong with them.
+    pub fn from_env() -> io::Result<Config> {
+        let environment = Environment::read()?;
+        let default = Config::default();
+        Ok(Config {
+            workers: environment.workers.unwrap_or(default.workers),
+            driver: environment.driver.unwrap_or(default.driver),
+            ..default
+        })
+    }
+}
+
+/// Runs `main` as a coroutine on each worker, and returns when it has returned on all of them.
+///
+/// When it returns on a worker, the other coroutines there are unwound, as the threads of a process
+/// end with its main function. The first error, or panic, ends the other workers, too, and is what
+/// this fails with.
+///
+/// ```
+/// use onrush_rt::coroutine::{self, Config, thread};
+/// use std::time::Duration;
+///
+/// let config = Config { stack_bytes: 64 << 10, ..Config::default() };
+/// coroutine::run(config, || {
+///     let other = thread::spawn(|| thread::sleep(Duration::from_millis(1)));
+///     other.join().expect("it does not panic");
+///     Ok(())
+/// })
+/// # .unwrap();
+/// ```
+pub fn run(
+    config: Config,
+    main: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+) -> io::Result<()> {
+    let workers = config.workers.max(1);
+    let cores = affinity();
+    let program = Arc::new(Program {
+        choice: choose(config.driver, &driver::Config::default())?,
+        pools: Pools {
+            blocking: blocking::Pool::threads(config.blocking_threads.max(1), 4096),
+            ..Pools::default()
+        },
+        ports: Arc::new(Ports::new(workers)),
+        is_ending: AtomicBool::new(false),
+        remotes: Mutex::default(),
+        main,
+    });
+    let mut threads = Vec::new();
+    let mut result = Ok(());
+    for index in 0..workers {
+        let core = (config.pinned && workers <= cores.len()).then(|| cores[index]);
+        let (program_there, stack_bytes) = (program.clone(), config.stack_bytes);
+        let thread = thread::Builder::new().name(format!("onrush-{index}"));
+        match thread.spawn(move || program_there.work(index, core, stack_bytes)) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                result = Err(error);
+                program.end();
+                break;
+            }
+        }
+    }
+    for thread in threads {
+        let panicked = |_| Err(io::Error::other("a worker panicked"));
+        result = result.and(thread.join().unwrap_or_else(panicked));
+    }
+    result
+}
+
+struct Program<Main> {
+    choice: Choice,
+    pools: Pools,
+    ports: Arc<Ports>,
+    is_ending: AtomicBool,
+    remotes: Mutex<Vec<Remote>>,
+    main: Main,
+}
+
+impl<Main: Fn() -> io::Result<()> + Send + Sync + 'static> Program<Main> {
+    fn work(
+        self: Arc<Self>,
+        index: usize,
+        core: Option<usize>,
+        stack_bytes: usize,
+    ) -> io::Result<()> {
+        if let Some(core) = core {
+            let _ = pin_to(core); // Where that is forbidden it only costs time.
+        }
+        configure(&Options {
+            stack_bytes,
+            ..Options::default()
+        });
+        ports::share(self.ports.clone());
+        let result = self.clone().turn(index);
+        if result.is_err() {
+            self.end();
+        }
+        result
+    }
+
+    fn turn(self: Arc<Self>, index: usize) -> io::Result<()> {
+        let config = driver::Config::default();
+        let mut worker = Worker::new(&self.choice, &config, self.pools.clone(), index)?;
+        self.remotes().push(worker.remote());
+        let program = self.clone();
+        let name = std::any::type_name::<Main>();
+        let main = Coroutine::try_named(name, move || (program.main)())?;
+        let mut main = worker.local().spawn(main).fallible();
+        while !main.is_finished() {
+            if self.is_ending.load(Ordering::Acquire) {
+                return Ok(()); // Whoever ended it has the reason.
+            }
+            worker.turn(&(), true)?;
+        }
+        let ended = worker.block_on(&mut main)?;
+        ended.unwrap_or_else(|| Err(io::Error::other("the main function panicked")))
+    }
+
+    fn end(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        self.remotes().iter().for_each(Remote::notify);
+    }
+
+    fn remotes(&self) -> std::sync::MutexGuard<'_, Vec<Remote>> {
+        self.remotes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

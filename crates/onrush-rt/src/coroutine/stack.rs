@@ -1,0 +1,313 @@
+//! Stacks of one thread's coroutines: taken, given back, and used again, last in first out.
+//!
+//! A stack that is taken again has its memory still, and in the cache. Of those beyond a bound the
+//! memory is given back, the address space never. Must not know what runs on a stack.
+#![allow(unsafe_code)]
+
+use super::memory::{self, Chunk, Guard};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::num::NonZeroUsize;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How the stacks of a thread's coroutines are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Address space of one stack, in bytes, rounded up to whole pages; 32 KiB at least. Memory is
+    /// used only as far as a coroutine touches it. Default: 256 KiB.
+    pub stack_bytes: usize,
+    /// Unused stacks that keep their memory, at most; those beyond give it back
+    /// (`MADV_DONTNEED`). Default: 1024.
+    pub kept_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            stack_bytes: 256 << 10,
+            kept_max: 1024,
+        }
+    }
+}
+
+/// Less than this a stack cannot be: a panic that shows where it was takes 24 KiB of it.
+const STACK_BYTES_MIN: usize = 32 << 10;
+/// Stacks mapped at a time.
+const CHUNK_STACKS: usize = 32;
+/// Of so many stacks given back, one is looked at to see how much of it was touched.
+const SAMPLE_EVERY: u32 = 128;
+
+/// What a thread's stacks are doing. Written by that thread alone, by plain stores; any may read.
+#[derive(Debug, Default)]
+pub struct Counters {
+    in_use: AtomicU64,
+    pooled: AtomicU64,
+    touched_bytes_max: AtomicU64,
+}
+
+impl Counters {
+    /// Stacks that coroutines are on.
+    pub fn in_use(&self) -> u64 {
+        self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// Stacks that wait to be used again.
+    pub fn pooled(&self) -> u64 {
+        self.pooled.load(Ordering::Relaxed)
+    }
+
+    /// The most memory that any one stack was seen to have touched, in bytes. One in some stacks is
+    /// looked at when its coroutine ends (`mincore(2)`).
+    pub fn touched_bytes_max(&self) -> u64 {
+        self.touched_bytes_max.load(Ordering::Relaxed)
+    }
+
+    fn add(cell: &AtomicU64, more: i64) {
+        let before = cell.load(Ordering::Relaxed);
+        cell.store(before.wrapping_add_signed(more), Ordering::Relaxed);
+    }
+}
+
+/// Stacks of one size, for one thread. Cloning shares them.
+#[derive(Clone, Debug)]
+pub(super) struct Pool(Rc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// Without the guard page.
+    stack_bytes: usize,
+    kept_max: usize,
+    guard: Cell<Guard>,
+    /// Unused, with what memory they have touched; the last is taken next.
+    warm: RefCell<Vec<NonZeroUsize>>,
+    /// Unused, without memory.
+    cold: RefCell<Vec<NonZeroUsize>>,
+    chunks: RefCell<Vec<Chunk>>,
+    released: Cell<u32>,
+    counters: Arc<Counters>,
+}
+
+impl Pool {
+    /// No stack is mapped before one is taken.
+    pub(super) fn new(options: &Options, counters: Arc<Counters>) -> Pool {
+        let bytes = options
+            .stack_bytes
+            .clamp(STACK_BYTES_MIN, isize::MAX as usize / 2);
+        Pool(Rc::new(Inner {
+            stack_bytes: bytes.next_multiple_of(memory::page_bytes()),
+            kept_max: options.kept_max,
+            guard: Cell::new(Guard::Marked),
+            warm: RefCell::default(),
+            cold: RefCell::default(),
+            chunks: RefCell::default(),
+            released: Cell::new(0),
+            counters,
+        }))
+    }
+
+    #[cfg(test)]
+    fn counters(&self) -> &Arc<Counters> {
+        &self.0.counters
+    }
+
+    /// A stack that nobody else has. Fails when no more can be mapped.
+    #[inline]
+    pub(super) fn take(&self) -> io::Result<Stack> {
+        let warm = self.0.warm.borrow_mut().pop();
+        let base = match warm {
+            Some(base) => base,
+            None => self.cold()?,
+        };
+        Counters::add(&self.0.counters.pooled, -1);
+        Counters::add(&self.0.counters.in_use, 1);
+        Ok(Stack {
+            pool: self.clone(),
+            base,
+        })
+    }
+
+    #[cold]
+    fn cold(&self) -> io::Result<NonZeroUsize> {
+        let mut cold = self.0.cold.borrow_mut();
+        if let Some(base) = cold.pop() {
+            return Ok(base);
+        }
+        let mut guard = self.0.guard.get();
+        let chunk = Chunk::map(CHUNK_STACKS, self.0.stack_bytes, &mut guard)?;
+        self.0.guard.set(guard);
+        cold.extend(chunk.bases());
+        self.0.chunks.borrow_mut().push(chunk);
+        Counters::add(&self.0.counters.pooled, CHUNK_STACKS as i64);
+        cold.pop().ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    #[inline]
+    fn give(&self, base: NonZeroUsize) {
+        let inner = &*self.0;
+        Counters::add(&inner.counters.in_use, -1);
+        Counters::add(&inner.counters.pooled, 1);
+        let released = inner.released.get();
+        inner.released.set(released.wrapping_add(1));
+        if released.is_multiple_of(SAMPLE_EVERY) {
+            inner.sample(base);
+        }
+        let mut warm = inner.warm.borrow_mut();
+        if warm.len() < inner.kept_max {
+            return warm.push(base);
+        }
+        drop(warm);
+        inner.sample(base);
+        // SAFETY: the stack was just given back by its only owner, and its chunk lives.
+        unsafe { memory::give_back(base, inner.stack_bytes) };
+        inner.cold.borrow_mut().push(base);
+    }
+
+    /// The memory that all stacks of this pool have now, used or not, in bytes.
+    pub(super) fn touched_bytes(&self) -> usize {
+        let chunks = self.0.chunks.borrow();
+        let bases = chunks.iter().flat_map(Chunk::bases);
+        bases
+            .map(|base| memory::touched_bytes(base, self.0.stack_bytes))
+            .sum()
+    }
+}
+
+impl Inner {
+    #[cold]
+    fn sample(&self, base: NonZeroUsize) {
+        let touched = memory::touched_bytes(base, self.stack_bytes) as u64;
+        let most = &self.counters.touched_bytes_max;
+        most.store(touched.max(most.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let left = self.warm.get_mut().len() + self.cold.get_mut().len();
+        Counters::add(&self.counters.pooled, -(left as i64));
+    }
+}
+
+/// A stack with one owner. Dropping it gives it back to its pool.
+#[derive(Debug)]
+pub(super) struct Stack {
+    /// Keeps the mapping alive.
+    pool: Pool,
+    /// One past its highest byte.
+    base: NonZeroUsize,
+}
+
+impl Stack {
+    /// Its size without the guard page, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.pool.0.stack_bytes
+    }
+
+    /// One past its highest byte.
+    pub(super) fn base(&self) -> usize {
+        self.base.get()
+    }
+}
+
+impl Drop for Stack {
+    #[inline]
+    fn drop(&mut self) {
+        self.pool.give(self.base);
+    }
+}
+
+// SAFETY: the `stack_bytes` below `base`, at least `STACK_BYTES_MIN`, are mapped for as long as the
+// pool lives, belong to this value alone, and have a page below that faults. Base and limit are
+// ends of pages.
+unsafe impl corosensei::stack::Stack for Stack {
+    #[inline]
+    fn base(&self) -> NonZeroUsize {
+        self.base
+    }
+
+    #[inline]
+    fn limit(&self) -> NonZeroUsize {
+        let below = self.pool.0.stack_bytes + memory::page_bytes();
+        NonZeroUsize::new(self.base.get() - below).expect("no mapping is at address 0")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(kept_max: usize) -> Pool {
+        let options = Options {
+            stack_bytes: 1,
+            kept_max,
+        };
+        Pool::new(&options, Arc::default())
+    }
+
+    #[test]
+    fn the_last_given_back_is_taken_first() {
+        let pool = pool(100);
+        let stacks: Vec<Stack> = (0..40).map(|_| pool.take().unwrap()).collect();
+        let mut bases: Vec<usize> = stacks.iter().map(Stack::base).collect();
+        assert_eq!(
+            (pool.counters().in_use(), pool.counters().pooled()),
+            (40, 24)
+        );
+        drop(stacks);
+        for expected in bases.drain(..).rev() {
+            let stack = pool.take().unwrap();
+            assert_eq!(stack.base(), expected);
+            std::mem::forget(stack);
+        }
+    }
+
+    #[test]
+    fn beyond_the_bound_memory_is_given_back() {
+        let pool = pool(2);
+        let stacks: Vec<Stack> = (0..10).map(|_| pool.take().unwrap()).collect();
+        let page = memory::page_bytes();
+        for stack in &stacks {
+            let top = std::ptr::with_exposed_provenance_mut::<u8>(stack.base() - 1);
+            // SAFETY: the highest byte of a stack that nobody runs on.
+            unsafe { top.write_volatile(7) };
+        }
+        assert_eq!(pool.touched_bytes(), 10 * page);
+        drop(stacks);
+        assert_eq!(pool.touched_bytes(), 2 * page);
+        assert_eq!(pool.counters().touched_bytes_max(), page as u64);
+        assert_eq!(
+            (pool.counters().in_use(), pool.counters().pooled()),
+            (0, 32)
+        );
+        let counters = pool.counters().clone();
+        drop(pool);
+        assert_eq!((counters.in_use(), counters.pooled()), (0, 0));
+    }
+
+    #[test]
+    fn a_size_is_whole_pages_and_not_too_small() {
+        let sizes = [(0, 32 << 10), (48 << 10, 48 << 10), (100_001, 102_400)];
+        for (stack_bytes, expected) in sizes {
+            let options = Options {
+                stack_bytes,
+                ..Options::default()
+            };
+            let stack = Pool::new(&options, Arc::default()).take().unwrap();
+            let page = memory::page_bytes();
+            assert_eq!(stack.bytes(), usize::next_multiple_of(expected, page));
+        }
+    }
+
+    #[test]
+    fn more_than_there_is_address_space_is_an_error() {
+        let options = Options {
+            stack_bytes: usize::MAX,
+            ..Options::default()
+        };
+        let pool = Pool::new(&options, Arc::default());
+        assert!(pool.take().is_err());
+        assert_eq!((pool.counters().in_use(), pool.counters().pooled()), (0, 0));
+    }
+}

@@ -1,0 +1,42 @@
+//! Coroutines polled by hand.
+
+use onrush_rt::coroutine::Coroutine;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+pub fn finish<T: 'static>(mut coroutine: Coroutine<T>) -> T {
+    loop {
+        if let Poll::Ready(output) = poll(&mut coroutine) {
+            assert!(coroutine.is_over());
+            return output;
+        }
+    }
+}
+
+/// Pending once.
+pub async fn pause() {
+    let mut paused = false;
+    poll_fn(|_| match std::mem::replace(&mut paused, true) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}
+
+/// What a panic said.
+pub fn message(act: impl FnOnce()) -> String {
+    let payload = catch_unwind(AssertUnwindSafe(act)).expect_err("a panic");
+    let text = payload.downcast_ref::<String>().cloned();
+    text.or_else(|| {
+        payload
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+    })
+    .expect("a text")
+}

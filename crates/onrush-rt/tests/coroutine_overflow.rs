@@ -1,0 +1,209 @@
+//! A coroutine that overflows its stack ends the process and says who it was. Each test runs itself
+//! again in a child, which is to die.
+
+mod common;
+
+use common::watchdog;
+use onrush_rt::coroutine::{self, Config, Coroutine, thread, wait};
+use onrush_rt::driver::{self, Preference, choose};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+
+const CHILD: &str = "ONRUSH_TEST_CHILD";
+
+/// What the child says that runs `act` on `driver`, and how it ends.
+fn in_child(name: &'static str, driver: &str, act: impl FnOnce()) -> Option<Output> {
+    if std::env::var_os(CHILD).is_some_and(|child| child == name) {
+        act();
+        return None;
+    }
+    let me = std::env::current_exe().expect("this test binary");
+    let output = Command::new(me)
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(CHILD, name)
+        .env("ONRUSH_DRIVER", driver)
+        .env("ONRUSH_WORKERS", "1")
+        .output()
+        .expect("started");
+    Some(output)
+}
+
+fn drivers() -> impl Iterator<Item = &'static str> {
+    let choices = [
+        ("epoll", Preference::Epoll),
+        ("io_uring", Preference::Uring),
+    ];
+    let config = driver::Config::default();
+    let works = move |preference| choose(preference, &config).is_ok();
+    choices
+        .into_iter()
+        .filter_map(move |(name, preference)| works(preference).then_some(name))
+}
+
+#[inline(never)]
+fn endless(levels: u64) -> u64 {
+    let mut frame = [levels; 64];
+    std::hint::black_box(&mut frame);
+    if levels == u64::MAX {
+        return 0;
+    }
+    endless(levels + 1) + frame[levels as usize % 64]
+}
+
+fn config() -> Config {
+    Config {
+        stack_bytes: 64 << 10,
+        ..Config::from_env().expect("a right environment")
+    }
+}
+
+/// Dead by `SIGSEGV`, and last of all it said this.
+fn died(output: &Output, said: &str) {
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{complained}");
+    assert!(complained.contains(said), "{complained}");
+}
+
+#[test]
+fn the_main_function() {
+    let _dog = watchdog("the_main_function");
+    fn overflows() -> std::io::Result<()> {
+        thread::sleep(std::time::Duration::from_millis(1));
+        println!("{}", endless(0));
+        Ok(())
+    }
+    for driver in drivers() {
+        let run = || coroutine::run(config(), overflows).expect("not reached");
+        let Some(output) = in_child("the_main_function", driver, run) else {
+            return;
+        };
+        died(
+            &output,
+            "::overflows' has overflowed its stack of 65536 bytes",
+        );
+    }
+}
+
+#[test]
+fn a_named_one_within_another() {
+    let _dog = watchdog("a_named_one_within_another");
+    let run = || {
+        let main = || {
+            let inner = || wait(Coroutine::named("the inner one", || endless(0)));
+            let outer = thread::Builder::new()
+                .name("the outer one".to_owned())
+                .spawn(inner);
+            println!("{:?}", outer?.join());
+            Ok(())
+        };
+        coroutine::run(config(), main).expect("not reached");
+    };
+    for driver in drivers() {
+        let Some(output) = in_child("a_named_one_within_another", driver, run) else {
+            return;
+        };
+        died(
+            &output,
+            "coroutine 'the inner one' has overflowed its stack of 65536 bytes",
+        );
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("the outer one"));
+    }
+}
+
+/// Also while it is unwound, and in a future that it waits for.
+#[test]
+fn in_a_destructor_and_in_a_future() {
+    let _dog = watchdog("in_a_destructor_and_in_a_future");
+    struct Overflows;
+    impl Drop for Overflows {
+        fn drop(&mut self) {
+            println!("{}", endless(0));
+        }
+    }
+    let run = || {
+        let main = || {
+            let mut sleeps = Box::pin(Coroutine::named("dropped", || {
+                let _overflows = Overflows;
+                wait(std::future::pending::<()>());
+            }));
+            wait(std::future::poll_fn(|cx| {
+                assert!(sleeps.as_mut().poll(cx).is_pending());
+                std::task::Poll::Ready(())
+            }));
+            Ok(())
+        };
+        coroutine::run(config(), main).expect("not reached");
+    };
+    let Some(output) = in_child("in_a_destructor_and_in_a_future", "auto", run) else {
+        return;
+    };
+    died(&output, "coroutine 'dropped' has overflowed");
+}
+
+/// Threads that Rust did not start have no alternate stack until they get one from us.
+#[test]
+fn on_a_thread_without_an_alternate_stack() {
+    let _dog = watchdog("on_a_thread_without_an_alternate_stack");
+    let run = || {
+        let none = libc::stack_t {
+            ss_sp: std::ptr::null_mut(),
+            ss_flags: libc::SS_DISABLE,
+            ss_size: 0,
+        };
+        // SAFETY: takes the alternate stack away, which nobody is on.
+        #[allow(unsafe_code)]
+        let taken = unsafe { libc::sigaltstack(&raw const none, std::ptr::null_mut()) };
+        assert_eq!(taken, 0);
+        let mut coroutine = Coroutine::named("alone", || endless(0));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        println!("{:?}", std::pin::Pin::new(&mut coroutine).poll(&mut cx));
+    };
+    let Some(output) = in_child("on_a_thread_without_an_alternate_stack", "auto", run) else {
+        return;
+    };
+    died(
+        &output,
+        "coroutine 'alone' has overflowed its stack of 262144 bytes",
+    );
+}
+
+/// Whoever handled the signal before still does: Rust tells of threads that overflow.
+#[test]
+fn what_is_no_coroutine_is_left_to_others() {
+    let _dog = watchdog("what_is_no_coroutine_is_left_to_others");
+    let run = || {
+        let main = || {
+            let thread = std::thread::Builder::new().name("a thread".to_owned());
+            println!("{:?}", thread.spawn(|| endless(0))?.join());
+            Ok(())
+        };
+        coroutine::run(config(), main).expect("not reached");
+    };
+    let Some(output) = in_child("what_is_no_coroutine_is_left_to_others", "auto", run) else {
+        return;
+    };
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.signal().is_some(), "{complained}");
+    assert!(complained.contains("thread 'a thread'"), "{complained}");
+    assert!(!complained.contains("coroutine '"), "{complained}");
+}
+
+#[test]
+fn another_fault_is_no_overflow() {
+    let _dog = watchdog("another_fault_is_no_overflow");
+    let run = || {
+        let main = || {
+            // SAFETY: there is none: this is to fault.
+            #[allow(unsafe_code)]
+            let byte = unsafe { std::ptr::without_provenance::<u8>(64).read_volatile() };
+            println!("{byte}");
+            Ok(())
+        };
+        coroutine::run(config(), main).expect("not reached");
+    };
+    let Some(output) = in_child("another_fault_is_no_overflow", "auto", run) else {
+        return;
+    };
+    died(&output, "");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("overflowed"));
+}

@@ -1,0 +1,48 @@
+//! Memory for small answers, used again for the next ones of this thread.
+//!
+//! Must not know what is in it.
+
+use std::cell::RefCell;
+
+/// So many pieces are kept, of this size at most, in bytes.
+const KEPT_MAX: usize = 64;
+const KEPT_BYTES_MAX: usize = 16 * 1024;
+
+thread_local! {
+    static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Bytes in memory that goes back to its thread when it is dropped.
+#[derive(Debug)]
+pub(super) struct Kept(pub(super) Vec<u8>);
+
+impl Kept {
+    /// Empty.
+    #[inline]
+    pub(super) fn new() -> Kept {
+        Kept(KEPT.with_borrow_mut(Vec::pop).unwrap_or_default())
+    }
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Kept {
+    #[inline]
+    fn drop(&mut self) {
+        let mut memory = std::mem::take(&mut self.0);
+        if (1..=KEPT_BYTES_MAX).contains(&memory.capacity()) {
+            memory.clear();
+            // When the thread ends nothing is kept any more.
+            let _ = KEPT.try_with(|kept| {
+                let mut kept = kept.borrow_mut();
+                if kept.len() < KEPT_MAX {
+                    kept.push(memory);
+                }
+            });
+        }
+    }
+}

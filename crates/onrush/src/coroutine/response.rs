@@ -1,0 +1,280 @@
+//! An answer as a coroutine makes it: its content is written as if that blocked.
+//!
+//! Little content waits until the handler has returned. More of it, or a flush, lets the head
+//! leave; from then on each piece is put into this thread's outbox and the coroutine suspended, so
+//! that whoever polls it finds the piece there, and polls it again when the piece is sent. Must not
+//! know who that is.
+
+use super::kept::Kept;
+use crate::body::Body;
+use crate::response::Response as Inner;
+use bytes::Bytes;
+use onrush_proto::response::FieldError;
+use onrush_rt::coroutine::{is_unwinding, try_wait};
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::{self, Write};
+use std::task::Poll;
+
+/// Content up to this size leaves in one piece with its head, and larger in pieces of this size.
+const PIECE_BYTES: usize = 16 * 1024;
+/// What is written at once leaves in pieces up to this size.
+const LARGE_PIECE_BYTES: usize = 64 * 1024;
+
+/// What a suspended coroutine has put out.
+pub(super) struct Outgoing {
+    /// The answer without its content, and the length that was declared, the first time.
+    pub(super) head: Option<Box<(Inner, Option<u64>)>>,
+    /// More of the content; may be empty.
+    pub(super) piece: Bytes,
+}
+
+thread_local! {
+    /// Filled in the moment before a coroutine is suspended, and looked at in the moment after.
+    static OUTBOX: Cell<Option<Outgoing>> = const { Cell::new(None) };
+}
+
+/// What the coroutine that was just suspended has put out.
+pub(super) fn take_outgoing() -> Option<Outgoing> {
+    OUTBOX.take()
+}
+
+/// How a handler's answer ended.
+pub(super) enum End {
+    /// All of it.
+    Whole(Inner),
+    /// The rest of what has begun to leave.
+    Rest(Bytes),
+    /// What has begun to leave is not to be taken for whole.
+    Broken(io::Error),
+}
+
+/// An answer in the making: 200 without content until something else is said.
+///
+/// Content is written to it. When it ends within 16 KiB and was not flushed, it leaves in one piece
+/// with its head and its `Content-Length`. Otherwise the head leaves first, and the rest is sent
+/// chunked, or as long as [`Response::set_content_length`] said. A write waits while the client is
+/// slow. An answer that must have no content, to `HEAD` for one, needs none: its handler is unwound
+/// at the write that would have been sent.
+#[derive(Debug)]
+pub struct Response {
+    inner: Inner,
+    content: Kept,
+    has_left: bool,
+    declared: Option<u64>,
+    written: u64,
+}
+
+impl Response {
+    pub(super) fn new() -> Response {
+        Response {
+            inner: Inner::default(),
+            content: Kept::new(),
+            has_left: false,
+            declared: None,
+            written: 0,
+        }
+    }
+
+    #[track_caller]
+    fn head(&mut self) -> &mut Inner {
+        assert!(!self.has_left, "the head of the answer has left already");
+        &mut self.inner
+    }
+
+    /// Sets the status code.
+    ///
+    /// # Panics
+    /// When it is not a final status code, 200 to 599, or the head has left.
+    #[track_caller]
+    pub fn set_status(&mut self, status: u16) {
+        self.head().set_status(status);
+    }
+
+    /// Sets `Content-Type` to a constant, which costs nothing per answer.
+    ///
+    /// # Panics
+    /// When it holds control characters, or the head has left.
+    #[track_caller]
+    #[inline]
+    pub fn set_content_type(&mut self, content_type: &'static str) {
+        self.head().set_content_type(content_type);
+    }
+
+    /// Sets a field, replacing earlier lines of that name.
+    ///
+    /// # Panics
+    /// When the name is not a token, the value holds control characters, the field is one that only
+    /// the server may set, or the head has left. For values that come from outside use
+    /// [`Response::try_set_header`].
+    #[track_caller]
+    pub fn set_header(&mut self, name: &str, value: impl AsRef<[u8]>) {
+        if let Err(error) = self.try_set_header(name, value) {
+            panic!("header {name:?} was refused: {error:?}");
+        }
+    }
+
+    /// Sets a field, replacing earlier lines of that name; refuses what could split the answer.
+    ///
+    /// # Panics
+    /// When the head has left.
+    #[track_caller]
+    pub fn try_set_header(
+        &mut self,
+        name: &str,
+        value: impl AsRef<[u8]>,
+    ) -> Result<(), FieldError> {
+        self.head().try_header(name, value)
+    }
+
+    /// Adds a field line beside others of the same name (`Set-Cookie`, `Vary`, …).
+    ///
+    /// # Panics
+    /// When the head has left.
+    #[track_caller]
+    pub fn append_header(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), FieldError> {
+        self.head().append_header(name, value)
+    }
+
+    /// Says how long the content will be, so that it is sent under a `Content-Length` however long
+    /// it is. Writing more fails; writing less cuts the connection, so that the client sees that
+    /// the content is not whole.
+    ///
+    /// # Panics
+    /// When the head has left.
+    #[track_caller]
+    pub fn set_content_length(&mut self, bytes: u64) {
+        self.head();
+        self.declared = Some(bytes);
+    }
+
+    /// Asks for the connection to be closed after this answer.
+    ///
+    /// # Panics
+    /// When the head has left.
+    #[track_caller]
+    pub fn close(&mut self) {
+        self.head().close = true;
+    }
+
+    /// The status code.
+    pub fn status(&self) -> u16 {
+        self.inner.status()
+    }
+
+    /// Whether the head has left, so that only content can follow.
+    pub fn has_left(&self) -> bool {
+        self.has_left
+    }
+
+    /// Throws away what was written, if nothing of it has left; gives whether that is so. For an
+    /// answer that turns out to be an error.
+    pub fn clear(&mut self) -> bool {
+        if !self.has_left {
+            self.content.0.clear();
+            (self.inner, self.declared, self.written) = (Inner::default(), None, 0);
+        }
+        !self.has_left
+    }
+
+    /// Lets `piece` leave, behind the head, and waits until the client has taken what was before.
+    fn put_out(&mut self, piece: Bytes) -> io::Result<()> {
+        if is_unwinding() {
+            return Err(io::ErrorKind::BrokenPipe.into()); // Nobody looks any more.
+        }
+        let head = match self.has_left {
+            true => None,
+            false => {
+                let inner = std::mem::take(&mut self.inner);
+                self.inner.status = inner.status;
+                Some(Box::new((inner, self.declared)))
+            }
+        };
+        self.has_left = true;
+        let mut outgoing = Some(Outgoing { head, piece });
+        let put_out = poll_fn(|_| match outgoing.take() {
+            Some(outgoing) => {
+                OUTBOX.set(Some(outgoing));
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        });
+        try_wait(put_out).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    /// The memory written so far, as a piece.
+    fn take_content(&mut self) -> Bytes {
+        Bytes::from(std::mem::take(&mut self.content.0))
+    }
+
+    /// What the handler has left behind.
+    #[inline]
+    pub(super) fn end(mut self) -> End {
+        if self.has_left {
+            return End::Rest(self.take_content());
+        }
+        let length = self.content.0.len() as u64;
+        self.inner.body = match self.declared {
+            Some(declared) if declared != length => {
+                let piece = self.take_content();
+                Body::stream(Once(Some(piece)), Some(declared))
+            }
+            _ if length == 0 => Body::empty(),
+            _ => Body::from(Bytes::from_owner(self.content)),
+        };
+        End::Whole(self.inner)
+    }
+}
+
+impl Write for Response {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(declared) = self.declared
+            && bytes.len() as u64 > declared - self.written.min(declared)
+        {
+            let what = "more content than was declared";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        if self.content.0.len() == PIECE_BYTES && !bytes.is_empty() {
+            self.flush()?;
+        }
+        let room = PIECE_BYTES - self.content.0.len();
+        let taken = match self.content.0.is_empty() && bytes.len() > PIECE_BYTES {
+            true => {
+                let taken = bytes.len().min(LARGE_PIECE_BYTES);
+                self.put_out(Bytes::copy_from_slice(&bytes[..taken]))?;
+                taken
+            }
+            false => {
+                let taken = bytes.len().min(room);
+                self.content.0.extend_from_slice(&bytes[..taken]);
+                taken
+            }
+        };
+        self.written += taken as u64;
+        Ok(taken)
+    }
+
+    /// Lets the head leave, and what was written.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.has_left && self.content.0.is_empty() {
+            return Ok(());
+        }
+        let piece = self.take_content();
+        self.put_out(piece)
+    }
+}
+
+/// One piece.
+struct Once(Option<Bytes>);
+
+impl futures_core::Stream for Once {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Self::Item>> {
+        Poll::Ready(self.0.take().map(Ok))
+    }
+}

@@ -1,0 +1,415 @@
+//! Handlers that are plain functions: their bodies, their answers, and their ends.
+mod common;
+
+use common::{
+    ask, calm, content, dechunk, drivers, get, pattern, serve, serve_with, statuses, text, watchdog,
+};
+use onrush::coroutine::{Request, Response, TcpStream, counters, handler, sleep};
+use onrush::sim::Simulation;
+use onrush::{Limits, Router};
+use std::io::{self, BufRead, ErrorKind, Read, Write};
+use std::time::Duration;
+
+fn hello(request: &mut Request, response: &mut Response) {
+    assert_eq!(request.path(), "/hello");
+    response.set_content_type("text/plain");
+    response.write_all(b"hello").unwrap();
+}
+
+fn echo(request: &mut Request, response: &mut Response) -> io::Result<()> {
+    io::copy(request, response)?;
+    if let Some(trailers) = request.take_trailers() {
+        response.write_all(&trailers)?;
+    }
+    Ok(())
+}
+
+/// Reads all of it and tells its length and last byte.
+fn whole(request: &mut Request, response: &mut Response) -> io::Result<()> {
+    let mut all = vec![0];
+    request.read_to_end(&mut all)?;
+    write!(response, "{} {}", all.len() - 1, all[all.len() - 1])
+}
+
+fn lines(request: &mut Request, response: &mut Response) -> io::Result<()> {
+    for line in request.lines() {
+        writeln!(response, "<{}>", line?)?;
+    }
+    Ok(())
+}
+
+/// As many bytes as the route says, in pieces as large as it says.
+fn bytes(request: &mut Request, response: &mut Response) -> io::Result<()> {
+    let number = |name| request.param(name).unwrap().parse::<usize>().unwrap();
+    let (all, piece) = (pattern(number("bytes")), number("piece"));
+    all.chunks(piece)
+        .try_for_each(|piece| response.write_all(piece))
+}
+
+fn flushes(_: &mut Request, response: &mut Response) -> io::Result<()> {
+    response.set_status(203);
+    response.set_header("X-Kind", "slow");
+    response.flush()?;
+    for word in ["one ", "two ", "three"] {
+        sleep(Duration::from_millis(10));
+        response.write_all(word.as_bytes())?;
+        response.flush()?;
+    }
+    assert!(response.has_left());
+    Ok(())
+}
+
+/// Declares one length and writes another.
+fn declares(request: &mut Request, response: &mut Response) -> io::Result<()> {
+    let number = |name| request.param(name).unwrap().parse::<usize>().unwrap();
+    let (declared, written) = (number("declared"), number("written"));
+    response.set_content_length(declared as u64);
+    let result = response.write_all(&pattern(written));
+    match written > declared {
+        true => assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput),
+        false => result?,
+    }
+    Ok(())
+}
+
+fn status(request: &mut Request, response: &mut Response) {
+    response.set_status(request.param("status").unwrap().parse().unwrap());
+    response.write_all(b"perhaps not to be seen").unwrap();
+}
+
+fn panics(request: &mut Request, response: &mut Response) {
+    match request.param("when").unwrap() {
+        "first" => panic!("on purpose: at once"),
+        "later" => sleep(Duration::from_millis(1)),
+        _ => response.flush().unwrap(),
+    }
+    panic!("on purpose: later");
+}
+
+fn fails(request: &mut Request, response: &mut Response) -> io::Result<()> {
+    response.write_all(b"never to be seen")?;
+    if request.param("when") == Some("late") {
+        response.flush()?;
+    }
+    Err(io::Error::other("on purpose"))
+}
+
+fn limited(request: &mut Request, response: &mut Response) -> io::Result<()> {
+    request.set_body_limit(10)?;
+    echo(request, response)
+}
+
+fn app() -> Router {
+    Router::new()
+        .get("/hello", handler(hello))
+        .post("/echo", handler(echo))
+        .post("/whole", handler(whole))
+        .post("/lines", handler(lines))
+        .post("/limited", handler(limited))
+        .get("/bytes/{bytes}/{piece}", handler(bytes))
+        .get("/flushes", handler(flushes))
+        .get("/declares/{declared}/{written}", handler(declares))
+        .get("/status/{status}", handler(status))
+        .get("/panics/{when}", handler(panics))
+        .get("/fails/{when}", handler(fails))
+}
+
+fn post(path: &str, body: &[u8], chunked: bool) -> Vec<u8> {
+    let mut sent = format!("POST {path} HTTP/1.1\r\nHost: t\r\n").into_bytes();
+    if !chunked {
+        write!(sent, "Content-Length: {}\r\n\r\n", body.len()).unwrap();
+        sent.extend_from_slice(body);
+        return sent;
+    }
+    sent.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+    for chunk in body.chunks(7001) {
+        write!(sent, "{:x}\r\n", chunk.len()).unwrap();
+        sent.extend_from_slice(chunk);
+        sent.extend_from_slice(b"\r\n");
+    }
+    sent.extend_from_slice(b"0\r\n\r\n");
+    sent
+}
+
+/// The content of one answer, which is whole, whichever way it is framed.
+fn unframed(answer: &[u8]) -> Vec<u8> {
+    let head = text(&answer[..answer.len() - content(answer).len()]);
+    match head.contains("Transfer-Encoding: chunked") {
+        true => dechunk(content(answer)),
+        false => {
+            let length = format!("Content-Length: {}\r\n", content(answer).len());
+            assert!(head.contains(&length), "{head}");
+            content(answer).to_vec()
+        }
+    }
+}
+
+/// Asks on every driver, the simulated one with several seeds; the answer to the last request of
+/// `sent` ends its connection.
+fn everywhere(what: &'static str, sent: &[u8], check: impl Fn(&[u8])) {
+    let _dog = watchdog(what);
+    for seed in 0..12 {
+        let mut sim = Simulation::new(seed, &app(), Limits::default());
+        let client = sim.connect();
+        let (mut rest, mut answer) = (sent, Vec::new());
+        for _ in 0..100_000 {
+            rest = &rest[client.send(rest).unwrap_or(rest.len())..];
+            sim.advance(1);
+            answer.extend(client.receive().unwrap_or_default());
+            if rest.is_empty() && client.at_end() {
+                break;
+            }
+        }
+        check(&answer);
+        drop(client);
+        sim.run();
+        assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+        assert_eq!(counters().in_use(), 0);
+    }
+    for driver in drivers() {
+        let server = serve(driver, app());
+        let mut stream = server.connect();
+        let mut writer = stream.try_clone().unwrap();
+        let sent = sent.to_vec();
+        let writes = std::thread::spawn(move || writer.write_all(&sent));
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer); // It may be cut.
+        let _ = writes.join().unwrap();
+        check(&answer);
+    }
+}
+
+fn last(request: impl Into<Vec<u8>>) -> Vec<u8> {
+    let request = text(&request.into()); // Bodies are not UTF-8, but heads are.
+    request
+        .replacen("Host: t\r\n", "Host: t\r\nConnection: close\r\n", 1)
+        .into_bytes()
+}
+
+fn last_post(path: &str, body: &[u8], chunked: bool) -> Vec<u8> {
+    let sent = post(path, body, chunked);
+    let at = sent.windows(9).position(|w| w == b"Host: t\r\n").unwrap();
+    let mut closing = sent[..at].to_vec();
+    closing.extend_from_slice(b"Connection: close\r\n");
+    closing.extend_from_slice(&sent[at..]);
+    closing
+}
+
+#[test]
+fn little_leaves_in_one_piece_with_its_length() {
+    let pipelined = get("/hello").repeat(20) + &text(&last(get("/hello")));
+    everywhere("little_leaves", pipelined.as_bytes(), |answers| {
+        assert_eq!(statuses(answers), [200; 21]);
+        let shown = text(answers);
+        assert_eq!(
+            shown.matches("Content-Length: 5\r\n").count(),
+            21,
+            "{shown}"
+        );
+        assert_eq!(shown.matches("Content-Type: text/plain\r\n").count(), 21);
+        assert_eq!(shown.matches("\r\n\r\nhello").count(), 21);
+    });
+}
+
+#[test]
+fn answers_of_every_size() {
+    for (bytes, piece, chunked) in [
+        (0, 1, false),
+        (16_384, 1000, false),
+        (16_384, 16_384, false),
+        (16_385, 1000, true),
+        (16_385, 16_385, true),
+        (40_000, 7, true),
+        (500_000, 500_000, true),
+        (500_000, 16_384, true),
+    ] {
+        let sent = last(get(&format!("/bytes/{bytes}/{piece}")));
+        everywhere("answers_of_every_size", &sent, |answer| {
+            let is_chunked = text(answer).contains("Transfer-Encoding: chunked");
+            assert_eq!(is_chunked, chunked, "{bytes} in pieces of {piece}");
+            assert!(
+                unframed(answer) == pattern(bytes),
+                "{bytes} in pieces of {piece}"
+            );
+        });
+    }
+}
+
+#[test]
+fn bodies_of_every_size() {
+    for bytes in [0, 1, 4096, 16_384, 16_385, 70_000, 400_000] {
+        for chunked in [false, true] {
+            let body = pattern(bytes);
+            let sent = last_post("/echo", &body, chunked);
+            everywhere("echo", &sent, |answer| {
+                assert!(unframed(answer) == body, "{bytes}")
+            });
+            let sent = last_post("/whole", &body, chunked);
+            let told = format!("{bytes} {}", body.last().copied().unwrap_or(0));
+            everywhere("whole", &sent, |answer| {
+                assert_eq!(text(&unframed(answer)), told)
+            });
+        }
+    }
+    let sent = last_post("/lines", b"first\nsecond\r\n\nlast", true);
+    everywhere("lines", &sent, |answer| {
+        assert_eq!(text(&unframed(answer)), "<first>\n<second>\n<>\n<last>\n");
+    });
+    let sent = "POST /echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\
+        Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 6\r\n\r\n";
+    everywhere("trailers", sent.as_bytes(), |answer| {
+        assert_eq!(text(&unframed(answer)), "abcX-Sum: 6\r\n");
+    });
+}
+
+#[test]
+fn a_flush_lets_the_head_leave() {
+    let mut sim = calm(&app(), Limits::default());
+    let client = sim.connect();
+    let head = ask(&mut sim, &client, &get("/flushes"));
+    assert!(
+        head.starts_with("HTTP/1.1 203 ") && head.contains("X-Kind: slow\r\n"),
+        "{head}"
+    );
+    assert!(head.ends_with("\r\n\r\n"), "{head}");
+    for chunk in ["4\r\none \r\n", "4\r\ntwo \r\n"] {
+        sim.advance(10);
+        assert_eq!(text(&client.receive().unwrap()), chunk);
+    }
+    sim.advance(10);
+    assert_eq!(text(&client.receive().unwrap()), "5\r\nthree\r\n0\r\n\r\n");
+    assert!(ask(&mut sim, &client, &get("/hello")).ends_with("\r\n\r\nhello"));
+    everywhere(
+        "a_flush_lets_the_head_leave",
+        &last(get("/flushes")),
+        |answer| {
+            assert_eq!(dechunk(content(answer)), b"one two three");
+        },
+    );
+}
+
+#[test]
+fn declared_lengths_are_kept_or_the_connection_is_cut() {
+    for (declared, written) in [(0, 0), (100, 100), (300_000, 300_000)] {
+        let sent = last(get(&format!("/declares/{declared}/{written}")));
+        everywhere("declared_lengths", &sent, |answer| {
+            let shown = text(&answer[..answer.len().min(300)]);
+            assert!(
+                shown.contains(&format!("Content-Length: {declared}\r\n")),
+                "{shown}"
+            );
+            assert_eq!(content(answer).len(), declared);
+        });
+    }
+    for (declared, written) in [(100, 99), (100, 101), (300_000, 299_999)] {
+        let mut sim = calm(&app(), Limits::default());
+        let client = sim.connect();
+        sim.send(
+            &client,
+            get(&format!("/declares/{declared}/{written}")).as_bytes(),
+        );
+        while !client.at_end() {
+            let _ = client.receive();
+            sim.advance(1);
+        }
+        assert!(client.receive().is_err(), "a reset, not an end");
+    }
+}
+
+#[test]
+fn answers_without_content() {
+    for path in [
+        "/hello",
+        "/flushes",
+        "/bytes/100000/100",
+        "/declares/70000/0",
+    ] {
+        let head = get(path).replace("GET", "HEAD");
+        let sent = head.clone() + &text(&last(head));
+        everywhere("answers_to_head", sent.as_bytes(), |answers| {
+            assert_eq!(statuses(answers).len(), 2, "{}", text(answers));
+            assert!(answers.ends_with(b"\r\n\r\n"), "{path}: {}", text(answers));
+            assert!(!text(answers).contains("one"));
+        });
+    }
+    for status in [204, 205, 304] {
+        let sent = last(get(&format!("/status/{status}")));
+        everywhere("statuses_without_content", &sent, |answer| {
+            assert_eq!(statuses(answer), [status]);
+            assert!(content(answer).is_empty());
+        });
+    }
+    let head = last(get("/declares/70000/0").replace("GET", "HEAD"));
+    everywhere("head", &head, |answer| {
+        assert!(text(answer).contains("Content-Length: 70000\r\n"));
+    });
+}
+
+#[test]
+fn panics_and_failures_cost_their_request() {
+    let paths = [
+        "/panics/first",
+        "/panics/later",
+        "/fails/early",
+        "/status/99",
+    ];
+    let mut sent: String = paths.iter().map(|path| get(path)).collect();
+    sent += &text(&last(get("/hello")));
+    everywhere("panics_and_failures", sent.as_bytes(), |answers| {
+        assert_eq!(statuses(answers), [500, 500, 500, 500, 200]);
+        assert!(!text(answers).contains("never to be seen"));
+    });
+    for path in ["/panics/after", "/fails/late"] {
+        let mut sim = calm(&app(), Limits::default());
+        let client = sim.connect();
+        sim.send(&client, get(path).as_bytes());
+        sim.run();
+        assert!(
+            client.at_end() && client.receive().is_err(),
+            "{path}: a reset"
+        );
+        assert_eq!((sim.open_connections(), counters().in_use()), (0, 0));
+        assert!(common::is_served(&mut sim), "the worker lives");
+    }
+    everywhere(
+        "limited",
+        &last_post("/limited", b"more than ten", true),
+        |answer| {
+            assert_eq!(statuses(answer), [413]);
+        },
+    );
+    let broken = "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n";
+    everywhere("broken", broken.as_bytes(), |answer| {
+        assert_eq!(statuses(answer), [400])
+    });
+}
+
+/// A handler that asks another server, on the same worker.
+#[test]
+fn a_handler_that_is_a_client() {
+    let _dog = watchdog("a_handler_that_is_a_client");
+    for driver in drivers() {
+        let behind = serve(driver, app());
+        let address = behind.address();
+        let front = handler(move |request: &mut Request, response: &mut Response| {
+            let mut stream = TcpStream::connect(address)?;
+            let path = request.path();
+            write!(
+                stream,
+                "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"
+            )?;
+            io::copy(&mut stream, response)?;
+            io::Result::Ok(())
+        });
+        let front = serve_with(driver, front, |server| server.workers(2));
+        for _ in 0..50 {
+            let answer = front.get("/hello");
+            assert!(
+                unframed(&answer).ends_with(b"\r\n\r\nhello"),
+                "{}",
+                text(&answer)
+            );
+        }
+        assert!(unframed(&front.get("/bytes/300000/5000")).len() > 300_000);
+    }
+}

@@ -1,0 +1,274 @@
+//! Handlers that are plain functions, their clients gone or slow, their stacks used again, too many
+//! or too small.
+mod common;
+
+use common::{ask, calm, content, dechunk, drivers, get, pattern, plain, serve, text, watchdog};
+use onrush::coroutine::{Request, Response, counters, handler, sleep, touched_bytes};
+use onrush::sim::Simulation;
+use onrush::{Limits, Server};
+use std::cell::Cell;
+use std::io::{self, Read, Write};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+fn hello(_: &mut Request, response: &mut Response) {
+    response.write_all(b"hello").unwrap();
+}
+
+/// A `POST` with a chunked body.
+fn post(body: &[u8]) -> Vec<u8> {
+    let mut sent = b"POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+    for chunk in body.chunks(7001) {
+        write!(sent, "{:x}\r\n", chunk.len()).unwrap();
+        sent.extend_from_slice(chunk);
+        sent.extend_from_slice(b"\r\n");
+    }
+    sent.extend_from_slice(b"0\r\n\r\n");
+    sent
+}
+
+/// Says that it was dropped.
+struct Ends(Rc<Cell<u32>>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// Tests of one thread may share what is not `Send`.
+struct Shared<T>(T);
+
+#[test]
+fn a_slow_client_holds_up_its_handler() {
+    thread_local!(static WRITTEN: Cell<usize> = const { Cell::new(0) });
+    fn writes(_: &mut Request, response: &mut Response) -> io::Result<()> {
+        for _ in 0..1000 {
+            response.write_all(&[b'x'; 1000])?;
+            WRITTEN.set(WRITTEN.get() + 1000);
+        }
+        Ok(())
+    }
+    let limits = Limits::default();
+    let mut sim = Simulation::with_behaviour(1, &handler(writes), limits, plain(10_000));
+    let client = sim.connect();
+    sim.send(&client, get("/").as_bytes());
+    sim.run();
+    let mut answer = Vec::new();
+    while WRITTEN.get() < 1_000_000 {
+        // What the network holds, one piece under way, and one in the making.
+        assert!(WRITTEN.get() <= answer.len() + 10_000 + 3 * 16_384);
+        let piece = client.receive().unwrap();
+        assert!(!piece.is_empty(), "it goes on");
+        answer.extend(piece);
+        sim.run();
+    }
+    while !answer.ends_with(b"\r\n0\r\n\r\n") {
+        answer.extend(client.receive().unwrap());
+        sim.run();
+    }
+    assert_eq!(dechunk(content(&answer)).len(), 1_000_000);
+}
+
+/// Wherever the client goes, the stack is unwound once and everything is given back.
+#[test]
+fn a_client_that_goes_unwinds_its_handler() {
+    thread_local!(static ENDED: Shared<Rc<Cell<u32>>> = Shared(Rc::default()));
+    fn all_kinds_of_waits(request: &mut Request, response: &mut Response) -> io::Result<()> {
+        struct Writes<'r>(&'r mut Response);
+        impl Drop for Writes<'_> {
+            fn drop(&mut self) {
+                // While it is unwound there is nobody to write to, and no harm in trying.
+                let result = self.0.write_all(&[0; 40_000]).and_then(|()| self.0.flush());
+                assert!(!onrush::coroutine::is_unwinding() || result.is_err());
+            }
+        }
+        let _ends = Ends(ENDED.with(|ended| ended.0.clone()));
+        let mut body = Vec::new();
+        request.read_to_end(&mut body)?;
+        sleep(Duration::from_millis(3));
+        response.flush()?;
+        sleep(Duration::from_millis(3));
+        let writes = Writes(response);
+        writes.0.write_all(&body)?;
+        writes.0.flush()?;
+        sleep(Duration::from_millis(3));
+        Ok(())
+    }
+    let sent = post(&pattern(100_000));
+    let mut stages = [0; 2];
+    for steps in 0..80 {
+        let behaviour = plain(20_000);
+        let app = handler(all_kinds_of_waits);
+        let mut sim = Simulation::with_behaviour(steps, &app, Limits::default(), behaviour);
+        let client = sim.connect();
+        let (mut rest, mut heard) = (&sent[..], 0);
+        for _ in 0..steps {
+            rest = &rest[client.send(&rest[..rest.len().min(5_000)]).unwrap()..];
+            sim.advance(1);
+            heard += client.receive().unwrap().len();
+        }
+        let before = ENDED.with(|ended| ended.0.get());
+        let in_use = counters().in_use();
+        stages[usize::from(heard > 0)] += in_use;
+        client.reset();
+        drop(client);
+        sim.run();
+        let ended = ENDED.with(|ended| ended.0.get());
+        assert_eq!(u64::from(ended - before), in_use, "after {steps} steps");
+        assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+        assert_eq!(counters().in_use(), 0);
+    }
+    assert!(
+        stages[0] > 10 && stages[1] > 10,
+        "both before and after the head: {stages:?}"
+    );
+}
+
+/// The same on real sockets: while it reads, while it sleeps, and while it writes more than fits.
+#[test]
+fn clients_that_go_unwind_on_both_drivers() {
+    let _dog = watchdog("clients_that_go_unwind_on_both_drivers");
+    struct Counts(&'static AtomicUsize);
+    impl Drop for Counts {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    static BEGUN: AtomicUsize = AtomicUsize::new(0);
+    static ENDED: AtomicUsize = AtomicUsize::new(0);
+    fn waits(request: &mut Request, response: &mut Response) -> io::Result<()> {
+        BEGUN.fetch_add(1, Ordering::SeqCst);
+        let _counts = Counts(&ENDED);
+        match request.path() {
+            "/reads" => drop(request.read_to_end(&mut Vec::new())?),
+            "/sleeps" => sleep(Duration::from_secs(1000)),
+            _ => loop {
+                response.write_all(&[b'x'; 10_000])?;
+            },
+        }
+        Ok(())
+    }
+    for driver in drivers() {
+        let server = serve(driver, handler(waits));
+        let before = BEGUN.load(Ordering::SeqCst);
+        for round in 0..30 {
+            let mut stream = server.connect();
+            let sent = match round % 3 {
+                0 => "POST /reads HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\nabc",
+                1 => "GET /sleeps HTTP/1.1\r\nHost: t\r\n\r\n",
+                _ => "GET /writes HTTP/1.1\r\nHost: t\r\n\r\n",
+            };
+            stream.write_all(sent.as_bytes()).unwrap();
+            while BEGUN.load(Ordering::SeqCst) <= before + round {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if round % 3 == 2 {
+                stream.read_exact(&mut [0; 20_000]).unwrap();
+            }
+            // With bytes unread, or by this, it is a reset: who only ends may wait for an answer.
+            let socket = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
+            socket.unwrap();
+        }
+        while ENDED.load(Ordering::SeqCst) < before + 30 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(server);
+        assert_eq!(BEGUN.load(Ordering::SeqCst), ENDED.load(Ordering::SeqCst));
+    }
+}
+
+#[test]
+fn one_stack_serves_one_request_after_the_other() {
+    let mut sim = calm(&handler(hello), Limits::default());
+    let client = sim.connect();
+    let before = (counters().in_use(), counters().pooled());
+    for _ in 0..1000 {
+        assert!(ask(&mut sim, &client, &get("/hello")).ends_with("\r\n\r\nhello"));
+    }
+    assert_eq!(before, (0, 0));
+    assert_eq!((counters().in_use(), counters().pooled()), (0, 32));
+    assert!(counters().touched_bytes_max() > 0);
+}
+
+/// Fifteen thousand requests whose handlers sleep, on one worker.
+#[test]
+fn many_that_sleep_touch_little() {
+    let _dog = watchdog("many_that_sleep_touch_little");
+    const MANY: usize = 15_000;
+    fn sleeps(_: &mut Request, response: &mut Response) {
+        sleep(Duration::from_secs(20));
+        response.write_all(b"awake").unwrap();
+    }
+    let mut sim = calm(&handler(sleeps), Limits::default());
+    let clients: Vec<_> = (0..MANY)
+        .map(|_| {
+            let client = sim.connect();
+            client.send(get("/").as_bytes()).unwrap();
+            client
+        })
+        .collect();
+    sim.run();
+    assert_eq!(counters().in_use(), MANY as u64);
+    let each = touched_bytes() / MANY;
+    println!("{each} bytes of memory each");
+    assert!(each <= 8 << 10, "{each} bytes of memory each");
+    sim.advance(20_001);
+    for client in &clients {
+        assert!(client.receive().unwrap().ends_with(b"\r\n\r\nawake"));
+    }
+    assert_eq!(counters().in_use(), 0);
+}
+
+#[inline(never)]
+fn endless(levels: u64) -> u64 {
+    let mut frame = [levels; 64];
+    std::hint::black_box(&mut frame);
+    if levels == u64::MAX {
+        return 0;
+    }
+    endless(levels + 1) + frame[levels as usize % 64]
+}
+
+fn recursive(_: &mut Request, response: &mut Response) -> io::Result<()> {
+    write!(response, "{}", endless(0))
+}
+
+/// In a child, which is to die.
+#[test]
+fn an_overflow_ends_the_process_and_names_the_handler() {
+    let _dog = watchdog("an_overflow_ends_the_process");
+    const NAME: &str = "an_overflow_ends_the_process_and_names_the_handler";
+    for driver in drivers() {
+        if std::env::var_os("ONRUSH_TEST_CHILD").is_some() {
+            let server = Server::bind("127.0.0.1:0").from_env().unwrap();
+            let server = server
+                .workers(2)
+                .coroutine_stack_bytes(100_000)
+                .pinned(false);
+            let running = server.start(handler(recursive)).unwrap();
+            let mut stream = std::net::TcpStream::connect(running.address().to_string()).unwrap();
+            stream.write_all(get("/").as_bytes()).unwrap();
+            let _ = stream.read(&mut [0]);
+            return;
+        }
+        let me = std::env::current_exe().unwrap();
+        let output = std::process::Command::new(me)
+            .args(["--exact", NAME, "--nocapture"])
+            .env("ONRUSH_TEST_CHILD", "1")
+            .env(
+                "ONRUSH_DRIVER",
+                match driver {
+                    onrush::DriverPreference::Epoll => "epoll",
+                    _ => "io_uring",
+                },
+            )
+            .output()
+            .unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.code().is_none(), "ended by a signal: {said}");
+        let message = "::recursive' has overflowed its stack of 102400 bytes";
+        assert!(said.contains(message), "{said}");
+    }
+}

@@ -1,0 +1,83 @@
+//! Handlers that read and write as if they blocked: `coroutine [PORT]`, then
+//! `curl http://127.0.0.1:PORT/`, `curl -T FILE http://127.0.0.1:PORT/upper`, and
+//! `curl http://127.0.0.1:PORT/front/NAME`, which asks `/back/NAME` of this same server.
+//!
+//! Nothing is kept in memory that does not fit into a few pages: while a client does not take what
+//! was written for it, its handler waits in `write`, and the worker serves others.
+
+use onrush::coroutine::{Request, Response, TcpStream, handler, sleep};
+use onrush::{Router, Server};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::time::Duration;
+
+fn hello(_: &mut Request, response: &mut Response) -> io::Result<()> {
+    response.set_content_type("text/plain");
+    response.write_all(b"Hello, World!")
+}
+
+/// Sends the body back in capitals while it is still arriving, however long it is.
+fn upper(request: &mut Request, response: &mut Response) -> io::Result<()> {
+    let mut piece = [0; 4096];
+    loop {
+        let read = request.read(&mut piece)?;
+        if read == 0 {
+            return Ok(());
+        }
+        piece[..read].make_ascii_uppercase();
+        response.write_all(&piece[..read])?;
+        response.flush()?;
+    }
+}
+
+/// Takes its time, as something behind a server does.
+fn back(request: &mut Request, response: &mut Response) -> io::Result<()> {
+    sleep(Duration::from_millis(5));
+    let name = request.param_decoded("name").unwrap_or_default();
+    writeln!(response, "{name} is here.")
+}
+
+/// Asks another server, and hands on its answer.
+fn front(request: &mut Request, response: &mut Response, port: &str) -> io::Result<()> {
+    let mut behind = TcpStream::connect(format!("127.0.0.1:{port}"))?;
+    let name = request.param("name").unwrap_or_default();
+    write!(
+        behind,
+        "GET /back/{name} HTTP/1.1\r\nHost: behind\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut behind = BufReader::new(behind);
+    let mut line = String::new();
+    behind.read_line(&mut line)?;
+    if !line.starts_with("HTTP/1.1 200 ") {
+        response.set_status(502);
+        return Ok(());
+    }
+    while line != "\r\n" {
+        line.clear();
+        if behind.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    io::copy(&mut behind, response)?;
+    Ok(())
+}
+
+fn main() -> io::Result<()> {
+    let port = std::env::args().nth(1).unwrap_or_else(|| "8080".to_owned());
+    let address = format!("127.0.0.1:{port}");
+    let limits = onrush::Limits {
+        body_bytes_max: u64::MAX,
+        ..Default::default()
+    };
+    let front =
+        move |request: &mut Request, response: &mut Response| front(request, response, &port);
+    let router = Router::new()
+        .get("/", handler(hello))
+        .put("/upper", handler(upper))
+        .get("/back/{name}", handler(back))
+        .get("/front/{name}", handler(front));
+    Server::bind(address)
+        .from_env()?
+        .limits(limits)
+        .coroutine_stack_bytes(64 << 10)
+        .serve(router)
+}
