@@ -1,29 +1,30 @@
 //! The server: listening sockets, one thread per worker, and their end.
 //!
-//! Must not know what the application does.
+//! Files, lowest first: `control` · `job`. Must not know what the application does.
+
+mod control;
+mod job;
 
 use crate::crew::{Crew, Placement};
-use crate::engine::{CROWD_MAX, CROWD_MIN, Engine, Inlet, Passed, Settings};
+use crate::engine::{CROWD_MAX, CROWD_MIN, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::Metrics;
 use crate::offload;
+use control::{Control, DRAINING, ENDING, RUNNING};
+use job::Job;
 use onrush_proto::limits::Limits;
 use onrush_rt::blocking;
 use onrush_rt::coroutine as stacks;
 use onrush_rt::driver::{self, Choice, ListenSocket, Preference, choose};
 use onrush_rt::environment::Environment;
 use onrush_rt::net::{self, Address, ListenOptions, Spread};
-use onrush_rt::worker::{Pools, Remote, Worker, affinity, pin_to};
+use onrush_rt::worker::{Pools, affinity};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// A timer payload that names no connection: it only wakes the worker.
-const WAKE_UP: u64 = u64::MAX >> 1;
 
 /// Builds and starts a server.
 #[derive(Debug)]
@@ -378,34 +379,6 @@ fn explain(address: &Address, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{address} {what}"))
 }
 
-const RUNNING: u8 = 0;
-const DRAINING: u8 = 1;
-const ENDING: u8 = 2;
-
-#[derive(Debug, Default)]
-struct Control {
-    state: AtomicU8,
-    workers: Mutex<Vec<Remote>>,
-}
-
-impl Control {
-    fn set(&self, state: u8) {
-        self.state.fetch_max(state, Ordering::AcqRel);
-        for worker in self
-            .workers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-        {
-            worker.notify();
-        }
-    }
-
-    fn state(&self) -> u8 {
-        self.state.load(Ordering::Acquire)
-    }
-}
-
 /// Ends a server, from any thread. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle(Arc<Control>);
@@ -471,133 +444,5 @@ impl Running {
             }
         }
         result
-    }
-}
-
-/// What one worker's thread needs.
-struct Job {
-    index: usize,
-    core: Option<usize>,
-    choice: Choice,
-    config: driver::Config,
-    settings: Settings,
-    sockets: Vec<ListenSocket>,
-    pools: Pools,
-    application: Arc<dyn Application>,
-    stacks: stacks::Options,
-    control: Arc<Control>,
-    drain_timeout: Duration,
-}
-
-impl Job {
-    fn run(mut self, ready: &mpsc::Sender<()>) -> io::Result<()> {
-        let _fall = Fall(self.control.clone());
-        if let Some(core) = self.core
-            && let Err(error) = pin_to(core)
-        {
-            tracing::warn!(core, %error, "a worker could not be pinned");
-        }
-        stacks::configure(&self.stacks);
-        let result = self.serve(ready);
-        if result.is_err() {
-            self.control.set(ENDING); // A server that lost a worker would serve unevenly for ever.
-        }
-        result
-    }
-
-    fn serve(&mut self, ready: &mpsc::Sender<()>) -> io::Result<()> {
-        let mut worker = Worker::new(&self.choice, &self.config, self.pools.clone(), self.index)?;
-        let service = self.application.instantiate(worker.local());
-        let engine = Engine::new(worker.local(), self.settings.clone(), service);
-        let inlet = Inlet(engine.clone());
-        for socket in &self.sockets {
-            engine.listen(duplicate(socket)?)?;
-        }
-        let remote = worker.remote();
-        let (crew, own) = (self.settings.crew.clone(), self.index);
-        crew.join(own, remote.clone());
-        let leave = Leave(&crew, own);
-        self.control
-            .workers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(remote);
-        let _ = ready.send(()); // `start` may have given up on another worker.
-        while self.control.state() == RUNNING {
-            worker.turn(&inlet, true)?;
-        }
-        if self.control.state() == DRAINING {
-            self.drain(&mut worker, &inlet)?;
-            let late = leave.now();
-            if !late.is_empty() {
-                engine.arrived(late);
-                self.drain(&mut worker, &inlet)?;
-            }
-        }
-        engine.close_all();
-        Ok(())
-    }
-
-    /// Turns on until nobody is connected, time is up, or the end is wanted at once.
-    fn drain(&mut self, worker: &mut Worker, inlet: &Inlet) -> io::Result<()> {
-        let engine = &inlet.0;
-        engine.drain();
-        // With the last handle on them they close: who connects now is refused, not left waiting.
-        self.sockets.clear();
-        let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).unwrap_or(u64::MAX / 2);
-        let end_ms = worker.local().now_ms() + timeout_ms;
-        worker.local().schedule(end_ms, WAKE_UP);
-        // Some may be on their way here.
-        let expected = || self.settings.crew.open(self.index);
-        while (engine.open_connections() > 0
-            || expected() > 0
-            || worker.local().driver().is_listening())
-            && self.control.state() != ENDING
-        {
-            if worker.local().now_ms() >= end_ms {
-                let open = engine.open_connections();
-                tracing::warn!(open, "the drain time-out ended connections");
-                break;
-            }
-            worker.turn(inlet, true)?;
-        }
-        Ok(())
-    }
-}
-
-/// A worker's place among the others, given up however it ends: what it was passed too late is
-/// closed then, as all else is.
-struct Leave<'c>(&'c Crew<Passed>, usize);
-
-impl Leave<'_> {
-    fn now(&self) -> Vec<Passed> {
-        self.0.leave(self.1)
-    }
-}
-
-impl Drop for Leave<'_> {
-    fn drop(&mut self) {
-        drop(self.now());
-    }
-}
-
-/// Ends the other workers when this one panics, which would be a bug, or its application cannot be
-/// made: nobody could wait for the server's end otherwise.
-struct Fall(Arc<Control>);
-
-impl Drop for Fall {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.set(ENDING);
-        }
-    }
-}
-
-/// The driver owns its listener; the job keeps one, so that a port stays taken until all workers
-/// drain or have ended.
-fn duplicate(socket: &ListenSocket) -> io::Result<ListenSocket> {
-    match socket {
-        ListenSocket::Os(fd) => Ok(ListenSocket::Os(fd.try_clone()?)),
-        ListenSocket::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
     }
 }

@@ -1,0 +1,38 @@
+//! How far a server is: at work, draining or ending. Must not know what the workers do about it.
+
+use onrush_rt::worker::Remote;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(super) const RUNNING: u8 = 0;
+pub(super) const DRAINING: u8 = 1;
+pub(super) const ENDING: u8 = 2;
+
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    state: AtomicU8,
+    workers: Mutex<Vec<Remote>>,
+}
+
+impl Control {
+    /// A worker is there, to be woken when the state changes.
+    pub(super) fn join(&self, worker: Remote) {
+        self.workers().push(worker);
+    }
+
+    /// Goes on to a later state; never back.
+    pub(super) fn set(&self, state: u8) {
+        self.state.fetch_max(state, Ordering::AcqRel);
+        for worker in self.workers().iter() {
+            worker.notify();
+        }
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Vec<Remote>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn state(&self) -> u8 {
+        self.state.load(Ordering::Acquire)
+    }
+}

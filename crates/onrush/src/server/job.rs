@@ -1,0 +1,140 @@
+//! One worker's thread, from its beginning to the end of its last connection. Must not know how
+//! many there are.
+
+use super::control::{Control, DRAINING, ENDING, RUNNING};
+use crate::crew::Crew;
+use crate::engine::{Engine, Inlet, Passed, Settings};
+use crate::handler::Application;
+use onrush_rt::coroutine as stacks;
+use onrush_rt::driver::{self, Choice, ListenSocket};
+use onrush_rt::worker::{Pools, Worker, pin_to};
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// A timer payload that names no connection: it only wakes the worker.
+const WAKE_UP: u64 = u64::MAX >> 1;
+
+/// What one worker's thread needs.
+pub(super) struct Job {
+    pub(super) index: usize,
+    pub(super) core: Option<usize>,
+    pub(super) choice: Choice,
+    pub(super) config: driver::Config,
+    pub(super) settings: Settings,
+    pub(super) sockets: Vec<ListenSocket>,
+    pub(super) pools: Pools,
+    pub(super) application: Arc<dyn Application>,
+    pub(super) stacks: stacks::Options,
+    pub(super) control: Arc<Control>,
+    pub(super) drain_timeout: Duration,
+}
+
+impl Job {
+    pub(super) fn run(mut self, ready: &mpsc::Sender<()>) -> io::Result<()> {
+        let _fall = Fall(self.control.clone());
+        if let Some(core) = self.core
+            && let Err(error) = pin_to(core)
+        {
+            tracing::warn!(core, %error, "a worker could not be pinned");
+        }
+        stacks::configure(&self.stacks);
+        let result = self.serve(ready);
+        if result.is_err() {
+            self.control.set(ENDING); // A server that lost a worker would serve unevenly for ever.
+        }
+        result
+    }
+
+    fn serve(&mut self, ready: &mpsc::Sender<()>) -> io::Result<()> {
+        let mut worker = Worker::new(&self.choice, &self.config, self.pools.clone(), self.index)?;
+        let service = self.application.instantiate(worker.local());
+        let engine = Engine::new(worker.local(), self.settings.clone(), service);
+        let inlet = Inlet(engine.clone());
+        for socket in &self.sockets {
+            engine.listen(duplicate(socket)?)?;
+        }
+        let remote = worker.remote();
+        let (crew, own) = (self.settings.crew.clone(), self.index);
+        crew.join(own, remote.clone());
+        let leave = Leave(&crew, own);
+        self.control.join(remote);
+        let _ = ready.send(()); // `start` may have given up on another worker.
+        while self.control.state() == RUNNING {
+            worker.turn(&inlet, true)?;
+        }
+        if self.control.state() == DRAINING {
+            self.drain(&mut worker, &inlet)?;
+            let late = leave.now();
+            if !late.is_empty() {
+                engine.arrived(late);
+                self.drain(&mut worker, &inlet)?;
+            }
+        }
+        engine.close_all();
+        Ok(())
+    }
+
+    /// Turns on until nobody is connected, time is up, or the end is wanted at once.
+    fn drain(&mut self, worker: &mut Worker, inlet: &Inlet) -> io::Result<()> {
+        let engine = &inlet.0;
+        engine.drain();
+        // With the last handle on them they close: who connects now is refused, not left waiting.
+        self.sockets.clear();
+        let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).unwrap_or(u64::MAX / 2);
+        let end_ms = worker.local().now_ms() + timeout_ms;
+        worker.local().schedule(end_ms, WAKE_UP);
+        // Some may be on their way here.
+        let expected = || self.settings.crew.open(self.index);
+        while (engine.open_connections() > 0
+            || expected() > 0
+            || worker.local().driver().is_listening())
+            && self.control.state() != ENDING
+        {
+            if worker.local().now_ms() >= end_ms {
+                let open = engine.open_connections();
+                tracing::warn!(open, "the drain time-out ended connections");
+                break;
+            }
+            worker.turn(inlet, true)?;
+        }
+        Ok(())
+    }
+}
+
+/// A worker's place among the others, given up however it ends: what it was passed too late is
+/// closed then, as all else is.
+struct Leave<'c>(&'c Crew<Passed>, usize);
+
+impl Leave<'_> {
+    fn now(&self) -> Vec<Passed> {
+        self.0.leave(self.1)
+    }
+}
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        drop(self.now());
+    }
+}
+
+/// Ends the other workers when this one panics, which would be a bug, or its application cannot be
+/// made: nobody could wait for the server's end otherwise.
+struct Fall(Arc<Control>);
+
+impl Drop for Fall {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.set(ENDING);
+        }
+    }
+}
+
+/// The driver owns its listener; the job keeps one, so that a port stays taken until all workers
+/// drain or have ended.
+fn duplicate(socket: &ListenSocket) -> io::Result<ListenSocket> {
+    match socket {
+        ListenSocket::Os(fd) => Ok(ListenSocket::Os(fd.try_clone()?)),
+        ListenSocket::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
