@@ -3,6 +3,14 @@
 //! Must not know what protocol its connections speak. Its futures and its [`Sink`] reach it through
 //! a [`Local`]. A thread has no worker of its own, so that one can turn many (the simulator): only
 //! while a worker is turned can what runs there ask for it, by [`Local::current`].
+//!
+//! Files, lowest first: `machine` · this one · `sleep`.
+
+mod machine;
+mod sleep;
+
+pub use machine::{affinity, monotonic_ms, page_bytes, pin_to, ticks_per_second};
+pub use sleep::Sleep;
 
 use crate::blocking;
 use crate::buf::Pool;
@@ -12,11 +20,12 @@ use crate::mailbox::Mailbox;
 use crate::offload;
 use crate::sources::{RUNTIME, Sources};
 use crate::timer::{TimerId, Wheel};
+use machine::monotonic;
 use slab::Slab;
 use std::cell::{Cell, RefCell, RefMut};
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -474,93 +483,4 @@ impl Local {
         self.0.now_ms.set(now_ms);
         self.0.unix_seconds.set(unix_seconds);
     }
-}
-
-/// Units of time in proc(5), per second (`_SC_CLK_TCK`).
-pub fn ticks_per_second() -> u64 {
-    rustix::param::clock_ticks_per_second()
-}
-
-/// The size of a page of memory, in bytes.
-pub fn page_bytes() -> usize {
-    rustix::param::page_size()
-}
-
-/// Milliseconds of the clock that workers of the kernel's drivers go by (`CLOCK_MONOTONIC`).
-pub fn monotonic_ms() -> u64 {
-    monotonic().as_millis() as u64
-}
-
-fn monotonic() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
-/// See [`Local::sleep`]. May be dropped at any time.
-#[derive(Debug)]
-pub struct Sleep {
-    local: Local,
-    deadline_ms: u64,
-    /// The wheel's entry and the place of the waker.
-    timer: Option<(TimerId, usize)>,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.local.now_ms() >= self.deadline_ms {
-            self.disarm();
-            return Poll::Ready(());
-        }
-        let waker = Some(cx.waker().clone());
-        match self.timer {
-            Some((_, key)) => self.local.0.sleepers.borrow_mut()[key] = waker,
-            None => {
-                let key = self.local.0.sleepers.borrow_mut().insert(waker);
-                let payload = RUNTIME | key as u64;
-                let timer = self
-                    .local
-                    .0
-                    .wheel
-                    .borrow_mut()
-                    .schedule(self.deadline_ms, payload);
-                self.timer = Some((timer, key));
-            }
-        }
-        Poll::Pending
-    }
-}
-
-impl Sleep {
-    fn disarm(&mut self) {
-        if let Some((timer, key)) = self.timer.take() {
-            self.local.0.wheel.borrow_mut().cancel(timer);
-            let waker = self.local.0.sleepers.borrow_mut().remove(key);
-            drop(waker);
-        }
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        self.disarm();
-    }
-}
-
-/// The cores this process may run on (`sched_getaffinity(2)`), lowest first.
-pub fn affinity() -> Vec<usize> {
-    let Ok(set) = rustix::thread::sched_getaffinity(None) else {
-        return vec![0];
-    };
-    (0..rustix::thread::CpuSet::MAX_CPU)
-        .filter(|&core| set.is_set(core))
-        .collect()
-}
-
-/// Pins the calling thread to one core (`sched_setaffinity(2)`).
-pub fn pin_to(core: usize) -> io::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(core);
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }

@@ -1,0 +1,66 @@
+//! Waiting for time to pass. Must not know what is waited for.
+
+use super::Local;
+use crate::sources::RUNTIME;
+use crate::timer::TimerId;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// See [`Local::sleep`]. May be dropped at any time.
+#[derive(Debug)]
+pub struct Sleep {
+    pub(super) local: Local,
+    pub(super) deadline_ms: u64,
+    /// The wheel's entry and the place of the waker.
+    pub(super) timer: Option<(TimerId, usize)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.local.now_ms() >= self.deadline_ms {
+            self.disarm();
+            return Poll::Ready(());
+        }
+        let waker = Some(cx.waker().clone());
+        match self.timer {
+            Some((_, key)) => {
+                let before = {
+                    let mut sleepers = self.local.0.sleepers.borrow_mut();
+                    std::mem::replace(&mut sleepers[key], waker)
+                };
+                drop(before); // Outside the borrow: whose last waker it is may go with it.
+            }
+            None => {
+                let key = self.local.0.sleepers.borrow_mut().insert(waker);
+                let payload = RUNTIME | key as u64;
+                let timer = self
+                    .local
+                    .0
+                    .wheel
+                    .borrow_mut()
+                    .schedule(self.deadline_ms, payload);
+                self.timer = Some((timer, key));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Sleep {
+    fn disarm(&mut self) {
+        if let Some((timer, key)) = self.timer.take() {
+            self.local.0.wheel.borrow_mut().cancel(timer);
+            let waker = self.local.0.sleepers.borrow_mut().remove(key);
+            drop(waker);
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.disarm();
+    }
+}
