@@ -41,7 +41,8 @@ impl Pool {
             queued_total: 0,
             past_max_total: 0,
         };
-        let owner = Owner::new(jobs, threads_max.max(1), "onrush-blocking", || {});
+        let prepare = crate::sys::own_cores();
+        let owner = Owner::new(jobs, threads_max.max(1), "onrush-blocking", prepare);
         Pool {
             threads: Some(Arc::new(owner)),
         }

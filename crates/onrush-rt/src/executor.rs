@@ -61,7 +61,10 @@ impl Executor {
                 break;
             };
             // A panic belongs to its task alone; the payload was printed by the panic hook.
-            let _ = catch_unwind(AssertUnwindSafe(|| runnable.run()));
+            // It may itself panic when it is dropped.
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| runnable.run())) {
+                std::mem::forget(payload);
+            }
         }
         due > 0
     }

@@ -152,10 +152,12 @@ where
         let mut state = self.lock();
         match &mut *state {
             State::Queued(_, slot) | State::Running(slot) => {
-                match slot {
-                    Some(old) => old.clone_from(waker),
-                    None => *slot = Some(waker.clone()),
-                }
+                let before = match slot {
+                    Some(old) if old.will_wake(waker) => None,
+                    _ => slot.replace(waker.clone()),
+                };
+                drop(state);
+                drop(before); // Not under the lock: it may be the last of its task.
                 Poll::Pending
             }
             State::Done(_) => match mem::replace(&mut *state, State::Over) {

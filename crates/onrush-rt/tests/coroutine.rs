@@ -6,7 +6,7 @@ use common::coroutines::{finish, message, pause, poll};
 use onrush_rt::coroutine::{self, Coroutine, Options, counters, mpsc, thread, wait};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn, ready};
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -434,4 +434,29 @@ fn at_the_end_of_its_thread_it_is_forgotten() {
     });
     thread.join().unwrap();
     assert_eq!(DROPPED.load(Ordering::Relaxed), 0);
+}
+
+/// Waits when it is dropped, as a `BufWriter` on a socket does.
+struct Flushes;
+
+impl Drop for Flushes {
+    fn drop(&mut self) {
+        let _ = coroutine::try_wait(std::future::pending::<()>());
+    }
+}
+
+/// One that catches its own panics may go on doing so for as long as it lives.
+#[test]
+fn panics_of_its_own_are_not_counted_against_it() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let count = finish(Coroutine::new(|| {
+        let fails = |_: &u32| {
+            let _flushes = Flushes;
+            panic!("on purpose");
+        };
+        let caught = |number: &u32| catch_unwind(AssertUnwindSafe(|| fails(number))).is_err();
+        (0..110_000_u32).filter(caught).count()
+    }));
+    let _ = std::panic::take_hook();
+    assert_eq!(count, 110_000);
 }

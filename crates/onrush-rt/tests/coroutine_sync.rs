@@ -8,6 +8,7 @@ use onrush_rt::coroutine::{self, Coroutine, counters, mpsc, sync, thread, wait};
 use onrush_rt::driver::sim::{Behaviour, Net};
 use onrush_rt::worker::Worker;
 use std::cell::Cell;
+use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -119,4 +120,69 @@ fn many_that_sleep_touch_little() {
     assert!(counters().touched_bytes_max() <= 16 << 10);
     // Only those kept for the next have memory still.
     assert!(coroutine::touched_bytes() <= 1024 * (12 << 10));
+}
+
+#[test]
+fn several_who_receive_from_one_channel_are_all_called() {
+    let (sender, receiver) = mpsc::channel();
+    let receiver = Rc::new(receiver);
+    let mut waiting: Vec<Coroutine<i32>> = (0..2)
+        .map(|_| {
+            let receiver = receiver.clone();
+            Coroutine::new(move || receiver.recv().unwrap_or(-1))
+        })
+        .collect();
+    let calls = Rc::new(Cell::new(0));
+    let net = Net::new(1, Behaviour::default());
+    let mut worker = Worker::simulated(net, 0).expect("a worker");
+    let mut tasks = Vec::new();
+    for mut coroutine in waiting.drain(..) {
+        let calls = calls.clone();
+        tasks.push(worker.local().spawn(std::future::poll_fn(move |cx| {
+            calls.set(calls.get() + 1);
+            std::pin::Pin::new(&mut coroutine).poll(cx)
+        })));
+    }
+    worker.turn(&(), false).expect("turns");
+    sender.send(1).unwrap();
+    sender.send(2).unwrap();
+    for _ in 0..3 {
+        worker.turn(&(), false).expect("turns");
+    }
+    assert!(tasks.iter().all(|task| task.is_finished()));
+    assert_eq!(calls.get(), 4);
+}
+
+/// Takes the lock when it is dropped, as what gives a connection back to a pool does.
+struct GivesBack(Rc<sync::Mutex<Vec<u32>>>, u32);
+
+impl Drop for GivesBack {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().push(self.1);
+    }
+}
+
+#[test]
+fn a_destructor_may_lock_what_is_free_before_those_who_wait() {
+    let pool = Rc::new(sync::Mutex::new(Vec::new()));
+    let held = pool.clone();
+    let mut holds = Coroutine::new(move || {
+        let _guard = held.lock().unwrap();
+        wait(pause());
+    });
+    let waits = pool.clone();
+    let mut waits = Coroutine::new(move || waits.lock().unwrap().push(1));
+    let gives = GivesBack(pool.clone(), 2);
+    let mut dropped = Coroutine::new(move || {
+        let _gives = gives;
+        wait(pause());
+    });
+    assert!(poll(&mut holds).is_pending());
+    assert!(poll(&mut waits).is_pending());
+    assert!(poll(&mut dropped).is_pending());
+    assert!(poll(&mut holds).is_ready());
+    // It is free, but promised to the one that waits.
+    drop(dropped);
+    assert!(poll(&mut waits).is_ready());
+    assert_eq!(*pool.lock().unwrap(), [2, 1]);
 }

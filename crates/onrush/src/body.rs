@@ -35,6 +35,31 @@ pub(crate) struct Streamed {
     pub(crate) length: Option<u64>,
 }
 
+/// A stream without anything.
+struct Nothing;
+
+impl Stream for Nothing {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(None)
+    }
+}
+
+/// Content with something that is to be dropped when it is.
+struct Keeping<K> {
+    stream: Shield<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
+    _kept: K,
+}
+
+impl<K: Unpin> Stream for Keeping<K> {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.stream.get_mut().as_mut().poll_next(cx)
+    }
+}
+
 /// A piece of a body that is known ahead.
 #[derive(Clone, Debug)]
 pub enum Part {
@@ -62,6 +87,20 @@ impl Part {
 }
 
 impl Body {
+    /// Has `kept` dropped only when all of this is made and sent, if it is made while it is sent;
+    /// now otherwise.
+    pub(crate) fn keep_while_made(&mut self, kept: impl Unpin + 'static) {
+        if let Content::Stream(streamed) = &mut self.0 {
+            let empty: Pin<Box<dyn Stream<Item = _>>> = Box::pin(Nothing);
+            let stream = std::mem::replace(&mut streamed.stream, Shield::new(empty));
+            let keeping = Keeping {
+                stream,
+                _kept: kept,
+            };
+            streamed.stream = Shield::new(Box::pin(keeping));
+        }
+    }
+
     /// No content.
     pub fn empty() -> Body {
         Body::default()

@@ -101,8 +101,11 @@ impl<Answer: Future<Output = Response>> Future for InPlace<Answer> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
         let this = self.project();
         match this.answer.as_pin_mut() {
-            Some(answer) => answer.poll(cx).map(|response| {
-                *this.place = None;
+            Some(answer) => answer.poll(cx).map(|mut response| {
+                // A content that is made while it is sent is still the handler's work.
+                if let Some(place) = this.place.take() {
+                    response.body.keep_while_made(place);
+                }
                 response
             }),
             None => Poll::Ready(Response::busy()),

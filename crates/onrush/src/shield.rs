@@ -21,7 +21,8 @@ impl<T> Shield<T> {
 impl<T> Drop for Shield<T> {
     fn drop(&mut self) {
         let value = self.0.take();
-        if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+            std::mem::forget(payload); // It may itself panic when it is dropped.
             tracing::error!("a destructor in a handler panicked");
         }
     }

@@ -16,6 +16,10 @@ async fn work(request: Request) -> Response {
     match request.param("what") {
         Some("sleep") => request.local().sleep(Duration::from_millis(100)).await,
         Some("panic") => panic!("on purpose: at the first poll"),
+        Some("stream") => {
+            let left = 10 * 64 * 1024;
+            return Response::with_body(onrush::Body::stream(common::app::Endless { left }, None));
+        }
         Some("late-panic") => {
             request.local().sleep(Duration::from_millis(100)).await;
             panic!("on purpose: at a later poll")
@@ -169,4 +173,25 @@ fn one_answer(stream: &mut std::net::TcpStream) -> String {
     let mut body = vec![0; length];
     stream.read_exact(&mut body).unwrap();
     head + &text(&body)
+}
+
+/// A handler is at work until the last of its answer is made.
+#[test]
+fn a_streamed_answer_keeps_its_place() {
+    let mut sim = calm(&router(1), Limits::default());
+    let streaming = asked(&mut sim, "/work/stream");
+    let beyond = asked(&mut sim, "/work/now");
+    assert_eq!(status(&beyond), Some(503));
+    let mut received = 0;
+    while received < 10 * 64 * 1024 {
+        received += streaming.receive().expect("more").len();
+        sim.run();
+    }
+    let next = asked(&mut sim, "/work/now");
+    assert_eq!(status(&next), Some(200));
+    // A client that goes gives the place back as well.
+    let streaming = asked(&mut sim, "/work/stream");
+    streaming.reset();
+    sim.run();
+    assert_eq!(status(&asked(&mut sim, "/work/now")), Some(200));
 }

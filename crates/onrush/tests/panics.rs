@@ -25,6 +25,11 @@ fn app(request: Request) -> Pin<Box<dyn Future<Output = Response>>> {
         let local = request.local().clone();
         match path.as_str() {
             "/first-poll" => panic!("on purpose: at the first poll"),
+            "/payload" => std::panic::panic_any(Bomb),
+            "/late-payload" => {
+                local.sleep(Duration::from_millis(1)).await;
+                std::panic::panic_any(Bomb)
+            }
             "/later-poll" => {
                 local.sleep(Duration::from_millis(1)).await;
                 panic!("on purpose: at a later poll")
@@ -80,6 +85,8 @@ fn every_place_on_the_simulator() {
         "/at-call",
         "/first-poll",
         "/later-poll",
+        "/payload",
+        "/late-payload",
         "/wrong-status",
         "/drop-ready",
     ] {
@@ -101,7 +108,7 @@ fn every_place_on_the_simulator() {
             &get("/drop-of-a-stream").replace("GET", "HEAD"),
         );
     }
-    assert_eq!(sim.counters().panicked.get(), 5);
+    assert_eq!(sim.counters().panicked.get(), 7);
     assert!(is_served(&mut sim));
 }
 

@@ -31,6 +31,11 @@ impl Lock {
         free
     }
 
+    /// Takes it if it is free, before those who wait: for who cannot wait.
+    pub(super) fn try_take_first(&self) -> bool {
+        !self.is_held.replace(true)
+    }
+
     /// Takes it when those before have had it. Whoever took it must [`Lock::release`] it.
     pub(super) fn take(&self) -> Take<'_> {
         Take {

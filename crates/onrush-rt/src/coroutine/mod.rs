@@ -41,8 +41,13 @@
 //!   ends the process, as a second panic does. (The calls here that give a `Result` give an error
 //!   there instead, so that a `BufWriter` may be dropped.)
 //! - Outlive what its thread does, stored in a `thread_local`: other such values, which it may
-//!   refer to through `LocalKey::with`, might be gone when it is unwound. (Where that can be seen
-//!   it is not unwound, but forgotten.)
+//!   refer to through `LocalKey::with`, might be gone when it is unwound, and what then looks at
+//!   them has undefined behaviour. (Where that can be seen it is not unwound, but forgotten; it
+//!   cannot always be seen, and no stackful coroutine can rule it out.) Keep coroutines in tasks.
+//! - Accept all that connects and serve one after the other: connections are accepted ahead.
+//!
+//! A program built with `panic = "abort"` cannot unwind, and so has no coroutines: starting one
+//! fails there.
 //!
 //! # Dropping
 //! A coroutine that is dropped while it waits is unwound: a panic, which no hook sees, runs from

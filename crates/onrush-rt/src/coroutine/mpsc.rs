@@ -19,7 +19,8 @@ struct Channel<T> {
     bound: usize,
     senders: usize,
     receiver_gone: bool,
-    receiver: Option<Waker>,
+    /// Who waits for a value; each is called once, and looks again.
+    receivers: VecDeque<Waker>,
     /// Who waits for room; each is called once, and looks again.
     waiting: VecDeque<Waker>,
 }
@@ -32,7 +33,7 @@ fn shared<T>(bound: usize) -> Shared<T> {
         bound,
         senders: 1,
         receiver_gone: false,
-        receiver: None,
+        receivers: VecDeque::new(),
         waiting: VecDeque::new(),
     }))
 }
@@ -77,9 +78,9 @@ impl<T> Sender<T> {
             return Err(TrySendError::Full(value));
         }
         channel.queue.push_back(value);
-        let waker = channel.receiver.take();
+        let receivers = std::mem::take(&mut channel.receivers);
         drop(channel);
-        waker.into_iter().for_each(Waker::wake);
+        receivers.into_iter().for_each(Waker::wake);
         Ok(())
     }
 }
@@ -174,8 +175,7 @@ impl<T> Receiver<T> {
             Ok(value) => Poll::Ready(Ok(value)),
             Err(TryRecvError::Disconnected) => Poll::Ready(Err(RecvError)),
             Err(TryRecvError::Empty) => {
-                let before = self.0.borrow_mut().receiver.replace(waker.clone());
-                drop(before);
+                self.0.borrow_mut().receivers.push_back(waker.clone());
                 Poll::Pending
             }
         }
@@ -251,12 +251,12 @@ impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let mut channel = self.0.borrow_mut();
         channel.senders -= 1;
-        let waker = match channel.senders {
-            0 => channel.receiver.take(),
-            _ => None,
+        let receivers = match channel.senders {
+            0 => std::mem::take(&mut channel.receivers),
+            _ => VecDeque::new(),
         };
         drop(channel);
-        waker.into_iter().for_each(Waker::wake);
+        receivers.into_iter().for_each(Waker::wake);
     }
 }
 

@@ -74,12 +74,17 @@ impl<T: 'static> Coroutine<T> {
         }
     }
 
-    /// [`Coroutine::named`]; fails when no stack can be mapped (`mmap(2)`: `ENOMEM`).
+    /// [`Coroutine::named`]; fails when no stack can be mapped (`mmap(2)`: `ENOMEM`),
+    /// and in a program that aborts on panics.
     #[inline]
     pub fn try_named<F>(name: impl Into<Cow<'static, str>>, f: F) -> io::Result<Coroutine<T>>
     where
         F: FnOnce() -> T + 'static,
     {
+        if cfg!(panic = "abort") {
+            let why = "coroutines need panic = \"unwind\": they are unwound when they are dropped";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
         let stack = with_stacks(|stacks| stacks.pool().take())?;
         let watch = Watch {
             name: name.into(),
@@ -392,7 +397,10 @@ pub fn try_wait<F: Future>(future: F) -> Result<F::Output, Unwinding> {
                 }
             }
             Mood::InDestructors => {
-                frame.refused();
+                // One that catches panics of its own may go on doing so.
+                if frame.unwinding.get() {
+                    frame.refused();
+                }
                 let _away = Away::new();
                 let cx = &mut Context::from_waker(Waker::noop());
                 return match future.as_mut().poll(cx) {

@@ -54,14 +54,18 @@ impl<T> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits until nobody else has it. In a destructor, while the stack is unwound, it cannot wait.
+    /// Waits until nobody else has it. In a destructor, while the stack is unwound, it cannot wait,
+    /// and takes it before those who do; for when somebody has it there is [`Mutex::try_lock`].
     ///
     /// # Panics
     /// When it would have to wait: outside a coroutine, and in such a destructor, which ends the
     /// process.
     #[track_caller]
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
-        if !self.lock.try_take() && try_wait(self.lock.take()).is_err() {
+        if !self.lock.try_take()
+            && try_wait(self.lock.take()).is_err()
+            && !self.lock.try_take_first()
+        {
             panic!("a destructor waits for a mutex while its coroutine's stack is unwound");
         }
         Ok(MutexGuard(self))

@@ -145,9 +145,10 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// Outside a coroutine.
 #[track_caller]
 pub fn sleep(duration: Duration) {
-    if !is_unwinding() {
-        let (Ok(()) | Err(Unwinding)) = try_wait(local().sleep(duration));
-    }
+    let (Ok(()) | Err(Unwinding)) = match is_unwinding() {
+        false => try_wait(local().sleep(duration)),
+        true => try_wait(std::future::pending()), // Tells at once, and is counted.
+    };
 }
 
 /// Lets the other tasks and connections of this worker have a turn.

@@ -124,11 +124,9 @@ impl Pool {
         let core_count = cores.map_or(1, |cores| cores.count() as usize);
         let threads = options.threads.unwrap_or(core_count).max(1);
         let nice = sys::niceness() + NICE_BELOW;
+        let spread = sys::own_cores();
         let prepare = move || {
-            // Started by a worker, a thread begins on the one core that worker is pinned to.
-            if let Some(cores) = &cores {
-                let _ = rustix::thread::sched_setaffinity(None, cores); // They may be gone by now.
-            }
+            spread();
             sys::step_back(nice);
         };
         let queue_max = options.queue_max;

@@ -74,6 +74,17 @@ pub(crate) fn niceness() -> i32 {
 /// The longest slice a thread may ask for, in nanoseconds; longer ones are cut to this.
 const SLICE_MAX_NS: u64 = 100_000_000;
 
+/// What gives a thread all the cores that the calling one may use now, wherever it is started from:
+/// by a worker, which is pinned to one, it would begin there.
+pub(crate) fn own_cores() -> impl Fn() + Send + Sync + 'static {
+    let cores = rustix::thread::sched_getaffinity(None).ok();
+    move || {
+        if let Some(cores) = &cores {
+            let _ = rustix::thread::sched_setaffinity(None, cores); // They may be gone by now.
+        }
+    }
+}
+
 /// Makes the calling thread give way to others: `SCHED_BATCH` (sched(7)) at `nice` or 19, with the
 /// longest slice there is (`sched_setattr(2)`; older kernels take no notice of slices). A thread
 /// that is `SCHED_IDLE` stays so. Where that is refused, the nice value alone is set

@@ -345,12 +345,15 @@ impl Local {
     /// The worker that is being turned by this thread, for code that was not given one: tasks and
     /// handlers always have one; elsewhere it is `None`.
     pub fn current() -> Option<Local> {
-        CURRENT.with_borrow(Option::clone)
+        let current = CURRENT.try_with(|current| current.borrow().clone());
+        current.ok().flatten()
     }
 
     fn enter(&self) -> Entered {
+        // Nobody can ask any more on a thread whose locals are gone.
+        let before = CURRENT.try_with(|current| current.replace(Some(self.clone())));
         Entered {
-            before: CURRENT.replace(Some(self.clone())),
+            before: before.ok().flatten(),
         }
     }
 

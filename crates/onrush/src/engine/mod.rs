@@ -444,12 +444,15 @@ impl Sink for Inlet {
 
 /// Runs user code; `None` when it panicked. The panic hook has printed why.
 fn guarded<T>(engine: &Engine, call: impl FnOnce() -> T) -> Option<T> {
-    let result = catch_unwind(AssertUnwindSafe(call));
-    if result.is_err() {
-        count(&engine.counters.panicked);
-        tracing::error!("a handler panicked");
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(value) => Some(value),
+        Err(payload) => {
+            std::mem::forget(payload); // It may itself panic when it is dropped.
+            count(&engine.counters.panicked);
+            tracing::error!("a handler panicked");
+            None
+        }
     }
-    result.ok()
 }
 
 /// The answer to a request whose handler panicked.
