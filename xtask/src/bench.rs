@@ -1,5 +1,5 @@
-//! The bench is a program of its own, with dependencies that no other chore needs: this builds it
-//! and hands the command line on. Must not know what it measures.
+//! The bench and the experiments are programs of their own, with dependencies that no other chore
+//! needs: this builds them and hands the command line on. Must not know what they measure.
 
 use crate::{
     Failure, Options,
@@ -8,12 +8,22 @@ use crate::{
 use std::process::Command;
 
 pub(crate) fn main(options: Options) -> Result<(), Failure> {
-    let mut build = cargo("build --release --quiet --manifest-path bench/Cargo.toml -p runner");
-    run(&mut build)?;
-    let mut bench = Command::new(target().join("release/bench"));
-    bench.args(options.arguments);
+    run_built("-p runner", "bench", options)
+}
+
+/// Repeats experiments.
+pub(crate) fn experiment(options: Options) -> Result<(), Failure> {
+    run_built("-p experiments", "experiment", options)
+}
+
+/// Builds packages of the bench's workspace, and runs `program` of them.
+fn run_built(packages: &str, program: &str, options: Options) -> Result<(), Failure> {
+    let build = format!("build --release --quiet --manifest-path bench/Cargo.toml {packages}");
+    run(&mut cargo(&build))?;
+    let mut built = Command::new(target().join("release").join(program));
+    built.args(options.arguments);
     flush();
-    let status = bench.status().map_err(|error| cannot_run(&bench, &error))?;
+    let status = built.status().map_err(|error| cannot_run(&built, &error))?;
     match status.success() {
         true => Ok(()),
         // It has said why.

@@ -24,14 +24,17 @@ usage: cargo xtask CHORE [OPTIONS]
         --input FILE      run one input only, to see its crash again
   bench [PROFILE…]    Onrush beside its peers and beside the least it could cost; see
                       `cargo xtask bench --help`
+  experiment [NAME…]  experiments that others could not finish, repeated; see
+                      `cargo xtask experiment --help`
 ";
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    // The bench has a help of its own.
+    // Some have a help of their own.
     let asks = |a: &String| a == "-h" || a == "--help";
-    let of_bench = arguments.first().is_some_and(|chore| chore == "bench");
-    if arguments.is_empty() || (!of_bench && arguments.iter().any(asks)) {
+    let has_help = |chore: &String| chore == "bench" || chore == "experiment";
+    let has_help = arguments.first().is_some_and(has_help);
+    if arguments.is_empty() || (!has_help && arguments.iter().any(asks)) {
         print!("{HELP}");
         return ExitCode::SUCCESS;
     }
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::main(options),
         "fuzz" => fuzz::main(options),
         "bench" => bench::main(options),
+        "experiment" => bench::experiment(options),
         other => Err(Failure::Usage(format!("no chore is named '{other}'"))),
     };
     match done {

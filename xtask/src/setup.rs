@@ -8,9 +8,11 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs the tests and the fuzzers call, and the Debian packages they are in.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("c++", "g++"),
     ("curl", "curl"),
+    ("prometheus", "prometheus"),
+    ("promtool", "prometheus"),
     ("valgrind", "valgrind"),
     ("wget", "wget"),
     ("wrk", "wrk"),

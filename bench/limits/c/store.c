@@ -9,6 +9,8 @@
  * that buffer; -d syncs the file before the rename and its folder after it. A thread does its disk
  * work itself, so more threads than cores help when the disk is slow.
  *
+ * At SIGTERM it prints a line for each thread, `worker NUMBER CONNECTIONS UPLOADS BYTES`, and ends.
+ *
  * It is strict about framing: Content-Length only. It has no limits on time, no ranges, no
  * conditions, no escapes in paths and no folders made on the way: less than Onrush does.
  *
@@ -50,7 +52,7 @@ enum state { READING_HEAD, READING_BODY, SENDING_FILE, LINGERING };
 struct connection {
     int socket;
     enum state state;
-    bool keep_alive;
+    bool keep_alive, has_uploaded;
     /* The file that is sent or written, or -1; how far it is; how much is left. */
     int file;
     off_t offset;
@@ -66,6 +68,8 @@ struct worker {
     long number;
     uint64_t files_made;
     int epoll, listener;
+    /* What it did: connections that uploaded something, uploads, and their bytes. */
+    uint64_t uploaders, uploads, bytes;
     time_t now;
     char date[32];
     char *body;
@@ -331,12 +335,14 @@ static bool receive_body(struct worker *worker, struct connection *c) {
         ssize_t len = recv(c->socket, worker->body, want, 0);
         if (len < 0 && errno == EAGAIN) return true;
         if (len <= 0) return false;
+        worker->bytes += (uint64_t)len;
         failed = take_body(c, worker->body, (size_t)len);
     }
     if (failed) {
         abandon(c);
         return refuse(worker, c, failed);
     }
+    worker->uploads++;
     return send_head(worker, c, commit(c), 0, 0) && finished(c);
 }
 
@@ -350,6 +356,8 @@ static bool put(struct worker *worker, struct connection *c, const struct reques
         c->file = openat(options.folder, c->temporary, flags, 0644);
         if (c->file < 0) return refuse(worker, c, 500);
     }
+    if (!c->has_uploaded) worker->uploaders++;
+    c->has_uploaded = true;
     c->state = READING_BODY;
     c->left = request->length;
     static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -357,6 +365,7 @@ static bool put(struct worker *worker, struct connection *c, const struct reques
         send(c->socket, go_on, sizeof go_on - 1, MSG_NOSIGNAL);
     /* What came behind the head: body first, then perhaps another request. */
     size_t here = c->len < c->left ? c->len : (size_t)c->left;
+    worker->bytes += here;
     int failed = take_body(c, c->head, here);
     if (failed) {
         abandon(c);
@@ -432,6 +441,7 @@ static void accept_all(struct worker *worker) {
         }
         c->socket = socket;
         c->state = READING_HEAD;
+        c->has_uploaded = false;
         c->file = -1;
         c->len = 0;
     }
@@ -515,7 +525,18 @@ int main(int count, char **arguments) {
     if (options.folder < 0) die(arguments[optind]);
     struct worker *workers = calloc((size_t)options.threads, sizeof *workers);
     if (!workers) die("memory");
+    /* Threads inherit what is blocked here, so that the signal waits for this one. */
+    sigset_t ends;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &ends, NULL);
     for (long i = 0; i < options.threads; i++) start(&workers[i], i);
-    for (long i = 0; i < options.threads; i++) pthread_join(workers[i].thread, NULL);
+    for (int got = 0; got != SIGTERM;) sigwait(&ends, &got);
+    /* Read while they run on: whoever wants exact figures has stopped asking before. */
+    for (long i = 0; i < options.threads; i++) {
+        const struct worker *w = &workers[i];
+        printf("worker %ld %llu %llu %llu\n", i, (unsigned long long)w->uploaders,
+               (unsigned long long)w->uploads, (unsigned long long)w->bytes);
+    }
     return 0;
 }

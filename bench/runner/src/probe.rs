@@ -12,17 +12,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A whole answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
     /// As they came over the wire, head and framing included.
-    pub(crate) wire_bytes: usize,
-    pub(crate) body: Vec<u8>,
+    pub wire_bytes: usize,
+    /// The content, without framing.
+    pub body: Vec<u8>,
     /// The server said that it closes after it.
-    pub(crate) closes: bool,
+    pub closes: bool,
 }
 
 /// Sends `request` on a connection of its own.
-pub(crate) fn probe(address: SocketAddr, request: &[u8]) -> Outcome<Answer> {
+pub fn probe(address: SocketAddr, request: &[u8]) -> Outcome<Answer> {
     let stream = TcpStream::connect(address);
     let mut stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
     let sent = stream.write_all(request);
@@ -31,7 +33,7 @@ pub(crate) fn probe(address: SocketAddr, request: &[u8]) -> Outcome<Answer> {
 }
 
 /// Reads one answer from `stream`; `received` holds what has come and keeps what is left over.
-pub(crate) fn receive(stream: &mut TcpStream, received: &mut Vec<u8>) -> Outcome<Answer> {
+pub fn receive(stream: &mut TcpStream, received: &mut Vec<u8>) -> Outcome<Answer> {
     let failed = |error: std::io::Error| format!("a request was not answered: {error}");
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     let mut piece = [0; 16 * 1024];

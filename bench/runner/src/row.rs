@@ -5,20 +5,24 @@ use crate::stats::{Summary, median};
 
 /// What is promised of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Reach {
+pub enum Reach {
+    /// No more than this.
     AtMost(f64),
+    /// No less than this.
     AtLeast(f64),
 }
 
 impl Reach {
-    pub(crate) fn holds(self, ratio: f64) -> bool {
+    /// Whether `ratio` is as promised.
+    pub fn holds(self, ratio: f64) -> bool {
         match self {
             Reach::AtMost(most) => ratio <= most,
             Reach::AtLeast(least) => ratio >= least,
         }
     }
 
-    pub(crate) fn shown(self) -> String {
+    /// As it stands in tables.
+    pub fn shown(self) -> String {
         match self {
             Reach::AtMost(most) => format!("≤ {most:.2}"),
             Reach::AtLeast(least) => format!("≥ {least:.2}"),
@@ -116,7 +120,7 @@ pub(crate) const CPU: &str = "CPU µs/request";
 
 /// A row of a table. Its ratio is the server's value by the reference's.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub struct Row {
     pub(crate) profile: &'static str,
     pub(crate) scenario: String,
     pub(crate) about: About,
@@ -137,14 +141,19 @@ pub(crate) struct Row {
 
 impl Row {
     /// The ratio of both, over all rounds that count; `None` when none does.
-    pub(crate) fn ratio(&self) -> Option<Summary> {
+    pub fn ratio(&self) -> Option<Summary> {
         let ratio = |round: &Round| round.server.value / round.reference.value;
         Summary::of(self.rounds.iter().map(ratio).filter(|r| r.is_finite()))
     }
 
+    /// Rounds that count.
+    pub fn count(&self) -> usize {
+        self.rounds.len()
+    }
+
     /// Whether what is promised holds; `None` when nothing is, or not enough was measured: more
     /// rounds are void than not.
-    pub(crate) fn holds(&self) -> Option<bool> {
+    pub fn holds(&self) -> Option<bool> {
         let ratio = self.ratio()?.median;
         let enough = self.rounds.len() >= self.voids.len();
         self.reach
@@ -153,7 +162,7 @@ impl Row {
     }
 
     /// Whether that could be otherwise, as far as the interval tells.
-    pub(crate) fn is_close(&self) -> bool {
+    pub fn is_close(&self) -> bool {
         let Some((reach, ratio)) = self.reach.zip(self.ratio()) else {
             return false;
         };

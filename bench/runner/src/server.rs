@@ -16,8 +16,9 @@ use std::{
 use xtask::shell::{Outcome, cannot_run, field_kib, shown};
 
 /// The one core servers run on; what loads them runs on [`CLIENT_CORE`].
-pub(crate) const SERVER_CORE: &str = "0";
-pub(crate) const CLIENT_CORE: &str = "1";
+pub const SERVER_CORE: &str = "0";
+/// See [`SERVER_CORE`].
+pub const CLIENT_CORE: &str = "1";
 
 /// Longest wait for a server to listen: some compile themselves first.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,19 +29,25 @@ const TICKS_ERROR_MIN_NS: f64 = 30e6;
 
 /// A running server; it and all it started end when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     child: Child,
-    pub(crate) address: SocketAddr,
+    /// Where it listens.
+    pub address: SocketAddr,
 }
 
 impl Server {
     /// Runs `command` on the server's core and waits until it listens on `port`.
-    pub(crate) fn start(command: &Command, port: u16) -> Outcome<Server> {
+    pub fn start(command: &Command, port: u16) -> Outcome<Server> {
+        Server::start_on(command, port, SERVER_CORE, Stdio::null())
+    }
+
+    /// As [`Server::start`], on the `cores` of such a list as `0-1`; what it prints goes to `out`.
+    pub fn start_on(command: &Command, port: u16, cores: &str, out: Stdio) -> Outcome<Server> {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let mut pinned = pinned(command, SERVER_CORE);
+        let mut pinned = pinned(command, cores);
         pinned
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(out)
             .stderr(Stdio::null())
             // A group of its own: an interrupt at the terminal is for the bench to deal with.
             .process_group(0);
@@ -61,8 +68,23 @@ impl Server {
         Err(format!("`{}` does not listen on {address}", shown(command)))
     }
 
+    /// Asks it to end, and waits for that; whether it did in time.
+    pub fn end(mut self) -> bool {
+        if let Some(process) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process(process, Signal::TERM);
+        }
+        let begun = Instant::now();
+        while self.runs() {
+            if begun.elapsed() > PATIENCE {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+
     /// It and its children, and theirs.
-    pub(crate) fn processes(&self) -> Vec<u32> {
+    pub fn processes(&self) -> Vec<u32> {
         let mut all = vec![self.child.id()];
         let mut at = 0;
         while at < all.len() {
@@ -73,7 +95,7 @@ impl Server {
     }
 
     /// What all of it has used so far.
-    pub(crate) fn usage(&self) -> Usage {
+    pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         for process in self.processes() {
             usage.add(process);
@@ -82,12 +104,12 @@ impl Server {
     }
 
     /// Bytes of resident memory now, shared pages counted whole.
-    pub(crate) fn resident_bytes(&self) -> Outcome<u64> {
+    pub fn resident_bytes(&self) -> Outcome<u64> {
         self.memory("VmRSS:")
     }
 
     /// The most bytes of resident memory there were, each process at its own time.
-    pub(crate) fn peak_bytes(&self) -> Outcome<u64> {
+    pub fn peak_bytes(&self) -> Outcome<u64> {
         self.memory("VmHWM:")
     }
 
@@ -104,7 +126,7 @@ impl Server {
     }
 
     /// Whether it still runs.
-    pub(crate) fn runs(&mut self) -> bool {
+    pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 }
@@ -141,14 +163,15 @@ pub(crate) fn pinned(command: &Command, core: &str) -> Command {
 }
 
 /// A port that nobody has now. That it stays so is likely, for the kernel hands out others first.
-pub(crate) fn free_port() -> Outcome<u16> {
+pub fn free_port() -> Outcome<u16> {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     address
         .map(|address| address.port())
         .map_err(|error| format!("no free port: {error}"))
 }
 
-fn threads(process: u32) -> Vec<u32> {
+/// The threads of a process that runs.
+pub fn threads(process: u32) -> Vec<u32> {
     let number = |name: &OsStr| name.to_str()?.parse().ok();
     let entries = fs::read_dir(format!("/proc/{process}/task"));
     let entries = entries.into_iter().flatten().flatten();
@@ -174,7 +197,7 @@ fn children(process: u32) -> Vec<u32> {
 /// keeps the time of those as well, in ticks of usually 10 ms. The first is taken unless the second
 /// says that something was forgotten.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Usage {
+pub struct Usage {
     ns: u64,
     ticks_ns: u64,
     threads: HashSet<u32>,
@@ -194,7 +217,7 @@ impl Usage {
     }
 
     /// Nanoseconds of CPU from `before` to this.
-    pub(crate) fn ns_since(&self, before: &Usage) -> f64 {
+    pub fn ns_since(&self, before: &Usage) -> f64 {
         let ns = self.ns as f64 - before.ns as f64;
         let ticks_ns = self.ticks_ns as f64 - before.ticks_ns as f64;
         let lost = !before.threads.is_subset(&self.threads);

@@ -5,21 +5,25 @@ const CONFIDENCE: f64 = 0.95;
 
 /// A sample, summed up.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Summary {
-    pub(crate) median: f64,
+pub struct Summary {
+    /// The value in the middle.
+    pub median: f64,
     /// The interval for the median, from order statistics: no distribution is assumed.
-    pub(crate) low: f64,
-    pub(crate) high: f64,
+    pub low: f64,
+    /// The upper end of that interval.
+    pub high: f64,
     /// How often such an interval holds the true median: at least 0.95, but less for fewer than
     /// six values, where it goes from the least to the greatest of them.
-    pub(crate) coverage: f64,
-    pub(crate) min: f64,
-    pub(crate) max: f64,
+    pub coverage: f64,
+    /// The least of all.
+    pub min: f64,
+    /// The greatest of all.
+    pub max: f64,
 }
 
 impl Summary {
     /// Of at least one value; `None` of none.
-    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
         let values = sorted(values);
         let (&min, &max) = (values.first()?, values.last()?);
         let (rank, coverage) = median_rank(values.len());
@@ -34,14 +38,15 @@ impl Summary {
     }
 }
 
-pub(crate) fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
+/// The values in order.
+pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values
 }
 
 /// The median; of nothing, not a number.
-pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     middle(&sorted(values))
 }
 
@@ -56,7 +61,7 @@ fn middle(values: &[f64]) -> f64 {
 }
 
 /// The value that a `share` of all does not pass, of values in order; of nothing, not a number.
-pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
+pub fn percentile(values: &[f64], share: f64) -> f64 {
     let rank = (values.len() as f64 * share).ceil() as usize;
     values
         .get(rank.saturating_sub(1))

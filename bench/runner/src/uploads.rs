@@ -19,17 +19,19 @@ use std::{
 use xtask::shell::Outcome;
 
 /// The hidden first argument that makes this program be the load.
-pub(crate) const SUBCOMMAND: &str = "--upload";
+pub const SUBCOMMAND: &str = "--upload";
 
 /// How a server is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) clients: u32,
-    pub(crate) body_bytes: u64,
+pub struct Shape {
+    /// Each with a connection and a thread of its own.
+    pub clients: u32,
+    /// Of each upload.
+    pub body_bytes: u64,
     /// Each upload has a name of its own; else each client replaces its one object.
-    pub(crate) fresh: bool,
+    pub fresh: bool,
     /// Uploads of all clients together; without, as many as fit in the time.
-    pub(crate) count: Option<u64>,
+    pub count: Option<u64>,
 }
 
 /// All names begin with this, so that what was uploaded can be told from what a server keeps.
@@ -47,7 +49,7 @@ impl Shape {
     }
 
     /// Begins to load the server at `address`, until `seconds` are over.
-    pub(crate) fn start(&self, address: SocketAddr, seconds: u64) -> Outcome<Running> {
+    pub fn start(&self, address: SocketAddr, seconds: u64) -> Outcome<Running> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(own);
         command.args([SUBCOMMAND, &address.to_string(), &seconds.to_string()]);
@@ -62,7 +64,7 @@ impl Shape {
 }
 
 /// What the hidden subcommand does: `ADDRESS SECONDS CLIENTS BYTES FRESH COUNT`.
-pub(crate) fn main(arguments: &[String]) -> Outcome {
+pub fn main(arguments: &[String]) -> Outcome {
     let [address, seconds, clients, body_bytes, fresh, count] = arguments else {
         return Err(format!("{SUBCOMMAND} is for the bench itself"));
     };

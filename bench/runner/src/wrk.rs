@@ -165,11 +165,11 @@ end
 
 /// A load under way; ended when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Running(Option<Child>);
+pub struct Running(Option<Child>);
 
 impl Running {
     /// Runs `command`, which prints such a line at its end, on the clients' core.
-    pub(crate) fn start(command: &Command) -> Outcome<Running> {
+    pub fn start(command: &Command) -> Outcome<Running> {
         let mut pinned = pinned(command, CLIENT_CORE);
         pinned
             .stdin(Stdio::null())
@@ -181,8 +181,14 @@ impl Running {
         Ok(Running(Some(child)))
     }
 
+    /// Whether it has come to its end.
+    pub fn has_ended(&mut self) -> bool {
+        let child = self.0.as_mut();
+        child.is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
     /// Waits for its end.
-    pub(crate) fn finish(mut self) -> Outcome<Report> {
+    pub fn finish(mut self) -> Outcome<Report> {
         let child = self.0.take().ok_or("the load is over already")?;
         let output = child.wait_with_output();
         let output = output.map_err(|error| format!("the load: {error}"))?;
@@ -202,25 +208,34 @@ impl Drop for Running {
 
 /// What a load saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Report {
-    pub(crate) requests: f64,
+pub struct Report {
+    /// Answered.
+    pub requests: f64,
     /// Received, heads included.
-    pub(crate) bytes: f64,
-    pub(crate) us: f64,
-    pub(crate) connect: f64,
-    pub(crate) read: f64,
-    pub(crate) write: f64,
+    pub bytes: f64,
+    /// How long it took.
+    pub us: f64,
+    /// Connections that could not be made.
+    pub connect: f64,
+    /// Connections that failed while an answer was awaited.
+    pub read: f64,
+    /// Connections that failed while a request was sent.
+    pub write: f64,
     /// Answers other than 2xx and 3xx.
-    pub(crate) status: f64,
-    pub(crate) timeout: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
-    pub(crate) p999_us: f64,
+    pub status: f64,
+    /// Answers that came too late.
+    pub timeout: f64,
+    /// Half of the answers came within this time.
+    pub p50_us: f64,
+    /// 99 of 100 came within this time.
+    pub p99_us: f64,
+    /// 999 of 1,000 came within this time.
+    pub p999_us: f64,
 }
 
 impl Report {
     /// The line that begins with `bench`, if all of it is there.
-    pub(crate) fn read(text: &str) -> Option<Report> {
+    pub fn read(text: &str) -> Option<Report> {
         let line = text.lines().find_map(|line| line.strip_prefix("bench "))?;
         let field = |name: &str| {
             let of = |word: &str| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok();

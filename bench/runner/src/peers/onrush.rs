@@ -159,6 +159,31 @@ pub(crate) const LIMITS: &[Peer] = &[
     },
 ];
 
+/// An example of the crate, as it is.
+macro_rules! example {
+    ($name:literal, $told:literal) => {
+        Peer {
+            name: concat!("example-", $name),
+            kind: Kind::Peer,
+            driver: None,
+            roles: &[Role::Hello],
+            told: concat!("one worker; ", $told),
+            skips: &[],
+            install: |_| {
+                let build = concat!("build --release --quiet -p onrush --example ", $name);
+                run(&mut cargo(build))
+            },
+            version: own_version,
+            launch: |setup, launch| {
+                let mut command = Command::new(setup.built(concat!("examples/", $name)));
+                command.arg(launch.port.to_string());
+                command.env("ONRUSH_WORKERS", WORKERS);
+                Ok(command)
+            },
+        }
+    };
+}
+
 /// Onrush, once a driver.
 pub(crate) const OURS: &[Peer] = &[
     Peer {
@@ -183,6 +208,17 @@ pub(crate) const OURS: &[Peer] = &[
         version: own_version,
         launch: |setup, launch| Ok(onrush(setup, launch, Driver::Epoll)),
     },
+];
+
+/// Examples that greet at `/`, for experiments. Their driver is set from outside.
+pub(crate) const EXAMPLES: &[Peer] = &[
+    example!("hello", "an async fn"),
+    example!("coroutine", "a handler that is a coroutine"),
+    example!(
+        "http_coroutines",
+        "a library written for threads, on coroutines"
+    ),
+    example!("http_threads", "a library written for threads, on threads"),
 ];
 
 const ROLES: &[Role] = &[

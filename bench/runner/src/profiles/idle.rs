@@ -146,7 +146,8 @@ fn slopes(bench: &mut Bench, subject: &Subject, row: &mut Row) -> Vec<f64> {
     slopes
 }
 
-fn slope(bench: &mut Bench, subject: &Subject) -> Outcome<(f64, u64)> {
+/// Bytes a connection, and the most that was resident.
+pub(crate) fn slope(bench: &mut Bench, subject: &Subject) -> Outcome<(f64, u64)> {
     let launch = Launch {
         role: Role::Hello,
         port: free_port()?,

@@ -9,6 +9,8 @@ mod list;
 mod objects;
 mod tail;
 
+pub(crate) use idle::slope;
+
 use crate::{
     bench::Bench,
     pair,

@@ -4,10 +4,11 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Instant
 use xtask::shell::{Outcome, capture, elapsed, field_kib};
 
 /// Taken at the beginning; the end makes it whole.
-pub(crate) struct Machine {
+pub struct Machine {
     begun: Instant,
     before: Option<Times>,
-    pub(crate) date: String,
+    /// Of the beginning, such as 2026-01-31.
+    pub date: String,
 }
 
 /// Of all cores, in ticks since they came up.
@@ -18,7 +19,8 @@ struct Times {
 }
 
 impl Machine {
-    pub(crate) fn now() -> Machine {
+    /// The run begins.
+    pub fn now() -> Machine {
         Machine {
             begun: Instant::now(),
             before: times(&read("/proc/stat")),
@@ -28,7 +30,7 @@ impl Machine {
 
     /// Writes `file`: the machine, how `profile` was run, what took part with which version. What
     /// an earlier run on the same machine has written of other profiles and servers stays.
-    pub(crate) fn write(
+    pub fn write(
         &self,
         file: &Path,
         profile: &str,

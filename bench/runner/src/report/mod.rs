@@ -2,8 +2,8 @@
 //! know how anything was measured.
 
 pub(crate) mod csv;
-pub(crate) mod machine;
-pub(crate) mod svg;
+pub mod machine;
+pub mod svg;
 pub(crate) mod table;
 
 /// The mark of a row in which somebody leaves work out.

@@ -8,7 +8,8 @@ use super::MARK;
 use crate::row::{About, Row};
 use std::fmt::Write;
 
-const WIDTH: f64 = 860.0;
+/// Of every chart.
+pub const WIDTH: f64 = 860.0;
 /// Where bars begin, behind their names.
 const LEFT: f64 = 230.0;
 /// Room for the number behind a bar.
@@ -20,7 +21,9 @@ const BAR: f64 = 14.0;
 /// Bars end here, broken, so that one slow server does not squeeze all others.
 const RATIO_MAX: f64 = 6.0;
 
-const STYLE: &str = "\
+/// Classes: `t` title, `g` heading, `n` note, `o` ours, `p` peers, `l` limits, `w` thin lines, `r`
+/// the line of a reach.
+pub const STYLE: &str = "\
 text{font:13px system-ui,sans-serif;fill:#6e7781}.t{font-weight:600;font-size:15px}\
 .g{font-weight:600}.n{font-size:12px}.o{fill:#e8590c}.p{fill:#5c8fc7}.l{fill:#8b949e}\
 .w{stroke:#6e7781;stroke-width:1.5}.r{stroke:#e8590c;stroke-width:1;stroke-dasharray:4 3}\
@@ -183,7 +186,8 @@ fn draw(svg: &mut String, group: &Group, scale: f64, y: &mut f64) {
     *y += LINE * 0.75;
 }
 
-fn whisker(svg: &mut String, low: f64, high: f64, y: f64) {
+/// A line from `low` to `high`, with ends.
+pub fn whisker(svg: &mut String, low: f64, high: f64, y: f64) {
     let mut line = |x1: f64, y1: f64, x2: f64, y2: f64| {
         let _ = writeln!(
             svg,
@@ -195,7 +199,8 @@ fn whisker(svg: &mut String, low: f64, high: f64, y: f64) {
     line(high, y - 4.0, high, y + 4.0);
 }
 
-fn text(svg: &mut String, x: f64, y: f64, class: &str, anchor: &str, what: &str) {
+/// One line of text.
+pub fn text(svg: &mut String, x: f64, y: f64, class: &str, anchor: &str, what: &str) {
     let _ = writeln!(
         svg,
         "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
@@ -204,7 +209,7 @@ fn text(svg: &mut String, x: f64, y: f64, class: &str, anchor: &str, what: &str)
 }
 
 /// As XML wants it between tags and in attributes.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
         match char {

@@ -1,0 +1,173 @@
+//! `experiment-app PORT DIR`: what the experiments ask of Onrush, and what each worker did of it,
+//! as a user of the crate writes it. Must not know who measures it, nor anything of Onrush that is
+//! not public.
+//!
+//! | request | answer |
+//! | --- | --- |
+//! | `PUT /NAME` | that of `onrush --sink DIR` |
+//! | `GET /work` | after `APP_WORK_US` of work |
+//! | `GET /workers` | a line a worker: `worker NUMBER CONNECTIONS UPLOADS BYTES` |
+//! | `GET /metrics` | the server's figures |
+//!
+//! | variable | values | default |
+//! | --- | --- | --- |
+//! | `ONRUSH_WORKERS`, `ONRUSH_DRIVER` | see `Server::from_env` | |
+//! | `APP_PLACEMENT` | see `Placement` | `least-loaded` |
+//! | `APP_REBALANCE` | `on`, `off` | `on` |
+//! | `APP_WORK_US` | microseconds of CPU | 0 |
+
+#![forbid(unsafe_code)]
+
+use onrush::{Handler, Metrics, Placement, Request, Response, Server};
+use onrush_server::{Files, FilesOptions};
+use std::{
+    collections::HashSet,
+    future::Future,
+    hint::black_box,
+    net::SocketAddr,
+    path::Path,
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let served = match arguments.as_slice() {
+        [port, dir] => serve(port, Path::new(dir)),
+        _ => Err("usage: experiment-app PORT DIR".to_owned()),
+    };
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("experiment-app: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn serve(port: &str, dir: &Path) -> Result<(), String> {
+    let port: u16 = port.parse().map_err(|_| format!("not a port: {port}"))?;
+    let placement: Placement = variable("APP_PLACEMENT", "least-loaded").parse()?;
+    let rebalance = match &*variable("APP_REBALANCE", "on") {
+        "on" => true,
+        "off" => false,
+        other => return Err(format!("APP_REBALANCE: not on or off: {other}")),
+    };
+    let work = variable("APP_WORK_US", "0");
+    let work_us: f64 = work
+        .parse()
+        .map_err(|_| format!("APP_WORK_US: not a number: {work}"))?;
+    let sink = FilesOptions {
+        sink: true,
+        ..FilesOptions::default()
+    };
+    let files = Files::open(dir, sink).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let metrics = Metrics::new();
+    let app = App {
+        files: files.clone(),
+        metrics: metrics.clone(),
+        work_rounds: (work_us * rounds_per_us()) as u64,
+        done: Arc::default(),
+    };
+    Server::bind(format!("127.0.0.1:{port}"))
+        .from_env()
+        .map_err(|error| error.to_string())?
+        .placement(placement)
+        .rebalance(rebalance)
+        .blocking_pool(files.store().pool().clone())
+        .metrics(&metrics)
+        .serve(app)
+        .map_err(|error| error.to_string())
+}
+
+fn variable(name: &str, default: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| default.to_owned())
+}
+
+#[derive(Clone)]
+struct App {
+    files: Files,
+    metrics: Metrics,
+    work_rounds: u64,
+    /// By worker. A lock is nothing beside an upload of megabytes; `/work` takes none.
+    done: Arc<Mutex<Vec<Done>>>,
+}
+
+/// What one worker did.
+#[derive(Clone, Debug, Default)]
+struct Done {
+    clients: HashSet<SocketAddr>,
+    uploads: u64,
+    bytes: u64,
+}
+
+impl Handler for App {
+    fn handle(&self, request: Request) -> impl Future<Output = Response> + use<> + 'static {
+        let app = self.clone();
+        async move {
+            match (request.method(), request.path()) {
+                ("GET", "/work") => {
+                    work(app.work_rounds);
+                    Response::text("done\n")
+                }
+                ("GET", "/workers") => Response::text(app.told()),
+                ("GET", "/metrics") => app.metrics.handle(request).await,
+                _ => app.upload(request).await,
+            }
+        }
+    }
+}
+
+impl App {
+    async fn upload(&self, request: Request) -> Response {
+        let worker = request.local().index();
+        let (client, bytes) = (request.peer(), request.content_length().unwrap_or(0));
+        let answer = self.files.handle(request).await;
+        if answer.status() == 204 {
+            let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+            if done.len() <= worker {
+                done.resize_with(worker + 1, Done::default);
+            }
+            let done = &mut done[worker];
+            done.clients.extend(client);
+            done.uploads += 1;
+            done.bytes += bytes;
+        }
+        answer
+    }
+
+    fn told(&self) -> String {
+        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = |(worker, done): (usize, &Done)| {
+            let connections = done.clients.len();
+            format!(
+                "worker {worker} {connections} {} {}\n",
+                done.uploads, done.bytes
+            )
+        };
+        done.iter().enumerate().map(line).collect()
+    }
+}
+
+/// So many rounds of work that nobody can leave out.
+fn work(rounds: u64) {
+    let mut state = black_box(0x9e37_79b9_7f4a_7c15_u64);
+    for _ in 0..rounds {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+    }
+    black_box(state);
+}
+
+/// How many rounds a microsecond is, on a core that nothing disturbs: the best of some tries.
+fn rounds_per_us() -> f64 {
+    const ROUNDS: u64 = 200_000;
+    let one = |_| {
+        let begun = Instant::now();
+        work(ROUNDS);
+        ROUNDS as f64 / (begun.elapsed().as_secs_f64() * 1e6)
+    };
+    (0..10).map(one).fold(0.0, f64::max)
+}

@@ -1,0 +1,112 @@
+//! Handlers of Onrush: the same ones as `async fn` and as plain functions, so that nothing else
+//! differs. Must not know the library.
+
+use crate::{
+    HELLO, SLEEP,
+    back::{self, BYTES_MAX, REQUEST},
+};
+use onrush::{
+    Metrics, Response, Router, Server,
+    coroutine::{self, TcpStream, handler},
+};
+use onrush_rt::net::Stream;
+use std::{
+    cell::RefCell,
+    io::{self, ErrorKind, Write},
+    net::SocketAddr,
+};
+
+thread_local! {
+    /// Connections to the server behind that nobody uses now.
+    static STREAMS: RefCell<Vec<Stream>> = const { RefCell::new(Vec::new()) };
+    static BLOCKING: RefCell<Vec<TcpStream>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(super) fn of_async(address: SocketAddr, behind: SocketAddr) -> io::Result<()> {
+    let call = move |request: onrush::Request| async move {
+        match call_async(&request, behind).await {
+            Ok(content) => Response::text(content),
+            Err(_) => Response::new(502),
+        }
+    };
+    let sleep = async |request: onrush::Request| {
+        request.local().sleep(SLEEP).await;
+        Response::text("It took its time.\n")
+    };
+    let router = Router::new()
+        .get("/", async |_: onrush::Request| Response::text(HELLO))
+        .get("/call", call)
+        .get("/sleep", sleep);
+    serve(address, router)
+}
+
+async fn call_async(request: &onrush::Request, behind: SocketAddr) -> io::Result<Vec<u8>> {
+    let kept = STREAMS.with_borrow_mut(Vec::pop);
+    let mut stream = match kept {
+        Some(stream) => stream,
+        None => Stream::connect(request.local(), behind).await?,
+    };
+    stream.write_all(REQUEST).await?;
+    let mut received = [0; BYTES_MAX];
+    let mut have = 0;
+    let content = loop {
+        match stream.read(&mut received[have..]).await? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            more => have += more,
+        }
+        if let Some(content) = back::content(&received[..have])? {
+            break content.to_vec();
+        }
+    };
+    STREAMS.with_borrow_mut(|kept| kept.push(stream));
+    Ok(content)
+}
+
+pub(super) fn of_coroutines(address: SocketAddr, behind: SocketAddr) -> io::Result<()> {
+    type Request = coroutine::Request;
+    type Response = coroutine::Response;
+    let hello = |_: &mut Request, response: &mut Response| {
+        response.set_content_type("text/plain; charset=utf-8");
+        response.write_all(HELLO.as_bytes())
+    };
+    let call = move |_: &mut Request, response: &mut Response| match call(behind) {
+        Ok(content) => {
+            response.set_content_type("text/plain; charset=utf-8");
+            response.write_all(&content)
+        }
+        Err(_) => {
+            response.set_status(502);
+            Ok(())
+        }
+    };
+    let sleep = |_: &mut Request, response: &mut Response| {
+        coroutine::sleep(SLEEP);
+        response.write_all(b"It took its time.\n")
+    };
+    let router = Router::new()
+        .get("/", handler(hello))
+        .get("/call", handler(call))
+        .get("/sleep", handler(sleep));
+    serve(address, router)
+}
+
+fn call(behind: SocketAddr) -> io::Result<Vec<u8>> {
+    let kept = BLOCKING.with_borrow_mut(Vec::pop);
+    let mut stream = match kept {
+        Some(stream) => stream,
+        None => TcpStream::connect(behind)?,
+    };
+    let content = back::ask(&mut stream)?;
+    BLOCKING.with_borrow_mut(|kept| kept.push(stream));
+    Ok(content)
+}
+
+fn serve(address: SocketAddr, router: Router) -> io::Result<()> {
+    let server = Server::bind(address.to_string()).from_env()?;
+    if std::env::var_os("APP_METRICS").is_none_or(|set| set != "on") {
+        return server.serve(router);
+    }
+    let metrics = Metrics::new();
+    let router = router.get("/metrics", metrics.clone());
+    server.metrics(&metrics).serve(router)
+}

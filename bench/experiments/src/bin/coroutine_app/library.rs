@@ -1,0 +1,107 @@
+//! A server as they are written on `std`: an accept loop, and a thread for each connection, which
+//! reads lines and writes an answer. `examples/http_threads.rs` is the like of it with bodies. Must
+//! not know whose `TcpStream` it is.
+
+use super::{TcpListener, TcpStream, sleep, spawn};
+use crate::{HELLO, SLEEP, back};
+use std::{
+    cell::RefCell,
+    io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write},
+    net::SocketAddr,
+    time::Duration,
+};
+
+/// Bounds on a head, in bytes of a line and in lines.
+const LINE_BYTES_MAX: u64 = 8 * 1024;
+const LINES_MAX: usize = 100;
+
+thread_local! {
+    /// Connections to the server behind that nobody uses now.
+    static KEPT: RefCell<Vec<TcpStream>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(super) fn serve(address: SocketAddr, behind: SocketAddr) -> io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    for stream in listener.incoming() {
+        match stream {
+            // Whatever goes wrong concerns this connection alone.
+            Ok(stream) => drop(spawn(move || drop(connection(&stream, behind)))),
+            // Too many are open, most likely.
+            Err(_) => sleep(Duration::from_millis(10)),
+        }
+    }
+    Ok(())
+}
+
+fn connection(stream: &TcpStream, behind: SocketAddr) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut writer = BufWriter::new(stream.try_clone()?);
+    while let Some((target, closes)) = request(&mut reader)? {
+        let (status, content) = match target.as_str() {
+            "/" => ("200 OK", HELLO.as_bytes().to_vec()),
+            "/call" => match call(behind) {
+                Ok(content) => ("200 OK", content),
+                Err(_) => ("502 Bad Gateway", Vec::new()),
+            },
+            "/sleep" => {
+                sleep(SLEEP);
+                ("200 OK", b"It took its time.\n".to_vec())
+            }
+            _ => ("404 Not Found", Vec::new()),
+        };
+        let length = content.len();
+        write!(
+            writer,
+            "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n\
+             Content-Length: {length}\r\n\r\n"
+        )?;
+        writer.write_all(&content)?;
+        writer.flush()?;
+        if closes {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The target of the next request, and whether it is the last; `None` when there is no other.
+fn request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(String, bool)>> {
+    let wrong = || io::Error::from(ErrorKind::InvalidData);
+    let mut line = String::new();
+    let mut next = |line: &mut String| {
+        line.clear();
+        (&mut *reader).take(LINE_BYTES_MAX).read_line(line)
+    };
+    if next(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let mut words = line.split_whitespace();
+    let (Some("GET"), Some(target), Some(version)) = (words.next(), words.next(), words.next())
+    else {
+        return Err(wrong());
+    };
+    let (target, mut closes) = (target.to_owned(), version != "HTTP/1.1");
+    for _ in 0..LINES_MAX {
+        if next(&mut line)? == 0 || !line.ends_with('\n') {
+            return Err(wrong());
+        }
+        let Some((name, value)) = line.trim_end().split_once(':') else {
+            return Ok(Some((target, closes)));
+        };
+        closes |=
+            name.eq_ignore_ascii_case("Connection") && value.trim().eq_ignore_ascii_case("close");
+    }
+    Err(wrong())
+}
+
+fn call(behind: SocketAddr) -> io::Result<Vec<u8>> {
+    let kept = KEPT.with_borrow_mut(Vec::pop);
+    let mut stream = match kept {
+        Some(stream) => stream,
+        None => TcpStream::connect(behind)?,
+    };
+    let content = back::ask(&mut stream)?;
+    KEPT.with_borrow_mut(|kept| kept.push(stream));
+    Ok(content)
+}

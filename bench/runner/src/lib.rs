@@ -1,0 +1,267 @@
+//! `cargo xtask bench`: Onrush beside its peers, and beside the least it could cost. This file goes
+//! through the profiles; it must not know how anything is measured. What is public is for the
+//! experiments, which start, load and read servers in the same way.
+//!
+//! Modules, lowest first: `stats` `probe` `server` · `row` `wrk` · `uploads` · `work` `calls`
+//! `peers` · `plan` · `bench` · `pair` · `profiles` `report` · `beside` `options`.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+pub mod beside;
+mod calls;
+mod options;
+mod pair;
+mod peers;
+mod plan;
+pub mod probe;
+mod profiles;
+pub mod report;
+pub mod row;
+pub mod server;
+pub mod stats;
+pub mod uploads;
+mod work;
+pub mod wrk;
+
+use crate::{
+    bench::{Bench, Clock},
+    calls::Counter,
+    options::Options,
+    peers::{Kind, Peer, Setup},
+    profiles::{Profile, Step},
+    report::machine::Machine,
+    row::Row,
+    work::Work,
+};
+use clap::Parser;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::{
+    collections::HashMap,
+    fs,
+    io::{self, IsTerminal, Write},
+    process::{Command, ExitCode},
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+use xtask::{
+    packages,
+    shell::{Outcome, cannot_run, cargo, flush, run},
+};
+
+/// A quick run ends within ten minutes; what is left of them is for the last row and the reports.
+const QUICK: Duration = Duration::from_secs(9 * 60 + 30);
+
+/// Does what the command line of this process says.
+pub fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let done = match arguments.first().map(String::as_str) {
+        Some(uploads::SUBCOMMAND) => uploads::main(&arguments[1..]).map(|()| ExitCode::SUCCESS),
+        _ => {
+            let options = Options::parse();
+            match &options.gate {
+                Some(arguments) => gate(arguments),
+                None => main_with(&options, &options::without_out(&arguments).join(" ")),
+            }
+        }
+    };
+    match done {
+        Ok(code) => code,
+        Err(reason) => {
+            eprintln!("bench: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
+    let setup = Setup {
+        root: xtask::shell::root(),
+        target: xtask::shell::target(),
+    };
+    let profiles = options.profiles()?;
+    let field = options.field(peers::all())?;
+    if options.list {
+        print!("{}", options::listing(&field.all));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if std::thread::available_parallelism().map_or(1, |count| count.get()) < 2 {
+        return Err("two cores are needed: one for servers, one for their clients".to_owned());
+    }
+    let interrupted = interrupts()?;
+    raise_descriptors()?;
+    let effort = options.effort();
+    let machine = Machine::now();
+    let mut bench = Bench {
+        work: Work::new(&setup.target)?,
+        setup,
+        field,
+        effort,
+        clock: Clock::new(interrupted, effort.quick.then_some(QUICK)),
+        counter: None,
+        calls: HashMap::new(),
+        missing: HashMap::new(),
+        versions: HashMap::new(),
+    };
+    install(&mut bench, options)?;
+    if options.install_only {
+        for (name, reason) in &bench.missing {
+            println!("{name}: {reason}");
+        }
+        return Ok(ExitCode::from(u8::from(!bench.missing.is_empty())));
+    }
+    if !effort.quick {
+        bench.counter = Counter::find();
+    }
+    let rows = measure(&mut bench, options, &profiles, &machine, line)?;
+    print!("\n{}", report::table::verdict(&rows));
+    let left_out = rows.iter().filter(|row| row.rounds.is_empty()).count();
+    if left_out > 0 {
+        println!("{left_out} rows were not measured; each says why above");
+    }
+    let missed = rows.iter().any(|row| row.holds() == Some(false));
+    let unknown = rows
+        .iter()
+        .any(|row| row.reach.is_some() && row.holds().is_none());
+    let failed = bench.clock.interrupted() || (options.check && (missed || unknown));
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// Builds or installs what takes part. Only of ours must nothing be missing.
+fn install(bench: &mut Bench, options: &Options) -> Outcome {
+    if !options.no_install {
+        packages::need(&[
+            ("wrk", "wrk"),
+            ("setpriv", "util-linux"),
+            ("taskset", "util-linux"),
+        ])?;
+        // Without it strace is asked, and without that the column is empty.
+        if let Err(reason) = packages::need(&[("perf", "linux-perf")]) {
+            eprintln!("system calls may not be counted: {reason}");
+        }
+    }
+    let chosen = |peer: &&Peer| peer.kind != Kind::Peer || bench.field.chosen.contains(&peer.name);
+    let wanted: Vec<&'static Peer> = bench.field.all.iter().copied().filter(chosen).collect();
+    for peer in wanted {
+        if bench.clock.interrupted() {
+            return Err("interrupted".to_owned());
+        }
+        progress(&format!("preparing {}", peer.name));
+        match bench.have(peer, !options.no_install) {
+            Err(reason) if peer.kind == Kind::Onrush => return Err(reason),
+            Err(reason) => eprintln!("{reason}"),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+fn measure(
+    bench: &mut Bench,
+    options: &Options,
+    profiles: &[&'static Profile],
+    machine: &Machine,
+    line: &str,
+) -> Outcome<Vec<Row>> {
+    let out = options.out(&bench.setup);
+    fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let planned: Vec<(&Profile, Vec<Step>)> = profiles
+        .iter()
+        .map(|profile| (*profile, profile.steps(bench)))
+        .collect();
+    let weights = planned.iter().flat_map(|(_, steps)| steps);
+    let mut left: u32 = weights.map(|step| step.weight).sum();
+    let base = options.base();
+    let mut all = Vec::new();
+    for (profile, steps) in &planned {
+        let mut rows = Vec::new();
+        for step in steps {
+            bench.clock.begin(step.weight, left);
+            left -= step.weight.min(left);
+            if bench.clock.interrupted() {
+                break;
+            }
+            progress(&format!("{} · {}", step.profile, step.title));
+            rows.extend(step.run(bench));
+        }
+        clear();
+        print!("{}", report::table::table(&rows));
+        flush();
+        // What was interrupted is shown, and replaces nothing.
+        if bench.clock.interrupted() {
+            all.extend(rows);
+            break;
+        }
+        report::csv::write(
+            &out.join(format!("{}.csv", profile.name)),
+            &machine.date,
+            &rows,
+        )?;
+        if let Some(svg) = report::svg::chart(profile.name, profile.what, base, &rows) {
+            let file = out.join(format!("{}.svg", profile.name));
+            fs::write(&file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
+        let mut versions: Vec<(String, String)> = bench
+            .versions
+            .iter()
+            .map(|(name, version)| ((*name).to_owned(), version.clone()))
+            .collect();
+        versions.sort();
+        machine.write(&out.join("machine.md"), profile.name, line, &versions)?;
+        all.extend(rows);
+    }
+    Ok(all)
+}
+
+/// What is set when somebody wants this process to end.
+pub fn interrupts() -> Outcome<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let registered = signal_hook::flag::register(signal, interrupted.clone());
+        registered.map_err(|error| error.to_string())?;
+    }
+    Ok(interrupted)
+}
+
+/// Raises the soft limit on descriptors to the hard one, for this process and those it starts.
+pub fn raise_descriptors() -> Outcome {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let all = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, all).map_err(|error| format!("cannot raise descriptors: {error}"))
+}
+
+/// Builds the gate and runs it instead.
+fn gate(arguments: &[String]) -> Outcome<ExitCode> {
+    run(&mut cargo(
+        "build --release --quiet --manifest-path bench/Cargo.toml -p gate",
+    ))?;
+    let mut gate = Command::new(xtask::shell::target().join("release/gate"));
+    gate.args(arguments).current_dir(xtask::shell::root());
+    let status = gate.status().map_err(|error| cannot_run(&gate, &error))?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(ExitCode::from(code.unwrap_or(1)))
+}
+
+/// Says what is going on, over the last thing said where that is possible.
+pub fn progress(what: &str) {
+    let mut stderr = io::stderr();
+    let _ = match stderr.is_terminal() {
+        true => write!(
+            stderr,
+            "\r\x1b[K{}",
+            what.chars().take(99).collect::<String>()
+        ),
+        false => writeln!(stderr, "{what}"),
+    };
+    let _ = stderr.flush();
+}
+
+/// The line of [`progress`] makes room.
+pub fn clear() {
+    if io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+}
