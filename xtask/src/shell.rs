@@ -2,10 +2,12 @@
 
 use std::{
     env, fs,
-    io::{self, Write},
+    io::{self, BufRead, BufReader, Write},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    time::Duration,
+    process::{Command, ExitStatus, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// What a step gives, or one sentence about why not.
@@ -62,6 +64,74 @@ pub fn run(command: &mut Command) -> Outcome {
         true => Ok(()),
         false => Err(format!("`{}` failed: {status}", shown(command))),
     }
+}
+
+/// Runs `command` and gives each line it prints (errors go where ours go). When there was none for
+/// `quiet_max`, the programs that `command` started are killed, and it goes on without them: one
+/// that hangs must not hide what the others would say.
+pub fn run_watched(
+    command: &mut Command,
+    quiet_max: Duration,
+    mut each: impl FnMut(&str),
+) -> Outcome<ExitStatus> {
+    flush();
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| cannot_run(command, &error))?;
+    let (send, lines) = mpsc::channel();
+    let out = BufReader::new(child.stdout.take().expect("it was piped"));
+    // Not joined: it lives for as long as anybody whom the killed ones left behind keeps the pipe.
+    thread::spawn(move || {
+        let lines = out.split(b'\n').map_while(Result::ok);
+        lines
+            .map(|line| send.send(line))
+            .take_while(Result::is_ok)
+            .for_each(drop);
+    });
+    let (mut quiet, mut ended) = (Instant::now(), None);
+    loop {
+        match lines.recv_timeout(LOOK) {
+            Ok(line) => {
+                each(&String::from_utf8_lossy(&line));
+                quiet = Instant::now();
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            // All it printed was read by now.
+            Err(RecvTimeoutError::Timeout) if ended.is_some() => break,
+            Err(RecvTimeoutError::Timeout) => {
+                ended = child.try_wait().map_err(|error| error.to_string())?;
+                if quiet.elapsed() > quiet_max {
+                    for (pid, name) in children(child.id()) {
+                        let time = elapsed(quiet_max);
+                        each(&format!("`{name}` said nothing for {time}: killed"));
+                        run(Command::new("sh").args(["-c", "kill -KILL $0", &pid]))?;
+                    }
+                    quiet = Instant::now();
+                }
+            }
+        }
+    }
+    match ended {
+        Some(status) => Ok(status),
+        None => child.wait().map_err(|error| error.to_string()),
+    }
+}
+
+/// How often a program is looked after that prints nothing.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Process ids and names of those whom `parent` started (proc(5), `stat`).
+fn children(parent: u32) -> Vec<(String, String)> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let child = |entry: fs::DirEntry| {
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let (before, fields) = stat.rsplit_once(") ")?;
+        let (pid, name) = before.split_once(" (")?;
+        let its_parent = fields.split(' ').nth(1)?;
+        (its_parent == parent.to_string()).then(|| (pid.to_owned(), name.to_owned()))
+    };
+    processes.filter_map(child).collect()
 }
 
 /// Runs `command` and gives whether it succeeded with all it printed, errors last.
@@ -137,6 +207,30 @@ mod tests {
         assert!(error.starts_with("`false -x` failed"), "{error}");
         let error = run(&mut Command::new("/nowhere/no-such-program")).unwrap_err();
         assert!(error.starts_with("cannot run `no-such-program`"), "{error}");
+    }
+
+    #[test]
+    fn who_hangs_is_killed_and_the_rest_is_heard() {
+        let script = "echo before; sleep 600 & wait $!; sleep 600; echo behind; exit 3";
+        let mut said = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let each = |line: &str| said.push(line.to_owned());
+        let status = run_watched(&mut command, Duration::from_millis(10), each).unwrap();
+        assert_eq!(status.code(), Some(3));
+        let killed = "`sleep` said nothing for 0.0 s: killed";
+        assert_eq!(said, ["before", killed, killed, "behind"]);
+    }
+
+    #[test]
+    fn who_ends_is_not_waited_for_by_its_heirs() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo $!"]);
+        let mut heir = String::new();
+        let each = |line: &str| heir.push_str(line);
+        let status = run_watched(&mut command, Duration::from_secs(300), each).unwrap();
+        assert!(status.success());
+        run(Command::new("sh").args(["-c", "kill $0", &heir])).unwrap();
     }
 
     #[test]

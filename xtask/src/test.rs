@@ -3,18 +3,19 @@
 
 use crate::{
     Failure, Options, fuzz, setup,
-    shell::{Outcome, cannot_run, cargo, elapsed, flush, run},
+    shell::{Outcome, cargo, elapsed, flush, run, run_watched},
     tidy,
 };
 use std::{
     fmt,
-    io::{BufRead, BufReader},
-    process::Stdio,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 const FUZZ_SECONDS: u64 = 60;
 const FUZZ_SECONDS_QUICK: u64 = 5;
+
+/// A test binary that says nothing for so long hangs. The slowest test takes a fifth of it here.
+const QUIET_MAX: Duration = Duration::from_secs(300);
 
 pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
     let quick = options.flag("--quick");
@@ -84,28 +85,22 @@ fn gate() -> Outcome {
 }
 
 /// Runs every test of a workspace, passes their output on and adds up what the runner says of each
-/// binary.
+/// binary. Building comes first and may take as long as it takes.
 fn test(manifest: &str, tally: &mut Tally) -> Outcome {
+    let cargo_test = || {
+        let mut command = cargo("test --workspace --no-fail-fast --manifest-path");
+        command.arg(manifest);
+        // Every program a test needs was set up: one that is missing is a failure, and nothing to
+        // skip.
+        command.env("CI", "1");
+        command
+    };
+    run(cargo_test().arg("--no-run"))?;
     let failed_before = tally.failed;
-    let mut command = cargo("test --workspace --no-fail-fast --manifest-path");
-    command.arg(manifest);
-    // Every program a test needs was set up: one that is missing is a failure, and nothing to skip.
-    command.env("CI", "1").stdout(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .map_err(|error| cannot_run(&command, &error))?;
-    for line in child
-        .stdout
-        .take()
-        .into_iter()
-        .flat_map(|out| BufReader::new(out).split(b'\n'))
-    {
-        let line = line.map_err(|error| error.to_string())?;
-        let line = String::from_utf8_lossy(&line);
+    let status = run_watched(&mut cargo_test(), QUIET_MAX, |line| {
         println!("{line}");
-        tally.add(&line);
-    }
-    let status = child.wait().map_err(|error| error.to_string())?;
+        tally.add(line);
+    })?;
     match (status.success(), tally.failed - failed_before) {
         (true, _) => Ok(()),
         (false, 0) => Err(format!("cargo test did not finish: {status}")),

@@ -282,7 +282,10 @@ mod tests {
     fn a_thread_that_cannot_start_leaves_no_job_behind() {
         let pool = Pool::threads(2, 8);
         let (release, held) = mpsc::channel::<()>();
-        let busy = pool.run(move || held.recv().is_ok());
+        let (begins, begun) = mpsc::channel();
+        let busy = pool.run(move || begins.send(()).is_ok() && held.recv().is_ok());
+        // The first thread, while it is on its way, would be the one that starts the second.
+        begun.recv().unwrap();
         let crew = pool.threads.as_ref().unwrap().crew().clone();
         let (starts, starting) = mpsc::channel();
         let (fail, failing) = mpsc::channel();
