@@ -1,7 +1,8 @@
-//! `open-loop`: loads two servers in turn, in windows A B B A A B …, at a rate that does not depend
-//! on how fast they answer, and prints what was seen as one JSON object.
+//! `open-loop`: loads two servers at the same moment, each at a rate that does not depend on how
+//! fast they answer, and prints what was seen of each as one JSON object. What disturbs one of
+//! them, such as a core that is taken away, disturbs the other in the same milliseconds.
 //!
-//! Requests are due at the moments of a Poisson process. One that is due while every connection is
+//! Requests are due at the moments of a Poisson process for each server. One that is due while every connection is
 //! busy waits for one, and the latency of each runs from the moment it was **due**. The generator
 //! polls before a request is due, and says how late it was itself. With `--capacity` it keeps all
 //! connections busy instead, and prints what each server carries.
@@ -17,7 +18,7 @@
 //! | one core carries, of a server that gives `wrk` 35,000/s | | 19,000/s | 26,000/s and more |
 //! | requests in a millisecond, variance/mean (Poisson: 1) | 36 to 48 | 0.7 to 4 | 7 to 18 |
 //! | median at 2,000/s, 64 connections | | 124 to 154 µs | 67 to 94 µs |
-//! | two servers in turn, and how late it was itself | no | no | yes |
+//! | two servers at the same moment, and how late it was itself | no | no | yes |
 //!
 //! h2load gives each connection a timer, and they all begin together: with 64 connections up to
 //! 64 requests come at once. Asked for 41,000/s it sent 17,400 and reported a mean of 29 ms, though
@@ -39,11 +40,11 @@ mod window;
 use arrivals::Arrivals;
 use clap::Parser;
 use serde_json::{Value, json};
-use server::{Ask, Server};
+use server::{Ask, Server, Watch};
 use std::{io, net::SocketAddr, num::NonZeroU64, process::ExitCode, time::Duration};
 use window::Plan;
 
-/// Loads two servers in alternating windows and compares their latency from the due moment.
+/// Loads two servers at the same moment and compares their latency from the due moment.
 #[derive(Debug, Parser)]
 #[command(name = "open-loop")]
 struct Options {
@@ -57,7 +58,7 @@ struct Options {
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
 
-    /// Requests a second, on average
+    /// Requests a second to each server, on average
     #[arg(long, default_value_t = 10_000.0, value_parser = positive)]
     rate: f64,
 
@@ -69,7 +70,7 @@ struct Options {
     #[arg(long, default_value_t = 0.2, value_parser = positive)]
     warm_up: f64,
 
-    /// Windows for each server
+    /// Windows
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     windows: u32,
 
@@ -81,7 +82,7 @@ struct Options {
     #[arg(long, default_value_t = 13)]
     length: u64,
 
-    /// Begins the moments of requests; window N of A and of B have the same ones
+    /// Begins the moments of requests; in the next window the servers change places
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
@@ -125,40 +126,56 @@ fn run(options: &Options) -> Result<Value, String> {
     // A nanosecond: sleeping ends when it should, not up to 50 µs later.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
         .map_err(|error| format!("cannot set the timer slack: {error}"))?;
-    let mut servers = [connect(options, options.a)?, connect(options, options.b)?];
+    let mut watch = Watch::new().map_err(|error| format!("no epoll: {error}"))?;
+    let mut servers = [
+        connect(options, &watch, 0, options.a)?,
+        connect(options, &watch, 1, options.b)?,
+    ];
     let mut windows = [Vec::new(), Vec::new()];
     for number in 0..options.windows {
-        let order = if number % 2 == 0 { [0, 1] } else { [1, 0] };
-        for which in order {
-            let server = &mut servers[which];
-            let result = window(options, server, number);
-            let result = result.map_err(|error| format!("{}: {error}", server.address))?;
-            windows[which].push(result);
+        let results = window(options, &mut watch, &mut servers, number)
+            .map_err(|error| format!("{} and {}: {error}", options.a, options.b))?;
+        for (windows, result) in windows.iter_mut().zip(results) {
+            windows.push(result);
         }
     }
     Ok(report(options, windows))
 }
 
-fn connect(options: &Options, address: SocketAddr) -> Result<Server, String> {
+fn connect(
+    options: &Options,
+    watch: &Watch,
+    number: usize,
+    address: SocketAddr,
+) -> Result<Server, String> {
     let ask = Ask::get(&options.path, options.length);
-    Server::connect(address, options.connections.into(), ask)
+    Server::connect(watch, number, address, options.connections.into(), ask)
         .map_err(|error| format!("cannot connect to {address}: {error}"))
 }
 
-fn window(options: &Options, server: &mut Server, number: u32) -> io::Result<Value> {
+fn window(
+    options: &Options,
+    watch: &mut Watch,
+    servers: &mut [Server; 2],
+    number: u32,
+) -> io::Result<[Value; 2]> {
     let plan = Plan {
         length: Duration::from_secs_f64(options.seconds),
         warm_up: Duration::from_secs_f64(options.warm_up),
         late_max: Duration::from_micros(options.late_max_us),
     };
-    let result = if options.capacity {
-        serde_json::to_value(window::closed(server, &plan)?)
+    let [a, b] = if options.capacity {
+        window::closed(watch, servers, &plan)?.map(serde_json::to_value)
     } else {
-        let seed = options.seed.wrapping_add(u64::from(number));
-        let arrivals = Arrivals::new(options.rate, seed);
-        serde_json::to_value(window::open(server, arrivals, &plan)?)
+        // Of two windows each server has each of two sequences.
+        let seed = |which: u32| {
+            let sequence = number / 2 * 2 + (number + which) % 2;
+            options.seed.wrapping_add(u64::from(sequence))
+        };
+        let arrivals = [0, 1].map(|which| Arrivals::new(options.rate, seed(which)));
+        window::open(watch, servers, arrivals, &plan)?.map(serde_json::to_value)
     };
-    result.map_err(io::Error::other)
+    Ok([a.map_err(io::Error::other)?, b.map_err(io::Error::other)?])
 }
 
 fn report(options: &Options, windows: [Vec<Value>; 2]) -> Value {

@@ -1,4 +1,4 @@
-//! The connections to one server, and requests on them, without blocking. Must not know when
+//! The connections to a server, and requests on them, without blocking. Must not know when
 //! requests are due.
 
 use crate::answer::{Answer, Read as Reading, Reader};
@@ -38,12 +38,53 @@ impl Ask {
     }
 }
 
+/// What watches the connections of all servers.
+pub(crate) struct Watch {
+    epoll: OwnedFd,
+    ready: Vec<Event>,
+}
+
+impl Watch {
+    /// # Errors
+    /// As `epoll_create1` fails.
+    pub(crate) fn new() -> io::Result<Watch> {
+        Ok(Watch {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            ready: Vec::with_capacity(EVENTS),
+        })
+    }
+
+    /// Waits until something is ready, at most `patience`: gives how many events.
+    ///
+    /// # Errors
+    /// As `epoll_pwait2` fails.
+    pub(crate) fn poll(&mut self, patience: Duration) -> io::Result<usize> {
+        let patience = Timespec {
+            tv_sec: patience.as_secs() as i64,
+            tv_nsec: i64::from(patience.subsec_nanos()),
+        };
+        self.ready.clear();
+        let buffer = rustix::buffer::spare_capacity(&mut self.ready);
+        match epoll::wait(&self.epoll, buffer, Some(&patience)) {
+            Ok(count) => Ok(count),
+            Err(rustix::io::Errno::INTR) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Of one event: which server's connection it is of, and which of them.
+    pub(crate) fn event(&self, event: usize) -> (usize, usize) {
+        let data = self.ready[event].data.u64();
+        ((data >> 32) as usize, data as u32 as usize)
+    }
+}
+
 /// One server, with all its connections.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
+    /// By which its events are told from those of others.
+    number: usize,
     ask: Ask,
-    epoll: OwnedFd,
-    ready: Vec<Event>,
     connections: Vec<Connection>,
     buffer: Vec<u8>,
 }
@@ -57,21 +98,26 @@ struct Connection {
 }
 
 impl Server {
-    /// Makes all connections.
+    /// Makes all connections, to be watched by `watch` as those of server `number`.
     ///
     /// # Errors
     /// As connecting fails, or epoll.
-    pub(crate) fn connect(address: SocketAddr, count: usize, ask: Ask) -> io::Result<Server> {
+    pub(crate) fn connect(
+        watch: &Watch,
+        number: usize,
+        address: SocketAddr,
+        count: usize,
+        ask: Ask,
+    ) -> io::Result<Server> {
         let mut server = Server {
             address,
+            number,
             ask,
-            epoll: epoll::create(CreateFlags::CLOEXEC)?,
-            ready: Vec::with_capacity(EVENTS),
             connections: Vec::with_capacity(count),
             buffer: vec![0; RECEIVE_BYTES],
         };
         for place in 0..count {
-            let connection = server.connection(place)?;
+            let connection = server.connection(watch, place)?;
             server.connections.push(connection);
         }
         Ok(server)
@@ -86,12 +132,12 @@ impl Server {
         self.connections.iter().any(|connection| connection.is_busy)
     }
 
-    fn connection(&self, place: usize) -> io::Result<Connection> {
+    fn connection(&self, watch: &Watch, place: usize) -> io::Result<Connection> {
         let stream = TcpStream::connect_timeout(&self.address, PATIENCE)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        let data = EventData::new_u64(place as u64);
-        epoll::add(&self.epoll, &stream, data, EventFlags::IN)?;
+        let data = EventData::new_u64((self.number as u64) << 32 | place as u64);
+        epoll::add(&watch.epoll, &stream, data, EventFlags::IN)?;
         Ok(Connection {
             stream,
             reader: Reader::default(),
@@ -105,11 +151,11 @@ impl Server {
     ///
     /// # Errors
     /// As [`Server::connect`].
-    pub(crate) fn renew(&mut self) -> io::Result<()> {
+    pub(crate) fn renew(&mut self, watch: &Watch) -> io::Result<()> {
         for place in 0..self.connections.len() {
             let connection = &self.connections[place];
             if connection.is_busy || connection.has_failed {
-                self.connections[place] = self.connection(place)?;
+                self.connections[place] = self.connection(watch, place)?;
             }
         }
         Ok(())
@@ -129,29 +175,9 @@ impl Server {
         connection.is_busy
     }
 
-    /// Waits until something is ready, at most `patience`: gives how many events, to be taken by
-    /// [`Server::receive`].
-    ///
-    /// # Errors
-    /// As `epoll_pwait2` fails.
-    pub(crate) fn poll(&mut self, patience: Duration) -> io::Result<usize> {
-        let patience = Timespec {
-            tv_sec: patience.as_secs() as i64,
-            tv_nsec: i64::from(patience.subsec_nanos()),
-        };
-        self.ready.clear();
-        let buffer = rustix::buffer::spare_capacity(&mut self.ready);
-        match epoll::wait(&self.epoll, buffer, Some(&patience)) {
-            Ok(count) => Ok(count),
-            Err(rustix::io::Errno::INTR) => Ok(0),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Receives for one event: gives the connection whose request is over, and whether its answer
-    /// was the right one. `None` when the answer has not ended, or nothing was asked.
-    pub(crate) fn receive(&mut self, event: usize) -> Option<(usize, bool)> {
-        let place = self.ready[event].data.u64() as usize;
+    /// Receives on a connection that is ready. When its request is over: whether the answer was the
+    /// right one. `None` when it has not ended, or nothing was asked.
+    pub(crate) fn receive(&mut self, watch: &Watch, place: usize) -> Option<bool> {
         let connection = &mut self.connections[place];
         let reading = match connection.stream.read(&mut self.buffer) {
             Ok(0) => Reading::Broken,
@@ -166,12 +192,12 @@ impl Server {
             Reading::Broken => {
                 connection.has_failed = true;
                 // It stays readable for ever; its registration is of no more use.
-                let _ = epoll::delete(&self.epoll, &connection.stream);
+                let _ = epoll::delete(&watch.epoll, &connection.stream);
                 false
             }
         };
         connection.is_busy = false;
-        was_busy.then_some((place, is_right))
+        was_busy.then_some(is_right)
     }
 }
 
@@ -197,11 +223,12 @@ mod tests {
         address
     }
 
-    fn next(server: &mut Server) -> (usize, bool) {
+    fn next(watch: &mut Watch, server: &mut Server) -> bool {
         loop {
-            for event in 0..server.poll(PATIENCE).expect("polled") {
-                if let Some(over) = server.receive(event) {
-                    return over;
+            for event in 0..watch.poll(PATIENCE).expect("polled") {
+                assert_eq!(watch.event(event), (1, 0));
+                if let Some(is_right) = server.receive(watch, 0) {
+                    return is_right;
                 }
             }
         }
@@ -214,14 +241,16 @@ mod tests {
         const BUSY: &[u8] = b"HTTP/1.1 503 Busy\r\nContent-Length: 2\r\n\r\nno";
         const CUT: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nh";
         let address = serve(&[RIGHT, SHORT, BUSY, CUT], 2);
-        let mut server = Server::connect(address, 1, Ask::get("/", 2)).expect("connected");
+        let mut watch = Watch::new().expect("epoll");
+        let ask = Ask::get("/", 2);
+        let mut server = Server::connect(&watch, 1, address, 1, ask).expect("connected");
         for is_right in [true, false, false, false] {
             assert!(server.send(0));
-            assert_eq!(next(&mut server), (0, is_right));
+            assert_eq!(next(&mut watch, &mut server), is_right);
         }
         assert!(!server.send(0));
-        server.renew().expect("connected again");
+        server.renew(&watch).expect("connected again");
         assert!(server.send(0));
-        assert_eq!(next(&mut server), (0, true));
+        assert!(next(&mut watch, &mut server));
     }
 }

@@ -1,7 +1,11 @@
-//! One window of load on one server, and what was seen in it. Must not know that there is another
-//! server, nor how windows are reported.
+//! One window of load on two servers at a time, and what was seen in it of each. Must not know how
+//! windows are reported.
 
-use crate::{arrivals::Arrivals, schedule::Schedule, server::Server};
+use crate::{
+    arrivals::Arrivals,
+    schedule::Schedule,
+    server::{Server, Watch},
+};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::{
@@ -70,89 +74,143 @@ pub(crate) struct Closed {
     pub(crate) requests_per_second: f64,
 }
 
-/// Asks at the moments of `arrivals`, whatever the server does.
+/// Asks both servers, each at the moments of its own arrivals, whatever they do.
 ///
 /// # Errors
 /// As epoll fails, or renewing connections that failed before.
-pub(crate) fn open(server: &mut Server, arrivals: Arrivals, plan: &Plan) -> io::Result<Open> {
-    server.renew()?;
+pub(crate) fn open(
+    watch: &mut Watch,
+    servers: &mut [Server; 2],
+    arrivals: [Arrivals; 2],
+    plan: &Plan,
+) -> io::Result<[Open; 2]> {
+    for server in servers.iter_mut() {
+        server.renew(watch)?;
+    }
     let (end, warm_up) = (nanos(plan.length), nanos(plan.warm_up));
-    let mut seen = Seen::new(warm_up, end);
-    let mut schedule = Schedule::new(arrivals, server.len(), end);
-    let begin = Instant::now();
+    let lens = [servers[0].len(), servers[1].len()];
+    let [a, b] = arrivals;
+    let mut load = Load {
+        servers,
+        schedules: [
+            Schedule::new(a, lens[0], end),
+            Schedule::new(b, lens[1], end),
+        ],
+        seen: [Seen::new(warm_up, end), Seen::new(warm_up, end)],
+        begin: Instant::now(),
+    };
     let last = end + nanos(GRACE);
     let mut now = 0;
-    while now < last && !schedule.is_over() {
-        now = send_due(server, &mut schedule, &mut seen, begin);
-        let sleep = schedule.next_send_ns().unwrap_or(last).min(last);
-        let sleep = sleep.saturating_sub(now + POLLING_NS);
-        for event in 0..server.poll(Duration::from_nanos(sleep))? {
-            if let Some((connection, is_right)) = server.receive(event) {
-                now = nanos(begin.elapsed());
-                if let Some(due) = schedule.done(connection, now) {
-                    seen.over(due, now, is_right);
-                }
-                now = send_due(server, &mut schedule, &mut seen, begin);
+    while now < last && !load.schedules.iter().all(Schedule::is_over) {
+        now = load.send_due();
+        let next = load.next_send_ns().map_or(last, |(next, _)| next.min(last));
+        let sleep = next.saturating_sub(now + POLLING_NS);
+        for event in 0..watch.poll(Duration::from_nanos(sleep))? {
+            let (which, connection) = watch.event(event);
+            if let Some(is_right) = load.servers[which].receive(watch, connection) {
+                now = load.over(which, connection, is_right);
+                now = now.max(load.send_due());
             }
         }
     }
-    for due in schedule.unanswered() {
-        seen.over(due, now, false);
-    }
-    Ok(seen.result(plan))
-}
-
-/// Sends every request that is due and has a connection; gives the moment after.
-fn send_due(server: &mut Server, schedule: &mut Schedule, seen: &mut Seen, begin: Instant) -> u64 {
-    let mut now = nanos(begin.elapsed());
-    while let Some(send) = schedule.next(now) {
-        seen.sent(send.due_ns, send.late_ns);
-        if !server.send(send.connection) {
-            // Its connection is idle again and fails at once: an error for each that meets it.
-            schedule.done(send.connection, now);
-            seen.over(send.due_ns, now, false);
+    let Load {
+        schedules,
+        mut seen,
+        ..
+    } = load;
+    for (schedule, seen) in schedules.iter().zip(&mut seen) {
+        for due in schedule.unanswered() {
+            seen.over(due, now, false);
         }
-        now = nanos(begin.elapsed());
     }
-    now
+    Ok(seen.map(|seen| seen.result(plan)))
 }
 
-/// Keeps every connection busy for a window.
+/// An open window under way.
+struct Load<'s> {
+    servers: &'s mut [Server; 2],
+    schedules: [Schedule; 2],
+    seen: [Seen; 2],
+    begin: Instant,
+}
+
+impl Load<'_> {
+    /// When there is something to send next, and to which server.
+    fn next_send_ns(&self) -> Option<(u64, usize)> {
+        let next = |which: usize| Some((self.schedules[which].next_send_ns()?, which));
+        [next(0), next(1)].into_iter().flatten().min()
+    }
+
+    /// Sends every request that is due and has a connection, the oldest first; gives the moment
+    /// after.
+    fn send_due(&mut self) -> u64 {
+        let mut now = nanos(self.begin.elapsed());
+        while let Some((_, which)) = self.next_send_ns().filter(|(next, _)| *next <= now) {
+            let (schedule, seen) = (&mut self.schedules[which], &mut self.seen[which]);
+            if let Some(send) = schedule.next(now) {
+                seen.sent(send.due_ns, send.late_ns);
+                if !self.servers[which].send(send.connection) {
+                    // Its connection is idle again and fails at once: an error for each that
+                    // meets it.
+                    schedule.done(send.connection, now);
+                    seen.over(send.due_ns, now, false);
+                }
+            }
+            now = nanos(self.begin.elapsed());
+        }
+        now
+    }
+
+    /// A request was answered, or failed; gives the moment.
+    fn over(&mut self, which: usize, connection: usize, is_right: bool) -> u64 {
+        let now = nanos(self.begin.elapsed());
+        if let Some(due) = self.schedules[which].done(connection, now) {
+            self.seen[which].over(due, now, is_right);
+        }
+        now
+    }
+}
+
+/// Keeps every connection to both servers busy for a window.
 ///
 /// # Errors
 /// As [`open`].
-pub(crate) fn closed(server: &mut Server, plan: &Plan) -> io::Result<Closed> {
-    server.renew()?;
-    let begin = Instant::now();
-    let (mut requests, mut errors) = (0, 0);
-    for connection in 0..server.len() {
-        errors += u64::from(!server.send(connection));
+pub(crate) fn closed(
+    watch: &mut Watch,
+    servers: &mut [Server; 2],
+    plan: &Plan,
+) -> io::Result<[Closed; 2]> {
+    let (mut requests, mut errors) = ([0; 2], [0; 2]);
+    for server in servers.iter_mut() {
+        server.renew(watch)?;
     }
-    loop {
-        let elapsed = begin.elapsed();
-        if elapsed >= plan.length {
-            break;
-        }
-        for event in 0..server.poll(CLOSED_PATIENCE)? {
-            if let Some((connection, is_right)) = server.receive(event) {
-                errors += u64::from(!is_right);
-                requests += u64::from(is_right && elapsed >= plan.warm_up);
-                server.send(connection);
-            }
+    let begin = Instant::now();
+    for (server, errors) in servers.iter_mut().zip(&mut errors) {
+        for connection in 0..server.len() {
+            *errors += u64::from(!server.send(connection));
         }
     }
     // The next window begins with all connections idle.
-    while server.is_busy() && begin.elapsed() < plan.length + GRACE {
-        for event in 0..server.poll(CLOSED_PATIENCE)? {
-            let over = server.receive(event);
-            errors += u64::from(over.is_some_and(|(_, is_right)| !is_right));
+    let is_busy = |servers: &[Server; 2]| servers.iter().any(Server::is_busy);
+    while is_busy(servers) && begin.elapsed() < plan.length + GRACE {
+        let elapsed = begin.elapsed();
+        for event in 0..watch.poll(CLOSED_PATIENCE)? {
+            let (which, connection) = watch.event(event);
+            let Some(is_right) = servers[which].receive(watch, connection) else {
+                continue;
+            };
+            errors[which] += u64::from(!is_right);
+            if elapsed < plan.length {
+                requests[which] += u64::from(is_right && elapsed >= plan.warm_up);
+                servers[which].send(connection);
+            }
         }
     }
-    Ok(Closed {
-        requests,
-        errors,
-        requests_per_second: requests as f64 / plan.counted_seconds(),
-    })
+    Ok([0, 1].map(|which| Closed {
+        requests: requests[which],
+        errors: errors[which],
+        requests_per_second: requests[which] as f64 / plan.counted_seconds(),
+    }))
 }
 
 /// What is gathered in an open window.

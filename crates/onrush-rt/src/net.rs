@@ -7,7 +7,7 @@
 //! Must not know about protocols.
 
 use crate::driver::{ListenSocket, ListenerId, Socket, StreamId};
-use crate::sources::{Accepting, RUNTIME, Source};
+use crate::sources::{ACCEPTED_AHEAD_MAX, Accepting, RUNTIME, Source};
 use crate::worker::Local;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -408,7 +408,8 @@ impl Listener {
     }
 
     /// The next connection. An error (such as `EMFILE`) does not end the listener: accepting goes
-    /// on by itself after a pause.
+    /// on by itself after a pause. Of those that nobody has taken yet a few hundred are accepted;
+    /// others wait in the kernel's queue.
     pub async fn accept(&mut self) -> io::Result<Stream> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
@@ -422,6 +423,10 @@ impl Listener {
             let next = accepting.queue.pop_front();
             if next.is_none() {
                 accepting.waker = Some(cx.waker().clone());
+            }
+            if accepting.held && accepting.queue.len() <= ACCEPTED_AHEAD_MAX / 2 {
+                accepting.held = false;
+                self.local.driver().accept_again(self.id);
             }
             next
         };

@@ -2,7 +2,7 @@
 //!
 //! Must not know what a worker is, nor what the futures do.
 
-use crate::driver::{Event, ListenerId, Socket};
+use crate::driver::{Driver, Event, ListenerId, Socket};
 use slab::Slab;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -23,7 +23,13 @@ pub(crate) struct Source {
 pub(crate) struct Accepting {
     pub(crate) queue: VecDeque<io::Result<Socket>>,
     pub(crate) waker: Option<Waker>,
+    /// The driver holds: enough wait to be taken.
+    pub(crate) held: bool,
 }
+
+/// Connections that wait to be taken from a listener: at so many no more are accepted, but for what
+/// is on its way; others wait in the kernel's queue, as they would for a thread.
+pub(crate) const ACCEPTED_AHEAD_MAX: usize = 256;
 
 /// The wakers of all streams and listeners that futures of one worker wait for.
 #[derive(Debug, Default)]
@@ -35,14 +41,16 @@ pub(crate) struct Sources {
 impl Sources {
     /// Takes an event that a future waits for; gives back those that are the sink's.
     #[inline]
-    pub(crate) fn route(&self, event: Event) -> Option<Event> {
+    pub(crate) fn route(&self, event: Event, driver: &RefCell<Driver>) -> Option<Event> {
         let token = match &event {
             Event::Data { token, .. }
             | Event::End { token, .. }
             | Event::Quiet { token, .. }
             | Event::Readable { token, .. }
             | Event::Writable { token, .. } => *token,
-            Event::Accepted { .. } | Event::AcceptPaused { .. } => return self.accepted(event),
+            Event::Accepted { .. } | Event::AcceptPaused { .. } => {
+                return self.accepted(event, driver);
+            }
         };
         if token & RUNTIME == 0 {
             return Some(event);
@@ -61,7 +69,7 @@ impl Sources {
         None
     }
 
-    fn accepted(&self, event: Event) -> Option<Event> {
+    fn accepted(&self, event: Event, driver: &RefCell<Driver>) -> Option<Event> {
         let (listener, result) = match event {
             Event::Accepted { listener, socket } => (listener, Ok(socket)),
             Event::AcceptPaused { listener, error } => (listener, Err(error)),
@@ -75,11 +83,47 @@ impl Sources {
             });
         };
         accepting.queue.push_back(result);
+        if accepting.queue.len() >= ACCEPTED_AHEAD_MAX && !accepting.held {
+            accepting.held = true;
+            driver.borrow_mut().hold_accepting(listener);
+        }
         let waker = accepting.waker.take();
         drop(listeners);
         if let Some(waker) = waker {
             waker.wake();
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ACCEPTED_AHEAD_MAX;
+    use crate::driver::sim::{Behaviour, Net};
+    use crate::net::Listener;
+    use crate::worker::Worker;
+
+    #[test]
+    fn of_many_connections_that_nobody_takes_few_are_accepted() {
+        let net = Net::new(1, Behaviour::default());
+        let mut worker = Worker::simulated(net.clone(), 0).unwrap();
+        let (socket, address) = net.listen();
+        let mut listener = Listener::new(worker.local(), socket).unwrap();
+        for _ in 0..3 {
+            let clients: Vec<_> = (0..1_000).map(|_| address.connect().unwrap()).collect();
+            for _ in 0..20 {
+                worker.turn(&(), false).unwrap();
+            }
+            let waiting = {
+                let listeners = worker.local().sources().listeners.borrow();
+                listeners[0].1.queue.len()
+            };
+            assert_eq!(waiting, ACCEPTED_AHEAD_MAX);
+            for client in clients {
+                let stream = worker.block_on(Box::pin(listener.accept())).unwrap();
+                assert!(stream.is_ok());
+                drop(client);
+            }
+        }
     }
 }

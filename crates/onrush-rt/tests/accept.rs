@@ -134,6 +134,84 @@ fn nobody_is_accepted_after_unlisten() {
 }
 
 #[test]
+fn nobody_is_accepted_while_it_is_held() {
+    on(&KERNEL, "nobody_is_accepted_while_it_is_held", |rig| {
+        let (mut sockets, address) =
+            listen(&any_port("127.0.0.1"), Spread::Shared, 1, &options()).expect("listens");
+        let address = tcp(&address);
+        let connect = || TcpStream::connect(address).expect("queued");
+        let listener = rig.driver.listen(sockets.remove(0)).expect("listens");
+        // Before it was ever accepted from, and when it was; taken back at once, or said twice.
+        for round in 0..4 {
+            let mut clients = vec![connect()];
+            if round % 2 == 1 {
+                assert_eq!(accept(&mut rig.driver, 1).len(), 1);
+                clients.clear();
+            }
+            rig.driver.hold_accepting(listener);
+            rig.driver.accept_again(listener);
+            clients.push(connect());
+            assert_eq!(accept(&mut rig.driver, clients.len()).len(), clients.len());
+            rig.driver.hold_accepting(listener);
+            rig.driver.hold_accepting(listener);
+            rig.settle();
+            let held = [connect(), connect()];
+            assert!(rig.settle().is_empty());
+            rig.driver.accept_again(listener);
+            assert_eq!(accept(&mut rig.driver, held.len()).len(), held.len());
+        }
+        // Who waits when it closes is accepted all the same.
+        rig.driver.hold_accepting(listener);
+        rig.settle();
+        let _last = connect();
+        assert!(rig.settle().is_empty());
+        rig.driver.unlisten(listener);
+        rig.driver.accept_again(listener);
+        assert_eq!(accept(&mut rig.driver, 1).len(), 1);
+        rig.settle();
+        assert!(!rig.driver.is_listening());
+    });
+}
+
+/// A free descriptor ends the pause of a listener, and must not end a hold.
+#[test]
+fn a_hold_outlasts_a_pause() {
+    in_child("a_hold_outlasts_a_pause", || {
+        KERNEL.into_iter().for_each(held_without_descriptors);
+    });
+}
+
+fn held_without_descriptors(kind: Kind) {
+    let Some(mut rig) = rig_with(kind, &Config::default(), 1) else {
+        return;
+    };
+    let (mut sockets, address) =
+        listen(&any_port("127.0.0.1"), Spread::Shared, 1, &options()).expect("listens");
+    let listener = rig.driver.listen(sockets.remove(0)).expect("listens");
+    let (stream, _) = rig.pair(common::Transport::Unix);
+    let _client = TcpStream::connect(tcp(&address)).expect("queued");
+    let mut hoard = Vec::new();
+    while let Ok(fd) = rustix::io::dup(std::io::stderr()) {
+        hoard.push(fd);
+        if hoard.len() == 64 {
+            let full = rustix::process::Rlimit {
+                current: Some(64),
+                maximum: rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum,
+            };
+            rustix::process::setrlimit(rustix::process::Resource::Nofile, full).expect("lowered");
+        }
+    }
+    rig.until(|_, event| matches!(event, Event::AcceptPaused { .. }));
+    rig.driver.hold_accepting(listener);
+    drop(hoard);
+    rig.driver.close(stream);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(rig.settle().is_empty());
+    rig.driver.accept_again(listener);
+    assert_eq!(accept(&mut rig.driver, 1).len(), 1);
+}
+
+#[test]
 fn a_dropped_driver_frees_its_port_at_once() {
     let _dog = watchdog("a_dropped_driver_frees_its_port_at_once");
     for kind in KERNEL {

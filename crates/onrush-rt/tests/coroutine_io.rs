@@ -108,6 +108,52 @@ fn threads_by_another_name() {
     });
 }
 
+/// A result that nobody asks for is dropped where it may wait: by its own coroutine.
+#[test]
+fn what_nobody_joins_is_dropped_by_its_coroutine() {
+    struct Flushes(Rc<RefCell<Vec<&'static str>>>);
+    impl Drop for Flushes {
+        fn drop(&mut self) {
+            thread::sleep(Duration::from_millis(1));
+            self.0.borrow_mut().push("flushed");
+        }
+    }
+    on(
+        &ALL,
+        "what_nobody_joins_is_dropped_by_its_coroutine",
+        |rig| {
+            rig.run(|| {
+                let said = Rc::new(RefCell::new(Vec::new()));
+                for ends_first in [false, true] {
+                    let result = Flushes(said.clone());
+                    let handle = thread::spawn(move || {
+                        thread::yield_now();
+                        result
+                    });
+                    while ends_first && !handle.is_finished() {
+                        thread::yield_now();
+                    }
+                    drop(handle);
+                    while said.borrow().is_empty() {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    assert_eq!(said.take(), ["flushed"]);
+                }
+                drop(thread::spawn(|| {
+                    struct Panics;
+                    impl Drop for Panics {
+                        fn drop(&mut self) {
+                            panic!("on purpose");
+                        }
+                    }
+                    Panics
+                }));
+                thread::sleep(Duration::from_millis(2));
+            });
+        },
+    );
+}
+
 #[test]
 fn streams_carry_bytes_both_ways() {
     on(&ALL, "streams_carry_bytes_both_ways", |rig| {

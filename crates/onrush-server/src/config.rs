@@ -166,7 +166,7 @@ fn files(options: &Options) -> Result<FilesOptions, Failure> {
     if allow.contains(&Change::None) && allow.len() > 1 {
         return Err(Failure::usage("allow: none goes with nothing else"));
     }
-    let cache_bytes = options.cache_size.unwrap_or(Size::kib(16 * 1024)).bytes;
+    let cache_bytes = options.cache_size.unwrap_or(Size::kib(64 * 1024)).bytes;
     let file_threads = bounded("file-threads", options.file_threads, 1..=1024)?;
     Ok(FilesOptions {
         allow: Allow {

@@ -57,7 +57,10 @@ pub(crate) struct Options {
     )]
     pub(crate) durability: Option<Durability>,
 
-    /// Memory for small objects that are asked for often; 0: none [default: 16MiB]
+    /// Memory for small objects that are asked for often; 0: none [default: 64MiB]
+    ///
+    /// Files that others change in the folder are seen within a second all the same, and changes
+    /// made through this server at once.
     #[arg(
         long,
         env = "ONRUSH_CACHE_SIZE",

@@ -5,6 +5,9 @@ mod common;
 use common::*;
 use onrush_server::FilesOptions;
 
+/// The bound of the default options.
+const FRESH_MS: u64 = 1_000;
+
 /// Content, and how many operations of the disk it took.
 fn get(host: &mut Host, path: &str) -> (Vec<u8>, u64) {
     let before = host.disk().operations();
@@ -24,7 +27,7 @@ fn a_hot_object_costs_no_operation() {
             assert_eq!(get(&mut host, "/%66").0, b"one");
         }
         assert_eq!(host.ask("GET /f\nRange: bytes=1-1", b"").body, b"n");
-        host.pass(100);
+        host.pass(FRESH_MS);
         let (content, operations) = get(&mut host, "/f");
         assert_eq!(content, b"one");
         assert!(operations > 0, "it is looked at again");
@@ -39,13 +42,13 @@ fn changes_behind_the_server_are_seen_within_the_bound() {
         host.add("f", b"one");
         let old = host.get("/f").etag().to_owned();
         host.add_at(b"f", b"two", LONG_AGO_S + 10);
-        host.pass(100);
+        host.pass(FRESH_MS);
         let new = host.get("/f");
         assert_eq!(new.body, b"two");
         assert_ne!(new.etag(), old);
         let root = host.root();
         root.unlink(b"f").unwrap();
-        host.pass(100);
+        host.pass(FRESH_MS);
         assert_eq!(host.get("/f").status, 404);
         host.add("f", b"three");
         assert_eq!(host.get("/f").body, b"three");
@@ -88,7 +91,11 @@ fn on_real_disks_the_bound_holds_too() {
         onrush::DriverPreference::Uring,
         onrush::DriverPreference::Epoll,
     ] {
-        let mut host = Host::real("/", &FilesOptions::default(), driver);
+        let options = FilesOptions {
+            cache_fresh_ms: 100,
+            ..FilesOptions::default()
+        };
+        let mut host = Host::real("/", &options, driver);
         for round in 0..5_u8 {
             host.add_at(b"f", &[round; 1000], LONG_AGO_S + u64::from(round));
             if round > 0 {
@@ -161,7 +168,7 @@ fn a_large_file_is_opened_once_within_the_bound() {
         let first = cost(&mut host);
         let second = cost(&mut host);
         assert!(second < first, "opened again: {first}, {second}");
-        host.pass(200);
+        host.pass(FRESH_MS + 100);
         assert!(cost(&mut host) > second, "not looked at again");
         host.put("/f", &pattern(400_000));
         assert_eq!(get(&mut host, "/f").0.len(), 400_000);

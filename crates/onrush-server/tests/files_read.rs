@@ -131,10 +131,10 @@ fn several_ranges_are_a_multipart() {
     everywhere(&FilesOptions::default(), |host| {
         for size in [26, 40_000, 500_000] {
             let content = pattern(size);
-            host.add("f.bin", &content);
+            host.add(&format!("{size}.bin"), &content);
             let wanted = [0..3, 20..21, size - 2..size];
             let range = "bytes=0-2, 20-20, -2";
-            let reply = host.ask(&format!("GET /f.bin\nRange: {range}"), b"");
+            let reply = host.ask(&format!("GET /{size}.bin\nRange: {range}"), b"");
             assert_eq!(reply.status, 206);
             assert_eq!(reply.field("content-range"), None);
             let content_type = reply.field("content-type").unwrap();
@@ -152,7 +152,6 @@ fn several_ranges_are_a_multipart() {
             }
             expected.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
             assert_eq!(reply.body, expected[2..]);
-            host.pass(150);
         }
     });
 }

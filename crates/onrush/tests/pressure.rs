@@ -67,6 +67,48 @@ fn single_bytes_are_gathered() {
     assert_eq!(content(&client.receive().unwrap()), b"30000");
 }
 
+/// Where many handlers wait, a request holds memory for its head only, and what was moved there is
+/// what was sent.
+#[test]
+fn many_waiting_handlers_hold_little_each() {
+    async fn sleeper(request: Request) -> Response {
+        let number = request.header_str("X-Number");
+        request.local().sleep(Duration::from_secs(10)).await;
+        Response::text(format!("{} {:?}", request.path(), number))
+    }
+    let mut sim = calm(&sleeper, Limits::default());
+    let send = |sim: &mut Simulation, number: usize, behind: &str| {
+        let client = sim.connect();
+        let head = format!("GET /{number} HTTP/1.1\r\nHost: t\r\nX-Number: {number}\r\n\r\n");
+        sim.send(&client, (head + behind).as_bytes());
+        client
+    };
+    let mut clients: Vec<_> = (0..100).map(|number| send(&mut sim, number, "")).collect();
+    let before = sim.local().pool().budget().used_bytes();
+    clients.extend((100..1_100).map(|number| send(&mut sim, number, "")));
+    let held = sim.local().pool().budget().used_bytes() - before;
+    assert!(held < 1_000 * 200, "{held}");
+    // What is pipelined behind a head stays where it is.
+    let last = send(&mut sim, 1_100, &get("/last"));
+    sim.advance(10_100);
+    for (number, client) in clients.iter().enumerate() {
+        let answer = client.receive().unwrap();
+        let due = format!("/{number} Some(\"{number}\")");
+        assert_eq!(content(&answer), due.as_bytes());
+    }
+    sim.advance(10_100);
+    let answers = last.receive().unwrap();
+    let answers = String::from_utf8_lossy(&answers);
+    assert!(
+        answers.contains("/1100 Some") && answers.contains("/last None"),
+        "{answers}"
+    );
+    // Nobody waits any more: what is sent next is answered from where it was received.
+    drop((clients, last));
+    sim.run();
+    assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+}
+
 /// Requests behind one that is at work wait too.
 #[test]
 fn pipelined_requests_wait_for_the_first() {

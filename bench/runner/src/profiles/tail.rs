@@ -20,8 +20,8 @@ const CONNECTIONS: u32 = 512;
 const LOADS: [(&str, f64); 2] = [("half", 0.5), ("nine tenths", 0.9)];
 
 /// How long the closed loop takes to find that out, and a window of the open loop, in seconds.
-const CAPACITY_S: u64 = 2;
-const WINDOW_S: u64 = 1;
+const CAPACITY_S: u64 = 3;
+const WINDOW_S: u64 = 2;
 
 /// Of the answers of the closed loop.
 const ERRORS_MAX: f64 = 0.001;
@@ -122,10 +122,10 @@ impl Task {
             }
         }
         let rounds = u64::from(bench.effort.rounds);
-        let wanted = 2 * CAPACITY_S + 2 * WINDOW_S * rounds + 2;
+        let wanted = CAPACITY_S + WINDOW_S * rounds + 2;
         let left = bench.clock.row_left().map_or(wanted, |left| left.as_secs());
-        let fixed = 2 * CAPACITY_S + 2;
-        let windows = (left.min(wanted).saturating_sub(fixed) / (2 * WINDOW_S)).min(rounds);
+        let fixed = CAPACITY_S + 2;
+        let windows = (left.min(wanted).saturating_sub(fixed) / WINDOW_S).min(rounds);
         if windows == 0 || bench.clock.is_over(Duration::from_secs(fixed)) {
             return Err("left out: time was up".to_owned());
         }
@@ -207,7 +207,7 @@ fn load(
     }
 }
 
-/// Requests a second that the slower of both answers, when all connections are always busy.
+/// Requests a second that the slower of both answers, when all connections to both are always busy.
 fn capacity(bench: &Bench, both: (SocketAddr, SocketAddr)) -> Outcome<f64> {
     let result = load(bench, both, CAPACITY_S, 1, &["--capacity".to_owned()])?;
     let of = |which: &str| {
@@ -244,7 +244,7 @@ const REFERENCE: &str = "reference";
 /// The mark of a window that says nothing about the server.
 const LATE: &str = "generator late";
 
-/// Windows in turn, and why some do not count.
+/// Windows, and why some do not count.
 fn open_loop(
     bench: &Bench,
     both: (SocketAddr, SocketAddr),
@@ -255,7 +255,7 @@ fn open_loop(
     rounds(&load(bench, both, WINDOW_S, windows, &rate)?)
 }
 
-/// Pairs of windows. One in which the load itself was late makes its pair void; other marks are
+/// What was seen of both in each window. One in which the load itself was late is void; other marks are
 /// told, and count with the latencies that they came from: a server that stalls must not be rid of
 /// its worst windows by that.
 fn rounds(result: &Value) -> Outcome<Windows> {

@@ -44,7 +44,6 @@
 //!   refer to through `LocalKey::with`, might be gone when it is unwound, and what then looks at
 //!   them has undefined behaviour. (Where that can be seen it is not unwound, but forgotten; it
 //!   cannot always be seen, and no stackful coroutine can rule it out.) Keep coroutines in tasks.
-//! - Accept all that connects and serve one after the other: connections are accepted ahead.
 //!
 //! A program built with `panic = "abort"` cannot unwind, and so has no coroutines: starting one
 //! fails there.

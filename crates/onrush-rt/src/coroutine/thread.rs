@@ -8,10 +8,12 @@ use crate::worker::Local;
 use async_task::FallibleTask;
 use std::any::{Any, type_name};
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -80,18 +82,34 @@ impl Builder {
             None => type_name::<F>().into(),
         };
         let local = local();
-        let body = move || catch_unwind(AssertUnwindSafe(f));
-        let task: Task<Result<T>> = local.spawn(Coroutine::try_named(name, body)?);
+        let wanted = Rc::new(Cell::new(true));
+        let still_wanted = wanted.clone();
+        let body = move || {
+            let result = catch_unwind(AssertUnwindSafe(f));
+            if still_wanted.get() {
+                return Some(result);
+            }
+            // Here, where its destructor may wait: the executor has no stack for that. What it
+            // panics with was reported by the hook, and may panic itself when it is dropped.
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(result)));
+            dropped.unwrap_or_else(std::mem::forget);
+            None
+        };
+        let task: Task<Option<Result<T>>> = local.spawn(Coroutine::try_named(name, body)?);
         Ok(JoinHandle {
             task: Some(task.fallible()),
+            wanted,
         })
     }
 }
 
-/// A coroutine that was started. Dropping this leaves it running.
+/// A coroutine that was started. Dropping this leaves it running; it drops its result itself then,
+/// before it ends.
 pub struct JoinHandle<T> {
     /// `None` only while it is joined or dropped.
-    task: Option<FallibleTask<Result<T>>>,
+    task: Option<FallibleTask<Option<Result<T>>>>,
+    /// Somebody may ask for the result.
+    wanted: Rc<Cell<bool>>,
 }
 
 impl<T> JoinHandle<T> {
@@ -104,11 +122,11 @@ impl<T> JoinHandle<T> {
     pub fn join(mut self) -> Result<T> {
         let task = self.task.as_mut().expect("there until joined");
         match try_wait(task) {
-            Ok(Some(result)) => {
+            Ok(Some(Some(result))) => {
                 self.task = None;
                 result
             }
-            Ok(None) => Err(Box::new("the coroutine was ended")),
+            Ok(Some(None) | None) => Err(Box::new("the coroutine was ended")),
             Err(unwinding) => {
                 let payload: Box<dyn Any + Send> = Box::new(io::Error::from(unwinding).to_string());
                 Err(payload)
@@ -125,6 +143,7 @@ impl<T> JoinHandle<T> {
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
+            self.wanted.set(false);
             task.detach();
         }
     }

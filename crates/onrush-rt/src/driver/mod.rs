@@ -190,6 +190,17 @@ impl Driver {
         each!(self, driver => driver.listen(socket))
     }
 
+    /// Accepts nobody until [`Driver::accept_again`]: who connects waits in the kernel's queue
+    /// (listen(2)). What was on its way is still given.
+    pub fn hold_accepting(&mut self, listener: ListenerId) {
+        each!(self, driver => driver.hold_accepting(listener));
+    }
+
+    /// Accepts again after [`Driver::hold_accepting`].
+    pub fn accept_again(&mut self, listener: ListenerId) {
+        each!(self, driver => driver.accept_again(listener));
+    }
+
     /// Stops accepting: connections that are queued at the listener are still given, in the next
     /// turns, then it is closed. See [`Driver::is_listening`].
     pub fn unlisten(&mut self, listener: ListenerId) {

@@ -240,7 +240,7 @@ impl Worker {
             let event = inner.driver.borrow_mut().next();
             let Some(event) = event else { break };
             busy = true;
-            if let Some(event) = inner.sources.route(event) {
+            if let Some(event) = inner.sources.route(event, &inner.driver) {
                 sink.event(event);
             }
         }

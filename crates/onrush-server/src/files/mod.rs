@@ -37,6 +37,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Bytes of small objects that may be in memory for slow clients only, at most.
+const UNDER_WAY_BYTES_MAX: usize = 16 << 20;
+
 /// Which changes clients may make. None by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allow {
@@ -64,9 +67,9 @@ pub struct FilesOptions {
     pub admin_beside: bool,
     /// What an acknowledged change survives.
     pub durability: Durability,
-    /// Bytes of small objects kept in memory at most, all workers together; 0 keeps none. As much
-    /// again may be on its way to clients that take their time; beyond that objects are sent from
-    /// their files.
+    /// Bytes of small objects kept in memory at most, the cores having an equal share; 0 keeps
+    /// none. As much again, up to 16 MiB, may be on its way to clients that take their time; beyond
+    /// that objects are sent from their files.
     pub cache_bytes_max: usize,
     /// Larger files kept open at most, for about `cache_fresh_ms` each, the cores having an equal
     /// share; 0 keeps none. Each takes a descriptor.
@@ -90,9 +93,9 @@ impl Default for FilesOptions {
             site: false,
             sink: false,
             durability: Durability::Full,
-            cache_bytes_max: 16 << 20,
+            cache_bytes_max: 64 << 20,
             cache_files_max: 256,
-            cache_fresh_ms: 100,
+            cache_fresh_ms: 1_000,
             upload_bytes_max: 32 << 20,
             blocking_threads: 16,
         }
@@ -164,7 +167,11 @@ impl Files {
                 options.cache_files_max,
                 options.cache_fresh_ms,
             ),
-            memory: Budget::new(options.cache_bytes_max.saturating_mul(2)),
+            memory: Budget::new(
+                options
+                    .cache_bytes_max
+                    .saturating_add(options.cache_bytes_max.min(UNDER_WAY_BYTES_MAX)),
+            ),
             uploads: Memory::new(options.upload_bytes_max),
             listings: Budget::new(list::PAGES_BYTES_MAX),
             options,

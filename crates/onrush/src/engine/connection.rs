@@ -6,7 +6,7 @@
 use crate::host::ConnId;
 use crate::log::Entry as LogEntry;
 use crate::metrics::Measured;
-use onrush_proto::connection::Connection as Machine;
+use onrush_proto::connection::{After, Connection as Machine};
 use onrush_rt::buf::{Block, Buf};
 use onrush_rt::driver::StreamId;
 use onrush_rt::executor::Task;
@@ -36,6 +36,18 @@ pub(crate) enum Then {
     Continue,
     Close,
     Linger,
+}
+
+impl Then {
+    /// What follows an answer. `surplus`: the peer has sent more after the request that it said
+    /// was its last, and may go on.
+    pub(crate) fn behind(after: After, surplus: bool) -> Then {
+        match after {
+            After::KeepAlive | After::DrainThenKeepAlive => Then::Continue,
+            After::Close if !surplus => Then::Close,
+            After::Close | After::LingeringClose => Then::Linger,
+        }
+    }
 }
 
 /// One connection.

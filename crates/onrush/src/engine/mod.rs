@@ -5,9 +5,9 @@
 //! dropping a request), and dropping a task is running user code as well.
 //!
 //! Modules, lowest first: `connection` (what is kept) · `deadline` (time limits) · `send` (bytes
-//! out) · `body` (bytes of bodies in) · `answer` (answers) · `receive` (requests) · `handover`
-//! (connections from and to other workers) · `balance` (which of them go). Must not know how
-//! workers are made.
+//! out) · `body` (bytes of bodies in) · `answer` (answers) · `pending` (answers that take their
+//! time) · `receive` (requests) · `handover` (connections from and to other workers) · `balance`
+//! (which of them go). Must not know how workers are made.
 
 mod answer;
 mod balance;
@@ -15,6 +15,7 @@ mod body;
 mod connection;
 mod deadline;
 mod handover;
+mod pending;
 mod receive;
 mod send;
 
@@ -100,6 +101,8 @@ pub struct Engine {
     counters: Arc<Counters>,
     /// What requests are measured by, if they are.
     recorder: Option<Recorder>,
+    /// Handlers that were not ready at once and have not answered yet.
+    waiting: Cell<usize>,
     /// The request that is being started, until it is answered or waits for something.
     measuring: RefCell<Option<Measured>>,
     balance: Balance,
@@ -135,6 +138,7 @@ impl Engine {
             crowd: Cell::new(0),
             counters,
             recorder,
+            waiting: Cell::new(0),
             measuring: RefCell::default(),
             balance: Balance::default(),
         })

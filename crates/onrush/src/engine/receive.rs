@@ -4,11 +4,11 @@
 //! all answers to what one receive brought leave in one send. A handler that is not ready at once
 //! becomes a task, and the loop goes on when it has answered.
 
-use super::answer::{Answer, Driving};
+use super::answer::Answer;
 use super::connection::{Active, Conn, Phase, Then};
-use super::deadline::{DRAIN_IDLE_MS, Wait};
+use super::deadline::DRAIN_IDLE_MS;
+use super::pending::Waiting;
 use super::{Engine, count, guarded, panic_response};
-use crate::handler::Pending;
 use crate::host::{BodyId, ConnId};
 use crate::log::{AccessLog, Entry as LogEntry};
 use crate::metrics::{Ending, Refusal};
@@ -19,7 +19,6 @@ use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
-use std::future::Future;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -27,6 +26,10 @@ use std::task::{Context, Poll, Waker};
 const OUT_BYTES_MAX: usize = 128 * 1024;
 /// The buffer for answers is given back when one call has made it larger than this.
 const OUT_KEPT_BYTES: usize = 256 * 1024;
+
+/// So many handlers of a worker may wait for something with the whole block in which their requests
+/// arrived; the requests of more are moved to memory of just their size.
+const WAITING_WITH_BLOCKS_MAX: usize = 64;
 
 /// How the loop goes on after one step.
 enum Next {
@@ -247,7 +250,7 @@ impl Engine {
                 self.spares.give(parts);
                 self.counters.rejected.count(Refusal::of(reject.status));
                 tracing::debug!(status = reject.status, reason = reject.reason, "refused");
-                Next::Last(then(after, false))
+                Next::Last(Then::behind(after, false))
             }
         }
     }
@@ -294,8 +297,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Next {
         count(&self.counters.requests);
-        let bytes = data.slice(0..head_bytes);
-        data.advance(head_bytes);
+        let bytes = self.take_head(&mut data, head_bytes);
         let mut body = None;
         if parts.head.framing() != Framing::None {
             // Reading the body may send a 100, which must come behind earlier answers.
@@ -327,13 +329,42 @@ impl Engine {
         match guarded(self, || self.service.start(request, &mut answer)) {
             Some(None) => {}
             Some(Some(pending)) => {
-                let work = self.clone().finish_handler(id, Shield::new(pending));
-                return self.hand_over(id, data, out, work);
+                let work = Waiting::new(self).finish_handler(id, Shield::new(pending));
+                self.make_task(id, data, out, work);
+                return Next::Stop;
             }
             None => answer = None,
         }
         let response = answer.get_or_insert_with(panic_response);
         self.answer_now(id, response, data, out)
+    }
+
+    /// The head in front of `data`, which from then on begins behind it.
+    #[inline]
+    fn take_head(&self, data: &mut Buf, head_bytes: usize) -> Buf {
+        let bytes = data.slice(0..head_bytes);
+        data.advance(head_bytes);
+        if data.is_empty() && self.waiting.get() >= WAITING_WITH_BLOCKS_MAX {
+            let bytes = self.compact(bytes);
+            *data = bytes.slice(0..0);
+            return bytes;
+        }
+        bytes
+    }
+
+    /// Where so many handlers wait, this one may have to wait as well, and would hold a whole block
+    /// for its head.
+    #[inline(never)]
+    fn compact(&self, bytes: Buf) -> Buf {
+        let small = bytes.len() * 2 <= self.local.pool().block_bytes();
+        let block = small.then(|| self.local.pool().take_exact(bytes.len()));
+        match block.flatten() {
+            Some(mut block) => {
+                block.extend(&bytes);
+                block.into_buf()
+            }
+            None => bytes,
+        }
     }
 
     /// Begins to measure a request.
@@ -374,103 +405,15 @@ impl Engine {
                     Poll::Ready(None) => Next::Stop,
                     Poll::Pending => {
                         let work = self.clone().finish_driving(id, driving);
-                        self.hand_over(id, data, out, work)
+                        self.make_task(id, data, out, work);
+                        Next::Stop
                     }
                 }
             }
         }
     }
 
-    /// Makes a task of what is not ready, and keeps the input for after it.
-    fn hand_over(
-        self: &Rc<Self>,
-        id: ConnId,
-        data: Buf,
-        out: &[u8],
-        work: impl Future<Output = ()> + 'static,
-    ) -> Next {
-        let Ok(all_sent) = self.send_or_keep(id, out) else {
-            self.close(id, Ending::Broken);
-            return Next::Stop;
-        };
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else {
-            return Next::Stop;
-        };
-        conn.phase = Phase::Busy;
-        let active = conn.active();
-        if self.recorder.is_some() {
-            active.measured = self.measuring.take();
-        }
-        active.unpop_input(data);
-        // Only a wait for the peer is limited, and the total; the handler may take its time.
-        active.body_deadline_ms = None;
-        // What is answered at once needs no total: it counts from the turn that the head came in.
-        let total_ms = u64::from(self.limits().total_timeout_ms);
-        active.total_deadline_ms = (total_ms > 0).then(|| self.local.now_ms() + total_ms);
-        let write_ms = self.limits().write_timeout_ms;
-        self.set_wait(id, conn, Wait::Write, if all_sent { 0 } else { write_ms });
-        conn.active().task = Some(self.local.spawn(work));
-        Next::Stop
-    }
-
-    async fn finish_handler(self: Rc<Self>, id: ConnId, mut answer: Shield<Pending>) {
-        let mut response = std::future::poll_fn(|cx| {
-            let polled = guarded(&self, || answer.get_mut().as_mut().poll(cx));
-            polled.unwrap_or_else(|| Poll::Ready(panic_response()))
-        })
-        .await;
-        drop(answer);
-        let mut out = Vec::new();
-        match self.answer(id, &mut response, &mut out) {
-            Answer::Gone => {}
-            Answer::Rendered(after) => self.finished(id, after, &out),
-            Answer::Driving(driving) => self.finish_driving(id, driving).await,
-        }
-    }
-
-    async fn finish_driving(self: Rc<Self>, id: ConnId, mut driving: Driving) {
-        let driven = std::future::poll_fn(|cx| self.poll_driving(id, &mut driving, cx));
-        if let Some(after) = driven.await {
-            self.finished(id, after, &[]);
-        }
-    }
-
-    /// Polls what sends an answer, and the user's stream in it, whose panic cuts the answer off.
-    fn poll_driving(
-        &self,
-        id: ConnId,
-        driving: &mut Driving,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<After>> {
-        guarded(self, || driving.as_mut().poll(cx)).unwrap_or_else(|| {
-            self.abort(id, Ending::Cut);
-            Poll::Ready(None)
-        })
-    }
-
-    /// A task has answered: what it rendered last is sent, then the connection goes on.
-    fn finished(self: &Rc<Self>, id: ConnId, after: After, out: &[u8]) {
-        let (task, reader) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            conn.draining_body = after == After::DrainThenKeepAlive;
-            conn.active().total_deadline_ms = None;
-            let reader = self.take_reader(id, conn);
-            (conn.active().task.take(), reader)
-        };
-        if let Some(task) = task {
-            task.detach(); // It is this very task, which ends by itself.
-        }
-        if let Some(reader) = reader {
-            reader.wake(); // Another task, which will be told that it comes too late.
-        }
-        if self.flush(id, out, then(after, self.has_input(id))) {
-            self.go_on(id);
-        }
-    }
-
-    fn has_input(&self, id: ConnId) -> bool {
+    pub(super) fn has_input(&self, id: ConnId) -> bool {
         let mut conns = self.conns.borrow_mut();
         let active = conns.get(id).and_then(|conn| conn.active.as_ref());
         active.is_some_and(|active| active.input_bytes > 0)
@@ -486,7 +429,7 @@ impl Engine {
                     conn.draining_body = true;
                 }
             }
-            last => return Next::Last(then(last, !data.is_empty() || self.has_input(id))),
+            last => return Next::Last(Then::behind(last, !data.is_empty() || self.has_input(id))),
         }
         Next::Again(data)
     }
@@ -531,15 +474,6 @@ impl Engine {
             conn.machine.next(self.limits())
         };
         self.counters.rejected.count(Refusal::of(reject.status));
-        self.flush(id, &out, then(after, false));
-    }
-}
-
-/// `surplus`: the peer has sent more after the request that it said was its last, and may go on.
-fn then(after: After, surplus: bool) -> Then {
-    match after {
-        After::KeepAlive | After::DrainThenKeepAlive => Then::Continue,
-        After::Close if !surplus => Then::Close,
-        After::Close | After::LingeringClose => Then::Linger,
+        self.flush(id, &out, Then::behind(after, false));
     }
 }

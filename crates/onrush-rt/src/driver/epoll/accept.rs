@@ -18,6 +18,8 @@ pub(super) struct Listener {
     socket: Option<OwnedFd>,
     /// Set while accepting is paused: when to try again.
     pub(super) paused_until: Option<Instant>,
+    /// Not to be accepted from before it is said.
+    held: bool,
     /// To be closed when nothing is queued there.
     closing: bool,
 }
@@ -34,7 +36,7 @@ impl Epoll {
             let Some(socket) = entry
                 .socket
                 .as_ref()
-                .filter(|_| entry.paused_until.is_none())
+                .filter(|_| entry.paused_until.is_none() && (!entry.held || closing))
             else {
                 self.accepting.pop();
                 continue;
@@ -97,7 +99,7 @@ impl Epoll {
     pub(super) fn resume_listener(&mut self, index: usize) {
         let entry = &mut self.listeners[index];
         entry.paused_until = None;
-        if let Some(socket) = &entry.socket {
+        if let Some(socket) = entry.socket.as_ref().filter(|_| !entry.held) {
             let data = EventData::new_u64(LISTENER | index as u64);
             if epoll::add(&self.epoll, socket, data, listener_flags()).is_err() {
                 entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
@@ -115,9 +117,29 @@ impl Epoll {
         self.listeners.push(Listener {
             socket: Some(socket),
             paused_until: None,
+            held: false,
             closing: false,
         });
         Ok(ListenerId(index as u32))
+    }
+
+    pub(in crate::driver) fn hold_accepting(&mut self, listener: ListenerId) {
+        if let Some(entry) = self.listeners.get_mut(listener.0 as usize)
+            && let Some(socket) = &entry.socket
+            && !std::mem::replace(&mut entry.held, true)
+        {
+            let _ = epoll::delete(&self.epoll, socket); // A paused one is not there.
+        }
+    }
+
+    pub(in crate::driver) fn accept_again(&mut self, listener: ListenerId) {
+        if let Some(entry) = self.listeners.get_mut(listener.0 as usize)
+            && std::mem::take(&mut entry.held)
+            && entry.paused_until.is_none()
+            && !entry.closing
+        {
+            self.resume_listener(listener.0 as usize);
+        }
     }
 
     pub(in crate::driver) fn unlisten(&mut self, listener: ListenerId) {

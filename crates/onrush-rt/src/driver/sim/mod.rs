@@ -37,6 +37,8 @@ struct Stream {
 struct Accepting {
     listener: Option<Listener>,
     paused: bool,
+    /// Not to be accepted from before it is said.
+    held: bool,
     /// To be closed when nothing is queued there.
     closing: bool,
 }
@@ -98,7 +100,8 @@ impl SimDriver {
     }
 
     pub(super) fn has_ready(&self) -> bool {
-        let listening = self.listeners.iter().filter_map(|l| l.listener.as_ref());
+        let listening = self.listeners.iter().filter(|l| !l.held || l.closing);
+        let listening = listening.filter_map(|l| l.listener.as_ref());
         let closing = |l: &Accepting| l.closing && l.listener.is_some();
         let queued = |l: &Listener| {
             self.net.state().listeners[l.listener]
@@ -144,7 +147,7 @@ impl SimDriver {
         let listener = accepting
             .listener
             .as_ref()
-            .filter(|_| !accepting.paused)?
+            .filter(|_| !accepting.paused && (!accepting.held || accepting.closing))?
             .listener;
         let mut state = self.net.state();
         if state.listeners[listener].as_ref()?.is_empty() {
@@ -236,9 +239,22 @@ impl SimDriver {
         self.listeners.push(Accepting {
             listener: Some(listener),
             paused: false,
+            held: false,
             closing: false,
         });
         Ok(ListenerId(self.listeners.len() as u32 - 1))
+    }
+
+    pub(super) fn hold_accepting(&mut self, listener: ListenerId) {
+        if let Some(accepting) = self.listeners.get_mut(listener.0 as usize) {
+            accepting.held = true;
+        }
+    }
+
+    pub(super) fn accept_again(&mut self, listener: ListenerId) {
+        if let Some(accepting) = self.listeners.get_mut(listener.0 as usize) {
+            accepting.held = false;
+        }
     }
 
     pub(super) fn unlisten(&mut self, listener: ListenerId) {

@@ -258,12 +258,14 @@ impl Uring {
 
     fn accepted(&mut self, index: u32, result: i32, flags: u32) -> Option<Event> {
         let listener = ListenerId(index);
-        let open = !self.listeners[index as usize].closing;
+        if !cqueue::more(flags) {
+            self.listeners[index as usize].armed = false;
+        }
         if result >= 0 {
             // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
             let socket = unsafe { OwnedFd::from_raw_fd(result) };
-            if !cqueue::more(flags) && open {
-                self.note(Kind::Accept, index, 0);
+            if !cqueue::more(flags) {
+                self.note_accept(index);
             }
             // Also when accepting has stopped meanwhile: it came before.
             return Some(Event::Accepted {
@@ -271,7 +273,7 @@ impl Uring {
                 socket: Socket::Os(socket),
             });
         }
-        if cqueue::more(flags) || !open {
+        if cqueue::more(flags) || self.listeners[index as usize].closing {
             return None;
         }
         let error = io::Error::from_raw_os_error(-result);
@@ -283,7 +285,7 @@ impl Uring {
             | libc::ECONNABORTED
             | libc::EPROTO
             | libc::EPERM => {
-                self.note(Kind::Accept, index, 0);
+                self.note_accept(index);
                 None
             }
             _ => {

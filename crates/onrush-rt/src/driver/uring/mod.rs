@@ -37,6 +37,8 @@ enum Kind {
     Receive,
     Cancel,
     Unlisten,
+    /// Cancels the accept of a listener that is held.
+    HoldAccept,
     PollRead,
     PollWrite,
     Wake,
@@ -96,6 +98,10 @@ struct Listener {
     socket: Option<OwnedFd>,
     /// Set while accepting is paused: when to try again.
     paused_until: Option<Instant>,
+    /// Not to be accepted from before it is said.
+    held: bool,
+    /// The ring accepts, or will at the next turn; a cancelled one until its last completion.
+    armed: bool,
     /// To be closed when nothing is queued there.
     closing: bool,
 }
@@ -194,8 +200,33 @@ impl Uring {
 
     fn resume_listener(&mut self, index: usize) {
         self.listeners[index].paused_until = None;
-        if !self.listeners[index].closing {
-            self.note(Kind::Accept, index as u32, 0);
+        self.note_accept(index as u32);
+    }
+
+    /// Has the ring accept, if it should and does not.
+    fn note_accept(&mut self, index: u32) {
+        let entry = &mut self.listeners[index as usize];
+        if !entry.closing && !entry.held && !std::mem::replace(&mut entry.armed, true) {
+            self.note(Kind::Accept, index, 0);
+        }
+    }
+
+    pub(super) fn hold_accepting(&mut self, listener: ListenerId) {
+        let Some(entry) = self.listeners.get_mut(listener.0 as usize) else {
+            return;
+        };
+        if !std::mem::replace(&mut entry.held, true) && entry.armed && !entry.closing {
+            self.note(Kind::HoldAccept, listener.0, 0);
+        }
+    }
+
+    pub(super) fn accept_again(&mut self, listener: ListenerId) {
+        let Some(entry) = self.listeners.get_mut(listener.0 as usize) else {
+            return;
+        };
+        // One that is armed still is about to be cancelled, and goes on when it was.
+        if std::mem::take(&mut entry.held) && entry.paused_until.is_none() {
+            self.note_accept(listener.0);
         }
     }
 
@@ -207,9 +238,11 @@ impl Uring {
         self.listeners.push(Listener {
             socket: Some(socket),
             paused_until: None,
+            held: false,
+            armed: false,
             closing: false,
         });
-        self.note(Kind::Accept, index, 0);
+        self.note_accept(index);
         Ok(ListenerId(index))
     }
 

@@ -93,8 +93,9 @@ impl Uring {
                     .build()
             }
             Kind::Accept => {
-                let listener = &self.listeners[index as usize];
-                if listener.closing {
+                let listener = &mut self.listeners[index as usize];
+                if listener.closing || listener.held {
+                    listener.armed = false;
                     return None;
                 }
                 let fd = types::Fd(listener.socket.as_ref()?.as_raw_fd());
@@ -117,7 +118,7 @@ impl Uring {
                 }
                 cancel(Kind::Receive, index, generation)
             }
-            Kind::Unlisten => cancel(Kind::Accept, index, 0),
+            Kind::Unlisten | Kind::HoldAccept => cancel(Kind::Accept, index, 0),
             Kind::ForgetRead => cancel(Kind::PollRead, index, generation),
             Kind::ForgetWrite => cancel(Kind::PollWrite, index, generation),
             Kind::PollRead | Kind::PollWrite => {

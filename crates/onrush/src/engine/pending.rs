@@ -1,0 +1,124 @@
+//! Answers that are not there at once: the task of a handler that waits, or of what sends an
+//! answer as its peer takes it, and what follows when it is done.
+//!
+//! Must not know how requests are read.
+
+use super::answer::{Answer, Driving};
+use super::connection::{Phase, Then};
+use super::deadline::Wait;
+use super::{Engine, guarded, panic_response};
+use crate::handler::Pending;
+use crate::host::ConnId;
+use crate::metrics::Ending;
+use crate::shield::Shield;
+use onrush_proto::connection::After;
+use onrush_rt::buf::Buf;
+use std::future::Future;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// An engine that one more handler has not answered yet, for as long as this lives.
+pub(super) struct Waiting(Rc<Engine>);
+
+impl Waiting {
+    pub(super) fn new(engine: &Rc<Engine>) -> Waiting {
+        engine.waiting.set(engine.waiting.get() + 1);
+        Waiting(engine.clone())
+    }
+
+    pub(super) async fn finish_handler(self, id: ConnId, mut answer: Shield<Pending>) {
+        let mut response = std::future::poll_fn(|cx| {
+            let polled = guarded(&self.0, || answer.get_mut().as_mut().poll(cx));
+            polled.unwrap_or_else(|| Poll::Ready(panic_response()))
+        })
+        .await;
+        drop(answer);
+        let engine = self.0.clone();
+        drop(self);
+        let mut out = Vec::new();
+        match engine.answer(id, &mut response, &mut out) {
+            Answer::Gone => {}
+            Answer::Rendered(after) => engine.finished(id, after, &out),
+            Answer::Driving(driving) => engine.finish_driving(id, driving).await,
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get() - 1);
+    }
+}
+
+impl Engine {
+    /// Makes a task of what is not ready, sends what was answered before it, and keeps the input
+    /// for after it.
+    pub(super) fn make_task(
+        self: &Rc<Self>,
+        id: ConnId,
+        data: Buf,
+        out: &[u8],
+        work: impl Future<Output = ()> + 'static,
+    ) {
+        let Ok(all_sent) = self.send_or_keep(id, out) else {
+            return self.close(id, Ending::Broken);
+        };
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else { return };
+        conn.phase = Phase::Busy;
+        let active = conn.active();
+        if self.recorder.is_some() {
+            active.measured = self.measuring.take();
+        }
+        active.unpop_input(data);
+        // Only a wait for the peer is limited, and the total; the handler may take its time.
+        active.body_deadline_ms = None;
+        // What is answered at once needs no total: it counts from the turn that the head came in.
+        let total_ms = u64::from(self.limits().total_timeout_ms);
+        active.total_deadline_ms = (total_ms > 0).then(|| self.local.now_ms() + total_ms);
+        let write_ms = self.limits().write_timeout_ms;
+        self.set_wait(id, conn, Wait::Write, if all_sent { 0 } else { write_ms });
+        conn.active().task = Some(self.local.spawn(work));
+    }
+
+    pub(super) async fn finish_driving(self: Rc<Self>, id: ConnId, mut driving: Driving) {
+        let driven = std::future::poll_fn(|cx| self.poll_driving(id, &mut driving, cx));
+        if let Some(after) = driven.await {
+            self.finished(id, after, &[]);
+        }
+    }
+
+    /// Polls what sends an answer, and the user's stream in it, whose panic cuts the answer off.
+    pub(super) fn poll_driving(
+        &self,
+        id: ConnId,
+        driving: &mut Driving,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<After>> {
+        guarded(self, || driving.as_mut().poll(cx)).unwrap_or_else(|| {
+            self.abort(id, Ending::Cut);
+            Poll::Ready(None)
+        })
+    }
+
+    /// A task has answered: what it rendered last is sent, then the connection goes on.
+    fn finished(self: &Rc<Self>, id: ConnId, after: After, out: &[u8]) {
+        let (task, reader) = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            conn.draining_body = after == After::DrainThenKeepAlive;
+            conn.active().total_deadline_ms = None;
+            let reader = self.take_reader(id, conn);
+            (conn.active().task.take(), reader)
+        };
+        if let Some(task) = task {
+            task.detach(); // It is this very task, which ends by itself.
+        }
+        if let Some(reader) = reader {
+            reader.wake(); // Another task, which will be told that it comes too late.
+        }
+        if self.flush(id, out, Then::behind(after, self.has_input(id))) {
+            self.go_on(id);
+        }
+    }
+}
