@@ -89,7 +89,7 @@ pub fn run_watched(
             .take_while(Result::is_ok)
             .for_each(drop);
     });
-    let (mut quiet, mut ended) = (Instant::now(), None);
+    let (mut quiet, mut looked, mut ended) = (Instant::now(), Instant::now(), None);
     loop {
         match lines.recv_timeout(LOOK) {
             Ok(line) => {
@@ -97,39 +97,62 @@ pub fn run_watched(
                 quiet = Instant::now();
             }
             Err(RecvTimeoutError::Disconnected) => break,
-            // All it printed was read by now.
-            Err(RecvTimeoutError::Timeout) if ended.is_some() => break,
-            Err(RecvTimeoutError::Timeout) => {
-                ended = child.try_wait().map_err(|error| error.to_string())?;
-                if quiet.elapsed() > quiet_max {
-                    for (pid, name) in children(child.id()) {
-                        let time = elapsed(quiet_max);
-                        each(&format!("`{name}` said nothing for {time}: killed"));
-                        run(Command::new("sh").args(["-c", "kill -KILL $0", &pid]))?;
-                    }
-                    quiet = Instant::now();
-                }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if looked.elapsed() < LOOK {
+            continue;
+        }
+        looked = Instant::now();
+        let status = child.try_wait().map_err(|error| error.to_string())?;
+        match (ended, status) {
+            (Some((_, since)), _) if looked.duration_since(since) > HEIRS_MAX => break,
+            (None, Some(status)) => ended = Some((status, looked)),
+            _ => {}
+        }
+        if quiet.elapsed() > quiet_max {
+            for (pid, name) in heirs(&child.id().to_string()) {
+                let time = elapsed(quiet_max);
+                each(&format!("`{name}` said nothing for {time}: killed"));
+                // One that has ended by itself meanwhile is as good.
+                let _ = run(Command::new("sh").args(["-c", "kill -KILL $0", &pid]));
             }
+            quiet = Instant::now();
         }
     }
     match ended {
-        Some(status) => Ok(status),
+        Some((status, _)) => Ok(status),
         None => child.wait().map_err(|error| error.to_string()),
     }
 }
 
-/// How often a program is looked after that prints nothing.
+/// How often a program is looked after.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// How long those are listened to whom a program has left behind: what it printed itself has come
+/// by then.
+const HEIRS_MAX: Duration = Duration::from_secs(5);
+
+/// Process ids and names of those whom `parent` started, and whom they started.
+fn heirs(parent: &str) -> Vec<(String, String)> {
+    let mut all = children(parent);
+    let mut next = 0;
+    while let Some((pid, _)) = all.get(next) {
+        let more = children(pid);
+        all.extend(more);
+        next += 1;
+    }
+    all
+}
+
 /// Process ids and names of those whom `parent` started (proc(5), `stat`).
-fn children(parent: u32) -> Vec<(String, String)> {
+fn children(parent: &str) -> Vec<(String, String)> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let child = |entry: fs::DirEntry| {
         let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
         let (before, fields) = stat.rsplit_once(") ")?;
         let (pid, name) = before.split_once(" (")?;
         let its_parent = fields.split(' ').nth(1)?;
-        (its_parent == parent.to_string()).then(|| (pid.to_owned(), name.to_owned()))
+        (its_parent == parent).then(|| (pid.to_owned(), name.to_owned()))
     };
     processes.filter_map(child).collect()
 }

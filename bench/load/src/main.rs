@@ -2,10 +2,13 @@
 //! fast they answer, and prints what was seen of each as one JSON object. What disturbs one of
 //! them, such as a core that is taken away, disturbs the other in the same milliseconds.
 //!
-//! Requests are due at the moments of a Poisson process for each server. One that is due while every connection is
-//! busy waits for one, and the latency of each runs from the moment it was **due**. The generator
-//! polls before a request is due, and says how late it was itself. With `--capacity` it keeps all
-//! connections busy instead, and prints what each server carries.
+//! Requests are due at the moments of a Poisson process for each server. One that is due while
+//! every connection is busy waits for one, and the latency of each runs from the moment it was
+//! **due**. The generator polls before a request is due, and says how late it was itself. With
+//! `--capacity` it keeps all connections busy instead, and prints what each server carries.
+//!
+//! One thread reads the answers of both. When one server stalls, and then answers many at once,
+//! answers of the other wait meanwhile to be read: what is far out differs less than it would.
 //!
 //! # Why not h2load or oha
 //!

@@ -408,8 +408,9 @@ impl Listener {
     }
 
     /// The next connection. An error (such as `EMFILE`) does not end the listener: accepting goes
-    /// on by itself after a pause. Of those that nobody has taken yet a few hundred are accepted;
-    /// others wait in the kernel's queue.
+    /// on by itself after a pause. Of those that nobody has taken yet a few hundred are accepted
+    /// (on io_uring, whose accept empties the kernel's queue at once, as many more as that held);
+    /// others wait in that queue, whose length is [`ListenOptions::backlog`].
     pub async fn accept(&mut self) -> io::Result<Stream> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }

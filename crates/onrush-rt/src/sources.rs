@@ -28,7 +28,8 @@ pub(crate) struct Accepting {
 }
 
 /// Connections that wait to be taken from a listener: at so many no more are accepted, but for what
-/// is on its way; others wait in the kernel's queue, as they would for a thread.
+/// is on its way, which on io_uring may be all that the kernel's queue held at that moment; others
+/// wait there, as they would for a thread.
 pub(crate) const ACCEPTED_AHEAD_MAX: usize = 256;
 
 /// The wakers of all streams and listeners that futures of one worker wait for.

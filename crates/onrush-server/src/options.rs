@@ -59,8 +59,8 @@ pub(crate) struct Options {
 
     /// Memory for small objects that are asked for often; 0: none [default: 64MiB]
     ///
-    /// Files that others change in the folder are seen within a second all the same, and changes
-    /// made through this server at once.
+    /// What others change in the folder is seen within a second all the same, and what is changed
+    /// through this server at once, unless by another name of the file (a link).
     #[arg(
         long,
         env = "ONRUSH_CACHE_SIZE",

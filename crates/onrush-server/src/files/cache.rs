@@ -4,16 +4,16 @@
 //! An entry is answered without looking at the disk while
 //! - the store's generation of its key is what it was before the object was opened: a change made
 //!   through this server is seen at once; and
-//! - its last look at the disk is at most `fresh_ms` old: a change made by others is seen within
-//!   that time, as is a change made through this server under another name of the same file (a
-//!   symbolic link).
+//! - its last look at the disk is at most `fresh_ms` old, or a tenth of a second for an open file:
+//!   a change made by others is seen within that time, as is a change made through this server
+//!   under another name of the same file (a link).
 //!
 //! After that the object is opened anew; if it was only the time that had run out, and it still
 //! has the same version, the bytes in memory stay. Only objects whose version can be relied upon
 //! are kept (see `Found::settled`).
 //!
 //! A file that is open takes a descriptor, and disk space even when it is deleted. So few are kept,
-//! and none for much longer than `fresh_ms`: whoever keeps the first must see to it that
+//! and none for much longer than a tenth of a second: whoever keeps the first must see to it that
 //! [`Cache::take_stale`] is called until none is left, and close what that gives where waiting for
 //! a disk is allowed, for the last one to close a deleted file frees its space. Others may write
 //! into a file while it is open, so whoever answers with one must look whether it has the version
@@ -29,6 +29,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// What an entry costs beside its bytes, about.
 const OVERHEAD_BYTES: usize = 512;
 
+/// How long a file is kept open at most, in milliseconds: opening one is little beside sending it,
+/// and until it is closed its space is not free when it is deleted.
+const OPEN_MS_MAX: u64 = 100;
+
 #[derive(Debug)]
 pub(super) struct Cache {
     /// One for each worker, as long as there are enough.
@@ -41,7 +45,12 @@ pub(super) struct Cache {
 #[derive(Debug)]
 struct Part {
     entries: HashMap<Box<[u8]>, Entry>,
-    hand: VecDeque<Key>,
+    /// With the numbers of the entries that they are: those of others are gone.
+    hand: VecDeque<(Key, u64)>,
+    /// How many of the hand are gone.
+    gone: usize,
+    /// The number of the next entry.
+    next: u64,
     /// The entries that are open files, oldest first; they are not the hand's.
     files: VecDeque<Key>,
     /// Files that are nobody's any more, until they are taken to be closed.
@@ -65,6 +74,8 @@ struct Entry {
     seen_ms: u64,
     /// Asked for since the hand last passed.
     used: bool,
+    /// Its own in the hand.
+    number: u64,
 }
 
 /// A moment on a worker: which one, and its clock.
@@ -82,6 +93,8 @@ impl Cache {
         let part = || Part {
             entries: HashMap::new(),
             hand: VecDeque::new(),
+            gone: 0,
+            next: 0,
             files: VecDeque::new(),
             stale: Vec::new(),
             files_max: files_max / parts,
@@ -93,6 +106,11 @@ impl Cache {
             parts: (0..parts).map(|_| Mutex::new(part())).collect(),
             fresh_ms,
         }
+    }
+
+    /// For how long a file is kept open.
+    fn open_ms(&self) -> u64 {
+        self.fresh_ms.min(OPEN_MS_MAX)
     }
 
     fn part(&self, worker: usize) -> MutexGuard<'_, Part> {
@@ -115,7 +133,11 @@ impl Cache {
             }
             return None;
         }
-        if at.now_ms.saturating_sub(entry.seen_ms) >= self.fresh_ms {
+        let fresh_ms = match entry.found.memory() {
+            Some(_) => self.fresh_ms,
+            None => self.open_ms(),
+        };
+        if at.now_ms.saturating_sub(entry.seen_ms) >= fresh_ms {
             return None;
         }
         entry.used = true;
@@ -170,6 +192,7 @@ impl Cache {
                 generation,
                 seen_ms: at.now_ms,
                 used: false,
+                number: 0,
             });
         }
         part.has_files() && !std::mem::replace(&mut part.closes, true)
@@ -183,8 +206,8 @@ impl Cache {
         while let Some(key) = part.files.front().cloned() {
             let entry = part.entries.get(key.as_bytes());
             let age_ms = entry.map_or(u64::MAX, |entry| at.now_ms.saturating_sub(entry.seen_ms));
-            if age_ms < self.fresh_ms {
-                next_ms = Some(self.fresh_ms - age_ms);
+            if age_ms < self.open_ms() {
+                next_ms = Some(self.open_ms() - age_ms);
                 break;
             }
             part.remove(key.as_bytes());
@@ -210,15 +233,26 @@ impl Part {
     }
 
     /// An entry in memory keeps its place when it is replaced; a file must have been removed.
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, mut entry: Entry) {
         let (key, in_memory) = (entry.key.clone(), entry.found.memory().is_some());
         if in_memory {
             self.bytes += cost_bytes(&key, &entry.found);
         }
-        match self.entries.insert(key.as_bytes().into(), entry) {
-            Some(before) => self.bytes -= cost_bytes(&key, &before.found),
-            None if in_memory => self.hand.push_back(key),
-            None => self.files.push_back(key),
+        match self.entries.get_mut(key.as_bytes()) {
+            Some(before) => {
+                self.bytes -= cost_bytes(&key, &before.found);
+                entry.number = before.number;
+                *before = entry;
+            }
+            None => {
+                entry.number = self.next;
+                self.next += 1;
+                match in_memory {
+                    true => self.hand.push_back((key.clone(), entry.number)),
+                    false => self.files.push_back(key.clone()),
+                }
+                self.entries.insert(key.as_bytes().into(), entry);
+            }
         }
         self.shrink();
     }
@@ -229,7 +263,14 @@ impl Part {
         };
         if entry.found.memory().is_some() {
             self.bytes -= cost_bytes(&entry.key, &entry.found);
-            self.hand.retain(|other| other.as_bytes() != key);
+            // Looking for it would take long, so the hand finds that it is gone; in the end.
+            self.gone += 1;
+            if self.gone * 2 > self.hand.len() {
+                let entries = &self.entries;
+                self.hand
+                    .retain(|(key, number)| is_entry(entries, key, *number));
+                self.gone = 0;
+            }
         } else {
             self.files.retain(|other| other.as_bytes() != key);
             self.stale.push(entry.found);
@@ -238,23 +279,30 @@ impl Part {
 
     fn shrink(&mut self) {
         while self.bytes > self.bytes_max {
-            let Some(key) = self.hand.pop_front() else {
+            let Some((key, number)) = self.hand.pop_front() else {
                 return;
             };
             match self.entries.get_mut(key.as_bytes()) {
+                Some(entry) if entry.number != number => self.gone -= 1,
                 Some(entry) if entry.used => {
                     entry.used = false;
-                    self.hand.push_back(key);
+                    self.hand.push_back((key, number));
                 }
                 Some(_) => {
                     if let Some(entry) = self.entries.remove(key.as_bytes()) {
                         self.bytes -= cost_bytes(&key, &entry.found);
                     }
                 }
-                None => {}
+                None => self.gone -= 1,
             }
         }
     }
+}
+
+/// Whether a key of the hand still is the entry that it was put there for.
+fn is_entry(entries: &HashMap<Box<[u8]>, Entry>, key: &Key, number: u64) -> bool {
+    let entry = entries.get(key.as_bytes());
+    entry.is_some_and(|entry| entry.number == number)
 }
 
 fn cost_bytes(key: &Key, found: &Found) -> usize {

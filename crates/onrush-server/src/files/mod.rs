@@ -71,11 +71,12 @@ pub struct FilesOptions {
     /// none. As much again, up to 16 MiB, may be on its way to clients that take their time; beyond
     /// that objects are sent from their files.
     pub cache_bytes_max: usize,
-    /// Larger files kept open at most, for about `cache_fresh_ms` each, the cores having an equal
-    /// share; 0 keeps none. Each takes a descriptor.
+    /// Larger files kept open at most, for about a tenth of a second each, the cores having an
+    /// equal share; 0 keeps none. Each takes a descriptor, and a deleted one its space.
     pub cache_files_max: usize,
     /// Milliseconds for which a cached object is served without another look at the disk: changes
-    /// made behind the server's back are seen within that time.
+    /// made behind the server's back are seen within that time. A larger file that is kept open is
+    /// never served for longer than a tenth of a second without one.
     pub cache_fresh_ms: u64,
     /// Bytes of buffers for uploads, all together: half of them are shared by long ones; of the
     /// other half each of the rest gets its own, and little once it is used up.
