@@ -2,4 +2,5 @@
 //! ones that are needed. Must not know any chore.
 
 pub mod packages;
+pub mod process;
 pub mod shell;

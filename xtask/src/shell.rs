@@ -1,5 +1,6 @@
 //! Running other programs, and where things are. Must not know any chore.
 
+use crate::process;
 use std::{
     env, fs,
     io::{self, BufRead, BufReader, Write},
@@ -110,11 +111,12 @@ pub fn run_watched(
             _ => {}
         }
         if quiet.elapsed() > quiet_max {
-            for (pid, name) in heirs(&child.id().to_string()) {
-                let time = elapsed(quiet_max);
-                each(&format!("`{name}` said nothing for {time}: killed"));
+            for heir in process::tree(child.id()).into_iter().skip(1) {
                 // One that has ended by itself meanwhile is as good.
-                let _ = run(Command::new("sh").args(["-c", "kill -KILL $0", &pid]));
+                let name = fs::read_to_string(format!("/proc/{heir}/comm")).unwrap_or_default();
+                let (name, time) = (name.trim_end(), elapsed(quiet_max));
+                each(&format!("`{name}` said nothing for {time}: killed"));
+                let _ = run(Command::new("sh").args(["-c", "kill -KILL $0", &heir.to_string()]));
             }
             quiet = Instant::now();
         }
@@ -131,31 +133,6 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long those are listened to whom a program has left behind: what it printed itself has come
 /// by then.
 const HEIRS_MAX: Duration = Duration::from_secs(5);
-
-/// Process ids and names of those whom `parent` started, and whom they started.
-fn heirs(parent: &str) -> Vec<(String, String)> {
-    let mut all = children(parent);
-    let mut next = 0;
-    while let Some((pid, _)) = all.get(next) {
-        let more = children(pid);
-        all.extend(more);
-        next += 1;
-    }
-    all
-}
-
-/// Process ids and names of those whom `parent` started (proc(5), `stat`).
-fn children(parent: &str) -> Vec<(String, String)> {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let child = |entry: fs::DirEntry| {
-        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        let (before, fields) = stat.rsplit_once(") ")?;
-        let (pid, name) = before.split_once(" (")?;
-        let its_parent = fields.split(' ').nth(1)?;
-        (its_parent == parent).then(|| (pid.to_owned(), name.to_owned()))
-    };
-    processes.filter_map(child).collect()
-}
 
 /// Runs `command` and gives whether it succeeded with all it printed, errors last.
 pub fn capture(command: &mut Command) -> Outcome<(bool, String)> {

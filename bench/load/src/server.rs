@@ -81,7 +81,7 @@ impl Watch {
 
 /// One server, with all its connections.
 pub(crate) struct Server {
-    pub(crate) address: SocketAddr,
+    address: SocketAddr,
     /// By which its events are told from those of others.
     number: usize,
     ask: Ask,

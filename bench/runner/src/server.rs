@@ -4,7 +4,6 @@
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::{
     collections::HashSet,
-    ffi::OsStr,
     fs,
     net::{SocketAddr, TcpListener, TcpStream},
     os::unix::process::CommandExt,
@@ -13,7 +12,10 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use xtask::process::tree;
 use xtask::shell::{Outcome, cannot_run, field_kib, shown};
+
+pub use xtask::process::threads;
 
 /// The one core servers run on; what loads them runs on [`CLIENT_CORE`].
 pub const SERVER_CORE: &str = "0";
@@ -85,13 +87,7 @@ impl Server {
 
     /// It and its children, and theirs.
     pub fn processes(&self) -> Vec<u32> {
-        let mut all = vec![self.child.id()];
-        let mut at = 0;
-        while at < all.len() {
-            all.extend(children(all[at]));
-            at += 1;
-        }
-        all
+        tree(self.child.id())
     }
 
     /// What all of it has used so far.
@@ -168,27 +164,6 @@ pub fn free_port() -> Outcome<u16> {
     address
         .map(|address| address.port())
         .map_err(|error| format!("no free port: {error}"))
-}
-
-/// The threads of a process that runs.
-pub fn threads(process: u32) -> Vec<u32> {
-    let number = |name: &OsStr| name.to_str()?.parse().ok();
-    let entries = fs::read_dir(format!("/proc/{process}/task"));
-    let entries = entries.into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| number(&entry.file_name()))
-        .collect()
-}
-
-fn children(process: u32) -> Vec<u32> {
-    let of = |thread: u32| fs::read_to_string(format!("/proc/{process}/task/{thread}/children"));
-    let text: String = threads(process)
-        .into_iter()
-        .filter_map(|t| of(t).ok())
-        .collect();
-    text.split_whitespace()
-        .filter_map(|id| id.parse().ok())
-        .collect()
 }
 
 /// CPU time of a tree of processes, counted in two ways.

@@ -5,6 +5,7 @@ mod common;
 use common::{KERNEL, Kind, choice, in_child, on, rig_with, seccomp, watchdog};
 use onrush_rt::driver::{Config, Driver, Event, ListenSocket, Socket};
 use onrush_rt::net::{Address, ListenOptions, Spread, listen};
+use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -190,17 +191,7 @@ fn held_without_descriptors(kind: Kind) {
     let listener = rig.driver.listen(sockets.remove(0)).expect("listens");
     let (stream, _) = rig.pair(common::Transport::Unix);
     let _client = TcpStream::connect(tcp(&address)).expect("queued");
-    let mut hoard = Vec::new();
-    while let Ok(fd) = rustix::io::dup(std::io::stderr()) {
-        hoard.push(fd);
-        if hoard.len() == 64 {
-            let full = rustix::process::Rlimit {
-                current: Some(64),
-                maximum: rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum,
-            };
-            rustix::process::setrlimit(rustix::process::Resource::Nofile, full).expect("lowered");
-        }
-    }
+    let hoard = hoard_descriptors();
     rig.until(|_, event| matches!(event, Event::AcceptPaused { .. }));
     rig.driver.hold_accepting(listener);
     drop(hoard);
@@ -362,6 +353,17 @@ fn a_turn_ends_when_every_accept_is_aborted() {
     });
 }
 
+/// Takes all descriptors that this process may have from now on: 128 with those it has.
+fn hoard_descriptors() -> Vec<OwnedFd> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let low = rustix::process::Rlimit {
+        current: Some(128),
+        ..limit
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, low).expect("lowered");
+    std::iter::from_fn(|| rustix::io::dup(std::io::stderr()).ok()).collect()
+}
+
 fn without_descriptors(kind: Kind) {
     let Some(choice) = choice(kind, &Config::default()) else {
         return;
@@ -375,16 +377,7 @@ fn without_descriptors(kind: Kind) {
     mine.set_nonblocking(true).unwrap();
     let stream = driver.attach(Socket::Os(mine.into()), 7).unwrap();
     driver.receive(stream);
-    let mut hoard = Vec::new();
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let low = rustix::process::Rlimit {
-        current: Some(128),
-        ..limit
-    };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, low).expect("lowered");
-    while let Ok(fd) = rustix::io::dup(&theirs) {
-        hoard.push(fd);
-    }
+    let mut hoard = hoard_descriptors();
     driver.listen(sockets.remove(0)).expect("listens");
     let (start, cpu) = (Instant::now(), common::cpu_time());
     let (mut pauses, mut served) = (0, 0);

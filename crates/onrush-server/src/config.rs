@@ -166,7 +166,10 @@ fn files(options: &Options) -> Result<FilesOptions, Failure> {
     if allow.contains(&Change::None) && allow.len() > 1 {
         return Err(Failure::usage("allow: none goes with nothing else"));
     }
-    let cache_bytes = options.cache_size.unwrap_or(Size::kib(64 * 1024)).bytes;
+    let default = FilesOptions::default();
+    let cache_bytes_max = options.cache_size.map_or(default.cache_bytes_max, |size| {
+        usize::try_from(size.bytes).unwrap_or(usize::MAX)
+    });
     let file_threads = bounded("file-threads", options.file_threads, 1..=1024)?;
     Ok(FilesOptions {
         allow: Allow {
@@ -181,9 +184,9 @@ fn files(options: &Options) -> Result<FilesOptions, Failure> {
             Some(Durability::Full) | None => onrush_server::Durability::Full,
             Some(Durability::None) => onrush_server::Durability::None,
         },
-        cache_bytes_max: usize::try_from(cache_bytes).unwrap_or(usize::MAX),
-        blocking_threads: file_threads.unwrap_or(16),
-        ..FilesOptions::default()
+        cache_bytes_max,
+        blocking_threads: file_threads.unwrap_or(default.blocking_threads),
+        ..default
     })
 }
 

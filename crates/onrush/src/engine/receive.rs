@@ -275,13 +275,9 @@ impl Engine {
         }
         // Little is moved to a small block, so that slow clients do not hold the large ones.
         let small = data.len() * 4 < self.local.pool().block_bytes();
-        let block = small.then(|| self.local.pool().take_exact((data.len() * 2).max(512)));
-        let kept = match block.flatten() {
-            Some(mut block) if data.len() < block.capacity() => {
-                block.extend(&data);
-                block.into_buf()
-            }
-            _ => data,
+        let kept = match small {
+            true => self.moved((data.len() * 2).max(512), data),
+            false => data,
         };
         conn.active().unpop_input(kept);
     }
@@ -357,8 +353,16 @@ impl Engine {
     #[inline(never)]
     fn compact(&self, bytes: Buf) -> Buf {
         let small = bytes.len() * 2 <= self.local.pool().block_bytes();
-        let block = small.then(|| self.local.pool().take_exact(bytes.len()));
-        match block.flatten() {
+        match small {
+            true => self.moved(bytes.len(), bytes),
+            false => bytes,
+        }
+    }
+
+    /// The same bytes in a block of their own, with room for `room` of them; as they are when there
+    /// is no memory for that.
+    fn moved(&self, room: usize, bytes: Buf) -> Buf {
+        match self.local.pool().take_exact(room) {
             Some(mut block) => {
                 block.extend(&bytes);
                 block.into_buf()
