@@ -29,7 +29,7 @@ impl Machine {
     }
 
     /// Writes `file`: the machine, how `profile` was run, what took part with which version. What
-    /// an earlier run on the same machine has written of other profiles and servers stays.
+    /// earlier runs have written of other profiles and servers stays, under the machine it is of.
     pub fn write(
         &self,
         file: &Path,
@@ -51,7 +51,7 @@ impl Machine {
     }
 }
 
-/// The head of the page.
+/// What a machine's section begins with.
 fn machine() -> String {
     let cpu = read("/proc/cpuinfo");
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name"));
@@ -64,9 +64,8 @@ fn machine() -> String {
         .count();
     let kib = field_kib(&read("/proc/meminfo"), "MemTotal:").unwrap_or(0);
     format!(
-        "# What this was measured on\n\n\
-         | | |\n| --- | --- |\n\
-         | CPU | {model}, {cores} cores |\n| memory | {:.1} GiB |\n| kernel | {} {} |\n\
+        "{SECTION}{model}, {cores} cores\n\n\
+         | | |\n| --- | --- |\n| memory | {:.1} GiB |\n| kernel | {} {} |\n\
          | compiler | {} |\n| load | {} |\n",
         kib as f64 / 1_048_576.0,
         said("uname", &["-s", "-r"]),
@@ -76,34 +75,73 @@ fn machine() -> String {
     )
 }
 
+const TITLE: &str = "# What this was measured on\n";
+const SECTION: &str = "\n## ";
 /// How the runs are told: a table's heading, and that of what took part.
-const RUNS: &str = "| profile | date | took, with those before it | CPU time stolen | arguments |\n\
+const RUNS: &str = "\n| profile | date | took, with those before it | CPU time stolen | arguments |\n\
                     | --- | --- | --- | --- | --- |\n";
-const SERVERS: &str = "| server | version |\n| --- | --- |\n";
+const SERVERS: &str = "\n| server | version |\n| --- | --- |\n";
 
-/// The page anew. `before` is forgotten when it tells of another machine.
+/// What was run on one machine.
+struct Section {
+    machine: String,
+    runs: BTreeMap<String, String>,
+    servers: BTreeMap<String, String>,
+}
+
+impl Section {
+    fn read(text: &str) -> Section {
+        Section {
+            machine: text.split(RUNS).next().unwrap_or_default().to_owned(),
+            runs: table(text, RUNS),
+            servers: table(text, SERVERS),
+        }
+    }
+
+    fn text(&self) -> String {
+        let lines = |rows: &BTreeMap<String, String>| -> String {
+            let line = |(name, rest)| format!("| {name} | {rest} |\n");
+            rows.iter().map(line).collect()
+        };
+        let mut text = format!("{}{RUNS}{}", self.machine, lines(&self.runs));
+        if !self.servers.is_empty() {
+            text += &format!("{SERVERS}{}", lines(&self.servers));
+        }
+        text
+    }
+}
+
+/// The page anew: the run replaces that of the same profile, on whatever machine it was made; a
+/// machine of which nothing is left is forgotten.
 fn page(
     machine: &str,
     before: &str,
     (profile, run): (String, String),
     versions: &[(String, String)],
 ) -> String {
-    let before = before.strip_prefix(machine).unwrap_or_default();
-    let mut runs = table(before, RUNS);
-    runs.insert(profile, run);
-    let mut servers = table(before, SERVERS);
-    for (name, version) in versions {
-        servers.insert(name.clone(), version.replace(['|', '\n'], " "));
+    let sections = before.split(SECTION).skip(1);
+    let mut sections: Vec<Section> = sections
+        .map(|text| Section::read(&format!("{SECTION}{text}")))
+        .collect();
+    for section in &mut sections {
+        section.runs.remove(&profile);
     }
-    let lines = |rows: BTreeMap<String, String>| -> String {
-        let line = |(name, rest)| format!("| {name} | {rest} |\n");
-        rows.into_iter().map(line).collect()
-    };
-    format!(
-        "{machine}\n{RUNS}{}\n{SERVERS}{}",
-        lines(runs),
-        lines(servers)
-    )
+    sections.retain(|section| section.machine == machine || !section.runs.is_empty());
+    let same = sections
+        .iter()
+        .position(|section| section.machine == machine);
+    let here = same.unwrap_or_else(|| {
+        sections.push(Section::read(machine));
+        sections.len() - 1
+    });
+    let section = &mut sections[here];
+    section.runs.insert(profile, run);
+    for (name, version) in versions {
+        let version = version.replace(['|', '\n'], " ");
+        section.servers.insert(name.clone(), version);
+    }
+    let sections = sections.iter().map(Section::text);
+    TITLE.to_owned() + &sections.collect::<String>()
 }
 
 /// The rows under a heading: the first cell, and the others.
@@ -176,27 +214,35 @@ mod tests {
     }
 
     #[test]
-    fn the_page_keeps_what_other_runs_on_this_machine_said() {
+    fn the_page_keeps_what_other_runs_said() {
         let row = |name: &str, rest: &str| (name.to_owned(), rest.to_owned());
         let versions = [row("nginx", "1.2|3"), row("go", "1")];
-        let first = page("# m\n", "", row("put", "a | b"), &versions);
-        assert!(first.contains("| nginx | 1.2 3 |\n"), "{first}");
-        let second = page("# m\n", &first, row("get", "c | d"), &[row("go", "2")]);
-        for line in [
-            "| get | c | d |\n| put | a | b |\n",
-            "| go | 2 |\n| nginx | 1.2 3 |\n",
-        ] {
-            assert!(second.contains(line), "{second}");
-        }
-        let other = page("# n\n", &second, row("get", "e | f"), &[]);
-        assert!(
-            !other.contains("put") && !other.contains("nginx"),
-            "{other}"
-        );
+        let (m, n) = ("\n## m\n\nfacts\n", "\n## n\n\nfacts\n");
+        let first = page(m, "", row("put", "a | b"), &versions);
+        let runs = "| put | a | b |\n";
+        let servers = "| go | 1 |\n| nginx | 1.2 3 |\n";
+        let whole = format!("{TITLE}{m}{RUNS}{runs}{SERVERS}{servers}");
+        assert_eq!(first, whole);
+        let second = page(m, &first, row("get", "c | d"), &[row("go", "2")]);
+        let runs = "| get | c | d |\n| put | a | b |\n";
+        let servers = "| go | 2 |\n| nginx | 1.2 3 |\n";
+        let m_whole = format!("{m}{RUNS}{runs}{SERVERS}{servers}");
+        assert_eq!(second, format!("{TITLE}{m_whole}"));
+        // Another machine has a section of its own, and what is measured anew leaves the first's.
+        let third = page(n, &second, row("tail", "e | f"), &[]);
+        let n_whole = format!("{n}{RUNS}| tail | e | f |\n");
+        assert_eq!(third, format!("{TITLE}{m_whole}{n_whole}"));
+        let fourth = page(n, &third, row("get", "g | h"), &[]);
+        let m_whole = format!("{m}{RUNS}| put | a | b |\n{SERVERS}{servers}");
+        let n_whole = format!("{n}{RUNS}| get | g | h |\n| tail | e | f |\n");
+        assert_eq!(fourth, format!("{TITLE}{m_whole}{n_whole}"));
+        let last = page(n, &fourth, row("put", "i | j"), &[]);
+        let n_whole = n_whole.replace("| tail", "| put | i | j |\n| tail");
+        assert_eq!(last, format!("{TITLE}{n_whole}"));
     }
 
     #[test]
     fn the_machine_is_described() {
-        assert!(machine().contains(" cores |\n"), "{}", machine());
+        assert!(machine().contains(" cores\n"), "{}", machine());
     }
 }

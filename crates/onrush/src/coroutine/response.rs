@@ -69,7 +69,7 @@ impl Response {
     pub(super) fn new() -> Response {
         Response {
             inner: Inner::default(),
-            content: Kept::new(),
+            content: Kept::default(),
             has_left: false,
             declared: None,
             written: 0,
@@ -247,7 +247,7 @@ impl Write for Response {
             }
             false => {
                 let taken = bytes.len().min(room);
-                self.content.0.extend_from_slice(&bytes[..taken]);
+                self.content.extend(&bytes[..taken]);
                 taken
             }
         };

@@ -122,12 +122,17 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Option<Then> {
         let mut answers = 0;
+        let mut rest: Option<Buf> = None;
         loop {
-            let Some(input) = self.next_input(id, data.take())? else {
-                return Some(Then::Continue);
+            let input = match rest.take() {
+                Some(rest) => rest, // No head has begun before it, so it is not to be joined.
+                None => match self.next_input(id, data.take())? {
+                    Some(input) => input,
+                    None => return Some(Then::Continue),
+                },
             };
             match self.step(id, input, out) {
-                Next::Again(rest) => data = Some(rest),
+                Next::Again(behind) => rest = Some(behind).filter(|behind| !behind.is_empty()),
                 Next::NeedMore => {
                     // What is queued behind a partial head belongs to it.
                     let mut conns = self.conns.borrow_mut();
@@ -146,7 +151,7 @@ impl Engine {
             answers += 1;
             if answers >= self.limits().pipelined_requests_max || out.len() > OUT_BYTES_MAX {
                 answers = 0;
-                if let Some(rest) = data.take().filter(|rest| !rest.is_empty()) {
+                if let Some(rest) = rest.take() {
                     self.conns.borrow_mut().get(id)?.active().unpop_input(rest);
                 }
                 let sent = self.flush(id, out, Then::Continue);
