@@ -78,8 +78,9 @@ fn machine() -> String {
 const TITLE: &str = "# What this was measured on\n";
 const SECTION: &str = "\n## ";
 /// How the runs are told: a table's heading, and that of what took part.
-const RUNS: &str = "\n| profile | date | took, with those before it | CPU time stolen | arguments |\n\
-                    | --- | --- | --- | --- | --- |\n";
+const RUNS: &str = "\n\
+    | profile | date | took, with those before it | CPU time stolen | arguments |\n\
+    | --- | --- | --- | --- | --- |\n";
 const SERVERS: &str = "\n| server | version |\n| --- | --- |\n";
 
 /// What was run on one machine.
