@@ -41,7 +41,7 @@ pub(super) fn features(bench: &Bench) -> Vec<Step> {
         .take(if bench.effort.quick { 1 } else { 2 })
     {
         let scenario = Scenario::new("features", name, Role::Hello, load);
-        for &driver in &bench.field.beside {
+        for &driver in &bench.field.drivers {
             let Some(plain) = bench.field.ours(driver) else {
                 continue;
             };

@@ -1,11 +1,11 @@
 //! Latency of many connections at a fixed rate, without coordinated omission: requests are sent
 //! when they are due, and their time counts from then. Must not know how the load does that.
 
-use super::{Step, others};
+use super::Step;
 use crate::{
     bench::Bench,
     peers::{Launch, Role},
-    plan::Subject,
+    plan::{Promise, Subject},
     row::{About, Figures, Reach, Round, Row},
     server::{CLIENT_CORE, Server, free_port, pinned},
     work::Place,
@@ -34,31 +34,21 @@ pub(super) struct Task {
 }
 
 pub(super) fn tail(bench: &Bench) -> Vec<Step> {
-    let mut pairs = Vec::new();
-    for &driver in &bench.field.beside {
-        let Some(ours) = bench.field.ours(driver) else {
-            continue;
-        };
-        let again = Subject {
-            label: format!("{} again", ours.label),
-            ..ours.clone()
-        };
-        pairs.push((About::Control, again, ours.clone()));
-        for other in others(bench, Role::Hello) {
-            pairs.push((About::Peer, other, ours.clone()));
-        }
-    }
+    let pairs = bench.field.pairings(Role::Hello, &Promise::default());
     let mut steps = Vec::new();
     for load in LOADS.into_iter().skip(usize::from(bench.effort.quick)) {
-        for (about, server, reference) in pairs.clone() {
+        for pair in &pairs {
             steps.push(Step {
                 profile: "tail",
-                title: format!("{}: {} beside {}", load.0, server.label, reference.label),
+                title: format!(
+                    "{}: {} beside {}",
+                    load.0, pair.server.label, pair.reference.label
+                ),
                 weight: 2,
                 task: super::Task::Tail(Task {
-                    about,
-                    server,
-                    reference,
+                    about: pair.about,
+                    server: pair.server.clone(),
+                    reference: pair.reference.clone(),
                     load,
                 }),
             });
