@@ -152,13 +152,16 @@ fn pairs(bench: &Bench, scenario: &Scenario, promise: &Promise) -> Vec<Step> {
     pairings.into_iter().map(step).collect()
 }
 
+/// How a pair is told of while it is measured.
+fn title(scenario: &str, pair: &Pairing) -> String {
+    let (server, reference) = (&pair.server.label, &pair.reference.label);
+    format!("{scenario}: {server} beside {reference}")
+}
+
 fn pair_step(scenario: &Scenario, pairing: Pairing) -> Step {
     Step {
         profile: scenario.profile,
-        title: format!(
-            "{}: {} beside {}",
-            scenario.name, pairing.server.label, pairing.reference.label
-        ),
+        title: title(&scenario.name, &pairing),
         weight: 1,
         task: Task::Pair(Box::new(scenario.clone()), Box::new(pairing)),
     }

@@ -1,11 +1,11 @@
 //! Latency of many connections at a fixed rate, without coordinated omission: requests are sent
 //! when they are due, and their time counts from then. Must not know how the load does that.
 
-use super::Step;
+use super::{Step, title};
 use crate::{
     bench::Bench,
     peers::{Launch, Role},
-    plan::{Promise, Subject},
+    plan::{Pairing, Promise, Subject},
     row::{About, Figures, Reach, Round, Row},
     server::{CLIENT_CORE, Server, free_port, pinned},
     work::Place,
@@ -27,9 +27,7 @@ const WINDOW_S: u64 = 2;
 const ERRORS_MAX: f64 = 0.001;
 
 pub(super) struct Task {
-    about: About,
-    server: Subject,
-    reference: Subject,
+    pair: Pairing,
     load: (&'static str, f64),
 }
 
@@ -40,15 +38,10 @@ pub(super) fn tail(bench: &Bench) -> Vec<Step> {
         for pair in &pairs {
             steps.push(Step {
                 profile: "tail",
-                title: format!(
-                    "{}: {} beside {}",
-                    load.0, pair.server.label, pair.reference.label
-                ),
+                title: title(load.0, pair),
                 weight: 2,
                 task: super::Task::Tail(Task {
-                    about: pair.about,
-                    server: pair.server.clone(),
-                    reference: pair.reference.clone(),
+                    pair: pair.clone(),
                     load,
                 }),
             });
@@ -85,15 +78,15 @@ impl Task {
     }
 
     fn empty_row(&self, bench: &Bench, unit: &'static str) -> Row {
-        let reach = (self.about == About::Peer).then_some(Reach::AtLeast(1.0));
+        let reach = (self.pair.about == About::Peer).then_some(Reach::AtLeast(1.0));
         let (what, _) = unit.split_once(' ').unwrap_or((unit, ""));
         Row {
             profile: "tail",
             scenario: format!("{what} at {} of what fits", self.load.0),
-            about: self.about,
+            about: self.pair.about,
             unit,
-            server: bench.side(&self.server, Role::Hello),
-            reference: bench.side(&self.reference, Role::Hello),
+            server: bench.side(&self.pair.server, Role::Hello),
+            reference: bench.side(&self.pair.reference, Role::Hello),
             durability: "",
             access_log: "off",
             reach,
@@ -106,7 +99,7 @@ impl Task {
 
     /// All rounds; rows are told at which rate.
     fn windows(&self, bench: &mut Bench, rows: &mut [Row]) -> Outcome<Vec<Round>> {
-        for subject in [&self.server, &self.reference] {
+        for subject in [&self.pair.server, &self.pair.reference] {
             if let Some(reason) = bench.missing.get(subject.peer.name) {
                 return Err(reason.clone());
             }
@@ -120,8 +113,8 @@ impl Task {
             return Err("left out: time was up".to_owned());
         }
         build()?;
-        let server = start(bench, &self.server)?;
-        let reference = start(bench, &self.reference)?;
+        let server = start(bench, &self.pair.server)?;
+        let reference = start(bench, &self.pair.reference)?;
         let both = (server.address, reference.address);
         let rate = (capacity(bench, both)? * self.load.1).floor().max(1.0);
         let mut windows = open_loop(bench, both, rate, windows)?;

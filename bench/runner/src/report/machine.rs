@@ -84,8 +84,8 @@ const RUNS: &str = "\n\
 const SERVERS: &str = "\n| server | version |\n| --- | --- |\n";
 
 /// What was run on one machine.
+#[derive(Default)]
 struct Section {
-    machine: String,
     runs: BTreeMap<String, String>,
     servers: BTreeMap<String, String>,
 }
@@ -93,18 +93,17 @@ struct Section {
 impl Section {
     fn read(text: &str) -> Section {
         Section {
-            machine: text.split(RUNS).next().unwrap_or_default().to_owned(),
             runs: table(text, RUNS),
             servers: table(text, SERVERS),
         }
     }
 
-    fn text(&self) -> String {
+    fn text(&self, machine: &str) -> String {
         let lines = |rows: &BTreeMap<String, String>| -> String {
             let line = |(name, rest)| format!("| {name} | {rest} |\n");
             rows.iter().map(line).collect()
         };
-        let mut text = format!("{}{RUNS}{}", self.machine, lines(&self.runs));
+        let mut text = format!("{machine}{RUNS}{}", lines(&self.runs));
         if !self.servers.is_empty() {
             text += &format!("{SERVERS}{}", lines(&self.servers));
         }
@@ -121,27 +120,23 @@ fn page(
     versions: &[(String, String)],
 ) -> String {
     let sections = before.split(SECTION).skip(1);
-    let mut sections: Vec<Section> = sections
-        .map(|text| Section::read(&format!("{SECTION}{text}")))
+    let mut sections: BTreeMap<String, Section> = sections
+        .map(|text| {
+            let whose = text.split(RUNS).next().unwrap_or_default();
+            (format!("{SECTION}{whose}"), Section::read(text))
+        })
         .collect();
-    for section in &mut sections {
+    for section in sections.values_mut() {
         section.runs.remove(&profile);
     }
-    sections.retain(|section| section.machine == machine || !section.runs.is_empty());
-    let same = sections
-        .iter()
-        .position(|section| section.machine == machine);
-    let here = same.unwrap_or_else(|| {
-        sections.push(Section::read(machine));
-        sections.len() - 1
-    });
-    let section = &mut sections[here];
+    let section = sections.entry(machine.to_owned()).or_default();
     section.runs.insert(profile, run);
     for (name, version) in versions {
         let version = version.replace(['|', '\n'], " ");
         section.servers.insert(name.clone(), version);
     }
-    let sections = sections.iter().map(Section::text);
+    sections.retain(|_, section| !section.runs.is_empty());
+    let sections = sections.iter().map(|(whose, section)| section.text(whose));
     TITLE.to_owned() + &sections.collect::<String>()
 }
 
