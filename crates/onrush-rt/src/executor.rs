@@ -1,10 +1,15 @@
 //! Tasks: futures that live on one worker and need not be `Send`.
 //!
+//! A future that is seldom pending is polled where it stands, and becomes a task only then. For
+//! that there are tasks made ahead, without a future ([`Standby`]): the waker of one is what the
+//! future is first polled with, so that it need not be polled again to learn of another.
+//!
 //! Must not know what wakes them.
 
 use crate::mailbox::Mailbox;
+use async_task::Runnable;
 use slab::Slab;
-use std::cell::RefCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -16,11 +21,15 @@ use std::task::{Context, Poll, Waker};
 /// the future's output.
 pub type Task<T> = async_task::Task<T>;
 
+/// Tasks without a future that are kept, at most; others end with theirs.
+const VACANT_MAX: usize = 1024;
+
 #[derive(Debug)]
 pub(crate) struct Executor {
     mailbox: Arc<Mailbox>,
     /// One waker per live task, so that all can be dropped, on this thread, with the worker.
     live: Rc<RefCell<Slab<Option<Waker>>>>,
+    vacant: Rc<Vacant>,
 }
 
 impl Executor {
@@ -28,10 +37,21 @@ impl Executor {
         Executor {
             mailbox,
             live: Rc::default(),
+            vacant: Rc::default(),
         }
     }
 
     pub(crate) fn spawn<F>(&self, future: F) -> Task<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        let (runnable, task) = self.make(future);
+        runnable.schedule();
+        task
+    }
+
+    fn make<F>(&self, future: F) -> (Runnable, Task<F::Output>)
     where
         F: Future + 'static,
         F::Output: 'static,
@@ -47,9 +67,26 @@ impl Executor {
         let schedule = move |runnable| mailbox.push(runnable);
         let (runnable, task) = async_task::spawn_local(future, schedule);
         entry.insert(Some(runnable.waker()));
-        drop(live);
-        runnable.schedule();
-        task
+        (runnable, task)
+    }
+
+    /// A task that has no future yet.
+    pub(crate) fn standby(&self) -> Standby {
+        let shell = self.vacant.shells.borrow_mut().pop();
+        Standby(shell.unwrap_or_else(|| {
+            let shell = Rc::new(Shell {
+                stage: Cell::new(Stage::Vacant),
+                future: Cell::new(None),
+                waker: OnceCell::new(),
+                vacant: self.vacant.clone(),
+            });
+            let (runnable, task) = self.make(Lodged(shell.clone()));
+            let _ = shell.waker.set(runnable.waker());
+            task.detach();
+            self.vacant.add(1);
+            runnable.run(); // Wakes count from here on.
+            shell
+        }))
     }
 
     /// Runs what is scheduled now, not what that schedules in turn: the driver gets its turn in
@@ -70,13 +107,15 @@ impl Executor {
     }
 
     pub(crate) fn live_tasks(&self) -> usize {
-        self.live.borrow().len()
+        self.live.borrow().len() - self.vacant.count.get()
     }
 }
 
 impl Executor {
     /// Drops all tasks. Their futures hold the worker, so this must be called to end it.
     pub(crate) fn shut_down(&self) {
+        self.vacant.kept_max.set(0);
+        drop(self.vacant.shells.take());
         // Waking a task puts it into the queue, and a task dropped in the queue drops its future.
         let wakers: Vec<Waker> = self
             .live
@@ -119,5 +158,183 @@ impl<F: Future> Future for Tracked<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         self.project().future.poll(cx)
+    }
+}
+
+/// A task that has no future yet, and a waker that counts already.
+#[derive(Debug)]
+pub struct Standby(Rc<Shell>);
+
+impl Standby {
+    /// What the future is to be polled with before [`Standby::begin`].
+    #[inline]
+    pub fn waker(&self) -> &Waker {
+        self.0.waker.get().expect("set when it was made")
+    }
+
+    /// Makes a task of `future`, which was polled with that waker, a moment ago, and is pending: it
+    /// is polled again when the waker is called, or was meanwhile, and now and then besides.
+    pub fn begin(self, future: impl Future<Output = ()> + 'static) -> Begun {
+        let shell = self.0.clone();
+        shell.vacant.add(-1);
+        shell.stage.set(Stage::Held);
+        shell.future.set(Some(Box::pin(future)));
+        Begun(shell)
+    }
+}
+
+impl Drop for Standby {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.stage.get() == Stage::Vacant {
+            self.0.vacant.add(-1);
+            self.0.vacate();
+        }
+    }
+}
+
+/// A task whose future was polled before it became one. Dropping it cancels the task: the future is
+/// dropped in the worker's next turn. [`Begun::detach`] lets it run on.
+#[derive(Debug)]
+#[must_use = "dropping it cancels the task"]
+pub struct Begun(Rc<Shell>);
+
+impl Begun {
+    /// Lets it run on by itself.
+    pub fn detach(self) {
+        if self.0.stage.get() == Stage::Held {
+            self.0.stage.set(Stage::Detached);
+        }
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        match self.0.stage.get() {
+            Stage::Held => {
+                self.0.stage.set(Stage::Cancelled);
+                self.0.wake();
+            }
+            Stage::Done => self.0.vacate(),
+            Stage::Vacant | Stage::Detached | Stage::Cancelled | Stage::Over => {}
+        }
+    }
+}
+
+/// Where a task that outlives its futures is with the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It has none, and nobody refers to one.
+    Vacant,
+    /// It has one, which somebody may cancel.
+    Held,
+    /// It has one, which nobody can cancel.
+    Detached,
+    /// It has one, to be dropped at the next turn.
+    Cancelled,
+    /// It has none any more, which somebody may not know.
+    Done,
+    /// It is to end, or has.
+    Over,
+}
+
+/// What a task that outlives its futures shares with whoever has it.
+struct Shell {
+    stage: Cell<Stage>,
+    /// Not here while it is polled.
+    future: Cell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
+    /// The task's. It refers to the task and the task to this, until the task is over.
+    waker: OnceCell<Waker>,
+    vacant: Rc<Vacant>,
+}
+
+impl std::fmt::Debug for Shell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Shell").field(&self.stage.get()).finish()
+    }
+}
+
+impl Shell {
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Keeps it for the next future, or has it end.
+    fn vacate(self: &Rc<Self>) {
+        let mut shells = self.vacant.shells.borrow_mut();
+        if shells.len() < self.vacant.kept_max.get() {
+            self.stage.set(Stage::Vacant);
+            self.vacant.add(1);
+            return shells.push(self.clone());
+        }
+        drop(shells);
+        self.stage.set(Stage::Over);
+        self.wake();
+    }
+}
+
+/// Tasks without a future.
+#[derive(Debug)]
+struct Vacant {
+    shells: RefCell<Vec<Rc<Shell>>>,
+    kept_max: Cell<usize>,
+    /// Those above, and those that somebody has as a [`Standby`].
+    count: Cell<usize>,
+}
+
+impl Default for Vacant {
+    fn default() -> Vacant {
+        Vacant {
+            shells: RefCell::default(),
+            kept_max: Cell::new(VACANT_MAX),
+            count: Cell::new(0),
+        }
+    }
+}
+
+impl Vacant {
+    #[inline]
+    fn add(&self, more: isize) {
+        self.count.set(self.count.get().wrapping_add_signed(more));
+    }
+}
+
+/// The task itself: polls one future after the other.
+struct Lodged(Rc<Shell>);
+
+impl Future for Lodged {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let shell = &self.0;
+        if shell.stage.get() == Stage::Over {
+            return Poll::Ready(());
+        }
+        let Some(mut future) = shell.future.take() else {
+            return Poll::Pending; // Woken by what an earlier one has left behind.
+        };
+        let ready = shell.stage.get() != Stage::Cancelled && future.as_mut().poll(cx).is_ready();
+        // It may have been cancelled meanwhile, by itself.
+        if !ready && shell.stage.get() != Stage::Cancelled {
+            shell.future.set(Some(future));
+            return Poll::Pending;
+        }
+        drop(future);
+        match shell.stage.get() {
+            Stage::Held => shell.stage.set(Stage::Done),
+            _ => shell.vacate(),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Lodged {
+    fn drop(&mut self) {
+        if self.0.stage.replace(Stage::Over) == Stage::Vacant {
+            self.0.vacant.add(-1);
+        }
+        drop(self.0.future.take());
     }
 }

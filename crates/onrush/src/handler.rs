@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 /// Answers requests. Implemented by `async fn(Request) -> impl IntoResponse` and such closures, and
 /// by types that want a name.
@@ -98,8 +98,13 @@ where
 /// A handler with its type erased, on one worker.
 pub trait Service {
     /// Calls the handler and polls its future once. The answer, when it is ready, is written to
-    /// `answer`, and the future otherwise given back, to be polled with a waker that counts.
-    fn start(&self, request: Request, answer: &mut Option<Response>) -> Option<Pending>;
+    /// `answer`, and the future otherwise given back, to be polled when `cx`'s waker is called.
+    fn start(
+        &self,
+        request: Request,
+        cx: &mut Context<'_>,
+        answer: &mut Option<Response>,
+    ) -> Option<Pending>;
 }
 
 /// A handler's future that was not ready at once.
@@ -149,7 +154,12 @@ where
     F: Fn(Request) -> Answer + 'static,
     Answer: Future<Output = Response> + 'static,
 {
-    fn start(&self, request: Request, ready: &mut Option<Response>) -> Option<Pending> {
+    fn start(
+        &self,
+        request: Request,
+        cx: &mut Context<'_>,
+        ready: &mut Option<Response>,
+    ) -> Option<Pending> {
         let mut slot = self
             .slot
             .take()
@@ -158,8 +168,7 @@ where
             .project()
             .answer
             .set(Some((self.call)(request)));
-        // A waker that does nothing is enough: what is pending is polled again with a real one.
-        match slot.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        match slot.as_mut().poll(cx) {
             Poll::Ready(response) => {
                 *ready = Some(response);
                 slot.as_mut().project().answer.set(None);

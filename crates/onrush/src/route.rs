@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Context;
 
 /// Chooses a handler by method and path.
 ///
@@ -214,7 +215,12 @@ impl Routes {
 }
 
 impl Service for Routes {
-    fn start(&self, mut request: Request, answer: &mut Option<Response>) -> Option<Pending> {
+    fn start(
+        &self,
+        mut request: Request,
+        cx: &mut Context<'_>,
+        answer: &mut Option<Response>,
+    ) -> Option<Pending> {
         let chosen = {
             let (path, method) = (request.path(), request.method());
             let get = if method == "HEAD" { "GET" } else { method };
@@ -226,11 +232,11 @@ impl Service for Routes {
                 template: Some(entry.template.clone()),
                 spans,
             });
-            return entry.service.start(request, answer);
+            return entry.service.start(request, cx, answer);
         }
         match &self.fallback {
             Some(service) if self.fitting(request.path()).next().is_none() => {
-                service.start(request, answer)
+                service.start(request, cx, answer)
             }
             _ => {
                 *answer = Some(self.refuse(&request));

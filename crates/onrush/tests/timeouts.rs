@@ -3,9 +3,13 @@
 mod common;
 
 use common::app::{Endless, app};
-use common::{ask, calm, get, plain, statuses};
+use common::{ask, calm, get, plain, statuses, text};
 use onrush::sim::Simulation;
 use onrush::{Body, Bytes, Limits, Request, Response};
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 /// Every limit another, so that none can be taken for another.
@@ -415,4 +419,60 @@ fn limits_that_are_off_never_fire() {
     assert!(ask(&mut sim, &half, "lo HTTP/1.1\r\nHost: t\r\n\r\n").ends_with("hello"));
     assert!(ask(&mut sim, &body, &"x".repeat(96)).ends_with(&"x".repeat(96)));
     assert_eq!(sim.open_connections(), 5);
+}
+
+/// What a handler waited for before it answered without it is no wait of the next one's.
+#[test]
+fn a_body_that_was_given_up_leaves_no_limit_behind() {
+    let handler = async |mut request: Request| {
+        if request.path() == "/give-up" {
+            let mut piece = pin!(request.body().next());
+            let polled = poll_fn(|cx| Poll::Ready(piece.as_mut().poll(cx).is_pending())).await;
+            return Response::text(if polled { "gave up" } else { "was there" });
+        }
+        request.local().sleep(Duration::from_secs(10)).await;
+        Response::text("slept")
+    };
+    let mut sim = calm(&handler, limits());
+    let client = sim.connect();
+    let head = "POST /give-up HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\n";
+    assert!(ask(&mut sim, &client, head).ends_with("gave up"));
+    sim.advance(1_000);
+    sim.send(&client, ["late", &get("/sleep")].concat().as_bytes());
+    sim.advance(10_100);
+    let answer = client.receive().unwrap();
+    assert_eq!(statuses(&answer), [200], "{}", text(&answer));
+    assert!(answer.ends_with(b"slept"));
+}
+
+/// The wait for a body is limited from a handler's first look on, and no second one is needed.
+#[test]
+fn a_handler_is_polled_only_when_it_may_go_on() {
+    thread_local!(static POLLS: Cell<u32> = const { Cell::new(0) });
+    let handler = async |mut request: Request| {
+        let mut whole = pin!(async move { request.body().read_all(100).await });
+        let read = poll_fn(|cx| {
+            POLLS.set(POLLS.get() + 1);
+            whole.as_mut().poll(cx)
+        });
+        match read.await {
+            Ok(_) => Response::text("read"),
+            Err(_) => Response::text("no error of its own"),
+        }
+    };
+    let mut sim = calm(&handler, limits());
+    let client = sim.connect();
+    let head = "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\n";
+    for (piece, polls) in [(head, 1), ("bo", 2), ("dy", 3)] {
+        sim.send(&client, piece.as_bytes());
+        sim.advance(100);
+        assert_eq!(POLLS.get(), polls);
+    }
+    assert_eq!(statuses(&client.receive().unwrap()), [200]);
+    sim.send(&client, head.as_bytes());
+    sim.advance(1_990);
+    assert_eq!((POLLS.get(), client.at_end()), (4, false));
+    sim.advance(20);
+    assert_eq!(POLLS.get(), 5);
+    assert_eq!(statuses(&client.receive().unwrap()), [408]);
 }

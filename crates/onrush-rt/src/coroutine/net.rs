@@ -259,7 +259,25 @@ impl TcpStream {
 
     /// Waits for `poll` in its turn of `lock`, for as long as `timeout` says.
     #[track_caller]
+    #[inline(always)]
     fn wait<R>(
+        &self,
+        lock: &Lock,
+        timeout: Option<Duration>,
+        mut poll: impl FnMut(&mut Stream, &mut Context<'_>) -> Poll<io::Result<R>>,
+    ) -> io::Result<R> {
+        // Most need neither, and a small frame: when it goes on, its lines are cold.
+        if timeout.is_none()
+            && let Some(_held) = lock.try_hold()
+        {
+            return try_wait(poll_fn(|cx| poll(&mut self.0.stream.borrow_mut(), cx)))?;
+        }
+        self.wait_in_turn(lock, timeout, poll)
+    }
+
+    #[track_caller]
+    #[inline(never)]
+    fn wait_in_turn<R>(
         &self,
         lock: &Lock,
         timeout: Option<Duration>,

@@ -37,7 +37,7 @@ const STACK_BYTES_MIN: usize = 32 << 10;
 /// Stacks mapped at a time.
 const CHUNK_STACKS: usize = 32;
 /// Of so many stacks given back, one is looked at to see how much of it was touched.
-const SAMPLE_EVERY: u32 = 128;
+const SAMPLE_EVERY: u32 = 1024;
 
 /// What a thread's stacks are doing. Written by that thread alone, by plain stores; any may read.
 #[derive(Debug, Default)]

@@ -15,7 +15,7 @@ pub use sleep::Sleep;
 use crate::blocking;
 use crate::buf::Pool;
 use crate::driver::{self, Choice, Driver, Event, sim};
-use crate::executor::{Executor, Task};
+use crate::executor::{Executor, Standby, Task};
 use crate::mailbox::Mailbox;
 use crate::offload;
 use crate::sources::{RUNTIME, Sources};
@@ -413,6 +413,11 @@ impl Local {
         F::Output: 'static,
     {
         self.0.executor.spawn(future)
+    }
+
+    /// A task for a future that is polled first and becomes one only when it is pending.
+    pub fn standby(&self) -> Standby {
+        self.0.executor.standby()
     }
 
     /// Tasks that have not ended.

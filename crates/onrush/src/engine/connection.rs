@@ -9,7 +9,7 @@ use crate::metrics::Measured;
 use onrush_proto::connection::{After, Connection as Machine};
 use onrush_rt::buf::{Block, Buf};
 use onrush_rt::driver::StreamId;
-use onrush_rt::executor::Task;
+use onrush_rt::executor::Begun;
 use onrush_rt::timer::TimerId;
 use std::collections::VecDeque;
 use std::io;
@@ -93,7 +93,7 @@ pub(crate) struct Active {
     pub(crate) out_sent: usize,
     pub(crate) after_flush: Option<Then>,
     /// The handler's task, or the one that sends the answer. Dropping it cancels it.
-    pub(crate) task: Option<Task<()>>,
+    pub(crate) task: Option<Begun>,
     /// Who waits for body bytes.
     pub(crate) reader: Option<Waker>,
     /// Who waits for the peer to take bytes.

@@ -69,7 +69,23 @@ impl Engine {
         }
     }
 
-    fn set_busy_deadline(&self, id: ConnId, conn: &mut Conn) {
+    /// Gives the peer `limit_ms` from now to take what was sent; 0 for no limit.
+    pub(super) fn limit_write(&self, id: ConnId, limit_ms: u32) {
+        if let Some(conn) = self.conns.borrow_mut().get(id) {
+            self.set_wait(id, conn, Wait::Write, limit_ms);
+        }
+    }
+
+    /// Nobody waits for body bytes any more.
+    pub(super) fn forget_reader(&self, id: ConnId) {
+        let reader = {
+            let mut conns = self.conns.borrow_mut();
+            conns.get(id).and_then(|conn| self.take_reader(id, conn))
+        };
+        drop(reader); // Outside the borrow: the last waker may drop a whole task.
+    }
+
+    pub(super) fn set_busy_deadline(&self, id: ConnId, conn: &mut Conn) {
         let active = conn.active();
         let waits = [active.body_deadline_ms, active.write_deadline_ms];
         let first = waits.into_iter().flatten().min();

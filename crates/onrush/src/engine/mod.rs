@@ -32,6 +32,7 @@ pub(crate) use handover::Passed;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
 use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
+use onrush_rt::executor::Standby;
 use onrush_rt::worker::{Local, Sink};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -103,6 +104,8 @@ pub struct Engine {
     recorder: Option<Recorder>,
     /// Handlers that were not ready at once and have not answered yet.
     waiting: Cell<usize>,
+    /// The task of the next handler that has to wait.
+    standby: RefCell<Standby>,
     /// The request that is being started, until it is answered or waits for something.
     measuring: RefCell<Option<Measured>>,
     balance: Balance,
@@ -139,6 +142,7 @@ impl Engine {
             counters,
             recorder,
             waiting: Cell::new(0),
+            standby: RefCell::new(local.standby()),
             measuring: RefCell::default(),
             balance: Balance::default(),
         })

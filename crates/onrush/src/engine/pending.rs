@@ -5,7 +5,6 @@
 
 use super::answer::{Answer, Driving};
 use super::connection::{Phase, Then};
-use super::deadline::Wait;
 use super::{Engine, guarded, panic_response};
 use crate::handler::Pending;
 use crate::host::ConnId;
@@ -51,34 +50,50 @@ impl Drop for Waiting {
 }
 
 impl Engine {
-    /// Makes a task of what is not ready, sends what was answered before it, and keeps the input
-    /// for after it.
-    pub(super) fn make_task(
+    /// Makes a task of a handler that was just polled and waits; sends what was answered before it.
+    #[inline(never)]
+    pub(super) fn make_handler_task(
         self: &Rc<Self>,
         id: ConnId,
         data: Buf,
         out: &[u8],
-        work: impl Future<Output = ()> + 'static,
+        pending: Pending,
     ) {
+        let waiting = Waiting::new(self);
+        let pending = Shield::new(pending);
         let Ok(all_sent) = self.send_or_keep(id, out) else {
             return self.close(id, Ending::Broken);
         };
+        let write_ms = self.limits().write_timeout_ms;
+        self.limit_write(id, if all_sent { 0 } else { write_ms });
+        self.make_task(id, data, waiting.finish_handler(id, pending));
+    }
+
+    /// Makes a task of what was just polled with the waker of [`Engine::standby`] and is not ready,
+    /// and keeps the input for after it. The times that it waits for its peer run already.
+    pub(super) fn make_task(
+        &self,
+        id: ConnId,
+        data: Buf,
+        work: impl Future<Output = ()> + 'static,
+    ) {
+        let standby = self.standby.replace(self.local.standby());
         let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else { return };
+        let Some(conn) = conns.get(id) else {
+            drop(conns);
+            return drop(work);
+        };
         conn.phase = Phase::Busy;
         let active = conn.active();
         if self.recorder.is_some() {
             active.measured = self.measuring.take();
         }
         active.unpop_input(data);
-        // Only a wait for the peer is limited, and the total; the handler may take its time.
-        active.body_deadline_ms = None;
         // What is answered at once needs no total: it counts from the turn that the head came in.
         let total_ms = u64::from(self.limits().total_timeout_ms);
         active.total_deadline_ms = (total_ms > 0).then(|| self.local.now_ms() + total_ms);
-        let write_ms = self.limits().write_timeout_ms;
-        self.set_wait(id, conn, Wait::Write, if all_sent { 0 } else { write_ms });
-        conn.active().task = Some(self.local.spawn(work));
+        active.task = Some(standby.begin(work));
+        self.set_busy_deadline(id, conn);
     }
 
     pub(super) async fn finish_driving(self: Rc<Self>, id: ConnId, mut driving: Driving) {

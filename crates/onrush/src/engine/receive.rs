@@ -7,20 +7,18 @@
 use super::answer::Answer;
 use super::connection::{Active, Conn, Phase, Then};
 use super::deadline::DRAIN_IDLE_MS;
-use super::pending::Waiting;
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
 use crate::log::{AccessLog, Entry as LogEntry};
 use crate::metrics::{Ending, Refusal};
 use crate::request::Parts;
 use crate::response::Response;
-use crate::shield::Shield;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 /// Rendered answers are sent when there are this many bytes of them, whatever is still to parse.
 const OUT_BYTES_MAX: usize = 128 * 1024;
@@ -288,7 +286,7 @@ impl Engine {
     }
 
     /// Hands a request to the application and takes its answer if it is ready.
-    #[inline]
+    #[inline(always)]
     fn begin(
         self: &Rc<Self>,
         id: ConnId,
@@ -325,16 +323,24 @@ impl Engine {
         if self.recorder.is_some() {
             self.measure(&parts.head, &bytes);
         }
+        let has_body = body.is_some();
         let request = parts.into_request(bytes, id, body);
         let mut answer = None;
-        match guarded(self, || self.service.start(request, &mut answer)) {
+        let started = {
+            let standby = self.standby.borrow();
+            let mut cx = Context::from_waker(standby.waker());
+            guarded(self, || self.service.start(request, &mut cx, &mut answer))
+        };
+        match started {
             Some(None) => {}
             Some(Some(pending)) => {
-                let work = Waiting::new(self).finish_handler(id, Shield::new(pending));
-                self.make_task(id, data, out, work);
+                self.make_handler_task(id, data, out, pending);
                 return Next::Stop;
             }
             None => answer = None,
+        }
+        if has_body {
+            self.forget_reader(id); // It has its answer without what it waited for.
         }
         let response = answer.get_or_insert_with(panic_response);
         self.answer_now(id, response, data, out)
@@ -408,13 +414,18 @@ impl Engine {
             Answer::Rendered(after) => self.after(id, after, data),
             Answer::Driving(mut driving) => {
                 // Most of it may fit into the socket's buffer: try before making a task of it.
-                let mut cx = Context::from_waker(Waker::noop());
-                match self.poll_driving(id, &mut driving, &mut cx) {
+                self.limit_write(id, 0);
+                let driven = {
+                    let standby = self.standby.borrow();
+                    let mut cx = Context::from_waker(standby.waker());
+                    self.poll_driving(id, &mut driving, &mut cx)
+                };
+                match driven {
                     Poll::Ready(Some(after)) => self.after(id, after, data),
                     Poll::Ready(None) => Next::Stop,
                     Poll::Pending => {
                         let work = self.clone().finish_driving(id, driving);
-                        self.make_task(id, data, out, work);
+                        self.make_task(id, data, work);
                         Next::Stop
                     }
                 }
