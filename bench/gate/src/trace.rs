@@ -4,6 +4,7 @@
 //! a run is the same instructions every time. Must not know that anything is counted, but for
 //! [`serve`], whose name is where counting begins and ends.
 
+use onrush::coroutine::{self, handler};
 use onrush::{Application, Limits, Request, Response, Router, sim::Simulation};
 use onrush_rt::blocking::Pool;
 use onrush_rt::driver::sim::{Behaviour, Client};
@@ -11,7 +12,7 @@ use onrush_rt::fs::{Dir, OpenHow, sim::SimFs};
 use onrush_server::{Allow, Files, FilesOptions};
 use onrush_store::{Folder, FolderOptions};
 use std::hint::black_box;
-use std::io;
+use std::io::{self, Write};
 
 /// Clients of each trace.
 const CONNECTIONS: usize = 32;
@@ -38,6 +39,8 @@ pub(crate) enum Trace {
     Pipelined,
     /// The same, 16 deep, and no two requests alike.
     Distinct,
+    /// The same as `Hello`, by a plain function on a stack of its own.
+    Coroutine,
     /// One file of 1 KiB, hot, one request at a time.
     Get,
     /// Objects of 4 KiB, synced before the answer; every other one replaces one that is there.
@@ -45,10 +48,11 @@ pub(crate) enum Trace {
 }
 
 impl Trace {
-    pub(crate) const ALL: [Trace; 5] = [
+    pub(crate) const ALL: [Trace; 6] = [
         Trace::Hello,
         Trace::Pipelined,
         Trace::Distinct,
+        Trace::Coroutine,
         Trace::Get,
         Trace::Put,
     ];
@@ -58,6 +62,7 @@ impl Trace {
             Trace::Hello => "hello",
             Trace::Pipelined => "pipelined",
             Trace::Distinct => "distinct",
+            Trace::Coroutine => "coroutine",
             Trace::Get => "get",
             Trace::Put => "put",
         }
@@ -70,14 +75,14 @@ impl Trace {
     fn depth(self) -> usize {
         match self {
             Trace::Pipelined | Trace::Distinct => DEPTH,
-            Trace::Hello | Trace::Get | Trace::Put => 1,
+            Trace::Hello | Trace::Coroutine | Trace::Get | Trace::Put => 1,
         }
     }
 
     /// Rounds that are counted. An even number, as half of the rounds of `put` replace.
     fn rounds(self) -> usize {
         match self {
-            Trace::Hello | Trace::Get => 256,
+            Trace::Hello | Trace::Coroutine | Trace::Get => 256,
             Trace::Pipelined | Trace::Distinct => 32,
             Trace::Put => 32,
         }
@@ -91,7 +96,7 @@ impl Trace {
     /// The request that is the `number`th of all.
     fn request(self, number: usize) -> Vec<u8> {
         let target = match self {
-            Trace::Hello | Trace::Pipelined => "/".to_owned(),
+            Trace::Hello | Trace::Pipelined | Trace::Coroutine => "/".to_owned(),
             Trace::Distinct => format!("/?{number:07}"),
             Trace::Get => "/file.txt".to_owned(),
             Trace::Put => {
@@ -113,7 +118,7 @@ impl Trace {
     /// How an answer in round `round` begins and ends.
     fn answer(self, round: usize) -> (&'static str, Vec<u8>) {
         match self {
-            Trace::Hello | Trace::Pipelined | Trace::Distinct => {
+            Trace::Hello | Trace::Pipelined | Trace::Distinct | Trace::Coroutine => {
                 ("HTTP/1.1 200 ", b"Hello, World!".to_vec())
             }
             Trace::Get => ("HTTP/1.1 200 ", content(FILE_BYTES)),
@@ -126,6 +131,7 @@ impl Trace {
     pub(crate) fn replay(self) -> Result<(), String> {
         match self {
             Trace::Hello | Trace::Pipelined | Trace::Distinct => self.replay_on(&hello),
+            Trace::Coroutine => self.replay_on(&handler(hello_by_writing)),
             Trace::Get | Trace::Put => {
                 let files = files().map_err(|error| format!("the simulated files: {error}"))?;
                 self.replay_on(&Router::new().any("/{*key}", files))
@@ -188,6 +194,14 @@ pub(crate) fn serve(sim: &mut Simulation) {
 
 async fn hello(_: Request) -> Response {
     Response::text("Hello, World!")
+}
+
+fn hello_by_writing(
+    _: &mut coroutine::Request,
+    response: &mut coroutine::Response,
+) -> io::Result<()> {
+    response.set_content_type("text/plain; charset=utf-8");
+    response.write_all(b"Hello, World!")
 }
 
 /// A simulated folder with one file, served as `onrush --allow put` does.

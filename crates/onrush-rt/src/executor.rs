@@ -176,9 +176,12 @@ impl Standby {
     /// is polled again when the waker is called, or was meanwhile, and now and then besides.
     pub fn begin(self, future: impl Future<Output = ()> + 'static) -> Begun {
         let shell = self.0.clone();
-        shell.vacant.add(-1);
-        shell.stage.set(Stage::Held);
-        shell.future.set(Some(Box::pin(future)));
+        // It is over when the worker is, and nobody will poll or drop what is put there then.
+        if shell.stage.get() == Stage::Vacant {
+            shell.vacant.add(-1);
+            shell.stage.set(Stage::Held);
+            shell.future.set(Some(Box::pin(future)));
+        }
         Begun(shell)
     }
 }

@@ -255,8 +255,11 @@ fn a_dropped_worker_drops_them_all() {
     drop(cancelled);
     drop(worker);
     assert!(steered.iter().all(|one| one.drops.get() == 1));
-    drop((held, done, unused));
+    drop((held, done));
     steered.iter().for_each(|one| one.wake());
+    let late = Rc::new(Steered::default());
+    unused.begin(late.future()).detach();
+    assert_eq!((late.seen(), local.live_tasks()), ((0, 1), 0));
     assert_eq!(local.live_tasks(), 0);
 }
 

@@ -1,5 +1,6 @@
 //! The content of an answer: bytes, pieces of files, or a stream. Must not know how it is framed.
 
+use crate::kept::Kept;
 use crate::shield::Shield;
 use bytes::Bytes;
 use futures_core::Stream;
@@ -24,6 +25,8 @@ pub(crate) enum Content {
     Empty,
     Static(&'static [u8]),
     Bytes(Bytes),
+    /// Little, in memory that is used again.
+    Kept(Kept),
     /// Pieces known ahead, one after the other.
     Parts(VecDeque<Part>),
     Stream(Box<Streamed>),
@@ -152,6 +155,7 @@ impl Body {
             Content::Empty => Some(0),
             Content::Static(bytes) => Some(bytes.len() as u64),
             Content::Bytes(bytes) => Some(bytes.len() as u64),
+            Content::Kept(kept) => Some(kept.0.len() as u64),
             Content::Parts(parts) => {
                 let lengths = parts.iter().map(Part::length);
                 Some(lengths.fold(0, u64::saturating_add))
@@ -192,6 +196,12 @@ impl From<String> for Body {
 impl From<Vec<u8>> for Body {
     fn from(bytes: Vec<u8>) -> Body {
         Body(Content::Bytes(bytes.into()))
+    }
+}
+
+impl From<Kept> for Body {
+    fn from(kept: Kept) -> Body {
+        Body(Content::Kept(kept))
     }
 }
 

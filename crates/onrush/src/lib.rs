@@ -18,7 +18,7 @@
 //! Time limits, size limits and strict framing are on by default; see [`Limits`] for each of them.
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
-//! Floors inside this crate, lowest first: `shield` · `log` · [`body`] · [`response`] ·
+//! Floors inside this crate, lowest first: `shield` · `kept` · `log` · [`body`] · [`response`] ·
 //! `offload` · `params` · `crew` · `host` · [`request`] · [`handler`] · [`coroutine`] · `limited` ·
 //! `route` · [`metrics`] · [`engine`] · [`server`] · `admin` · [`sim`].
 
@@ -31,6 +31,7 @@ mod crew;
 pub mod engine;
 pub mod handler;
 mod host;
+mod kept;
 pub mod limited;
 mod log;
 pub mod metrics;

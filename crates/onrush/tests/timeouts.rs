@@ -8,8 +8,11 @@ use onrush::sim::Simulation;
 use onrush::{Body, Bytes, Limits, Request, Response};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 /// Every limit another, so that none can be taken for another.
@@ -443,6 +446,102 @@ fn a_body_that_was_given_up_leaves_no_limit_behind() {
     let answer = client.receive().unwrap();
     assert_eq!(statuses(&answer), [200], "{}", text(&answer));
     assert!(answer.ends_with(b"slept"));
+}
+
+/// A handler that has given up waiting for the body takes its time for something else.
+#[test]
+fn who_waits_for_the_body_no_more_is_not_late() {
+    let handler = async |mut request: Request| {
+        let patience: u64 = request.query().and_then(|ms| ms.parse().ok()).unwrap();
+        let local = request.local().clone();
+        let patience = Duration::from_millis(patience);
+        let piece = local.timeout(patience, request.body().next()).await;
+        local.sleep(Duration::from_secs(10)).await;
+        Response::text(if piece.is_none() {
+            "gave up"
+        } else {
+            "was there"
+        })
+    };
+    for patience_ms in [0, 100, 1_999] {
+        let mut sim = calm(&handler, limits());
+        let client = sim.connect();
+        let head = format!("POST /?{patience_ms} HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\n");
+        sim.send(&client, head.as_bytes());
+        sim.advance(13_000);
+        let answer = client.receive().unwrap();
+        assert_eq!(statuses(&answer), [200], "{}", text(&answer));
+        assert!(answer.ends_with(b"gave up"));
+        assert_eq!(sim.counters().timed_out.get(), 0);
+    }
+}
+
+struct Polled<F>(F);
+
+impl<F> futures_core::Stream for Polled<F>
+where
+    F: FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> + Unpin,
+{
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        (self.0)(cx)
+    }
+}
+
+/// What polled the body may have a waker of its own, and live on in the answer.
+#[test]
+fn a_reader_that_moves_into_the_answer_is_woken() {
+    #[derive(Default)]
+    struct Inner {
+        is_due: AtomicBool,
+        outer: Mutex<Option<Waker>>,
+    }
+    impl Wake for Inner {
+        fn wake(self: Arc<Self>) {
+            self.is_due.store(true, Ordering::Release);
+            if let Some(outer) = self.outer.lock().unwrap().take() {
+                outer.wake();
+            }
+        }
+    }
+    let handler = async |request: Request| {
+        let mut body = request.into_body();
+        let mut piece = Box::pin(async move { body.next().await });
+        let inner = Arc::new(Inner::default());
+        let waker = Waker::from(inner.clone());
+        let polled = piece.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        let mut is_over = false;
+        let stream = Polled(move |cx: &mut Context<'_>| {
+            if is_over {
+                return Poll::Ready(None);
+            }
+            inner.outer.lock().unwrap().replace(cx.waker().clone());
+            // As combinators of many futures do, it polls only what was woken.
+            if !inner.is_due.swap(false, Ordering::AcqRel) {
+                return Poll::Pending;
+            }
+            match piece.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(piece) => {
+                    is_over = true;
+                    let bytes = Bytes::copy_from_slice(&piece.unwrap().unwrap());
+                    Poll::Ready(Some(Ok(bytes)))
+                }
+                Poll::Pending => Poll::Pending,
+            }
+        });
+        Response::with_body(Body::stream(stream, None))
+    };
+    let mut sim = calm(&handler, limits());
+    let client = sim.connect();
+    let head = "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\n";
+    sim.send(&client, head.as_bytes());
+    sim.advance(100);
+    sim.send(&client, b"body");
+    sim.advance(100);
+    let answer = text(&client.receive().unwrap());
+    assert!(answer.contains("4\r\nbody\r\n0\r\n"), "{answer}");
 }
 
 /// The wait for a body is limited from a handler's first look on, and no second one is needed.

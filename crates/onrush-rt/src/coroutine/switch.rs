@@ -182,10 +182,17 @@ impl<T: 'static> Future for Coroutine<T> {
 }
 
 impl<T: 'static> Drop for Coroutine<T> {
+    #[inline]
     fn drop(&mut self) {
-        let Some(switch) = self.switch.take() else {
-            return;
-        };
+        if let Some(switch) = self.switch.take() {
+            self.unwind(switch);
+        }
+    }
+}
+
+impl<T: 'static> Coroutine<T> {
+    #[cold]
+    fn unwind(&self, switch: Switch<T>) {
         if switch.started() && STACKS.try_with(|_| ()).is_err() {
             // The thread is ending, and thread-locals that the stack refers to may be gone before
             // it. So nothing on it is touched any more.

@@ -32,9 +32,8 @@
 //! The rest is [`onrush_rt::coroutine`], by whose documentation a handler must abide: what a
 //! coroutine may not do, and what stands for `std::thread`, `std::net`, `std::sync`, `std::fs`.
 //!
-//! Modules, lowest first: `kept` · `request` · `response` · `plain`. Must not know connections.
+//! Modules, lowest first: `request` · `response` · `plain`. Must not know connections.
 
-mod kept;
 mod plain;
 mod request;
 mod response;

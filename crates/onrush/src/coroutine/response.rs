@@ -5,8 +5,8 @@
 //! that whoever polls it finds the piece there, and polls it again when the piece is sent. Must not
 //! know who that is.
 
-use super::kept::Kept;
 use crate::body::Body;
+use crate::kept::Kept;
 use crate::response::Response as Inner;
 use bytes::Bytes;
 use onrush_proto::response::FieldError;
@@ -220,7 +220,7 @@ impl Response {
                 Body::stream(Once(Some(piece)), Some(declared))
             }
             _ if length == 0 => Body::empty(),
-            _ => Body::from(Bytes::from_owner(self.content)),
+            _ => Body::from(self.content),
         };
         End::Whole(self.inner)
     }

@@ -105,6 +105,9 @@ impl Engine {
             (SendAs::Length(_), Content::Bytes(bytes)) if bytes.len() <= SMALL_BYTES => {
                 out.extend_from_slice(bytes);
             }
+            (SendAs::Length(_), Content::Kept(kept)) if kept.0.len() <= SMALL_BYTES => {
+                out.extend_from_slice(&kept.0);
+            }
             _ => {
                 let (head, content) = (std::mem::take(out), std::mem::take(&mut response.body.0));
                 return Answer::Driving(Box::pin(self.clone().drive(id, head, content, send_as)));
@@ -157,6 +160,7 @@ impl Engine {
             Content::Empty => self.send_all(id, &head).await,
             Content::Static(bytes) => self.send_both(id, &head, bytes).await,
             Content::Bytes(bytes) => self.send_both(id, &head, &bytes).await,
+            Content::Kept(kept) => self.send_both(id, &head, &kept.0).await,
             Content::Parts(parts) => self.send_parts(id, head, parts).await,
             Content::Stream(streamed) => self.send_stream(id, head, streamed.stream, send_as).await,
         };

@@ -238,6 +238,9 @@ impl Engine {
                 (Some(io::ErrorKind::UnexpectedEof), Some(reject));
             return Err(gone());
         }
+        if std::mem::take(&mut conn.active().last_look) {
+            return Err(self.break_late(conn));
+        }
         if conn.machine.continue_due() {
             let mut out = Vec::new();
             conn.machine.send_continue(&mut out);
@@ -318,7 +321,6 @@ impl Engine {
                 if let Err(reject) = conn.machine.skip_body(n as u64, self.limits()) {
                     return Poll::Ready(Err(broken(conn, reject)));
                 }
-                conn.active().last_look = false;
                 self.set_wait(id, conn, Wait::Body, 0);
                 return Poll::Ready(Ok(n));
             }

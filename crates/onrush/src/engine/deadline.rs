@@ -61,7 +61,10 @@ impl Engine {
         let deadline = (limit_ms > 0).then(|| self.local.now_ms() + u64::from(limit_ms));
         let active = conn.active();
         match wait {
-            Wait::Body => active.body_deadline_ms = deadline,
+            Wait::Body => {
+                active.body_deadline_ms = deadline;
+                active.last_look &= deadline.is_some();
+            }
             Wait::Write => active.write_deadline_ms = deadline,
         }
         if conn.phase == Phase::Busy {
@@ -82,7 +85,9 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             conns.get(id).and_then(|conn| self.take_reader(id, conn))
         };
-        drop(reader); // Outside the borrow: the last waker may drop a whole task.
+        if let Some(reader) = reader {
+            reader.wake(); // What it belongs to may live on in the answer, and wait.
+        }
     }
 
     pub(super) fn set_busy_deadline(&self, id: ConnId, conn: &mut Conn) {
@@ -147,7 +152,8 @@ impl Engine {
         }
     }
 
-    /// Tells the handler that waits for its request's body.
+    /// Tells the handler that waits for its request's body. It is the one to find that nothing has
+    /// come: it may have given up waiting for that, and wait for something else.
     fn body_is_late(&self, id: ConnId) {
         let reader = {
             let mut conns = self.conns.borrow_mut();
@@ -156,12 +162,9 @@ impl Engine {
             self.set_wait(id, conn, Wait::Body, 0);
             let Some(reader) = reader else { return };
             let active = conn.active();
-            if active.low_water > 1 {
-                // Fewer than it waits for may have come, and be all there is for now.
-                (active.trickles, active.last_look) = (true, true);
-            } else {
-                let _ = self.break_late(conn);
-            }
+            // Fewer than it waits for may have come, and be all there is for now.
+            active.trickles |= active.low_water > 1;
+            active.last_look = true;
             reader
         };
         reader.wake();

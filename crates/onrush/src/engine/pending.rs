@@ -123,6 +123,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             conn.draining_body = after == After::DrainThenKeepAlive;
             conn.active().total_deadline_ms = None;
+            conn.active().last_look = false;
             let reader = self.take_reader(id, conn);
             (conn.active().task.take(), reader)
         };

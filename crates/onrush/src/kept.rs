@@ -14,23 +14,17 @@ thread_local! {
 
 /// Bytes in memory that goes back to its thread when it is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Kept(pub(super) Vec<u8>);
+pub(crate) struct Kept(pub(crate) Vec<u8>);
 
 impl Kept {
     /// Appends. Memory is taken with the first bytes only: whoever waits before it has something to
     /// say holds none, and what is taken then is what was given back last.
     #[inline]
-    pub(super) fn extend(&mut self, bytes: &[u8]) {
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
         if self.0.capacity() == 0 {
             self.0 = KEPT.with_borrow_mut(Vec::pop).unwrap_or_default();
         }
         self.0.extend_from_slice(bytes);
-    }
-}
-
-impl AsRef<[u8]> for Kept {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
     }
 }
 
