@@ -35,6 +35,11 @@ async fn thing(_: Request) -> Response {
     Response::text("0123456789")
 }
 
+async fn sized(request: Request) -> Response {
+    let bytes = request.param("bytes").and_then(|bytes| bytes.parse().ok());
+    Response::with_body(Body::from(vec![b'x'; bytes.unwrap_or(0)]))
+}
+
 async fn slow(request: Request) -> Response {
     request.local().sleep(Duration::from_millis(10)).await;
     Response::new(404)
@@ -55,6 +60,7 @@ async fn panics(_: Request) -> Response {
 fn router() -> Router {
     Router::new()
         .get("/things/{id}", thing)
+        .get("/sized/{bytes}", sized)
         .get("/slow", slow)
         .get("/large", large)
         .any("/never", never)
@@ -107,6 +113,59 @@ fn requests_are_counted_by_route_method_and_status() {
         assert_eq!(sum(&samples, "onrush_requests_aborted_total", &[]), 0.0);
         let accepted = "onrush_connections_accepted_total";
         assert_eq!(sum(&samples, accepted, &["worker=\"0\""]), 1.0);
+    }
+}
+
+#[test]
+fn a_duration_is_neither_of_what_came_before_nor_of_the_time_between() {
+    for seed in 1..=10 {
+        let (mut sim, metrics) = simulated(seed);
+        let client = sim.connect();
+        let mut asked = get("/slow");
+        for _ in 0..5 {
+            asked += &get("/things/1");
+        }
+        for _ in 0..2 {
+            sim.advance(700);
+            sim.send(&client, asked.as_bytes());
+            sim.advance(50);
+        }
+        let samples = samples(&metrics.render(Format::Prometheus));
+        let seconds = "http_server_request_duration_seconds_sum";
+        let slow = sum(&samples, seconds, &["route=\"/slow\""]);
+        assert!((0.020..0.024).contains(&slow), "{slow}");
+        assert_eq!(sum(&samples, DURATIONS, &["route=\"/things"]), 10.0);
+        assert_eq!(sum(&samples, seconds, &["route=\"/things"]), 0.0);
+    }
+}
+
+#[test]
+fn answers_that_leave_together_are_counted_with_their_own_sizes() {
+    for seed in 1..=10 {
+        let (mut sim, metrics) = simulated(seed);
+        let client = sim.connect();
+        let mut asked = String::new();
+        for bytes in [5, 5, 5, 300, 300, 5, 2000, 0, 5] {
+            asked += &get(&format!("/sized/{bytes}"));
+            asked += "HEAD /sized/7 HTTP/1.1\r\nHost: t\r\n\r\n"
+                .repeat(bytes % 2)
+                .as_str();
+        }
+        sim.send(&client, asked.as_bytes());
+        sim.run();
+        let samples = samples(&metrics.render(Format::Prometheus));
+        let bytes = |what: &str, labels: &[&str]| {
+            let name = format!("http_server_response_body_size_bytes_{what}");
+            sum(&samples, &name, &[&["route=\"/sized"], labels].concat())
+        };
+        assert_eq!(bytes("sum", &["\"GET\""]), 2625.0);
+        assert_eq!(bytes("count", &["\"GET\""]), 9.0);
+        assert_eq!(bytes("bucket", &["\"GET\"", "le=\"256\""]), 6.0);
+        assert_eq!(bytes("bucket", &["\"GET\"", "le=\"1024\""]), 8.0);
+        assert_eq!(bytes("bucket", &["\"GET\"", "le=\"+Inf\""]), 9.0);
+        assert_eq!(bytes("sum", &["\"HEAD\""]), 0.0);
+        assert_eq!(sum(&samples, DURATIONS, &["\"HEAD\""]), 5.0);
+        assert_eq!(sum(&samples, "http_server_active_requests", &[]), 0.0);
     }
 }
 

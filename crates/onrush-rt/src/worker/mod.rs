@@ -469,7 +469,8 @@ impl Local {
         &self.0.sources
     }
 
-    fn clock_ns(&self) -> u64 {
+    /// Nanoseconds of this worker's monotonic clock, as of now: this asks for the time.
+    pub fn clock_ns(&self) -> u64 {
         match &self.0.clock {
             Clock::Kernel => monotonic().as_nanos() as u64,
             Clock::Sim(net) => net.now_ms() * 1_000_000,

@@ -120,10 +120,9 @@ impl Engine {
     /// An engine on the worker of `local`, serving `service`.
     pub(crate) fn new(local: &Local, settings: Settings, service: Rc<dyn Service>) -> Rc<Engine> {
         let counters = Arc::<Counters>::default();
-        let driver = local.driver().name();
         let recorder = (settings.metrics.as_ref()).map(|metrics| {
             let busy = settings.crew.busy(local.index());
-            metrics.worker(local.index(), driver, &counters, busy)
+            metrics.worker(local, &counters, busy)
         });
         Rc::new(Engine {
             local: local.clone(),

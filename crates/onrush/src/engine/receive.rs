@@ -85,19 +85,13 @@ impl Engine {
 
     /// Deals with `data` behind what is queued, as far as it goes, and sends the answers.
     fn pump(self: &Rc<Self>, id: ConnId, data: Option<Buf>) {
-        if let Some(recorder) = &self.recorder {
-            recorder.received();
-        }
         let mut out = self.out.take();
         out.clear();
         let then = self.pump_into(id, data, &mut out);
-        if self.recorder.is_some() {
-            self.lost();
-        }
-        if let Some(then) = then
-            && self.flush(id, &out, then)
-        {
-            self.rest(id);
+        match then {
+            Some(then) if self.flush(id, &out, then) => self.rest(id),
+            Some(_) => {}
+            None => self.lost(),
         }
         if out.capacity() <= OUT_KEPT_BYTES {
             self.out.set(out);
@@ -107,7 +101,11 @@ impl Engine {
     /// What was begun and is no more: its connection went before it could be answered.
     #[inline(never)]
     fn lost(&self) {
-        if let Some((recorder, measured)) = self.recorder.as_ref().zip(self.measuring.take()) {
+        let Some(recorder) = &self.recorder else {
+            return;
+        };
+        recorder.record();
+        if let Some(measured) = self.measuring.take() {
             recorder.abort(&measured);
         }
     }

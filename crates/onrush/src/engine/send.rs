@@ -94,6 +94,9 @@ impl Engine {
         out: &[u8],
         send: impl FnOnce(&mut Driver, StreamId, &[u8]) -> io::Result<usize>,
     ) -> io::Result<bool> {
+        if let Some(recorder) = &self.recorder {
+            recorder.record(); // First: a client may ask for the figures as soon as it is answered.
+        }
         if conn
             .active
             .as_ref()

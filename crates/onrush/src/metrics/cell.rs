@@ -49,11 +49,12 @@ impl<const BUCKETS: usize> Default for Histogram<BUCKETS> {
 }
 
 impl<const BUCKETS: usize> Histogram<BUCKETS> {
+    /// Counts a value `times` times.
     #[inline]
-    pub(crate) fn record(&self, bucket: usize, value: u64) {
+    pub(crate) fn record(&self, bucket: usize, value: u64, times: u64) {
         if let Some(count) = self.counts.get(bucket) {
-            count.add(1);
-            self.sum.add(value);
+            count.add(times);
+            self.sum.add(value.wrapping_mul(times));
         }
     }
 
@@ -142,12 +143,12 @@ mod tests {
     #[test]
     fn histograms_add_up() {
         let (a, b) = (Histogram::<3>::default(), Histogram::<3>::default());
-        a.record(0, 5);
-        a.record(2, 7);
-        b.record(2, 1);
+        a.record(0, 5, 1);
+        a.record(2, 7, 2);
+        b.record(2, 1, 1);
         let mut total = Spread::default();
         a.add_to(&mut total);
         b.add_to(&mut total);
-        assert_eq!((total.counts, total.sum), ([1, 0, 2], 13));
+        assert_eq!((total.counts, total.sum), ([1, 0, 3], 20));
     }
 }

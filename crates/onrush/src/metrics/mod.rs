@@ -27,7 +27,7 @@ use crate::response::Response;
 use cell::{DURATION_BUCKETS, SIZE_BUCKETS, Spread, duration_bounds, size_bounds};
 use onrush_rt::coroutine;
 use onrush_rt::offload::Watch;
-use onrush_rt::worker::monotonic_ms;
+use onrush_rt::worker::{Local, monotonic_ms};
 use requests::{Labels, METHODS, Requests};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
@@ -80,7 +80,11 @@ pub struct Counters {
 /// }
 /// ```
 ///
-/// Durations run from the moment a head was read to the moment the answer was handed to the kernel.
+/// A duration ends when the answer is handed to the kernel. It begins when the worker has dealt with
+/// what it did before in the same turn: the wait behind requests that came at the same moment is in
+/// it, and neither the time that a client takes between two requests nor the wait behind an answer
+/// that one of its own earlier requests had to wait for. Answers to pipelined requests that leave
+/// together have all begun and ended together.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics(Arc<Shared>);
 
@@ -130,21 +134,20 @@ impl Metrics {
     /// A worker begins, on this thread.
     pub(crate) fn worker(
         &self,
-        index: usize,
-        driver: &'static str,
+        local: &Local,
         counters: &Arc<Counters>,
         busy: &Arc<Busy>,
     ) -> Recorder {
         let requests = Arc::<Requests>::default();
         self.workers().push(Worker {
-            index,
-            driver,
+            index: local.index(),
+            driver: local.driver().name(),
             counters: counters.clone(),
             requests: requests.clone(),
             busy: busy.clone(),
             stacks: coroutine::counters(),
         });
-        Recorder::new(requests)
+        Recorder::new(requests, local.clone())
     }
 
     /// All figures of this moment. Those of one worker may be a moment apart.
@@ -360,7 +363,7 @@ fn requests(text: &mut Text, workers: &[Worker]) {
     };
     histograms(
         "http_server_request_duration_seconds",
-        "From the head read to the answer handed to the kernel.",
+        "From the worker's turn to this request, to its answer handed to the kernel.",
         |text, labels, sums| text.histogram(labels, duration_bounds(), &sums.duration_ns, 1e-9),
     );
     histograms(

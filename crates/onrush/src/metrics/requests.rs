@@ -1,16 +1,21 @@
 //! Requests as they are counted: what is remembered of one while it is answered, and the series it
 //! ends in. Must not know how the figures are shown.
+//!
+//! Reading the clock is most of what a record costs, so it is read once for all answers that are
+//! handed to the kernel together. Such answers are most often alike, down to their sizes; a run of
+//! them is counted, and recorded as one. The begin of a request is a time that is known already:
+//! the last one read in this turn of the worker, or the beginning of the turn.
 
 use super::cell::{
     Counter, DURATION_BUCKETS, Histogram, SIZE_BUCKETS, duration_bucket, size_bucket,
 };
 use crate::params::Template;
 use onrush_proto::head::Version;
+use onrush_rt::worker::Local;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 /// The methods that are told apart (RFC 9110 §9, RFC 5789); the last stands for all others.
 pub(crate) const METHODS: [&str; 10] = [
@@ -59,8 +64,8 @@ impl Requests {
 /// A request that is being answered.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    begun: Instant,
-    method: usize,
+    begun_ns: u64,
+    method: u8,
     minor_version: u8,
     request_bytes: u64,
     pub(crate) route: Option<Rc<Template>>,
@@ -72,11 +77,11 @@ pub(crate) struct Measured {
 /// The writing side, on the worker.
 #[derive(Debug)]
 pub(crate) struct Recorder {
+    local: Local,
     requests: Arc<Requests>,
     known: RefCell<Known>,
-    /// When the last request was over, unless other things were done since: the next one in the
-    /// same receive begins then, and the clock need not be read again.
-    last_end: Cell<Option<Instant>>,
+    /// When requests were last recorded, by the worker's clock.
+    recorded_ns: Cell<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -85,29 +90,43 @@ struct Known {
     last: Option<(Key, Arc<Series>)>,
     /// With the route that the key has the address of.
     all: HashMap<Key, (Option<Rc<Template>>, Arc<Series>)>,
+    run: Run,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     route: usize,
-    method: usize,
+    method: u8,
     status: u16,
     minor_version: u8,
 }
 
+/// Requests that are over and not recorded yet: all of [`Known::last`], and alike.
+#[derive(Debug, Default)]
+struct Run {
+    count: u64,
+    begun_ns: u64,
+    request_bytes: u64,
+    response_bytes: Option<u64>,
+}
+
+impl Run {
+    #[inline]
+    fn is_like(&self, measured: &Measured) -> bool {
+        self.begun_ns == measured.begun_ns
+            && self.request_bytes == measured.request_bytes
+            && self.response_bytes == measured.response_bytes
+    }
+}
+
 impl Recorder {
-    pub(crate) fn new(requests: Arc<Requests>) -> Recorder {
+    pub(crate) fn new(requests: Arc<Requests>, local: Local) -> Recorder {
         Recorder {
+            local,
             requests,
             known: RefCell::default(),
-            last_end: Cell::new(None),
+            recorded_ns: Cell::new(0),
         }
-    }
-
-    /// Something has been received: time has passed since the last request.
-    #[inline]
-    pub(crate) fn received(&self) {
-        self.last_end.set(None);
     }
 
     /// A request has come whole as far as its head goes.
@@ -122,8 +141,8 @@ impl Recorder {
         };
         self.requests.begun[method].add(1);
         Measured {
-            begun: self.last_end.take().unwrap_or_else(Instant::now),
-            method,
+            begun_ns: self.recorded_ns.get().max(self.local.now_ns()),
+            method: method as u8,
             minor_version: match version {
                 Version::Http10 => 0,
                 Version::Http11 => 1,
@@ -135,14 +154,10 @@ impl Recorder {
         }
     }
 
-    /// Its answer was handed to the kernel.
+    /// It is answered. [`Recorder::record`] follows, at the latest when its answer is handed to
+    /// the kernel.
     #[inline]
     pub(crate) fn end(&self, measured: &Measured) {
-        let now = Instant::now();
-        self.last_end.set(Some(now));
-        let ns = now.saturating_duration_since(measured.begun).as_nanos();
-        let ns = u64::try_from(ns).unwrap_or(u64::MAX);
-        self.requests.over[measured.method].add(1);
         let key = Key {
             route: (measured.route.as_ref()).map_or(0, |route| Rc::as_ptr(route) as usize),
             method: measured.method,
@@ -150,24 +165,56 @@ impl Recorder {
             minor_version: measured.minor_version,
         };
         let mut known = self.known.borrow_mut();
-        let series = match &known.last {
-            Some((last, series)) if *last == key => series,
-            _ => {
-                let series = self.series(&mut known, key, measured);
-                &known.last.insert((key, series)).1
+        let is_like_last = matches!(&known.last, Some((last, _)) if *last == key);
+        if known.run.count > 0 {
+            if is_like_last && known.run.is_like(measured) {
+                known.run.count += 1;
+                return;
             }
+            self.record_run(&mut known);
+        }
+        if !is_like_last {
+            let series = self.series(&mut known, key, measured);
+            known.last = Some((key, series));
+        }
+        known.run = Run {
+            count: 1,
+            begun_ns: measured.begun_ns,
+            request_bytes: measured.request_bytes,
+            response_bytes: measured.response_bytes,
         };
-        series.duration_ns.record(duration_bucket(ns), ns);
-        let bytes = measured.request_bytes;
-        series.request_bytes.record(size_bucket(bytes), bytes);
-        if let Some(bytes) = measured.response_bytes {
-            series.response_bytes.record(size_bucket(bytes), bytes);
+    }
+
+    /// Records what is over, as of now.
+    #[inline]
+    pub(crate) fn record(&self) {
+        let mut known = self.known.borrow_mut();
+        if known.run.count > 0 {
+            self.record_run(&mut known);
+        }
+    }
+
+    #[inline]
+    fn record_run(&self, known: &mut Known) {
+        let run = std::mem::take(&mut known.run);
+        let Some((key, series)) = &known.last else {
+            return;
+        };
+        let now_ns = self.local.clock_ns();
+        self.recorded_ns.set(now_ns);
+        let ns = now_ns.saturating_sub(run.begun_ns);
+        self.requests.over[usize::from(key.method)].add(run.count);
+        (series.duration_ns).record(duration_bucket(ns), ns, run.count);
+        let bytes = run.request_bytes;
+        (series.request_bytes).record(size_bucket(bytes), bytes, run.count);
+        if let Some(bytes) = run.response_bytes {
+            (series.response_bytes).record(size_bucket(bytes), bytes, run.count);
         }
     }
 
     /// It is over without that: its connection went, or its answer was cut off.
     pub(crate) fn abort(&self, measured: &Measured) {
-        self.requests.over[measured.method].add(1);
+        self.requests.over[usize::from(measured.method)].add(1);
         self.requests.aborted.add(1);
     }
 
@@ -178,7 +225,7 @@ impl Recorder {
         let series = Arc::new(Series {
             labels: Labels {
                 route: measured.route.as_ref().map(|route| route.text.clone()),
-                method: key.method,
+                method: usize::from(key.method),
                 status: key.status,
                 minor_version: key.minor_version,
             },
