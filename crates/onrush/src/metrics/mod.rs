@@ -80,11 +80,11 @@ pub struct Counters {
 /// }
 /// ```
 ///
-/// A duration ends when the answer is handed to the kernel. It begins when the worker has dealt with
-/// what it did before in the same turn: the wait behind requests that came at the same moment is in
-/// it, and neither the time that a client takes between two requests nor the wait behind an answer
-/// that one of its own earlier requests had to wait for. Answers to pipelined requests that leave
-/// together have all begun and ended together.
+/// A duration ends when the answer is handed to the kernel. It begins when the worker has dealt
+/// with what came before in the same turn: the wait behind requests that came at the same moment is
+/// in it, but neither the time that a client takes between two requests, nor the wait for the
+/// answer to an earlier request of the same connection. Pipelined requests whose answers leave
+/// together have begun and ended together.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics(Arc<Shared>);
 
@@ -363,7 +363,7 @@ fn requests(text: &mut Text, workers: &[Worker]) {
     };
     histograms(
         "http_server_request_duration_seconds",
-        "From the worker's turn to this request, to its answer handed to the kernel.",
+        "From when the worker turned to the request to its answer handed to the kernel.",
         |text, labels, sums| text.histogram(labels, duration_bounds(), &sums.duration_ns, 1e-9),
     );
     histograms(
