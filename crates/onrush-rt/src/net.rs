@@ -313,9 +313,10 @@ impl Stream {
     pub fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let result = self.local.driver().recv(self.id, into);
         match result {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(ref error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let waker = Some(cx.waker().clone());
-                self.local.sources().streams.borrow_mut()[self.source].reader = waker;
+                let source = &mut self.local.sources().streams.borrow_mut()[self.source];
+                (source.reader, source.reader_stack) = (waker, (&raw const result).addr());
                 self.local.driver().want_read(self.id);
                 Poll::Pending
             }

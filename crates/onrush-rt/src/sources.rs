@@ -3,6 +3,7 @@
 //! Must not know what a worker is, nor what the futures do.
 
 use crate::driver::{Driver, Event, ListenerId, Socket};
+use crate::sys::prefetch;
 use slab::Slab;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,9 +14,16 @@ use std::task::Waker;
 /// are the sink's.
 pub(crate) const RUNTIME: u64 = 1 << 63;
 
+/// So many lines of a reader's stack are asked for when it is woken: the frames between where it was
+/// left and the function that reads.
+const READER_LINES: usize = 6;
+
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     pub(crate) reader: Option<Waker>,
+    /// Where the stack was when the reader was left: a coroutine goes on there, and has not been on
+    /// it for a while.
+    pub(crate) reader_stack: usize,
     pub(crate) writer: Option<Waker>,
 }
 
@@ -61,7 +69,10 @@ impl Sources {
             let source = streams.get_mut((token & !RUNTIME) as usize)?;
             match event {
                 Event::Writable { .. } => source.writer.take(),
-                _ => source.reader.take(),
+                _ => {
+                    prefetch(source.reader_stack, READER_LINES);
+                    source.reader.take()
+                }
             }
         };
         if let Some(waker) = waker {

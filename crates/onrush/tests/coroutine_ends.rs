@@ -127,6 +127,36 @@ fn a_client_that_goes_unwinds_its_handler() {
 }
 
 /// The same on real sockets: while it reads, while it sleeps, and while it writes more than fits.
+/// What a handler answers when its client has gone reaches nobody, and no other client either.
+#[test]
+fn an_answer_to_a_client_that_has_gone_is_nobodys() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    thread_local!(static CAUGHT: Cell<u32> = const { Cell::new(0) });
+    fn goes_on(request: &mut Request, response: &mut Response) -> io::Result<()> {
+        let path = request.path().to_owned();
+        let caught = catch_unwind(AssertUnwindSafe(|| sleep(Duration::from_millis(5))));
+        CAUGHT.set(CAUGHT.get() + u32::from(caught.is_err()));
+        response.write_all(path.as_bytes())
+    }
+    for seed in 1..=10 {
+        CAUGHT.set(0);
+        let (limits, network) = (Limits::default(), plain(4096));
+        let mut sim = Simulation::with_behaviour(seed, &handler(goes_on), limits, network);
+        let clients: Vec<_> = (0..9).map(|_| sim.connect()).collect();
+        for (index, client) in clients.iter().enumerate() {
+            sim.send(client, get(&format!("/number-{index}")).as_bytes());
+        }
+        sim.run();
+        clients.iter().step_by(2).for_each(|client| client.reset());
+        sim.advance(20);
+        for (index, client) in clients.iter().enumerate().skip(1).step_by(2) {
+            let answer = client.receive().unwrap();
+            assert_eq!(content(&answer), format!("/number-{index}").as_bytes());
+        }
+        assert_eq!(CAUGHT.get(), 5);
+    }
+}
+
 #[test]
 fn clients_that_go_unwind_on_both_drivers() {
     let _dog = watchdog("clients_that_go_unwind_on_both_drivers");

@@ -12,7 +12,8 @@ use std::task::{Context, Poll, Waker};
 #[derive(Debug, Default)]
 pub(super) struct Lock {
     is_held: Cell<bool>,
-    queue: RefCell<Queue>,
+    /// Made for the first that has to wait: there is none where only one uses what is locked.
+    queue: RefCell<Option<Box<Queue>>>,
 }
 
 #[derive(Debug, Default)]
@@ -24,7 +25,9 @@ struct Queue {
 impl Lock {
     /// Takes it, if it is free and nobody waits.
     pub(super) fn try_take(&self) -> bool {
-        let free = !self.is_held.get() && self.queue.borrow().waiting.is_empty();
+        let nobody_waits =
+            || (self.queue.borrow().as_ref()).is_none_or(|queue| queue.waiting.is_empty());
+        let free = !self.is_held.get() && nobody_waits();
         if free {
             self.is_held.set(true);
         }
@@ -63,10 +66,8 @@ impl Lock {
 
     fn call_first(&self) {
         let mut queue = self.queue.borrow_mut();
-        let waker = queue
-            .waiting
-            .front_mut()
-            .and_then(|(_, waker)| waker.take());
+        let first = queue.as_mut().and_then(|queue| queue.waiting.front_mut());
+        let waker = first.and_then(|(_, waker)| waker.take());
         drop(queue);
         if let Some(waker) = waker {
             waker.wake();
@@ -102,20 +103,22 @@ impl Future for Take<'_> {
                 return Poll::Ready(());
             }
             let mut queue = lock.queue.borrow_mut();
+            let queue = queue.get_or_insert_default();
             let ticket = queue.next;
             queue.next += 1;
             queue.waiting.push_back((ticket, Some(cx.waker().clone())));
             self.ticket = Some(ticket);
             return Poll::Pending;
         };
-        let mut queue = lock.queue.borrow_mut();
+        let mut borrowed = lock.queue.borrow_mut();
+        let queue = borrowed.get_or_insert_default();
         let is_first = queue
             .waiting
             .front()
             .is_some_and(|(first, _)| *first == ticket);
         if is_first && !lock.is_held.get() {
             let entry = queue.waiting.pop_front();
-            drop(queue);
+            drop(borrowed);
             drop(entry);
             lock.is_held.set(true);
             self.ticket = None;
@@ -127,7 +130,7 @@ impl Future for Take<'_> {
             .find(|(waiting, _)| *waiting == ticket);
         let (_, waker) = own.expect("in the queue until it has its turn");
         let before = waker.replace(cx.waker().clone());
-        drop(queue);
+        drop(borrowed);
         drop(before);
         Poll::Pending
     }
@@ -136,13 +139,14 @@ impl Future for Take<'_> {
 impl Drop for Take<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
-        let mut queue = self.lock.queue.borrow_mut();
+        let mut borrowed = self.lock.queue.borrow_mut();
+        let queue = borrowed.get_or_insert_default();
         let place = queue
             .waiting
             .iter()
             .position(|(waiting, _)| *waiting == ticket);
         let entry = place.and_then(|place| queue.waiting.remove(place));
-        drop(queue);
+        drop(borrowed);
         drop(entry);
         if place == Some(0) && !self.lock.is_held.get() {
             self.lock.call_first(); // It was called, and passes that on.

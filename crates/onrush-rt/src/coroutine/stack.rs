@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::memory::{self, Chunk, Guard};
+use crate::sys::{LINE_BYTES, prefetch};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::num::NonZeroUsize;
@@ -38,6 +39,9 @@ const STACK_BYTES_MIN: usize = 32 << 10;
 const CHUNK_STACKS: usize = 32;
 /// Of so many stacks given back, one is looked at to see how much of it was touched.
 const SAMPLE_EVERY: u32 = 1024;
+
+/// So many lines at the beginning of a stack are what a handler touches, at least of it.
+const BEGIN_LINES: usize = 7;
 
 /// What a thread's stacks are doing. Written by that thread alone, by plain stores; any may read.
 #[derive(Debug, Default)]
@@ -115,7 +119,7 @@ impl Pool {
     /// A stack that nobody else has. Fails when no more can be mapped.
     #[inline]
     pub(super) fn take(&self) -> io::Result<Stack> {
-        let warm = self.0.warm.borrow_mut().pop();
+        let warm = self.next();
         let base = match warm {
             Some(base) => base,
             None => self.cold()?,
@@ -126,6 +130,18 @@ impl Pool {
             pool: self.clone(),
             base,
         })
+    }
+
+    /// The stack that was given back last; and the one before that is asked for, which is next when
+    /// this one is not back by then.
+    #[inline]
+    fn next(&self) -> Option<NonZeroUsize> {
+        let mut warm = self.0.warm.borrow_mut();
+        let taken = warm.pop();
+        if let Some(next) = warm.last() {
+            prefetch(next.get() - BEGIN_LINES * LINE_BYTES, BEGIN_LINES);
+        }
+        taken
     }
 
     #[cold]

@@ -4,6 +4,25 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+/// What one line of the cache holds, in bytes.
+pub(crate) const LINE_BYTES: usize = 64;
+
+/// Asks for so many lines of the cache, from `address` on, which may be anything: a hint that costs
+/// little and saves the wait for memory that will be used in a moment. Nothing but on x86-64.
+#[inline]
+#[allow(unsafe_code)]
+pub(crate) fn prefetch(address: usize, lines: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..lines {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let line = std::ptr::without_provenance(address.wrapping_add(line * LINE_BYTES));
+        // SAFETY: a hint, which neither reads nor faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (address, lines, LINE_BYTES);
+}
+
 /// Memory that a receive writes to, as the drivers take it.
 ///
 /// # Safety

@@ -5,7 +5,7 @@
 //! polling the same coroutine: there is no second task. Must not know how answers are sent.
 
 use super::request::Request;
-use super::response::{End, Outgoing, Response, take_outgoing};
+use super::response::{End, Outgoing, Response, take_end, take_outgoing};
 use crate::body::Body;
 use crate::handler::Handler;
 use crate::request::Request as AnyRequest;
@@ -89,7 +89,7 @@ where
             let outcome = function(&mut request, &mut response).outcome();
             match outcome {
                 Ok(()) => response.end(),
-                Err(error) => failed(&request, &response, error),
+                Err(error) => failed(&request, &response, error).leave(),
             }
         };
         Call(Some(Coroutine::named(std::any::type_name::<F>(), body)))
@@ -113,7 +113,7 @@ fn failed(request: &Request, response: &Response, error: io::Error) -> End {
 }
 
 /// The future of a handler's answer.
-struct Call(Option<Coroutine<End>>);
+struct Call(Option<Coroutine<()>>);
 
 impl Future for Call {
     type Output = Answer;
@@ -122,8 +122,10 @@ impl Future for Call {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
         let coroutine = self.0.as_mut().expect("polled until it is ready");
         match Pin::new(coroutine).poll(cx) {
-            Poll::Ready(End::Whole(answer)) => Poll::Ready(answer),
-            Poll::Ready(End::Rest(_) | End::Broken(_)) => unreachable!("the head has not left"),
+            Poll::Ready(()) => match take_end() {
+                End::Whole(answer) => Poll::Ready(answer),
+                End::Rest(_) | End::Broken(_) => unreachable!("the head has not left"),
+            },
             Poll::Pending => match take_outgoing() {
                 Some(outgoing) => Poll::Ready(self.stream(outgoing)),
                 None => Poll::Pending,
@@ -150,7 +152,7 @@ impl Call {
 /// Content that a coroutine makes while it is sent.
 struct Rest {
     /// `None` when it has returned.
-    coroutine: Option<Coroutine<End>>,
+    coroutine: Option<Coroutine<()>>,
     /// To be sent before it goes on.
     piece: Option<Bytes>,
 }
@@ -166,9 +168,9 @@ impl Stream for Rest {
             return Poll::Ready(None);
         };
         match Pin::new(coroutine).poll(cx) {
-            Poll::Ready(end) => {
+            Poll::Ready(()) => {
                 self.coroutine = None;
-                Poll::Ready(match end {
+                Poll::Ready(match take_end() {
                     End::Rest(rest) => Some(rest).filter(|rest| !rest.is_empty()).map(Ok),
                     End::Broken(error) => Some(Err(error)),
                     End::Whole(_) => unreachable!("its head has left"),

@@ -32,11 +32,20 @@ pub(super) struct Outgoing {
 thread_local! {
     /// Filled in the moment before a coroutine is suspended, and looked at in the moment after.
     static OUTBOX: Cell<Option<Outgoing>> = const { Cell::new(None) };
+    /// The same for its end. Given back from function to function it would be copied on the
+    /// coroutine's stack, whose lines are cold. What one that is being unwound leaves here is
+    /// nobody's, and the next end replaces it.
+    static ENDED: Cell<Option<End>> = const { Cell::new(None) };
 }
 
 /// What the coroutine that was just suspended has put out.
 pub(super) fn take_outgoing() -> Option<Outgoing> {
     OUTBOX.take()
+}
+
+/// How the answer of the coroutine ended that has just returned.
+pub(super) fn take_end() -> End {
+    ENDED.take().expect("left by each handler that returns")
 }
 
 /// How a handler's answer ended.
@@ -47,6 +56,14 @@ pub(super) enum End {
     Rest(Bytes),
     /// What has begun to leave is not to be taken for whole.
     Broken(io::Error),
+}
+
+impl End {
+    /// Leaves it to [`take_end`].
+    #[inline]
+    pub(super) fn leave(self) {
+        ENDED.with(|ended| ended.set(Some(self)));
+    }
 }
 
 /// An answer in the making: 200 without content until something else is said.
@@ -207,11 +224,10 @@ impl Response {
         Bytes::from(std::mem::take(&mut self.content.0))
     }
 
-    /// What the handler has left behind.
-    #[inline]
-    pub(super) fn end(mut self) -> End {
+    /// Leaves what the handler has made of it to [`take_end`]; nothing else may follow.
+    pub(super) fn end(&mut self) {
         if self.has_left {
-            return End::Rest(self.take_content());
+            return End::Rest(self.take_content()).leave();
         }
         let length = self.content.0.len() as u64;
         self.inner.body = match self.declared {
@@ -220,9 +236,9 @@ impl Response {
                 Body::stream(Once(Some(piece)), Some(declared))
             }
             _ if length == 0 => Body::empty(),
-            _ => Body::from(self.content),
+            _ => Body::from(std::mem::take(&mut self.content)),
         };
-        End::Whole(self.inner)
+        End::Whole(std::mem::take(&mut self.inner)).leave();
     }
 }
 
