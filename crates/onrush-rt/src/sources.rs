@@ -14,8 +14,8 @@ use std::task::Waker;
 /// are the sink's.
 pub(crate) const RUNTIME: u64 = 1 << 63;
 
-/// So many lines of a reader's stack are asked for when it is woken: the frames between where it was
-/// left and the function that reads.
+/// So many lines of a reader's stack are asked for when it is woken: the frames between where it
+/// was left and the function that reads.
 const READER_LINES: usize = 6;
 
 #[derive(Debug, Default)]
