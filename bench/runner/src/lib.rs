@@ -3,7 +3,7 @@
 //! experiments, which start, load and read servers in the same way.
 //!
 //! Modules, lowest first: `stats` `probe` `server` · `row` `wrk` · `uploads` · `work` `calls`
-//! `peers` · `plan` · `bench` · `pair` · `profiles` `report` · `beside` `options`.
+//! `peers` · `plan` · `bench` · `pair` · `perf` · `profiles` `report` · `beside` `options`.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod calls;
 mod options;
 mod pair;
 mod peers;
+mod perf;
 mod plan;
 pub mod probe;
 mod profiles;
@@ -110,6 +111,9 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
         }
         return Ok(ExitCode::from(u8::from(!bench.missing.is_empty())));
     }
+    if let Some(text) = &options.perf {
+        return perf(&mut bench, options, &profiles, text);
+    }
     if !effort.quick {
         bench.counter = Counter::find();
     }
@@ -154,6 +158,41 @@ fn install(bench: &mut Bench, options: &Options) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Says where the CPU goes of each pair whose title holds `text`.
+fn perf(
+    bench: &mut Bench,
+    options: &Options,
+    profiles: &[&'static Profile],
+    text: &str,
+) -> Outcome<ExitCode> {
+    let out = options.out(&bench.setup).join("perf");
+    fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let steps = profiles.iter().flat_map(|profile| profile.steps(bench));
+    let steps: Vec<Step> = steps.filter(|step| step.title.contains(text)).collect();
+    let mut done = 0;
+    for step in &steps {
+        progress(&format!("{} · {}", step.profile, step.title));
+        let Some(sampled) = step.perf(bench) else {
+            continue; // No pair under a load that goes on.
+        };
+        if bench.clock.interrupted() {
+            return Err("interrupted".to_owned());
+        }
+        let sampled = sampled?;
+        clear();
+        println!("{sampled}");
+        let file = out.join(options::file_name(step.profile, &step.title));
+        fs::write(&file, sampled).map_err(|error| format!("{}: {error}", file.display()))?;
+        done += 1;
+    }
+    match done {
+        0 => Err(format!(
+            "no pair of these profiles has '{text}' in its title"
+        )),
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn measure(

@@ -61,6 +61,10 @@ pub(crate) struct Options {
     /// Take what is there
     #[arg(long)]
     pub(crate) no_install: bool,
+    /// Say where the CPU goes instead, by perf, of each pair whose title holds this ("512 connections:
+    /// mio"); goes to bench/results/perf
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["quick", "full", "rounds", "check"])]
+    pub(crate) perf: Option<String>,
     /// Count instructions on the simulator instead, and compare them with what was committed; takes
     /// all arguments after it
     #[arg(long, num_args = 0.., allow_hyphen_values = true, value_name = "ARGUMENT")]
@@ -188,6 +192,15 @@ pub(crate) fn without_out(arguments: &[String]) -> Vec<&str> {
     kept
 }
 
+/// The name of the file about one pair.
+pub(crate) fn file_name(profile: &str, title: &str) -> String {
+    let words = title.split(|c: char| !c.is_ascii_alphanumeric());
+    let words: Vec<&str> = std::iter::once(profile)
+        .chain(words.filter(|word| !word.is_empty()))
+        .collect();
+    words.join("-") + ".txt"
+}
+
 /// What there is to choose from.
 pub(crate) fn listing(all: &[&Peer]) -> String {
     let mut text = "profiles\n".to_owned();
@@ -289,6 +302,16 @@ mod tests {
         };
         assert_eq!(told("get --out /home/me --quick"), "get --quick");
         assert_eq!(told("--out=/home/me put"), "put");
+    }
+
+    #[test]
+    fn where_the_cpu_goes_is_told_in_a_file_of_its_own() {
+        let one = options("json --perf mio");
+        assert_eq!(one.perf.as_deref(), Some("mio"));
+        assert!(refused("json --perf mio --quick"));
+        assert!(refused("json --perf"));
+        let name = file_name("get", "40 MB, hot: nginx beside onrush-io_uring");
+        assert_eq!(name, "get-40-MB-hot-nginx-beside-onrush-io-uring.txt");
     }
 
     #[test]

@@ -135,6 +135,39 @@ pub(crate) fn measure(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing)
     row
 }
 
+/// Loads both for as long as `look` takes, which is `seconds`. Gives what it saw, and how many
+/// requests a second each has answered.
+pub(crate) fn watch<R>(
+    bench: &mut Bench,
+    scenario: &Scenario,
+    pairing: &Pairing,
+    seconds: u64,
+    look: impl FnOnce(&Server, &Server) -> Outcome<R>,
+) -> Outcome<(R, [f64; 2])> {
+    for subject in [&pairing.server, &pairing.reference] {
+        if let Some(reason) = bench.missing.get(subject.peer.name) {
+            return Err(reason.clone());
+        }
+    }
+    let (server, reference) = start_both(bench, scenario, pairing)?;
+    let both = [&server, &reference];
+    for on in both {
+        prepare(scenario, on)?;
+    }
+    let first = begin(scenario, both[0], seconds + 2)?;
+    let second = begin(scenario, both[1], seconds + 2)?;
+    thread::sleep(WARM);
+    let seen = look(&server.server, &reference.server);
+    let reports = [first.finish(), second.finish()];
+    let mut per_s = [0.0; 2];
+    for (at, report) in reports.into_iter().enumerate() {
+        let usage = Usage::default();
+        let figures = judge(scenario, &both[at].probed, &usage, &usage, report?)?;
+        per_s[at] = figures.requests_per_s;
+    }
+    Ok((seen?, per_s))
+}
+
 fn note(peak_bytes: &mut Option<u64>, started: &Started) {
     let now = started.server.peak_bytes().ok();
     *peak_bytes = (*peak_bytes).max(now);

@@ -15,9 +15,11 @@ use crate::{
     bench::Bench,
     pair,
     peers::{Driver, Role},
+    perf,
     plan::{Pairing, Promise, Scenario, Subject},
     row::Row,
 };
+use xtask::shell::Outcome;
 
 /// The names of the bare loops.
 const LIMIT_EPOLL: &str = "limit-epoll";
@@ -118,6 +120,14 @@ impl Step {
             Task::Idle(task) => task.run(bench),
             Task::Tail(task) => task.run(bench),
             Task::List(task) => task.run(bench),
+        }
+    }
+
+    /// Says where the CPU of both goes; `None` when it is no pair.
+    pub(crate) fn perf(&self, bench: &mut Bench) -> Option<Outcome<String>> {
+        match &self.task {
+            Task::Pair(scenario, pairing) => Some(perf::sample(bench, scenario, pairing)),
+            Task::Idle(_) | Task::Tail(_) | Task::List(_) => None,
         }
     }
 }
