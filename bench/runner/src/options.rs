@@ -194,7 +194,7 @@ pub(crate) fn without_out(arguments: &[String]) -> Vec<&str> {
 
 /// The name of the file about one pair.
 pub(crate) fn file_name(profile: &str, title: &str) -> String {
-    let words = title.split(|c: char| !c.is_ascii_alphanumeric());
+    let words = title.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let words: Vec<&str> = std::iter::once(profile)
         .chain(words.filter(|word| !word.is_empty()))
         .collect();
@@ -311,7 +311,7 @@ mod tests {
         assert!(refused("json --perf mio --quick"));
         assert!(refused("json --perf"));
         let name = file_name("get", "40 MB, hot: nginx beside onrush-io_uring");
-        assert_eq!(name, "get-40-MB-hot-nginx-beside-onrush-io-uring.txt");
+        assert_eq!(name, "get-40-MB-hot-nginx-beside-onrush-io_uring.txt");
     }
 
     #[test]

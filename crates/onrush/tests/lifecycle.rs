@@ -158,6 +158,77 @@ fn each_worker_has_its_own_state() {
     }
 }
 
+/// `serve` takes the calling thread for one of its workers, and no other when there is only one.
+#[test]
+fn the_caller_is_a_worker() {
+    let _dog = watchdog("the caller is a worker");
+    async fn thread(_: Request) -> Response {
+        Response::text(std::thread::current().name().unwrap_or("?").to_owned())
+    }
+    for (index, driver) in drivers().into_iter().enumerate() {
+        for workers in [1, 2] {
+            let name = format!("onrush-{}-{index}-{workers}.sock", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let address = format!("unix:{}", path.display());
+            let server = Server::bind(address).driver(driver).workers(workers);
+            let caller = std::thread::Builder::new().name("the caller".into());
+            // It serves until the process ends.
+            caller.spawn(move || server.serve(thread)).unwrap();
+            let connect = || loop {
+                match UnixStream::connect(&path) {
+                    Ok(stream) => return stream,
+                    Err(_) => std::thread::sleep(Duration::from_millis(1)),
+                }
+            };
+            let mut names = std::collections::BTreeSet::new();
+            let mut kept = Vec::new();
+            while names.len() < workers {
+                let mut stream = connect();
+                stream.write_all(get("/").as_bytes()).unwrap();
+                let mut answer = vec![0; 1000];
+                let bytes = stream.read(&mut answer).unwrap();
+                names.insert(text(content(&answer[..bytes])));
+                kept.push(stream);
+            }
+            let expected = ["onrush-1", "the caller"];
+            assert!(names.iter().eq(&expected[2 - workers..]), "{names:?}");
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+}
+
+/// When it ends, the caller has its cores back, and the reason.
+#[test]
+fn the_caller_is_as_it_was() {
+    let _dog = watchdog("the caller is as it was");
+    let cores = onrush_rt::worker::affinity();
+    for driver in drivers() {
+        for failing in [0, 1] {
+            let (made, seen) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let (own, pinned) = (made.clone(), seen.clone());
+            let caller = std::thread::current().id();
+            let application = per_worker(move |_| {
+                let is_caller = std::thread::current().id() == caller;
+                own.fetch_add(1, Ordering::Relaxed);
+                let all = onrush_rt::worker::affinity().len();
+                pinned.fetch_add(usize::from(is_caller && all == 1), Ordering::Relaxed);
+                assert!(is_caller == (failing == 1), "on purpose");
+                hello
+            });
+            let server = Server::bind("127.0.0.1:0").driver(driver).workers(2);
+            let error = server.pinned(true).serve(application).unwrap_err();
+            let told = error.to_string();
+            assert!(
+                ["a worker panicked", "a worker ended at once"].contains(&&*told),
+                "{told}"
+            );
+            assert_eq!(onrush_rt::worker::affinity(), cores);
+            assert!(made.load(Ordering::Relaxed) > 0);
+            assert!(cores.len() < 2 || failing == 1 || seen.load(Ordering::Relaxed) == 1);
+        }
+    }
+}
+
 #[test]
 fn the_cap_is_for_all_workers_together() {
     let _dog = watchdog("the_cap");

@@ -9,7 +9,7 @@
 mod machine;
 mod sleep;
 
-pub use machine::{affinity, monotonic_ms, page_bytes, pin_to, ticks_per_second};
+pub use machine::{affinity, monotonic_ms, page_bytes, pin_to, set_affinity, ticks_per_second};
 pub use sleep::Sleep;
 
 use crate::blocking;

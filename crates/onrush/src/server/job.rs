@@ -7,9 +7,10 @@ use crate::engine::{Engine, Inlet, Passed, Settings};
 use crate::handler::Application;
 use onrush_rt::coroutine as stacks;
 use onrush_rt::driver::{self, Choice, ListenSocket};
-use onrush_rt::worker::{Pools, Worker, pin_to};
+use onrush_rt::worker::{Pools, Worker, affinity, pin_to, set_affinity};
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A timer payload that names no connection: it only wakes the worker.
@@ -31,7 +32,19 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn run(mut self, ready: &mpsc::Sender<()>) -> io::Result<()> {
+    /// [`Job::run`] on the calling thread, which may run on all its cores again afterwards.
+    pub(super) fn run_here(self) -> io::Result<()> {
+        let cores = self.core.is_some().then(affinity);
+        let run = AssertUnwindSafe(|| self.run(|| {}));
+        let result = catch_unwind(run).unwrap_or_else(|_| Err(super::panicked()));
+        if let Some(Err(error)) = cores.map(|cores| set_affinity(&cores)) {
+            tracing::warn!(%error, "a thread stays pinned");
+        }
+        result
+    }
+
+    /// Works until the server ends. Calls `ready` when it is about to accept.
+    pub(super) fn run(mut self, ready: impl FnOnce()) -> io::Result<()> {
         let _fall = Fall(self.control.clone());
         if let Some(core) = self.core
             && let Err(error) = pin_to(core)
@@ -46,7 +59,7 @@ impl Job {
         result
     }
 
-    fn serve(&mut self, ready: &mpsc::Sender<()>) -> io::Result<()> {
+    fn serve(&mut self, ready: impl FnOnce()) -> io::Result<()> {
         let mut worker = Worker::new(&self.choice, &self.config, self.pools.clone(), self.index)?;
         let service = self.application.instantiate(worker.local());
         let engine = Engine::new(worker.local(), self.settings.clone(), service);
@@ -59,7 +72,7 @@ impl Job {
         crew.join(own, remote.clone());
         let leave = Leave(&crew, own);
         self.control.join(remote);
-        let _ = ready.send(()); // `start` may have given up on another worker.
+        ready();
         while self.control.state() == RUNNING {
             worker.turn(&inlet, true)?;
         }

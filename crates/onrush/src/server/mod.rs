@@ -223,15 +223,30 @@ impl Server {
     }
 
     /// Serves until [`Handle::shutdown`] is called, or a worker fails.
+    ///
+    /// The calling thread is one of the workers: with one worker there is no other thread, unless
+    /// for work that may block, and a process with one thread needs no reference to a descriptor
+    /// in each call (in the kernel, `fdget`). Afterwards it may run where it might before.
     pub fn serve(self, application: impl Application) -> io::Result<()> {
-        self.start(application)?.wait()
+        let (mut running, mut jobs) = self.prepare(application)?;
+        let own = jobs.remove(0);
+        running.spawn(jobs)?;
+        let result = own.run_here();
+        result.and(running.wait())
     }
 
     /// Binds, starts the workers and returns while they serve.
     ///
     /// Fails, before any thread runs on, with a wrong or occupied address, a refused driver, or
     /// whatever else a worker needs and cannot have.
-    pub fn start(mut self, application: impl Application) -> io::Result<Running> {
+    pub fn start(self, application: impl Application) -> io::Result<Running> {
+        let (mut running, jobs) = self.prepare(application)?;
+        running.spawn(jobs)?;
+        Ok(running)
+    }
+
+    /// Binds. Gives one job for each worker, the first of worker 0.
+    fn prepare(mut self, application: impl Application) -> io::Result<(Running, Vec<Job>)> {
         let cores = affinity();
         let workers = self.workers.unwrap_or(cores.len());
         let choice = choose(self.preference, &self.driver)?;
@@ -247,51 +262,30 @@ impl Server {
             metrics.offload_pool(pools.offload.watch());
         }
         let control = Arc::new(Control::default());
-        let mut running = Running {
+        let application: Arc<dyn Application> = Arc::new(application);
+        let pinned = self.pinned && workers <= cores.len();
+        let settings = self.settings(workers);
+        let job = |(index, sockets)| Job {
+            index,
+            core: pinned.then(|| cores[index]),
+            choice: choice.clone(),
+            config: self.driver.clone(),
+            settings: settings.clone(),
+            sockets,
+            pools: pools.clone(),
+            application: application.clone(),
+            stacks: self.stacks.clone(),
+            control: control.clone(),
+            drain_timeout: self.drain_timeout,
+        };
+        let jobs = sockets.into_iter().enumerate().map(job).collect();
+        let running = Running {
             address,
             driver: choice.clone(),
             handle: Handle(control.clone()),
             threads: Vec::new(),
         };
-        let application: Arc<dyn Application> = Arc::new(application);
-        let pinned = self.pinned && workers <= cores.len();
-        let (ready, readiness) = mpsc::channel();
-        let settings = self.settings(workers);
-        for (index, sockets) in sockets.into_iter().enumerate() {
-            let job = Job {
-                index,
-                core: pinned.then(|| cores[index]),
-                choice: choice.clone(),
-                config: self.driver.clone(),
-                settings: settings.clone(),
-                sockets,
-                pools: pools.clone(),
-                application: application.clone(),
-                stacks: self.stacks.clone(),
-                control: control.clone(),
-                drain_timeout: self.drain_timeout,
-            };
-            let ready = ready.clone();
-            let thread = std::thread::Builder::new().name(format!("onrush-{index}"));
-            match thread.spawn(move || job.run(&ready)) {
-                Ok(thread) => running.threads.push(thread),
-                Err(error) => {
-                    running.handle.shutdown_now();
-                    running.wait()?;
-                    return Err(error);
-                }
-            }
-        }
-        drop(ready);
-        for _ in 0..workers {
-            // A worker that ended before it was ready has dropped its end of the channel.
-            if readiness.recv().is_err() {
-                running.handle.shutdown_now();
-                running.wait()?;
-                return Err(io::Error::other("a worker ended at once"));
-            }
-        }
-        Ok(running)
+        Ok((running, jobs))
     }
 
     /// Those it was given, and others of its own.
@@ -410,6 +404,37 @@ pub struct Running {
 }
 
 impl Running {
+    /// Starts a thread for each job and waits until all are ready. Fails with whatever one of them
+    /// fails with, when all have ended.
+    fn spawn(&mut self, jobs: Vec<Job>) -> io::Result<()> {
+        let (ready, readiness) = mpsc::channel();
+        for job in jobs {
+            let ready = ready.clone();
+            let thread = std::thread::Builder::new().name(format!("onrush-{}", job.index));
+            let ready = move || {
+                let _ = ready.send(()); // Whoever waits may have given up on another worker.
+            };
+            match thread.spawn(move || job.run(ready)) {
+                Ok(thread) => self.threads.push(thread),
+                Err(error) => {
+                    self.handle.shutdown_now();
+                    self.join()?;
+                    return Err(error);
+                }
+            }
+        }
+        drop(ready);
+        for _ in 0..self.threads.len() {
+            // A worker that ended before it was ready has dropped its end of the channel.
+            if readiness.recv().is_err() {
+                self.handle.shutdown_now();
+                self.join()?;
+                return Err(io::Error::other("a worker ended at once"));
+            }
+        }
+        Ok(())
+    }
+
     /// The address it serves; tells the port when 0 was asked for.
     pub fn address(&self) -> &Address {
         &self.address
@@ -432,12 +457,14 @@ impl Running {
 
     /// Waits until all workers have ended; gives the first failure among them, on which the others
     /// are ended too.
-    pub fn wait(self) -> io::Result<()> {
+    pub fn wait(mut self) -> io::Result<()> {
+        self.join()
+    }
+
+    fn join(&mut self) -> io::Result<()> {
         let mut result = Ok(());
-        for thread in self.threads {
-            let ended = thread
-                .join()
-                .unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
+        for thread in self.threads.drain(..) {
+            let ended = thread.join().unwrap_or_else(|_| Err(panicked()));
             if ended.is_err() && result.is_ok() {
                 result = ended;
                 self.handle.shutdown_now();
@@ -445,4 +472,9 @@ impl Running {
         }
         result
     }
+}
+
+/// The end of a worker that panicked, or of an application that could not be made.
+fn panicked() -> io::Error {
+    io::Error::other("a worker panicked")
 }
