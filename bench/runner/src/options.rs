@@ -61,8 +61,8 @@ pub(crate) struct Options {
     /// Take what is there
     #[arg(long)]
     pub(crate) no_install: bool,
-    /// Say where the CPU goes instead, by perf, of each pair whose title holds this ("512 connections:
-    /// mio"); goes to bench/results/perf
+    /// Say where the CPU goes instead, by perf, of each pair whose title holds this (such as "512
+    /// connections: mio"); goes to bench/results/perf
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["quick", "full", "rounds", "check"])]
     pub(crate) perf: Option<String>,
     /// Count instructions on the simulator instead, and compare them with what was committed; takes
