@@ -47,7 +47,7 @@ pub(crate) fn sample(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing) 
     let names = [&pairing.server.label, &pairing.reference.label].map(String::as_str);
     let times = [0, 1].map(|at| per_request(&samples[at], per_s[at]));
     let title = format!(
-        "{} · {}: ns of a request; {:.0} and {:.0} requests/s ({SAMPLES_PER_S} samples/s, {SECONDS} s)",
+        "{} · {}: ns of a request; {:.0} and {:.0} requests/s",
         scenario.profile, scenario.name, per_s[0], per_s[1]
     );
     Ok(format!("{title}\n{}", table(names, &times)))
