@@ -127,6 +127,40 @@ fn a_client_that_goes_unwinds_its_handler() {
 }
 
 /// The same on real sockets: while it reads, while it sleeps, and while it writes more than fits.
+/// What a handler owns is dropped when it has answered; whatever that does, its answer is its own.
+#[test]
+fn a_destructor_that_serves_others_does_not_mix_answers_up() {
+    thread_local!(static SERVED: Cell<u32> = const { Cell::new(0) });
+    #[derive(Clone)]
+    struct Serves;
+    impl Drop for Serves {
+        fn drop(&mut self) {
+            if !onrush::coroutine::is_inside() {
+                return;
+            }
+            let mut sim = calm(&handler(hello), Limits::default());
+            let client = sim.connect();
+            assert!(ask(&mut sim, &client, &get("/")).ends_with("hello"));
+            SERVED.set(SERVED.get() + 1);
+        }
+    }
+    let owned = Serves;
+    let answers = move |request: &mut Request, response: &mut Response| {
+        let _serves = &owned;
+        match request.path() {
+            "/fails" => Err(io::Error::other("on purpose")),
+            path => response.write_all(path.to_owned().as_bytes()),
+        }
+    };
+    let mut sim = calm(&handler(answers), Limits::default());
+    let client = sim.connect();
+    for path in ["/one", "/two", "/three"] {
+        assert!(ask(&mut sim, &client, &get(path)).ends_with(path));
+    }
+    assert!(ask(&mut sim, &client, &get("/fails")).contains(" 500 "));
+    assert_eq!(SERVED.get(), 4);
+}
+
 /// What a handler answers when its client has gone reaches nobody, and no other client either.
 #[test]
 fn an_answer_to_a_client_that_has_gone_is_nobodys() {

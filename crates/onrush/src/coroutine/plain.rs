@@ -87,9 +87,18 @@ where
         let body = move || {
             let (mut request, mut response) = (Request::new(request), Response::new());
             let outcome = function(&mut request, &mut response).outcome();
+            // Before the end is left: what the user's destructors do may end handlers, too.
+            drop(function);
             match outcome {
-                Ok(()) => response.end(),
-                Err(error) => failed(&request, &response, error).leave(),
+                Ok(()) => {
+                    drop(request);
+                    response.end();
+                }
+                Err(error) => {
+                    let end = failed(&request, &response, error);
+                    drop(request);
+                    end.leave();
+                }
             }
         };
         Call(Some(Coroutine::named(std::any::type_name::<F>(), body)))
