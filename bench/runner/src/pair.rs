@@ -74,11 +74,9 @@ pub(crate) fn measure(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing)
         note: String::new(),
         volume_bytes: scenario.volume_bytes,
     };
-    for subject in [&pairing.server, &pairing.reference] {
-        if let Some(reason) = bench.missing.get(subject.peer.name) {
-            row.voids.push(reason.clone());
-            return row;
-        }
+    if let Some(reason) = missing(bench, pairing) {
+        row.voids.push(reason);
+        return row;
     }
     let rounds = bench.effort.rounds.min(scenario.rounds_max);
     let seconds = bench.effort.seconds.max(scenario.seconds_min);
@@ -135,6 +133,13 @@ pub(crate) fn measure(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing)
     row
 }
 
+/// Why one of both cannot be started.
+fn missing(bench: &Bench, pairing: &Pairing) -> Option<String> {
+    let both = [&pairing.server, &pairing.reference];
+    both.into_iter()
+        .find_map(|subject| bench.missing.get(subject.peer.name).cloned())
+}
+
 /// Loads both for as long as `look` takes, which is `seconds`. Gives what it saw, and how many
 /// requests a second each has answered.
 pub(crate) fn watch<R>(
@@ -144,10 +149,8 @@ pub(crate) fn watch<R>(
     seconds: u64,
     look: impl FnOnce(&Server, &Server) -> Outcome<R>,
 ) -> Outcome<(R, [f64; 2])> {
-    for subject in [&pairing.server, &pairing.reference] {
-        if let Some(reason) = bench.missing.get(subject.peer.name) {
-            return Err(reason.clone());
-        }
+    if let Some(reason) = missing(bench, pairing) {
+        return Err(reason);
     }
     let (server, reference) = start_both(bench, scenario, pairing)?;
     let both = [&server, &reference];

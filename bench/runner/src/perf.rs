@@ -58,22 +58,19 @@ fn record(file: &Path) -> Outcome {
     perf.args(["record", "-q", "-e", "cpu-clock", "-C", SERVER_CORE, "-F"]);
     perf.arg(SAMPLES_PER_S.to_string()).arg("-o").arg(file);
     perf.args(["--", "sleep", &SECONDS.to_string()]);
-    let perf = printed(&pinned(&perf, CLIENT_CORE));
-    perf.map(drop)
+    printed(&mut pinned(&perf, CLIENT_CORE)).map(drop)
 }
 
 fn script(file: &Path) -> Outcome<String> {
     let mut perf = Command::new("perf");
     perf.arg("script").arg("-i").arg(file);
     perf.args(["-F", "pid,ip,sym,dso"]);
-    printed(&perf)
+    printed(&mut perf)
 }
 
 /// What a command prints that must succeed.
-fn printed(command: &Command) -> Outcome<String> {
-    let mut again = Command::new(command.get_program());
-    again.args(command.get_args());
-    match capture(&mut again)? {
+fn printed(command: &mut Command) -> Outcome<String> {
+    match capture(command)? {
         (true, text) => Ok(text),
         (false, text) => Err(format!("`{}`: {}", shown(command), text.trim())),
     }

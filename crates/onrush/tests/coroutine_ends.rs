@@ -126,7 +126,6 @@ fn a_client_that_goes_unwinds_its_handler() {
     );
 }
 
-/// The same on real sockets: while it reads, while it sleeps, and while it writes more than fits.
 /// What a handler owns is dropped when it has answered; whatever that does, its answer is its own.
 #[test]
 fn a_destructor_that_serves_others_does_not_mix_answers_up() {
@@ -191,6 +190,8 @@ fn an_answer_to_a_client_that_has_gone_is_nobodys() {
     }
 }
 
+/// Clients that go, on real sockets: while it reads, while it sleeps, and while it writes more than
+/// fits.
 #[test]
 fn clients_that_go_unwind_on_both_drivers() {
     let _dog = watchdog("clients_that_go_unwind_on_both_drivers");

@@ -2,7 +2,7 @@
 //!
 //! Whoever waits may give up at any time. Must not know what is locked.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -64,6 +64,13 @@ impl Lock {
         self.call_first();
     }
 
+    /// The queue, for who has a place in it or takes one.
+    fn queue(&self) -> RefMut<'_, Queue> {
+        RefMut::map(self.queue.borrow_mut(), |queue| {
+            &mut **queue.get_or_insert_default()
+        })
+    }
+
     fn call_first(&self) {
         let mut queue = self.queue.borrow_mut();
         let first = queue.as_mut().and_then(|queue| queue.waiting.front_mut());
@@ -102,23 +109,21 @@ impl Future for Take<'_> {
             if lock.try_take() {
                 return Poll::Ready(());
             }
-            let mut queue = lock.queue.borrow_mut();
-            let queue = queue.get_or_insert_default();
+            let mut queue = lock.queue();
             let ticket = queue.next;
             queue.next += 1;
             queue.waiting.push_back((ticket, Some(cx.waker().clone())));
             self.ticket = Some(ticket);
             return Poll::Pending;
         };
-        let mut borrowed = lock.queue.borrow_mut();
-        let queue = borrowed.get_or_insert_default();
+        let mut queue = lock.queue();
         let is_first = queue
             .waiting
             .front()
             .is_some_and(|(first, _)| *first == ticket);
         if is_first && !lock.is_held.get() {
             let entry = queue.waiting.pop_front();
-            drop(borrowed);
+            drop(queue);
             drop(entry);
             lock.is_held.set(true);
             self.ticket = None;
@@ -130,7 +135,7 @@ impl Future for Take<'_> {
             .find(|(waiting, _)| *waiting == ticket);
         let (_, waker) = own.expect("in the queue until it has its turn");
         let before = waker.replace(cx.waker().clone());
-        drop(borrowed);
+        drop(queue);
         drop(before);
         Poll::Pending
     }
@@ -139,14 +144,13 @@ impl Future for Take<'_> {
 impl Drop for Take<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
-        let mut borrowed = self.lock.queue.borrow_mut();
-        let queue = borrowed.get_or_insert_default();
+        let mut queue = self.lock.queue();
         let place = queue
             .waiting
             .iter()
             .position(|(waiting, _)| *waiting == ticket);
         let entry = place.and_then(|place| queue.waiting.remove(place));
-        drop(borrowed);
+        drop(queue);
         drop(entry);
         if place == Some(0) && !self.lock.is_held.get() {
             self.lock.call_first(); // It was called, and passes that on.

@@ -40,7 +40,7 @@ const CHUNK_STACKS: usize = 32;
 /// Of so many stacks given back, one is looked at to see how much of it was touched.
 const SAMPLE_EVERY: u32 = 1024;
 
-/// So many lines at the beginning of a stack are what a handler touches, at least of it.
+/// Lines at the beginning of a stack that every handler touches.
 const BEGIN_LINES: usize = 7;
 
 /// What a thread's stacks are doing. Written by that thread alone, by plain stores; any may read.

@@ -93,9 +93,9 @@ pub(crate) fn niceness() -> i32 {
 /// The longest slice a thread may ask for, in nanoseconds; longer ones are cut to this.
 const SLICE_MAX_NS: u64 = 100_000_000;
 
-/// What gives a thread all the cores that the calling one may use now, wherever it is started from:
-/// by a worker, which is pinned to one, it would begin there.
-pub(crate) fn own_cores() -> impl Fn() + Send + Sync + 'static {
+/// What gives a thread all the cores that the calling one may use now (`sched_setaffinity(2)`),
+/// wherever it is started from: by a worker, which is pinned to one, it would begin there.
+pub fn own_cores() -> impl Fn() + Send + Sync + 'static {
     let cores = rustix::thread::sched_getaffinity(None).ok();
     move || {
         if let Some(cores) = &cores {

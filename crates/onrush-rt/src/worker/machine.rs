@@ -36,12 +36,7 @@ pub fn affinity() -> Vec<usize> {
 
 /// Pins the calling thread to one core (`sched_setaffinity(2)`).
 pub fn pin_to(core: usize) -> io::Result<()> {
-    set_affinity(&[core])
-}
-
-/// Has the calling thread run on these cores only (`sched_setaffinity(2)`).
-pub fn set_affinity(cores: &[usize]) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
-    cores.iter().for_each(|&core| set.set(core));
+    set.set(core);
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }

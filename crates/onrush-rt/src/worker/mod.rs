@@ -9,7 +9,8 @@
 mod machine;
 mod sleep;
 
-pub use machine::{affinity, monotonic_ms, page_bytes, pin_to, set_affinity, ticks_per_second};
+pub use crate::sys::own_cores;
+pub use machine::{affinity, monotonic_ms, page_bytes, pin_to, ticks_per_second};
 pub use sleep::Sleep;
 
 use crate::blocking;
@@ -440,10 +441,9 @@ impl Local {
     /// Waits, never shorter than `duration` and up to a millisecond longer. The deadline counts
     /// from this call (not from the beginning of the turn, nor from the first poll).
     pub fn sleep(&self, duration: Duration) -> Sleep {
-        let now = match &self.0.clock {
-            _ if duration.is_zero() => Duration::from_millis(self.now_ms()),
-            Clock::Kernel => monotonic(),
-            Clock::Sim(net) => Duration::from_millis(net.now_ms()),
+        let now = match duration.is_zero() {
+            true => Duration::from_millis(self.now_ms()),
+            false => Duration::from_nanos(self.clock_ns()),
         };
         let deadline_ns = now.saturating_add(duration).as_nanos();
         let deadline_ms = u64::try_from(deadline_ns.div_ceil(1_000_000)).unwrap_or(u64::MAX);

@@ -98,7 +98,8 @@ impl Engine {
         }
     }
 
-    /// What was begun and is no more: its connection went before it could be answered.
+    /// Nothing is sent now: records what is over, and gives up what was begun and does not wait, for
+    /// its connection went before it could be answered.
     #[inline(never)]
     fn lost(&self) {
         let Some(recorder) = &self.recorder else {

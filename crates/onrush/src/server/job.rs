@@ -7,7 +7,7 @@ use crate::engine::{Engine, Inlet, Passed, Settings};
 use crate::handler::Application;
 use onrush_rt::coroutine as stacks;
 use onrush_rt::driver::{self, Choice, ListenSocket};
-use onrush_rt::worker::{Pools, Worker, affinity, pin_to, set_affinity};
+use onrush_rt::worker::{Pools, Worker, own_cores, pin_to};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,11 +34,11 @@ pub(super) struct Job {
 impl Job {
     /// [`Job::run`] on the calling thread, which may run on all its cores again afterwards.
     pub(super) fn run_here(self) -> io::Result<()> {
-        let cores = self.core.is_some().then(affinity);
+        let unpin = self.core.is_some().then(own_cores);
         let run = AssertUnwindSafe(|| self.run(|| {}));
         let result = catch_unwind(run).unwrap_or_else(|_| Err(super::panicked()));
-        if let Some(Err(error)) = cores.map(|cores| set_affinity(&cores)) {
-            tracing::warn!(%error, "a thread stays pinned");
+        if let Some(unpin) = unpin {
+            unpin();
         }
         result
     }
