@@ -7,6 +7,7 @@
 //!
 //! This module must not know files, drivers or the executor; it knows closures and wakers.
 
+use crate::coop;
 use crate::crew::{self, Owner};
 use crate::job::{Cell, Ran, Run, Slot};
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// Where jobs that may block are run. Clones share one pool; when the last clone goes, what is
 /// queued is still run and then the threads end.
@@ -156,10 +157,13 @@ impl<T> Future for Job<T> {
     type Output = Result<T, JobPanicked>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        ready!(coop::poll_proceed(cx));
         if self.inline {
             self.cell.run();
         }
-        self.cell.poll(cx.waker())
+        let result = ready!(self.cell.poll(cx.waker()));
+        coop::spend(0);
+        Poll::Ready(result)
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! Must not know what wakes them.
 
+use crate::coop;
 use crate::mailbox::Mailbox;
 use async_task::Runnable;
 use slab::Slab;
@@ -23,6 +24,11 @@ pub type Task<T> = async_task::Task<T>;
 
 /// Tasks without a future that are kept, at most; others end with theirs.
 const VACANT_MAX: usize = 1024;
+
+/// Tasks polled in one iteration of the event loop, at most. Events wait that long.
+const POLLS_MAX: usize = 128;
+/// No further task is polled in an iteration in which tasks have moved this many bytes.
+const BYTES_MAX: u32 = 256 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Executor {
@@ -89,19 +95,26 @@ impl Executor {
         }))
     }
 
-    /// Runs what is scheduled now, not what that schedules in turn: the driver gets its turn in
-    /// between. `false` when there was nothing to run.
+    /// Runs what is scheduled now, each task with a budget of its own, up to the bounds of one
+    /// iteration of the event loop. What is scheduled meanwhile, or left over, runs in the next
+    /// iteration, so that events are looked at in between. `false` when there was nothing to run.
     pub(crate) fn run(&self) -> bool {
         let due = self.mailbox.len();
-        for _ in 0..due {
+        let mut bytes = 0;
+        for _ in 0..due.min(POLLS_MAX) {
+            if bytes >= BYTES_MAX {
+                break;
+            }
             let Some(runnable) = self.mailbox.pop() else {
                 break;
             };
+            coop::renew();
             // A panic belongs to its task alone; the payload was printed by the panic hook.
             // It may itself panic when it is dropped.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| runnable.run())) {
                 std::mem::forget(payload);
             }
+            bytes += coop::spent_bytes();
         }
         due > 0
     }

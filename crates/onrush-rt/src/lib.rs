@@ -4,13 +4,14 @@
 //! workers on one thread, over [`driver::sim`] and with a clock of its own. Futures reach their
 //! worker through a [`worker::Local`].
 //!
-//! Floors inside this crate, lowest first: `sys` · [`buf`] · [`fs`] · [`driver`] ·
+//! Floors inside this crate, lowest first: `sys` · [`coop`] · [`buf`] · [`fs`] · [`driver`] ·
 //! [`environment`] · [`timer`] · [`durations`] · `job` · `crew` · [`blocking`] · [`offload`] ·
 //! `mailbox` · [`executor`] · `sources` · [`worker`] · [`net`] · [`coroutine`]. This is the only
 //! crate with `unsafe`, and all of it says why it is sound.
 
 pub mod blocking;
 pub mod buf;
+pub mod coop;
 pub mod coroutine;
 mod crew;
 pub mod driver;

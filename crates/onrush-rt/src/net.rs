@@ -6,6 +6,7 @@
 //!
 //! Must not know about protocols.
 
+use crate::coop;
 use crate::driver::{ListenSocket, ListenerId, Socket, StreamId};
 use crate::sources::{ACCEPTED_AHEAD_MAX, Accepting, RUNTIME, Source};
 use crate::worker::Local;
@@ -17,7 +18,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 /// How a listening socket is made.
@@ -311,6 +312,7 @@ impl Stream {
 
     /// [`Stream::read`] as a poll.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        ready!(coop::poll_proceed(cx));
         let result = self.local.driver().recv(self.id, into);
         match result {
             Err(ref error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -320,7 +322,10 @@ impl Stream {
                 self.local.driver().want_read(self.id);
                 Poll::Pending
             }
-            result => Poll::Ready(result),
+            result => {
+                coop::spend(*result.as_ref().unwrap_or(&0));
+                Poll::Ready(result)
+            }
         }
     }
 
@@ -331,13 +336,17 @@ impl Stream {
 
     /// [`Stream::write`] as a poll.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(coop::poll_proceed(cx));
         let result = self.local.driver().send(self.id, bytes);
         match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.wait_writable(cx);
                 Poll::Pending
             }
-            result => Poll::Ready(result),
+            result => {
+                coop::spend(*result.as_ref().unwrap_or(&0));
+                Poll::Ready(result)
+            }
         }
     }
 
@@ -418,6 +427,7 @@ impl Listener {
 
     /// [`Listener::accept`] as a poll.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+        ready!(coop::poll_proceed(cx));
         let next = {
             let mut listeners = self.local.sources().listeners.borrow_mut();
             let found = listeners.iter_mut().find(|(id, _)| *id == self.id);
@@ -433,7 +443,10 @@ impl Listener {
             next
         };
         match next {
-            Some(socket) => Poll::Ready(socket.and_then(|socket| Stream::new(&self.local, socket))),
+            Some(socket) => {
+                coop::spend(0);
+                Poll::Ready(socket.and_then(|socket| Stream::new(&self.local, socket)))
+            }
             None => Poll::Pending,
         }
     }

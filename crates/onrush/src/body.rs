@@ -4,6 +4,7 @@ use crate::kept::Kept;
 use crate::shield::Shield;
 use bytes::Bytes;
 use futures_core::Stream;
+use onrush_rt::coop;
 use onrush_rt::fs::File;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 /// The content of an answer.
 #[derive(Default)]
@@ -232,6 +233,7 @@ impl BodySender {
     pub async fn send(&mut self, bytes: impl Into<Bytes>) -> io::Result<()> {
         let mut bytes = Some(bytes.into());
         poll_fn(|cx| {
+            ready!(coop::poll_proceed(cx));
             let mut channel = self.0.borrow_mut();
             if channel.receiver_gone {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -246,6 +248,7 @@ impl BodySender {
             }
             let waker = channel.receiver.take();
             drop(channel);
+            coop::spend(0);
             if let Some(waker) = waker {
                 waker.wake();
             }

@@ -2,8 +2,9 @@
 //!
 //! Must not know what is sent.
 
-use super::switch::try_wait;
+use super::switch::{Unwinding, is_inside, is_unwinding, try_wait};
 use super::thread::local;
+use crate::coop;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
@@ -85,6 +86,16 @@ impl<T> Sender<T> {
     }
 }
 
+/// Counts one operation on a channel. A coroutine that has used up its budget lets others run
+/// first: two that pass values to each other may never have to wait.
+#[track_caller]
+fn proceed() {
+    if coop::is_exhausted() && is_inside() && !is_unwinding() {
+        let (Ok(()) | Err(Unwinding)) = try_wait(poll_fn(coop::poll_proceed));
+    }
+    coop::spend(0);
+}
+
 impl<T> SyncSender<T> {
     /// Sends, waiting for room; gives the value back when the receiver is gone (or when there is
     /// no room, in a destructor while the stack is unwound).
@@ -93,6 +104,7 @@ impl<T> SyncSender<T> {
     /// When it would have to wait outside a coroutine.
     #[track_caller]
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
+        proceed();
         let mut full = match self.try_send(value) {
             Ok(()) => return Ok(()),
             Err(TrySendError::Disconnected(value)) => return Err(SendError(value)),
@@ -132,6 +144,7 @@ impl<T> Receiver<T> {
     /// When it would have to wait outside a coroutine.
     #[track_caller]
     pub fn recv(&self) -> Result<T, RecvError> {
+        proceed();
         match self.try_recv() {
             Ok(value) => return Ok(value),
             Err(TryRecvError::Disconnected) => return Err(RecvError),

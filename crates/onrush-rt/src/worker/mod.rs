@@ -15,6 +15,7 @@ pub use sleep::Sleep;
 
 use crate::blocking;
 use crate::buf::Pool;
+use crate::coop;
 use crate::driver::{self, Choice, Driver, Event, sim};
 use crate::executor::{Executor, Standby, Task};
 use crate::mailbox::Mailbox;
@@ -75,6 +76,8 @@ struct Inner {
     /// Time spent in turns that were allowed to sleep, up to their first event.
     idle_ns: Cell<u64>,
     unix_seconds: Cell<u64>,
+    /// Iterations of the event loop so far.
+    iteration: Cell<u64>,
     index: usize,
 }
 
@@ -183,6 +186,7 @@ impl Worker {
             now_ns: Cell::new(0),
             idle_ns: Cell::new(0),
             unix_seconds: Cell::new(0),
+            iteration: Cell::new(0),
             index,
         };
         let worker = Worker {
@@ -222,6 +226,7 @@ impl Worker {
             Some(Duration::ZERO)
         };
         let asleep_ns = sleeps.then(|| self.local.clock_ns());
+        inner.iteration.set(inner.iteration.get() + 1);
         let result = inner.driver.borrow_mut().turn(timeout);
         inner.mailbox.awake();
         result?;
@@ -235,12 +240,14 @@ impl Worker {
         // First, so that a connection passed from elsewhere can be served in this turn.
         let mut busy = inner.mailbox.take_notified();
         if busy {
+            coop::renew();
             sink.notified();
         }
         loop {
             let event = inner.driver.borrow_mut().next();
             let Some(event) = event else { break };
             busy = true;
+            coop::renew();
             if let Some(event) = inner.sources.route(event, &inner.driver) {
                 sink.event(event);
             }
@@ -264,6 +271,7 @@ impl Worker {
         let mut future = pin!(future);
         let _entered = self.local.enter();
         loop {
+            coop::renew();
             if flag.0.swap(false, std::sync::atomic::Ordering::AcqRel)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
             {
@@ -302,6 +310,7 @@ impl Worker {
             let Some(payload) = due else { return any };
             any = true;
             if payload & RUNTIME == 0 {
+                coop::renew();
                 sink.timer(payload);
                 continue;
             }
@@ -332,6 +341,7 @@ thread_local! {
 /// While it lives, its worker is the current one of this thread; then the one before is again.
 struct Entered {
     before: Option<Local>,
+    _budget: coop::Restore,
 }
 
 impl Drop for Entered {
@@ -355,6 +365,7 @@ impl Local {
         let before = CURRENT.try_with(|current| current.replace(Some(self.clone())));
         Entered {
             before: before.ok().flatten(),
+            _budget: coop::Restore::new(),
         }
     }
 
@@ -379,6 +390,12 @@ impl Local {
     #[inline]
     pub fn unix_seconds(&self) -> u64 {
         self.0.unix_seconds.get()
+    }
+
+    /// How many iterations the worker's event loop has begun: calls of [`Worker::turn`].
+    #[inline]
+    pub fn iteration(&self) -> u64 {
+        self.0.iteration.get()
     }
 
     /// Which worker this is, from 0.

@@ -1,11 +1,12 @@
 //! Waiting for time to pass. Must not know what is waited for.
 
 use super::Local;
+use crate::coop;
 use crate::sources::RUNTIME;
 use crate::timer::TimerId;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// See [`Local::sleep`]. May be dropped at any time.
 #[derive(Debug)]
@@ -21,6 +22,9 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if self.local.now_ms() >= self.deadline_ms {
+            // A loop of sleeps that are over at once must not keep others from running.
+            ready!(coop::poll_proceed(cx));
+            coop::spend(0);
             self.disarm();
             return Poll::Ready(());
         }

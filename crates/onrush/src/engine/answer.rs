@@ -14,17 +14,18 @@ use futures_core::Stream;
 use onrush_proto::chunked;
 use onrush_proto::connection::{After, SendAs};
 use onrush_proto::response::ContentLength;
+use onrush_rt::coop;
 use onrush_rt::fs::File;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 /// Content up to this size leaves in one buffer with its head.
 const SMALL_BYTES: usize = 16 * 1024;
-/// A file is sent in steps of this size, so that other connections get their turn.
+/// The most of a file that is sent by one call. The cooperative budget counts it afterwards.
 const FILE_STEP_BYTES: u64 = 1 << 20;
 /// What is not in memory is read from the disk in steps of this size, by the blocking pool.
 const DISK_STEP_BYTES: u64 = 256 * 1024;
@@ -247,9 +248,6 @@ impl Engine {
                 }
                 offset += sent as u64;
             }
-            if offset < end {
-                yield_now().await;
-            }
         }
         Ok(())
     }
@@ -285,15 +283,23 @@ impl Engine {
         };
         loop {
             // The head must not wait for a producer that is slow to begin.
-            let mut item = poll_fn(|cx| match stream.get_mut().as_mut().poll_next(cx) {
-                Poll::Ready(item) => Poll::Ready(Some(item)),
-                Poll::Pending => Poll::Ready(None),
+            let mut item = poll_fn(|cx| match coop::is_exhausted() {
+                true => Poll::Ready(None),
+                false => match stream.get_mut().as_mut().poll_next(cx) {
+                    Poll::Ready(item) => Poll::Ready(Some(item)),
+                    Poll::Pending => Poll::Ready(None),
+                },
             })
             .await;
             if item.is_none() {
                 self.send_all(id, &std::mem::take(&mut pending)).await?;
-                item = Some(poll_fn(|cx| stream.get_mut().as_mut().poll_next(cx)).await);
+                let next = poll_fn(|cx| {
+                    ready!(coop::poll_proceed(cx));
+                    stream.get_mut().as_mut().poll_next(cx)
+                });
+                item = Some(next.await);
             }
+            coop::spend(0); // Also for an empty item, of which nothing is sent.
             let Some(bytes) = item.flatten().transpose()? else {
                 break;
             };
@@ -342,17 +348,4 @@ impl Engine {
         pending.clear();
         Ok(())
     }
-}
-
-/// Lets other tasks and connections of this worker have a turn.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

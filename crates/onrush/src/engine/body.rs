@@ -12,12 +12,13 @@ use crate::params::Template;
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
+use onrush_rt::coop;
 use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::worker::Local;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// Body bytes received ahead of the handler, per connection, before the client is slowed down.
 pub(super) const AHEAD_BYTES_MAX: usize = 64 * 1024;
@@ -76,12 +77,14 @@ impl Host for Engine {
     }
 
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
+        ready!(coop::poll_proceed(cx));
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Some(Err(gone())));
         };
         match look(conn, self.limits(), usize::MAX) {
             Look::Piece(piece) => {
+                coop::spend(piece.len());
                 self.set_wait(body.connection, conn, Wait::Body, 0);
                 Poll::Ready(Some(Ok(piece)))
             }
@@ -101,6 +104,7 @@ impl Host for Engine {
         into: &mut Vec<u8>,
         low_water: u32,
     ) -> Poll<io::Result<usize>> {
+        ready!(coop::poll_proceed(cx));
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Err(gone()));
@@ -129,17 +133,20 @@ impl Host for Engine {
                 }
             }
         }
+        coop::spend(filled);
         self.set_wait(body.connection, conn, Wait::Body, 0);
         Poll::Ready(Ok(filled))
     }
 
     fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        ready!(coop::poll_proceed(cx));
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Err(gone()));
         };
         match look(conn, self.limits(), usize::MAX) {
             Look::Piece(piece) => {
+                coop::spend(piece.len());
                 self.set_wait(body.connection, conn, Wait::Body, 0);
                 Poll::Ready(Ok(piece.len()))
             }
@@ -321,6 +328,7 @@ impl Engine {
                 if let Err(reject) = conn.machine.skip_body(n as u64, self.limits()) {
                     return Poll::Ready(Err(broken(conn, reject)));
                 }
+                coop::spend(n);
                 self.set_wait(id, conn, Wait::Body, 0);
                 return Poll::Ready(Ok(n));
             }

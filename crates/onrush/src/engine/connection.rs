@@ -50,6 +50,9 @@ impl Then {
     }
 }
 
+/// Requests of one connection that are started in one iteration of the event loop, at most.
+pub(crate) const BURST_MAX: u8 = 128;
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Conn {
@@ -76,6 +79,10 @@ pub(crate) struct Conn {
     pub(crate) draining_body: bool,
     /// The worker it is to go to.
     pub(crate) leaving: Option<u16>,
+    /// Requests that were started in one iteration of the event loop, and the low bits of that
+    /// iteration's number: see [`Conn::may_start`].
+    pub(crate) burst: u8,
+    pub(crate) burst_iteration: u8,
     /// `answered` when requests were last counted.
     pub(crate) answered_before: u32,
     /// Everything that only a connection at work needs.
@@ -190,6 +197,8 @@ impl Conn {
             crowd: false,
             draining_body: false,
             leaving: None,
+            burst: 0,
+            burst_iteration: 0,
             answered_before: 0,
             active: None,
         }
@@ -197,6 +206,23 @@ impl Conn {
 
     pub(crate) fn active(&mut self) -> &mut Active {
         self.active.get_or_insert_default()
+    }
+
+    /// How many more requests may be started in the iteration with this number: one connection
+    /// that pipelines without end must not keep the others waiting.
+    #[inline]
+    pub(crate) fn may_start(&self, iteration: u64) -> u8 {
+        match self.burst_iteration == iteration as u8 {
+            true => BURST_MAX.saturating_sub(self.burst),
+            false => BURST_MAX,
+        }
+    }
+
+    /// Counts requests that were started in the iteration with this number.
+    pub(crate) fn note_started(&mut self, iteration: u64, requests: u8) {
+        let before = BURST_MAX - self.may_start(iteration);
+        self.burst = before.saturating_add(requests);
+        self.burst_iteration = iteration as u8;
     }
 
     /// Gives back what an idle connection does not need.

@@ -96,6 +96,26 @@ impl Engine {
         self.set_busy_deadline(id, conn);
     }
 
+    /// Goes on with the input of a connection in a task, after the tasks that are due before it.
+    /// `input` is put in front of what is queued.
+    pub(super) fn resume_in_task(self: &Rc<Self>, id: ConnId, input: Buf) {
+        self.standby.borrow().waker().wake_by_ref();
+        let engine = self.clone();
+        let resume = async move {
+            let task = {
+                let mut conns = engine.conns.borrow_mut();
+                let Some(conn) = conns.get(id) else { return };
+                conn.active().total_deadline_ms = None;
+                conn.active().task.take()
+            };
+            if let Some(task) = task {
+                task.detach(); // It is this very task, which ends by itself.
+            }
+            engine.go_on(id);
+        };
+        self.make_task(id, input, resume);
+    }
+
     pub(super) async fn finish_driving(self: Rc<Self>, id: ConnId, mut driving: Driving) {
         let driven = std::future::poll_fn(|cx| self.poll_driving(id, &mut driving, cx));
         if let Some(after) = driven.await {

@@ -5,7 +5,8 @@
 //! becomes a task, and the loop goes on when it has answered.
 
 use super::answer::Answer;
-use super::connection::{Active, Conn, Phase, Then};
+use super::body::AHEAD_BYTES_MAX;
+use super::connection::{Active, BURST_MAX, Conn, Phase, Then};
 use super::deadline::DRAIN_IDLE_MS;
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
@@ -71,7 +72,9 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.phase = Phase::Ready;
-            if conn.paused {
+            // What is queued is parsed first. While much is, the kernel keeps what follows.
+            let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
+            if conn.paused && queued < AHEAD_BYTES_MAX / 2 {
                 self.resume(conn);
             }
             if conn.leaving.is_some() && !conn.ended {
@@ -87,7 +90,11 @@ impl Engine {
     fn pump(self: &Rc<Self>, id: ConnId, data: Option<Buf>) {
         let mut out = self.out.take();
         out.clear();
-        let then = self.pump_into(id, data, &mut out);
+        let mut started = 0;
+        let then = self.pump_into(id, data, &mut out, &mut started);
+        if started > 1 {
+            self.note_started(id, started);
+        }
         match then {
             Some(then) if self.flush(id, &out, then) => self.rest(id),
             Some(_) => {}
@@ -98,8 +105,8 @@ impl Engine {
         }
     }
 
-    /// Nothing is sent now: records what is over, and gives up what was begun and does not wait, for
-    /// its connection went before it could be answered.
+    /// Nothing is sent now: records what is over, and gives up what was begun and does not wait,
+    /// for its connection went before it could be answered.
     #[inline(never)]
     fn lost(&self) {
         let Some(recorder) = &self.recorder else {
@@ -111,15 +118,19 @@ impl Engine {
         }
     }
 
-    /// Gives what follows when `out` has left; `None` when that is somebody else's business.
+    /// Gives what follows when `out` has left; `None` when that is somebody else's business. Counts
+    /// in `started` the requests that it starts, at most [`BURST_MAX`]: the rest is left to a task,
+    /// which runs in the next iteration of the event loop.
     fn pump_into(
         self: &Rc<Self>,
         id: ConnId,
         mut data: Option<Buf>,
         out: &mut Vec<u8>,
+        started: &mut u8,
     ) -> Option<Then> {
         let mut answers = 0;
         let mut rest: Option<Buf> = None;
+        let mut left = u8::MAX;
         loop {
             let input = match rest.take() {
                 Some(rest) => rest, // No head has begun before it, so it is not to be joined.
@@ -128,6 +139,14 @@ impl Engine {
                     None => return Some(Then::Continue),
                 },
             };
+            if *started == 1 {
+                left = self.may_start(id).max(1);
+            }
+            if *started >= left && !self.is_in_head(id) {
+                self.yield_input(id, input, out);
+                return None;
+            }
+            *started += 1;
             match self.step(id, input, out) {
                 Next::Again(behind) => rest = Some(behind).filter(|behind| !behind.is_empty()),
                 Next::NeedMore => {
@@ -157,6 +176,45 @@ impl Engine {
                     return None; // `go_on` follows when the peer has taken it.
                 }
             }
+        }
+    }
+
+    /// How many more requests the connection may start in this iteration of the event loop.
+    #[inline(never)]
+    fn may_start(&self, id: ConnId) -> u8 {
+        let iteration = self.local.iteration();
+        let mut conns = self.conns.borrow_mut();
+        (conns.get(id)).map_or(BURST_MAX, |conn| conn.may_start(iteration))
+    }
+
+    #[inline(never)]
+    fn note_started(&self, id: ConnId, requests: u8) {
+        if let Some(conn) = self.conns.borrow_mut().get(id) {
+            conn.note_started(self.local.iteration(), requests);
+        }
+    }
+
+    fn is_in_head(&self, id: ConnId) -> bool {
+        self.conns
+            .borrow_mut()
+            .get(id)
+            .is_some_and(|conn| conn.in_head)
+    }
+
+    /// Sends what is rendered and leaves `input`, and what is queued behind it, to a task: the
+    /// connection has started as many requests in this iteration as it may.
+    #[inline(never)]
+    fn yield_input(self: &Rc<Self>, id: ConnId, input: Buf, out: &mut Vec<u8>) {
+        let nothing = input.slice(0..0);
+        {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            conn.active().unpop_input(input);
+        }
+        let sent = self.flush(id, out, Then::Continue);
+        out.clear();
+        if sent {
+            self.resume_in_task(id, nothing);
         }
     }
 

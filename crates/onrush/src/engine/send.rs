@@ -7,11 +7,12 @@ use super::connection::{Conn, Phase, Then};
 use super::deadline::Wait;
 use crate::host::ConnId;
 use crate::metrics::{Ending, Limit};
+use onrush_rt::coop;
 use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::fs::File;
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// The error for a connection that is gone.
 fn gone() -> io::Error {
@@ -230,6 +231,7 @@ impl Engine {
         cx: &mut Context<'_>,
         send: impl FnOnce(&mut Driver, StreamId) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
+        ready!(coop::poll_proceed(cx));
         let kept = match self.send_kept(id) {
             Ok(done) => !done,
             Err(error) => return Poll::Ready(Err(error)),
@@ -248,6 +250,7 @@ impl Engine {
                     }
                 }
                 result => {
+                    coop::spend(*result.as_ref().unwrap_or(&0));
                     self.set_wait(id, conn, Wait::Write, 0);
                     return Poll::Ready(result);
                 }

@@ -1,0 +1,222 @@
+//! The cooperative budget: how much one poll may do before other tasks and connections run.
+//!
+//! A future whose input is always ready never returns `Pending` by itself. A worker that polls it
+//! would serve nobody else. So every poll of a task and every event starts with a budget of
+//! operations and bytes. Futures that make progress without waiting (bodies, streams, sockets,
+//! channels, timers) call [`spend`] for what they did, and [`poll_proceed`] before they do more.
+//! When the budget is used up, `poll_proceed` wakes the task and returns `Pending`: the task runs
+//! again in the next iteration of the event loop, after everything that is due before it.
+//!
+//! The budget belongs to the thread, as in tokio's `coop` module, so that futures need no handle
+//! of their worker. A thread polls one task at a time. Outside of a worker's polls there is no
+//! bound: another executor that waits for a job of a pool gives nobody else a turn. An executor
+//! *within* a poll (a handler that blocks on a future) would be refused for ever; after
+//! [`REFUSALS`] it gets a new budget. Must not know what is polled.
+
+use std::cell::Cell;
+use std::task::{Context, Poll};
+
+/// Operations of one poll: receives, sends, items of a stream, values of a channel.
+pub const OPERATIONS: u32 = 128;
+/// Bytes moved by one poll. At some GB/s this is well below a millisecond.
+pub const BYTES: u32 = 1 << 20;
+
+/// Refusals of [`poll_proceed`] in one poll after which the budget is renewed.
+const REFUSALS: u32 = 1024;
+
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    operations: u32,
+    bytes: u32,
+    refusals: u32,
+}
+
+const FULL: Left = Left {
+    operations: OPERATIONS,
+    bytes: BYTES,
+    refusals: REFUSALS,
+};
+
+/// Outside of polls. [`spend`] takes nothing away from it.
+const UNBOUNDED: Left = Left {
+    operations: u32::MAX,
+    bytes: BYTES,
+    refusals: 0,
+};
+
+thread_local! {
+    static LEFT: Cell<Left> = const { Cell::new(UNBOUNDED) };
+}
+
+/// Starts a new budget: before each poll of a task, and before each event.
+#[inline]
+pub(crate) fn renew() {
+    LEFT.set(FULL);
+}
+
+/// Restores the budget that was in force when this was made, for code that polls in between: an
+/// iteration of an event loop, which may run within a poll of another worker's.
+#[derive(Debug)]
+pub(crate) struct Restore(Left);
+
+impl Restore {
+    #[inline]
+    pub(crate) fn new() -> Restore {
+        Restore(LEFT.get())
+    }
+}
+
+impl Drop for Restore {
+    #[inline]
+    fn drop(&mut self) {
+        LEFT.set(self.0);
+    }
+}
+
+/// Bytes that were spent since the last [`renew`].
+#[inline]
+pub(crate) fn spent_bytes() -> u32 {
+    BYTES - LEFT.get().bytes
+}
+
+/// Whether the present poll has used up its budget.
+#[inline]
+pub fn is_exhausted() -> bool {
+    let left = LEFT.get();
+    left.operations == 0 || left.bytes == 0
+}
+
+/// Takes one operation that moved `bytes` bytes (0 for one without bytes) out of the budget.
+#[inline]
+pub fn spend(bytes: usize) {
+    let left = LEFT.get();
+    if left.operations == u32::MAX {
+        return;
+    }
+    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+    LEFT.set(Left {
+        operations: left.operations.saturating_sub(1),
+        bytes: left.bytes.saturating_sub(bytes),
+        ..left
+    });
+}
+
+/// `Ready` while the present poll may do more. `Pending` when its budget is used up; the task is
+/// woken then, so that it is polled again after the others.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::coop;
+/// use std::task::{Context, Poll, Waker};
+///
+/// fn poll_next(items: &mut Vec<u8>, cx: &mut Context<'_>) -> Poll<Option<u8>> {
+///     std::task::ready!(coop::poll_proceed(cx));
+///     coop::spend(1);
+///     Poll::Ready(items.pop())
+/// }
+/// # let mut cx = Context::from_waker(Waker::noop());
+/// # assert_eq!(poll_next(&mut vec![7], &mut cx), Poll::Ready(Some(7)));
+/// ```
+#[inline]
+pub fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
+    if is_exhausted() {
+        refuse();
+        cx.waker().wake_by_ref();
+        return Poll::Pending;
+    }
+    Poll::Ready(())
+}
+
+#[cold]
+fn refuse() {
+    let left = LEFT.get();
+    LEFT.set(match left.refusals {
+        0 => FULL,
+        refusals => Left {
+            refusals: refusals - 1,
+            ..left
+        },
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Wake, Waker};
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Count>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Spends `bytes` at a time until nothing is left; gives how often that was possible.
+    fn spend_all(bytes: usize) -> u32 {
+        let count = Arc::<Count>::default();
+        let waker = Waker::from(count.clone());
+        let mut cx = Context::from_waker(&waker);
+        renew();
+        let mut times = 0;
+        while poll_proceed(&mut cx).is_ready() {
+            assert_eq!(count.0.load(Ordering::Relaxed), 0);
+            spend(bytes);
+            times += 1;
+        }
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "whoever waits is woken");
+        times
+    }
+
+    #[test]
+    fn operations_and_bytes_are_bounded() {
+        assert_eq!(spend_all(0), OPERATIONS);
+        assert_eq!(spend_all(1), OPERATIONS);
+        assert_eq!(spend_all(BYTES as usize / 4), 4);
+        assert_eq!(spend_all(BYTES as usize - 1), 2);
+        assert_eq!(spend_all(usize::MAX), 1);
+    }
+
+    #[test]
+    fn there_is_no_bound_outside_of_polls() {
+        let outside = Restore::new();
+        renew();
+        spend(BYTES as usize);
+        drop(outside);
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..10 * OPERATIONS {
+            assert!(poll_proceed(&mut cx).is_ready());
+            spend(BYTES as usize);
+        }
+    }
+
+    #[test]
+    fn an_executor_within_a_poll_makes_progress() {
+        renew();
+        let mut cx = Context::from_waker(Waker::noop());
+        let (mut polls, mut done) = (0, 0);
+        while done < 1000 {
+            if poll_proceed(&mut cx).is_ready() {
+                spend(0);
+                done += 1;
+            }
+            polls += 1;
+            assert!(polls < 100_000);
+        }
+    }
+
+    #[test]
+    fn spent_bytes_are_told() {
+        renew();
+        spend(10);
+        spend(20);
+        assert_eq!(spent_bytes(), 30);
+        spend(usize::MAX);
+        assert_eq!(spent_bytes(), BYTES);
+        renew();
+        assert_eq!(spent_bytes(), 0);
+    }
+}

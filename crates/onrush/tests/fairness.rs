@@ -1,0 +1,284 @@
+//! One worker next to clients and handlers that never have to wait: everybody else is served in
+//! between. Each test ends by its watchdog when that is not so.
+mod common;
+
+use common::app::Endless;
+use common::{Served, calm, drivers, get, read_some, serve, statuses, watchdog};
+use onrush::coroutine::{self, handler, mpsc};
+use onrush::{Body, Bytes, Limits, Request, Response, Router};
+use std::cell::Cell;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::thread;
+
+/// Items that are always ready and hold nothing: nothing is ever sent for them.
+struct Empty;
+
+impl futures_core::Stream for Empty {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(Some(Ok(Bytes::new())))
+    }
+}
+
+async fn discard(mut request: Request) -> Response {
+    let _ = request.body().discard().await;
+    Response::new(200)
+}
+
+async fn fill(mut request: Request) -> Response {
+    let mut memory = Vec::with_capacity(128 * 1024);
+    while let Ok(1..) = request.body().fill(&mut memory).await {
+        memory.clear();
+    }
+    Response::new(200)
+}
+
+async fn pieces(mut request: Request) -> Response {
+    while let Some(Ok(_)) = request.body().next().await {}
+    Response::new(200)
+}
+
+async fn endless(_: Request) -> Response {
+    Response::with_body(Body::stream(Endless { left: u64::MAX }, None))
+}
+
+async fn empty(_: Request) -> Response {
+    Response::with_body(Body::stream(Empty, None))
+}
+
+async fn channel(request: Request) -> Response {
+    let (mut sender, body) = Body::channel(usize::MAX);
+    let fill = async move { while sender.send(Bytes::new()).await.is_ok() {} };
+    request.local().spawn(fill).detach();
+    Response::with_body(body)
+}
+
+fn echo(request: &mut coroutine::Request, response: &mut coroutine::Response) -> io::Result<()> {
+    io::copy(request, response)?;
+    Ok(())
+}
+
+/// Two coroutines of which neither ever has to wait for the other.
+fn ping_pong(_: &mut coroutine::Request, response: &mut coroutine::Response) {
+    let (sender, receiver) = mpsc::channel();
+    let back = sender.clone();
+    sender.send(()).unwrap();
+    response.flush().unwrap();
+    coroutine::spawn(move || while receiver.recv().is_ok_and(|()| back.send(()).is_ok()) {});
+}
+
+fn router() -> Router {
+    Router::new()
+        .get("/hello", async |_: Request| Response::text("hello"))
+        .post("/discard", discard)
+        .post("/fill", fill)
+        .post("/pieces", pieces)
+        .post("/echo", handler(echo))
+        .get("/endless", endless)
+        .get("/empty", empty)
+        .get("/channel", channel)
+        .get("/ping-pong", handler(ping_pong))
+}
+
+/// Sends for ever until told to stop, or the server is gone.
+fn upload(mut stream: TcpStream, path: &str, stop: &AtomicBool) {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n",
+        60 << 30
+    );
+    let _ = stream.write_all(head.as_bytes());
+    let piece = vec![b'x'; 1 << 20];
+    while !stop.load(Ordering::Relaxed) && stream.write_all(&piece).is_ok() {}
+}
+
+/// Reads for ever until told to stop, or the server is gone.
+fn download(mut stream: TcpStream, path: &str, stop: &AtomicBool) {
+    let _ = stream.write_all(get(path).as_bytes());
+    let mut memory = vec![0; 1 << 20];
+    while !stop.load(Ordering::Relaxed) && stream.read(&mut memory).is_ok_and(|n| n > 0) {}
+}
+
+/// Sends requests without end, and reads what comes of them as fast as it can.
+fn pipeline(mut stream: TcpStream, _: &str, stop: &AtomicBool) {
+    let mut writer = stream.try_clone().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let requests = get("/hello").repeat(10_000);
+            while !stop.load(Ordering::Relaxed) && writer.write_all(requests.as_bytes()).is_ok() {}
+            let _ = writer.shutdown(std::net::Shutdown::Both);
+        });
+        let mut memory = vec![0; 1 << 20];
+        while stream.read(&mut memory).is_ok_and(|n| n > 0) {}
+    });
+}
+
+/// Reads what an upload is answered while it is sent.
+fn echoed(stream: TcpStream, path: &str, stop: &AtomicBool) {
+    let mut reader = stream.try_clone().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut memory = vec![0; 1 << 20];
+            while reader.read(&mut memory).is_ok_and(|n| n > 0) {}
+        });
+        upload(stream.try_clone().unwrap(), path, stop);
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    });
+}
+
+type Background = fn(TcpStream, &str, &AtomicBool);
+
+/// Whether an established and a new connection are served, again and again, next to four clients
+/// that keep the worker busy.
+fn are_served_beside(server: &Served, background: Background, path: &'static str) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut established = server.connect();
+    let busy: Vec<_> = (0..4)
+        .map(|_| {
+            let (stream, stop) = (server.connect(), stop.clone());
+            thread::spawn(move || background(stream, path, &stop))
+        })
+        .collect();
+    for _ in 0..20 {
+        established.write_all(get("/hello").as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"hello") {
+            let mut byte = [0; 256];
+            let n = read_some(&mut established, &mut byte).expect("an answer in time");
+            assert!(n > 0, "{path}: closed");
+            answer.extend_from_slice(&byte[..n]);
+        }
+        assert_eq!(statuses(&server.get("/hello")), [200], "{path}");
+    }
+    stop.store(true, Ordering::Relaxed);
+    established.shutdown(std::net::Shutdown::Both).unwrap();
+    server.running().handle().shutdown_now();
+    busy.into_iter().for_each(|busy| busy.join().unwrap());
+}
+
+fn on_each_driver(background: Background, path: &'static str) {
+    for driver in drivers() {
+        are_served_beside(&serve(driver, router()), background, path);
+    }
+}
+
+#[test]
+fn beside_uploads_that_are_thrown_away() {
+    let _dog = watchdog("beside_uploads_that_are_thrown_away");
+    on_each_driver(upload, "/discard");
+}
+
+#[test]
+fn beside_uploads_read_into_memory() {
+    let _dog = watchdog("beside_uploads_read_into_memory");
+    on_each_driver(upload, "/fill");
+}
+
+#[test]
+fn beside_uploads_read_in_pieces() {
+    let _dog = watchdog("beside_uploads_read_in_pieces");
+    on_each_driver(upload, "/pieces");
+}
+
+#[test]
+fn beside_coroutines_that_echo() {
+    let _dog = watchdog("beside_coroutines_that_echo");
+    on_each_driver(echoed, "/echo");
+}
+
+#[test]
+fn beside_streams_that_are_always_ready() {
+    let _dog = watchdog("beside_streams_that_are_always_ready");
+    on_each_driver(download, "/endless");
+}
+
+#[test]
+fn beside_streams_of_empty_items() {
+    let _dog = watchdog("beside_streams_of_empty_items");
+    on_each_driver(download, "/empty");
+    on_each_driver(download, "/channel");
+}
+
+#[test]
+fn beside_coroutines_that_never_wait_for_each_other() {
+    let _dog = watchdog("beside_coroutines_that_never_wait_for_each_other");
+    on_each_driver(download, "/ping-pong");
+}
+
+#[test]
+fn beside_clients_that_pipeline_without_end() {
+    let _dog = watchdog("beside_clients_that_pipeline_without_end");
+    on_each_driver(pipeline, "");
+}
+
+/// A burst of pipelined requests is served in bounded parts: each iteration of the event loop
+/// starts so many of them, and the rest in those that follow.
+#[test]
+fn a_pipeline_is_served_in_parts_on_the_simulator() {
+    const REQUESTS: usize = 1_000;
+    thread_local! {
+        static STARTED: Cell<usize> = const { Cell::new(0) };
+    }
+    let app = async |_: Request| {
+        STARTED.set(STARTED.get() + 1);
+        Response::new(204)
+    };
+    let mut sim = calm(&app, Limits::default());
+    let client = sim.connect();
+    sim.run();
+    let requests = get("/").repeat(REQUESTS);
+    assert_eq!(client.send(requests.as_bytes()).unwrap(), requests.len());
+    let (mut turns, mut answers) = (0, Vec::new());
+    while STARTED.get() < REQUESTS {
+        let before = STARTED.get();
+        sim.turn();
+        turns += 1;
+        let part = STARTED.get() - before;
+        assert!(part <= 128, "{part} requests in one iteration");
+        answers.extend(client.receive().unwrap());
+        assert!(turns < 10_000, "it makes progress");
+    }
+    sim.run();
+    answers.extend(client.receive().unwrap());
+    assert_eq!(statuses(&answers), vec![204; REQUESTS]);
+    assert!(is_idle_again(&mut sim, &client));
+}
+
+/// The connection goes on as before.
+fn is_idle_again(
+    sim: &mut onrush::sim::Simulation,
+    client: &onrush_rt::driver::sim::Client,
+) -> bool {
+    sim.send(client, get("/").as_bytes());
+    sim.run();
+    client
+        .receive()
+        .is_ok_and(|answer| statuses(&answer) == [204])
+}
+
+/// One poll of a stream that is always ready does a bounded amount of work, on any worker.
+#[test]
+fn streams_that_are_always_ready_leave_a_turn_on_the_simulator() {
+    let _dog = watchdog("streams_that_are_always_ready_leave_a_turn_on_the_simulator");
+    for path in ["/empty", "/endless", "/channel"] {
+        let mut sim = calm(&router(), Limits::default());
+        let (busy, other) = (sim.connect(), sim.connect());
+        busy.send(get(path).as_bytes()).unwrap();
+        for _ in 0..100 {
+            sim.turn();
+            let _ = busy.receive();
+        }
+        other.send(get("/hello").as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        for _ in 0..4 {
+            sim.turn();
+            answer.extend(other.receive().unwrap_or_default());
+        }
+        assert_eq!(statuses(&answer), [200], "beside {path}");
+    }
+}
