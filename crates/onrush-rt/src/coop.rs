@@ -18,8 +18,9 @@ use std::task::{Context, Poll};
 
 /// Operations of one poll: receives, sends, items of a stream, values of a channel.
 pub const OPERATIONS: u32 = 128;
-/// Bytes moved by one poll. At some GB/s this is well below a millisecond.
-pub const BYTES: u32 = 1 << 20;
+/// Bytes moved by one poll. The last operation may exceed it. At some GB/s this is well below a
+/// millisecond.
+pub const BYTES: u32 = 512 << 10;
 
 /// Refusals of [`poll_proceed`] in one poll after which the budget is renewed.
 const REFUSALS: u32 = 1024;

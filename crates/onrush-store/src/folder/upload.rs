@@ -8,6 +8,7 @@ use super::{Inner, commit, stripes};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::store::{Committed, Condition, LocalFuture, Upload};
+use onrush_rt::coop;
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -18,6 +19,12 @@ const MEMORY_BYTES_MAX: usize = 16 * 1024;
 /// After each so many bytes the kernel is asked to begin writing, so that the sync at the end does
 /// not find a whole large object to write. Without a sync the kernel may choose its time.
 const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
+
+/// The most that a worker writes by itself, without a pool, before others may run. A write to
+/// memory takes much longer than a receive of as many bytes, because it allocates and clears the
+/// pages: it draws on the cooperative budget as so many times its bytes.
+const INLINE_BYTES_MAX: usize = 128 * 1024;
+const INLINE_COST: usize = 4;
 
 /// No file can be larger: offsets are signed.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
@@ -86,9 +93,25 @@ impl Staged {
                 let job = move || write(Temp::create(&inner), &[&held, &buf], 0).map(|t| (t, buf));
                 buf = self.finish(self.inner.changes.run(job).await?)?;
             }
-            Body::File(temp) => {
-                let job = move || write(Ok(temp), &[&buf], offset).map(|temp| (temp, buf));
-                buf = self.finish(self.inner.changes.run(job).await?)?;
+            Body::File(mut temp) => {
+                let pool = &self.inner.changes;
+                let step_bytes = match pool.is_inline() {
+                    true => INLINE_BYTES_MAX,
+                    false => usize::MAX,
+                };
+                let mut written = 0;
+                while written < added {
+                    let part = written..added.min(written.saturating_add(step_bytes));
+                    let at = offset + written as u64;
+                    written = part.end;
+                    let bytes = part.len();
+                    let job = move || write(Ok(temp), &[&buf[part]], at).map(|temp| (temp, buf));
+                    (temp, buf) = pool.run(job).await??;
+                    if pool.is_inline() {
+                        coop::spend(bytes.saturating_mul(INLINE_COST));
+                    }
+                }
+                buf = self.finish(Ok((temp, buf)))?;
             }
             Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
         }
