@@ -349,6 +349,16 @@ impl Driver {
         each!(self, driver => driver.want_write(stream));
     }
 
+    /// [`Driver::want_write`] after a send that took fewer bytes than it was given, which need not
+    /// mean that there is no room: a signal ends a send early, too. `Writable` comes at once when
+    /// there is room.
+    pub fn want_write_anew(&mut self, stream: StreamId) {
+        if let Driver::Epoll(driver) = self {
+            driver.forget_write_watch(stream);
+        }
+        self.want_write(stream);
+    }
+
     /// Ends our direction (`shutdown(2)`, `SHUT_WR`); the peer's goes on.
     pub fn shutdown_write(&mut self, stream: StreamId) {
         match self {

@@ -109,6 +109,8 @@ pub(crate) struct Active {
     /// tasks, which may do both at a time.
     pub(crate) body_deadline_ms: Option<u64>,
     pub(crate) write_deadline_ms: Option<u64>,
+    /// The last send took fewer bytes than it was given: there is no room for now.
+    pub(crate) is_full: bool,
     /// The time to take bytes is over; the next try decides.
     pub(crate) last_try: bool,
     /// The driver is paused and quiet: body bytes may be received directly.

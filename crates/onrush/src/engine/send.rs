@@ -256,12 +256,17 @@ impl Engine {
                 }
             }
         }
-        conn.active().writer = Some(cx.waker().clone());
         self.local.driver().want_write(conn.stream);
+        self.wait_for_room(id, conn, cx);
+        Poll::Pending
+    }
+
+    /// Has the task woken when the peer takes bytes again, which the driver was asked to tell.
+    fn wait_for_room(&self, id: ConnId, conn: &mut Conn, cx: &mut Context<'_>) {
+        conn.active().writer = Some(cx.waker().clone());
         if conn.active().write_deadline_ms.is_none() {
             self.set_wait(id, conn, Wait::Write, self.limits().write_timeout_ms);
         }
-        Poll::Pending
     }
 
     /// Sends from memory; gives the bytes taken.
@@ -299,6 +304,10 @@ impl Engine {
     }
 
     /// Sends from a file; gives the bytes taken, 0 at its end.
+    ///
+    /// A call that takes fewer bytes than it may has most likely filled the socket. The next one
+    /// waits for room without a try: `sendfile(2)` looks the pages up before it finds that there
+    /// is none, which costs as much as sending them.
     pub(super) fn poll_send_file(
         &self,
         id: ConnId,
@@ -307,9 +316,23 @@ impl Engine {
         offset: u64,
         bytes: usize,
     ) -> Poll<io::Result<usize>> {
-        self.poll_with(id, cx, |driver, stream| {
+        if let Some(conn) = self.conns.borrow_mut().get(id)
+            && std::mem::take(&mut conn.active().is_full)
+        {
+            self.local.driver().want_write_anew(conn.stream);
+            self.wait_for_room(id, conn, cx);
+            return Poll::Pending;
+        }
+        let sent = ready!(self.poll_with(id, cx, |driver, stream| {
             driver.send_file(stream, file, offset, bytes)
-        })
+        }));
+        if let Ok(sent) = sent
+            && (1..bytes).contains(&sent)
+            && let Some(conn) = self.conns.borrow_mut().get(id)
+        {
+            conn.active().is_full = true;
+        }
+        Poll::Ready(sent)
     }
 
     /// Ends our direction and throws away what still comes, so that the peer can read the answer:

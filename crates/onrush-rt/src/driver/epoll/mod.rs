@@ -523,6 +523,14 @@ impl Epoll {
         }
     }
 
+    /// Has the next [`Epoll::want_write`] ask the kernel whether there is room, instead of waiting
+    /// for the edge that follows a full socket.
+    pub(super) fn forget_write_watch(&mut self, id: StreamId) {
+        if let Some(stream) = self.stream(id) {
+            stream.flags &= !flag::WATCHES_WRITE;
+        }
+    }
+
     pub(super) fn close(&mut self, id: StreamId) {
         drop(self.remove(id));
         for index in 0..self.listeners.len() {
