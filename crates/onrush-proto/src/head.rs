@@ -23,6 +23,7 @@ use std::mem::MaybeUninit;
 ///
 /// Any other version, minor ones included, is refused with 505: nothing above 1.1 was ever
 /// published with major version 1, so such a request comes from a probe and not from a client.
+/// What is not `HTTP/` and one digit, a dot and one digit (RFC 9112 §2.3) is refused with 400.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Version {
     /// HTTP/1.0
@@ -171,6 +172,9 @@ impl Head {
             Ok(httparse::Status::Complete(n)) => n,
             Ok(httparse::Status::Partial) => return Ok(partial(bytes, limits)?),
             Err(httparse::Error::TooManyHeaders) => return Err(None),
+            // httparse refuses another version at its first digit. Whether the version is
+            // malformed (400) or not supported (505) is known only at the end of its line.
+            Err(httparse::Error::Version) => return Ok(partial(bytes, limits)?),
             Err(_) => return Err(Some(explain(bytes, limits))),
         };
         let (Some(method), Some(target)) = (request.method, request.path) else {
@@ -260,7 +264,10 @@ impl Head {
         match notes.host_count {
             1 => {
                 let value = notes.host.map_or(&b""[..], |host| host.of(bytes));
-                if !value.is_empty() && !target::is_host(value) {
+                if value.is_empty() {
+                    return Err(Reject::new(400, "empty Host"));
+                }
+                if !target::is_host(value) {
                     return Err(Reject::new(400, "malformed Host"));
                 }
             }
@@ -313,8 +320,11 @@ impl Head {
             return Err(Reject::new(400, "more than one Content-Length"));
         }
         if notes.lengths == 1 {
-            let length =
-                token::decimal(notes.length).ok_or(Reject::new(400, "malformed Content-Length"))?;
+            // Some readers take a leading zero for the sign of an octal number.
+            let has_leading_zero = notes.length.len() > 1 && notes.length.starts_with(b"0");
+            let length = token::decimal(notes.length)
+                .filter(|_| !has_leading_zero)
+                .ok_or(Reject::new(400, "malformed Content-Length"))?;
             self.content_length = Some(length);
             if length > 0 {
                 self.framing = Framing::Length(length);
@@ -444,7 +454,7 @@ impl Head {
     }
 
     /// Host, with its port if one was sent. The authority of absolute-form wins over the Host
-    /// field (RFC 9112 §3.2.2). `None` only in HTTP/1.0; may be empty.
+    /// field (RFC 9112 §3.2.2). `None` only in HTTP/1.0; never empty.
     #[inline]
     pub fn host<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
         self.host.map(|host| host.of(bytes))

@@ -13,6 +13,10 @@ const EMPTY_LINES_MAX: usize = 2;
 /// Longest method; beyond it nobody can implement it: 501.
 pub(crate) const METHOD_BYTES_MAX: usize = 32;
 
+/// Bytes after which a method that has not ended is refused: 400. A sender of that is no HTTP
+/// client, and must not be able to fill the head's whole bound with it.
+const METHOD_UNENDED_BYTES_MAX: usize = 64;
+
 /// Why the scan stopped before the head's end.
 enum Stop {
     Partial,
@@ -118,9 +122,14 @@ impl Cursor<'_> {
         let start = self.at;
         loop {
             match self.take()? {
+                b' ' if self.at - start > METHOD_BYTES_MAX + 1 => {
+                    return refuse(501, "unknown method");
+                }
                 b' ' if self.at - start > 1 => return Ok(()),
                 byte if !token::is_tchar(byte) => return refuse(400, "malformed method"),
-                _ if self.at - start > METHOD_BYTES_MAX => return refuse(501, "unknown method"),
+                _ if self.at - start > METHOD_UNENDED_BYTES_MAX => {
+                    return refuse(400, "method too long");
+                }
                 _ => {}
             }
         }
@@ -145,17 +154,22 @@ impl Cursor<'_> {
         for &byte in b"HTTP/" {
             self.expect(byte, "malformed version")?;
         }
-        match self.take()? {
-            b'1' => self.expect(b'.', "malformed version")?,
-            b'0'..=b'9' => return refuse(505, "HTTP version not supported"),
-            _ => return refuse(400, "malformed version"),
+        let major = self.digit()?;
+        self.expect(b'.', "malformed version")?;
+        let minor = self.digit()?;
+        self.line_end("malformed request line")?;
+        // Only now: `HTTP/2.01` is malformed, and not another version.
+        match (major, minor) {
+            (b'1', b'0' | b'1') => Ok(()),
+            _ => refuse(505, "HTTP version not supported"),
         }
+    }
+
+    fn digit(&mut self) -> Scan<u8> {
         match self.take()? {
-            b'0' | b'1' => {}
-            b'2'..=b'9' => return refuse(505, "HTTP version not supported"),
-            _ => return refuse(400, "malformed version"),
+            digit @ b'0'..=b'9' => Ok(digit),
+            _ => refuse(400, "malformed version"),
         }
-        self.line_end("malformed request line")
     }
 
     fn name(&mut self, first: bool) -> Scan<()> {

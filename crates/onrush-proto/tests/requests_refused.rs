@@ -50,6 +50,11 @@ fn framing() {
         (400, "Content-Length: 5.0"),
         (400, "Content-Length: \"5\""),
         (400, "Content-Length: five"),
+        // Octal to some.
+        (400, "Content-Length: 010"),
+        (400, "Content-Length: 05"),
+        (400, "Content-Length: 00"),
+        (400, "Content-Length: 0000000000000000000005"),
         (400, "Content-Length: 18446744073709551616"),
         (400, "Content-Length: 99999999999999999999999999"),
         // TE.TE: chunked not last, doubled, empty, with parameters, or not quite a token.
@@ -160,19 +165,50 @@ fn request_lines() {
         (400, b"GET / HTTP/a.b\r\nHost: a\r\n\r\n"),
         (400, b"GET / HTTP/1.a\r\nHost: a\r\n\r\n"),
         (400, b"GET / XTTP/1.1\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/01.01\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/1.01\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/01.1\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/1.10\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/2.01\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/2.0 \r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/2.0\n\n"),
+        (400, b"GET / HTTP/1,1\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/+1.1\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/-1.1\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/ 1.1\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/1.\xb9\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/3\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP\r\nHost: a\r\n\r\n"),
         (400, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
         (505, b"GET / HTTP/2.0\r\nHost: a\r\n\r\n"),
         (505, b"GET / HTTP/0.9\r\nHost: a\r\n\r\n"),
         (505, b"GET / HTTP/1.2\r\nHost: a\r\n\r\n"),
         (505, b"GET / HTTP/1.9\r\nHost: a\r\n\r\n"),
-        (505, b"GET / HTTP/3\r\nHost: a\r\n\r\n"),
+        (505, b"GET / HTTP/3.0\r\nHost: a\r\n\r\n"),
+        (505, b"GET / HTTP/9.9\r\nHost: a\r\n\r\n"),
         (505, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
     ]);
-    let long = "M".repeat(33);
-    check(&[(
-        501,
-        format!("{long} / HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes(),
-    )]);
+    for (length, status) in [(33, 501), (64, 501), (65, 400), (2000, 400)] {
+        let method = "M".repeat(length);
+        let raw = format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n");
+        check(&[(status, raw.as_bytes())]);
+    }
+}
+
+/// A method without an end is refused long before the bound on heads (32 KiB), in whatever pieces
+/// it comes.
+#[test]
+fn a_method_without_an_end() {
+    let limits = Limits::default();
+    for piece in [1, 7, 128] {
+        let cuts: Vec<usize> = (1..128).filter(|at| at % piece == 0).collect();
+        let events = drive(&b"M".repeat(128), &cuts, &limits);
+        assert!(
+            matches!(events[0], Event::Rejected(reject) if reject.status == 400),
+            "pieces of {piece}: {events:?}"
+        );
+    }
 }
 
 /// RFC 9112 §3.2: targets; RFC 9110 §4.2: what an http URI may be.
@@ -219,6 +255,11 @@ fn hosts() {
         (400, b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"),
         (400, b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n"),
         (400, b"GET / HTTP/1.1\r\nHost:\r\nHost: a\r\n\r\n"),
+        (400, b"GET / HTTP/1.1\r\nHost:\r\n\r\n"),
+        (400, b"GET / HTTP/1.1\r\nHost: \t \r\n\r\n"),
+        (400, b"GET http://b/ HTTP/1.1\r\nHost:\r\n\r\n"),
+        (400, b"OPTIONS * HTTP/1.1\r\nHost:\r\n\r\n"),
+        (400, b"GET / HTTP/1.0\r\nHost:\r\n\r\n"),
         (400, b"GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n"),
         (400, b"GET http://b/ HTTP/1.1\r\nHost: a b\r\n\r\n"),
         (400, b"GET / HTTP/1.0\r\nHost: a/b\r\n\r\n"),
@@ -328,7 +369,7 @@ fn bounds() {
             413,
             "POST / HTTP/1.0\r\nContent-Length: 18446744073709551615\r\n\r\n".to_owned(),
         ),
-        (501, repeated("M", 300)),
+        (400, repeated("M", 300)),
     ];
     for (status, raw) in rows {
         let (found, reason) = refused(raw.as_bytes(), &limits);

@@ -62,7 +62,8 @@ fn methods() {
         "X",
         "!#$%&'*+-.^_`|~09",
     ] {
-        let (request, _, _) = accepted(format!("{method} / HTTP/1.1\r\nHost:\r\n\r\n").as_bytes());
+        let (request, _, _) =
+            accepted(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
         assert_eq!(request.method, method);
     }
     let longest = "M".repeat(32);
@@ -73,7 +74,6 @@ fn methods() {
 #[test]
 fn hosts() {
     let hosts = [
-        "",
         "a",
         "example.com",
         "example.com:80",
@@ -156,7 +156,7 @@ fn bodies() {
             "hello",
         ),
         (
-            "content-length:\t 005 \r\n",
+            "content-length:\t 5 \r\n",
             "he\r\n\0",
             Framing::Length(5),
             Some(5),

@@ -76,6 +76,7 @@ fn where_a_body_ends() {
         (400, "Content-Length: 5\r\nContent-Length: 6"),
         (400, "Content-Length: 5, 6"),
         (400, "Content-Length: +5"),
+        (400, "Content-Length: 010"),
         (400, "Content-Length: -1"),
         (400, "Content-Length: 0x10"),
         (400, "Content-Length: 1 0"),
@@ -131,6 +132,10 @@ fn lines_and_fields() {
             400,
             "\u{16}\u{3}\u{1}\u{2}\0\u{1}\0\u{1}\u{fc}\u{3}\u{3}\r\n\r\n",
         ),
+        (400, "GET /hello HTTP/1.1\r\nHost:\r\n\r\n"),
+        (400, "GET /hello HTTP/1.0\r\nHost: \r\n\r\n"),
+        (400, "GET /hello HTTP/01.01\r\nHost: t\r\n\r\n"),
+        (400, "GET /hello HTTP/2\r\nHost: t\r\n\r\n"),
         (505, "GET /hello HTTP/2.0\r\nHost: t\r\n\r\n"),
         (505, "GET /hello HTTP/3.1\r\nHost: t\r\n\r\n"),
     ]));
@@ -166,12 +171,13 @@ fn chunks() {
 #[test]
 fn too_much_of_everything() {
     let _dog = watchdog("too_much_of_everything");
+    let long_method = format!("{} /hello HTTP/1.1\r\nHost: t\r\n\r\n", "A".repeat(9_000));
     let long_target = format!("GET /{} HTTP/1.1\r\nHost: t\r\n\r\n", "a".repeat(9_000));
     let long_field = format!("X: {}", "a".repeat(40_000));
     let many_fields = "X: y\r\n".repeat(101) + "X: z";
     let extension = format!("5;{}\r\nhello\r\n0\r\n\r\n", "a".repeat(5_000));
     let trailer = format!("0\r\nX: {}\r\n\r\n", "a".repeat(9_000));
-    run(&raw(&[(414, &long_target)]));
+    run(&raw(&[(414, &long_target), (400, &long_method)]));
     run(&with_fields(&[(431, &long_field), (431, &many_fields)]));
     run(&with_chunks(&[(400, &extension), (431, &trailer)]));
 }
