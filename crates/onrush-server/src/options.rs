@@ -32,7 +32,10 @@ pub(crate) struct Options {
     #[arg(help_heading = "What is served")]
     pub(crate) hidden: Option<bool>,
 
-    /// Answer a folder's index.html instead of a listing
+    /// Serve a web site: index.html instead of a listing, and pages without a sandbox
+    ///
+    /// Without it HTML, SVG, other XML and scripts are sent with Content-Security-Policy: sandbox,
+    /// so that what somebody uploads cannot act in the name of who opens it.
     #[arg(long, env = "ONRUSH_SITE", value_name = "BOOL", num_args = 0..=1)]
     #[arg(require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]

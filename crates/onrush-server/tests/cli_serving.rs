@@ -17,9 +17,14 @@ const MOMENT: Duration = Duration::from_millis(200);
 
 /// Does something on a thread whose programs may not use io_uring: that fails with `errno`.
 fn under_filter<T: Send>(errno: i32, act: impl FnOnce() -> T + Send) -> T {
+    under_filter_of(&[(libc::SYS_io_uring_setup, errno)], act)
+}
+
+/// The same for any system calls.
+fn under_filter_of<T: Send>(calls: &[(libc::c_long, i32)], act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            seccomp::refuse(&[(libc::SYS_io_uring_setup, errno)]).expect("the filter is on");
+            seccomp::refuse(calls).expect("the filter is on");
             act()
         });
         thread.join().expect("no panic")
@@ -30,6 +35,41 @@ fn with_driver(dir: &Path, driver: &str) -> Command {
     let mut command = onrush();
     command.arg(dir).args(["--port", "0", "--driver", driver]);
     command
+}
+
+/// As a container with an old seccomp profile has it: the server works, without symbolic links, and
+/// says so once.
+#[test]
+fn where_openat2_is_refused_links_are_not_followed_and_the_log_says_so() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    std::os::unix::fs::symlink("x", folder.path().join("link")).expect("made");
+    for driver in program::drivers() {
+        let start = || {
+            let command = with_driver(folder.path(), driver);
+            let server = Server::run(command);
+            server.logs(" serving ");
+            server
+        };
+        let allowed = start();
+        assert!(allowed.get("/link").ends_with("\r\n\r\ncontent"));
+        assert!(!allowed.log().contains("openat2"), "{}", allowed.log());
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            let server = under_filter_of(&[(libc::SYS_openat2, errno)], start);
+            assert!(server.get("/x").ends_with("\r\n\r\ncontent"), "{driver}");
+            assert!(server.get("/link").starts_with("HTTP/1.1 404 "), "{driver}");
+            let log = server.log();
+            let said: Vec<_> = log
+                .lines()
+                .filter(|line| line.contains("openat2"))
+                .collect();
+            assert_eq!(said.len(), 1, "{log}");
+            assert!(
+                said[0].contains("WARN") && said[0].contains("links are not followed"),
+                "{log}"
+            );
+        }
+    }
 }
 
 #[test]

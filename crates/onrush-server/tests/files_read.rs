@@ -45,6 +45,59 @@ fn an_object_and_its_fields() {
     });
 }
 
+/// Uploaded pages must not run on the server's origin; with a site they are the purpose.
+#[test]
+fn what_a_browser_would_run_is_sandboxed_unless_it_is_a_site() {
+    let names = [
+        ("a.html", true),
+        ("A.HTM", true),
+        ("a.xhtml", true),
+        ("a.svg", true),
+        ("a.xml", true),
+        ("a.js", true),
+        ("a.txt", false),
+        ("a.css", false),
+        ("a.png", false),
+        ("a.pdf", false),
+        ("a", false),
+    ];
+    for site in [false, true] {
+        let options = FilesOptions { site, ..writable() };
+        everywhere(&options, |host| {
+            for (name, runs) in names {
+                host.add(name, b"<script>alert(origin)</script>");
+                let policy = (runs && !site).then_some("sandbox");
+                let check = |reply: Reply, status: u16| {
+                    assert_eq!(reply.status, status, "{name}");
+                    let found: Vec<_> = reply.all("content-security-policy").collect();
+                    assert_eq!(found, Vec::from_iter(policy), "{name}, site: {site}");
+                    assert_eq!(reply.field("x-content-type-options"), Some("nosniff"));
+                    reply
+                };
+                // Cold, then from the cache, then every other form of the answer.
+                let first = host.get(&format!("/{name}"));
+                let etag = check(first, 200).etag().to_owned();
+                check(host.get(&format!("/{name}")), 200);
+                check(host.ask(&format!("HEAD /{name}"), b""), 200);
+                check(
+                    host.ask(&format!("GET /{name}\nRange: bytes=0-3"), b""),
+                    206,
+                );
+                let ranges = format!("GET /{name}\nRange: bytes=0-3,8-9");
+                check(host.ask(&ranges, b""), 206);
+                let known = format!("GET /{name}\nIf-None-Match: {etag}");
+                check(host.ask(&known, b""), 304);
+                // What was uploaded a moment ago is not cached.
+                host.put(&format!("/new-{name}"), b"<script>");
+                check(host.get(&format!("/new-{name}")), 200);
+            }
+            let listing = host.ask("GET /\nAccept: text/html", b"");
+            let policy = listing.field("content-security-policy");
+            assert!(policy.is_some_and(|policy| policy.starts_with("default-src 'none';")));
+        });
+    }
+}
+
 #[test]
 fn every_size_comes_whole_hot_and_cold() {
     let sizes = [1, 1000, 16_384, 16_385, 65_536, 65_537, 300_000, 1_500_000];

@@ -52,6 +52,10 @@ impl Dir {
         self.fd.as_fd()
     }
 
+    pub(super) fn follows_links(&self) -> bool {
+        self.lookup.follows_links()
+    }
+
     pub(super) fn open(&self, path: &[u8], how: OpenHow) -> io::Result<File> {
         let flags = match (how.read, how.write) {
             (_, false) => OFlags::RDONLY,

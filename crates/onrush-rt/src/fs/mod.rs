@@ -156,6 +156,15 @@ impl Dir {
         host::Dir::open_root(path, beneath).map(|dir| Dir(DirInner::Host(dir)))
     }
 
+    /// Whether symbolic links that stay beneath the root are followed. Not where `openat2(2)` is
+    /// missing or refused when the root is opened: every link is refused then (`ELOOP`).
+    pub fn follows_links(&self) -> bool {
+        match &self.0 {
+            DirInner::Host(dir) => dir.follows_links(),
+            DirInner::Sim(_) => true,
+        }
+    }
+
     /// Opens a file beneath this directory: `openat2(2)` with `RESOLVE_BENEATH |
     /// RESOLVE_NO_MAGICLINKS`. A path that leads out fails with `EXDEV`; symbolic links that stay
     /// within are followed, except in the fallback.

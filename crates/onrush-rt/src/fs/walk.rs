@@ -37,6 +37,11 @@ impl Lookup {
         Lookup { openat2, cached }
     }
 
+    /// Whether symbolic links are followed; the fallback refuses them all.
+    pub(super) fn follows_links(self) -> bool {
+        self.openat2
+    }
+
     /// Opens `path` beneath `dir`; the caller's flags decide whether as file or directory.
     pub(super) fn open(
         self,

@@ -23,6 +23,32 @@ pub(super) fn content_type(name: &[u8]) -> &'static str {
     }
 }
 
+/// Whether a browser that opens an object of this type as a page runs scripts in it, with the
+/// rights of the server's origin: HTML, SVG, and every other XML, since any XML document may hold
+/// elements of HTML or SVG. Scripts themselves count too: a worker runs them.
+///
+/// PDF does not count: browsers run its scripts without an origin, and some show no PDF in a
+/// sandbox.
+pub(super) fn is_scriptable(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    let (kind, subtype) = essence.split_once('/').unwrap_or((essence, ""));
+    matches!(kind, "multipart" | "message")
+        || [
+            "html",
+            "xml",
+            "xsl",
+            "xslt",
+            "javascript",
+            "ecmascript",
+            "wasm",
+        ]
+        .contains(&subtype)
+        || subtype.ends_with("+xml")
+        || subtype.starts_with("xml-")
+        || subtype.starts_with("x-javascript")
+        || subtype == "x-mimearchive"
+}
+
 fn with_charset(raw: &'static str) -> &'static str {
     match raw {
         "text/html" => "text/html; charset=utf-8",
@@ -65,5 +91,28 @@ mod tests {
             assert_eq!(content_type(name.as_bytes()), expected, "{name}");
         }
         assert_eq!(content_type(b"a.\xff"), UNKNOWN);
+    }
+
+    #[test]
+    fn what_runs_in_a_browser_is_known_by_its_type() {
+        let runs = [
+            "html", "htm", "xhtml", "xht", "svg", "svgz", "xml", "xsl", "xslt", "rss", "atom",
+            "mathml", "dtd", "xsd", "rdf", "kml", "js", "mjs", "wasm", "eml", "mht", "mhtml",
+        ];
+        for extension in runs {
+            let content_type = content_type(format!("a.{extension}").as_bytes());
+            let unknown = content_type == UNKNOWN; // Downloaded, since sniffing is forbidden.
+            assert!(
+                unknown || is_scriptable(content_type),
+                "{extension}: {content_type}"
+            );
+        }
+        for extension in [
+            "txt", "css", "json", "png", "jpg", "pdf", "mp4", "zip", "md", "csv",
+        ] {
+            let content_type = content_type(format!("a.{extension}").as_bytes());
+            assert!(!is_scriptable(content_type), "{extension}: {content_type}");
+        }
+        assert!(!is_scriptable(UNKNOWN));
     }
 }

@@ -56,7 +56,10 @@ pub struct FilesOptions {
     pub allow: Allow,
     /// Whether names that begin with a dot are served, listed and written like others.
     pub hidden: bool,
-    /// Whether a folder with an `index.html` answers that instead of a listing.
+    /// Whether the folder is a web site: a folder with an `index.html` answers that instead of a
+    /// listing, and pages run with the rights of the server's origin. Otherwise objects that a
+    /// browser would run (HTML, SVG, other XML, scripts) are sent with `Content-Security-Policy:
+    /// sandbox`, so that who may upload cannot act in the name of who reads.
     pub site: bool,
     /// Whether bodies of `PUT` are read, counted and thrown away instead of stored; `PUT` is then
     /// allowed, whatever `allow` says. It refuses what a `PUT` that stores would refuse before its
@@ -146,7 +149,16 @@ impl Files {
         };
         let pool = Pool::threads(options.blocking_threads, 4096);
         match Folder::open(dir, pool, folder) {
-            Ok(store) => Ok(Files::new(store, options)),
+            Ok(store) => {
+                if !store.follows_links() {
+                    tracing::warn!(
+                        dir = %dir.display(),
+                        "openat2 is refused by the kernel or a seccomp filter: symbolic links are \
+                         not followed, and are answered 404"
+                    );
+                }
+                Ok(Files::new(store, options))
+            }
             Err(error) => Err(explain(dir, writable, options.sink, &error)),
         }
     }

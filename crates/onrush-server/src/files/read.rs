@@ -119,6 +119,7 @@ impl Inner {
             return Some(Ok(found));
         }
         let found = Found::now(&object, key, at.now_s, &self.memory)?;
+        let found = self.restricted(found);
         self.keep(key, at, generation, &found, request);
         Some(Ok(found))
     }
@@ -128,8 +129,18 @@ impl Inner {
         let generation = self.store.generation(key);
         let object = self.store.get(key).await?;
         let found = Found::load(&object, key, at.now_s, &self.memory).await?;
+        let found = self.restricted(found);
         self.keep(key, at, generation, &found, request);
         Ok(found)
+    }
+
+    /// An object as opened, with a sandbox unless the folder is a site. The cache keeps it with its
+    /// field lines, so this is done once for each opening and not for each request.
+    fn restricted(&self, found: Found) -> Found {
+        match self.options.site {
+            true => found,
+            false => found.sandboxed(),
+        }
     }
 
     /// Keeps what was opened in the cache, and has files closed there when their time is over.

@@ -155,6 +155,12 @@ impl Folder {
         self.inner.root.free_bytes().map_err(StoreError::of_any)
     }
 
+    /// Whether symbolic links that stay beneath the folder are followed; see
+    /// [`Dir::follows_links`]. Where they are not, what is at or behind one is not found.
+    pub fn follows_links(&self) -> bool {
+        self.inner.root.follows_links()
+    }
+
     /// Whether changes are allowed.
     pub fn writable(&self) -> bool {
         self.inner.staging.is_some()
