@@ -9,6 +9,7 @@ use crate::units::{Size, Time};
 use onrush::{AccessLog, DriverPreference, Limits, Placement};
 use onrush_rt::driver;
 use onrush_server::{Allow, FilesOptions};
+use onrush_store::Key;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,8 @@ pub(crate) struct Settings {
     pub(crate) files: FilesOptions,
     /// As `onrush::Server::bind` takes it.
     pub(crate) address: String,
+    /// Names that are answered besides those that the address has.
+    pub(crate) hosts: Vec<String>,
     pub(crate) backlog: u32,
     pub(crate) defer_accept: bool,
     pub(crate) workers: Option<usize>,
@@ -101,6 +104,9 @@ impl Settings {
         Ok(Settings {
             files: files(&options)?,
             address: address(options.bind, options.port.unwrap_or(8080)),
+            hosts: (options.host.unwrap_or_default().into_iter())
+                .map(|name| name.0)
+                .collect(),
             backlog: bounded("backlog", options.backlog, 1..=1 << 20)?.unwrap_or(4096) as u32,
             defer_accept: options.defer_accept.unwrap_or(true),
             workers: bounded("workers", options.workers, 1..=1024)?,
@@ -170,6 +176,7 @@ fn files(options: &Options) -> Result<FilesOptions, Failure> {
     let cache_bytes_max = options.cache_size.map_or(default.cache_bytes_max, |size| {
         usize::try_from(size.bytes).unwrap_or(usize::MAX)
     });
+    let depth_max = bounded("depth-max", options.depth_max, 1..=Key::SEGMENTS_MAX)?;
     let file_threads = bounded("file-threads", options.file_threads, 1..=1024)?;
     Ok(FilesOptions {
         allow: Allow {
@@ -185,6 +192,7 @@ fn files(options: &Options) -> Result<FilesOptions, Failure> {
             Some(Durability::None) => onrush_server::Durability::None,
         },
         cache_bytes_max,
+        depth_max: depth_max.unwrap_or(default.depth_max),
         blocking_threads: file_threads.unwrap_or(default.blocking_threads),
         ..default
     })
@@ -255,7 +263,8 @@ mod tests {
         let text = "dir = '/srv'\nallow = ['put', 'delete']\nport = 81\nbind = '::1'\n\
             workers = 3\ndriver = 'io_uring'\nheader-timeout = '5s'\nbody-max = '1GiB'\n\
             ring-buffer-size = 2048\nidle-timeout = 0\nlog-format = 'json'\nsite = true\n\
-            placement = 'round-robin'\nrebalance = 'off'\n";
+            placement = 'round-robin'\nrebalance = 'off'\nhost = ['a.example', '[::2]']\n\
+            depth-max = 3\n";
         let settings = Settings::new(parse(text).unwrap()).unwrap();
         assert_eq!(settings.dir, Path::new("/srv"));
         assert_eq!(
@@ -266,6 +275,8 @@ mod tests {
             }
         );
         assert_eq!(settings.address, "[::1]:81");
+        assert_eq!(settings.hosts, ["a.example", "::2"]);
+        assert_eq!(settings.files.depth_max, 3);
         assert_eq!(settings.workers, Some(3));
         assert_eq!(settings.driver, DriverPreference::Uring);
         assert_eq!(settings.placement, Placement::RoundRobin);
@@ -349,6 +360,8 @@ mod tests {
         for text in [
             "body-max = true",
             "bind = 'a:1'",
+            "host = ['a:1']",
+            "host = ['http://a']",
             "driver = 'kqueue'",
             "placement = 'here'",
             "= 3",
@@ -369,6 +382,8 @@ mod tests {
             "connections-max = 0",
             "backlog = 0",
             "file-threads = 0",
+            "depth-max = 0",
+            "depth-max = 5000",
             "allow = ['put', 'none']",
         ] {
             let result = Settings::new(parse(text).unwrap());

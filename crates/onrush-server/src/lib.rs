@@ -2,14 +2,19 @@
 //!
 //! ```no_run
 //! use onrush::{Router, Server};
-//! use onrush_server::{Files, FilesOptions};
+//! use onrush_server::{Files, FilesOptions, Guard, Hosts};
 //! use std::path::Path;
 //!
 //! fn main() -> std::io::Result<()> {
 //!     let files = Files::open(Path::new("/srv/pictures"), FilesOptions::default())?;
-//!     Server::bind("127.0.0.1:8080").serve(Router::new().any("/pictures/{*key}", files))
+//!     let router = Router::new().any("/pictures/{*key}", files);
+//!     let hosts = Hosts::for_listener("127.0.0.1:8080", &[]);
+//!     Server::bind("127.0.0.1:8080").serve(Guard::new(hosts, router))
 //! }
 //! ```
+//!
+//! [`Files`] itself does not look at who asks; a [`Guard`] before it refuses what the pages of
+//! other sites make a browser send.
 //!
 //! This crate must not know drivers or descriptors, and nothing in [`files`] knows the command
 //! line.
@@ -17,6 +22,8 @@
 #![forbid(unsafe_code)]
 
 pub mod files;
+pub mod guard;
 
 pub use files::{Allow, Files, FilesOptions};
+pub use guard::{Guard, Hosts};
 pub use onrush_store::Durability;

@@ -20,7 +20,7 @@ use failure::Failure;
 use onrush::{Admin, Metrics, Router, Running, Server};
 use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
-use onrush_server::{Files, FilesOptions};
+use onrush_server::{Files, FilesOptions, Guard, Hosts};
 use options::{AdminAt, LogFormat};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -131,12 +131,14 @@ fn start(
     metrics: &Metrics,
 ) -> Result<Running, Failure> {
     let server = server(settings, plan).blocking_pool(files.store().pool().clone());
+    let hosts = Hosts::for_listener(&settings.address, &settings.hosts);
+    let guarded = Guard::new(hosts.clone(), files.clone());
     let started = match settings.admin {
-        None => server.start(files.clone()),
-        Some(AdminAt::Own(_)) => server.metrics(metrics).start(files.clone()),
+        None => server.start(guarded),
+        Some(AdminAt::Own(_)) => server.metrics(metrics).start(guarded),
         Some(AdminAt::Same) => {
             let router = admin.beside(Router::new().fallback(files.clone()));
-            server.metrics(metrics).start(router)
+            server.metrics(metrics).start(Guard::new(hosts, router))
         }
     };
     started.map_err(|error| refused(&error))
@@ -147,12 +149,13 @@ fn start_aside(settings: &Settings, admin: &Admin) -> Result<Option<Running>, Fa
     let Some(AdminAt::Own(address)) = &settings.admin else {
         return Ok(None);
     };
+    let hosts = Hosts::for_listener(address, &settings.hosts);
     let server = Server::bind(address.as_str())
         .workers(1)
         .pinned(false)
         .driver(settings.driver)
         .connections_max(ASIDE_CONNECTIONS_MAX)
-        .start(admin.router());
+        .start(Guard::new(hosts, admin.router()));
     let running = server.map_err(|error| refused(&error))?;
     tracing::info!(address = %running.address(), "admin");
     Ok(Some(running))

@@ -94,6 +94,15 @@ pub(crate) struct Options {
     )]
     pub(crate) bind: Option<Bind>,
 
+    /// A host name that clients may ask for; several by repeating it or by commas
+    ///
+    /// On a loopback address requests for another host than localhost, a loopback address or such a
+    /// name are answered 421: a web page could let its own name lead here. On other addresses every
+    /// host is answered unless a name is given. The port does not matter.
+    #[arg(long, env = "ONRUSH_HOST", value_name = "NAME", value_delimiter = ',')]
+    #[arg(help_heading = "Where", value_hint = ValueHint::Hostname)]
+    pub(crate) host: Option<Vec<HostName>>,
+
     /// Connections the kernel queues before it refuses more [default: 4096]
     #[arg(long, env = "ONRUSH_BACKLOG", value_name = "N", help_heading = "Where")]
     pub(crate) backlog: Option<u32>,
@@ -208,6 +217,15 @@ pub(crate) struct Options {
     )]
     pub(crate) body_max: Option<Size>,
 
+    /// Names in a path at most, folders and object; a PUT of more is answered 400 [default: 64]
+    #[arg(
+        long,
+        env = "ONRUSH_DEPTH_MAX",
+        value_name = "N",
+        help_heading = "Limits"
+    )]
+    pub(crate) depth_max: Option<u32>,
+
     /// Open connections at most; more are answered 503 [default: as descriptors allow]
     ///
     /// The default is the limit on open files (ulimit -Hn) less an eighth, or less what workers
@@ -315,6 +333,7 @@ impl Options {
             cache_size: self.cache_size.or(other.cache_size),
             port: self.port.or(other.port),
             bind: self.bind.or(other.bind),
+            host: self.host.or(other.host),
             backlog: self.backlog.or(other.backlog),
             defer_accept: self.defer_accept.or(other.defer_accept),
             admin: self.admin.or(other.admin),
@@ -327,6 +346,7 @@ impl Options {
             receive_memory: self.receive_memory.or(other.receive_memory),
             file_threads: self.file_threads.or(other.file_threads),
             body_max: self.body_max.or(other.body_max),
+            depth_max: self.depth_max.or(other.depth_max),
             connections_max: self.connections_max.or(other.connections_max),
             header_timeout: self.header_timeout.or(other.header_timeout),
             body_timeout: self.body_timeout.or(other.body_timeout),
@@ -448,6 +468,35 @@ impl FromStr for Bind {
     }
 }
 
+/// A name or IP address that `Host` may have; neither port nor brackets.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
+pub(crate) struct HostName(pub(crate) String);
+
+impl FromStr for HostName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HostName, String> {
+        match text.parse() {
+            Ok(Bind::Host(name)) => {
+                let bare = name
+                    .strip_prefix('[')
+                    .and_then(|rest| rest.strip_suffix(']'));
+                Ok(HostName(bare.unwrap_or(&name).to_owned()))
+            }
+            _ => Err("not a host name or address without a port".to_owned()),
+        }
+    }
+}
+
+impl TryFrom<String> for HostName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<HostName, String> {
+        text.parse()
+    }
+}
+
 /// Where figures and health are asked for.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "NumberOrText")]
@@ -531,6 +580,19 @@ mod tests {
             "[x]",
         ] {
             assert!(wrong.parse::<Bind>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_of_hosts_have_no_port() {
+        let name = |text: &str| Ok(HostName(text.to_owned()));
+        assert_eq!("a.example".parse(), name("a.example"));
+        assert_eq!("192.0.2.1".parse(), name("192.0.2.1"));
+        assert_eq!("[::1]".parse(), name("::1"));
+        for wrong in [
+            "", "a:1", "[::1]:1", "http://a", "a/b", "a b", "u@a", "*", "unix:a",
+        ] {
+            assert!(wrong.parse::<HostName>().is_err(), "{wrong}");
         }
     }
 

@@ -214,7 +214,7 @@ fn the_file_is_named_by_the_environment_too_and_names_the_folder() {
 fn limits_are_in_force() {
     let folder = Folder::new();
     let start = |flags: &[&str]| Server::start(folder.path(), &[flags, &["--allow=put"]].concat());
-    let half = b"PUT /x HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\nhello";
+    let half = b"PUT /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 11\r\n\r\nhello";
 
     let server = start(&["--body-max", "10B", "--header-timeout", "200ms"]);
     let answer = server.exchange(half);
@@ -222,7 +222,8 @@ fn limits_are_in_force() {
     let answer = server.exchange(b"GET / HTTP/1.1\r\nHos");
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
 
-    let answer = start(&["--idle-timeout", "200ms"]).exchange(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    let answer =
+        start(&["--idle-timeout", "200ms"]).exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(
         answer.starts_with("HTTP/1.1 200"),
         "and it is closed: {answer}"
@@ -245,7 +246,7 @@ fn limits_are_in_force() {
         let server = start(&["--connections-max", "1", "--workers", "1", &defer]);
         let mut first = server.connect();
         first.write_all(begun).expect("sent");
-        let answer = server.exchange(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        let answer = server.exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
         drop(first);
     }

@@ -14,7 +14,7 @@ fn get_from(address: &str, path: &str) -> String {
         return String::new();
     };
     stream.set_read_timeout(Some(PATIENCE)).expect("set");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let mut answer = String::new();
     let _ = stream.write_all(request.as_bytes());
     let _ = stream.read_to_string(&mut answer);
@@ -84,7 +84,7 @@ fn on_an_address_of_its_own() {
 
     // While it drains it lives and is not ready. Somebody is in the middle of something.
     let mut slow = server.connect();
-    slow.write_all(b"PUT /y HTTP/1.1\r\nHost: x\r\n")
+    slow.write_all(b"PUT /y HTTP/1.1\r\nHost: localhost\r\n")
         .expect("sent");
     std::thread::sleep(Duration::from_millis(100));
     server.signal("TERM");
@@ -121,7 +121,7 @@ fn beside_the_objects_where_nothing_can_be_mistaken_for_it() {
     }
     for path in ["/-/metrics", "/-", "/%2d/metrics", "/-/x"] {
         let put = format!(
-            "PUT {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\ny"
+            "PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1\r\n\r\ny"
         );
         let answer = server.exchange(put.as_bytes());
         let status = &answer[9..12];

@@ -43,7 +43,7 @@ fn sort_out(all: Vec<TcpStream>, silent: usize) -> (Vec<TcpStream>, Vec<TcpStrea
 
 /// A GET on a connection that stays open; its answer's status, or nothing when there is none.
 fn get(stream: &mut TcpStream, path: &str) -> Option<u16> {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
@@ -115,7 +115,7 @@ fn trouble_with_accepting_is_told_once() {
 /// is more than `enough_kib`, or has not grown for a second.
 fn half_heads(server: &Server, count: usize, bytes: usize, enough_kib: u64) -> u64 {
     let before = server.peak_kib();
-    let mut head = b"GET /x HTTP/1.1\r\nHost: x\r\nX-Filler: ".to_vec();
+    let mut head = b"GET /x HTTP/1.1\r\nHost: localhost\r\nX-Filler: ".to_vec();
     head.resize(bytes, b'x');
     let mut all: Vec<TcpStream> = (0..count).map(|_| server.connect()).collect();
     for piece in head.chunks(1000) {

@@ -156,7 +156,7 @@ const INJECTIONS: [&str; 6] = [
 
 fn inject(server: &Server) {
     for injection in INJECTIONS {
-        let request = format!("{injection}Host: x\r\nConnection: close\r\n\r\n");
+        let request = format!("{injection}Host: localhost\r\nConnection: close\r\n\r\n");
         assert!(
             server
                 .exchange(request.as_bytes())
@@ -255,7 +255,7 @@ fn it_serves_on_when_nobody_reads_its_log_or_its_output() {
 /// An upload of which `sent` of `size` bytes are sent.
 fn upload(server: &Server, name: &str, size: usize, sent: usize) -> TcpStream {
     let mut stream = server.connect();
-    let head = format!("PUT /{name} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n");
+    let head = format!("PUT /{name} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("sent");
     stream
         .write_all(&program::pattern(7, size)[..sent])

@@ -41,7 +41,8 @@ fn put(address: SocketAddr, key: usize, content: &[u8]) -> std::io::Result<bool>
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let (name, length) = (name(key), content.len());
-    let head = format!("PUT /{name} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+    let head =
+        format!("PUT /{name} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes())?;
     stream.write_all(content)?;
     let mut answer = [0; 12];

@@ -18,6 +18,8 @@ pub struct Key(Arc<[u8]>);
 impl Key {
     /// Bytes of a whole key at most (`PATH_MAX` less its NUL).
     pub const BYTES_MAX: usize = 4095;
+    /// Segments of a key at most: no more fit its bytes.
+    pub const SEGMENTS_MAX: usize = Key::BYTES_MAX.div_ceil(2);
     /// Bytes of one segment at most (`NAME_MAX`).
     pub const SEGMENT_BYTES_MAX: usize = 255;
 

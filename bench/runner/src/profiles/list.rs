@@ -165,7 +165,7 @@ fn read_small(server: &Server, over: &AtomicBool) -> Outcome<Vec<f64>> {
     let mut times = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let begun = Instant::now();
-        let sent = stream.write_all(b"GET /small HTTP/1.1\r\nHost: x\r\n\r\n");
+        let sent = stream.write_all(b"GET /small HTTP/1.1\r\nHost: localhost\r\n\r\n");
         sent.map_err(|error| error.to_string())?;
         crate::probe::receive(&mut stream, &mut Vec::new())?;
         times.push(ms(begun));
@@ -175,7 +175,7 @@ fn read_small(server: &Server, over: &AtomicBool) -> Outcome<Vec<f64>> {
 
 fn page(server: &Server, form: &str) -> Outcome<f64> {
     let request =
-        format!("GET /many/ HTTP/1.1\r\nHost: x\r\nAccept: {form}\r\nConnection: close\r\n\r\n");
+        format!("GET /many/ HTTP/1.1\r\nHost: localhost\r\nAccept: {form}\r\nConnection: close\r\n\r\n");
     let begun = Instant::now();
     let answer = probe(server.address, request.as_bytes())?;
     let time = ms(begun);

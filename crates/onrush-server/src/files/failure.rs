@@ -10,7 +10,7 @@ use onrush_store::StoreError;
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(crate) struct Failure {
     pub(super) status: u16,
     pub(super) detail: &'static str,
 }
@@ -24,12 +24,13 @@ pub(super) enum While {
 }
 
 impl Failure {
-    pub(super) const fn new(status: u16, detail: &'static str) -> Failure {
+    pub(crate) const fn new(status: u16, detail: &'static str) -> Failure {
         Failure { status, detail }
     }
 
     pub(super) const NOT_FOUND: Failure = Failure::new(404, "there is no such object");
     pub(super) const HIDDEN: Failure = Failure::new(403, "names like this are not for writing");
+    pub(super) const TOO_DEEP: Failure = Failure::new(400, "too many folders in the path");
     pub(super) const CHANGED: Failure = Failure::new(412, "the object is not as expected");
 
     /// The answer to a failure of the store.
@@ -57,7 +58,7 @@ impl Failure {
     }
 
     /// The answer: a line of text, or a problem document (RFC 9457) where JSON is preferred.
-    pub(super) fn answer(self, request: &Request) -> Response {
+    pub(crate) fn answer(self, request: &Request) -> Response {
         self.render(prefers_json(request))
     }
 

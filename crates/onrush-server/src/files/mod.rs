@@ -13,7 +13,7 @@ mod body;
 mod budget;
 mod buffers;
 mod cache;
-mod failure;
+pub(crate) mod failure;
 mod html;
 mod json;
 mod list;
@@ -70,6 +70,9 @@ pub struct FilesOptions {
     pub admin_beside: bool,
     /// What an acknowledged change survives.
     pub durability: Durability,
+    /// Segments of a path at most, folders and object together: what has more is not there (404),
+    /// and cannot be written (400). It bounds what one `PUT` makes in folders and syncs.
+    pub depth_max: usize,
     /// Bytes of small objects kept in memory at most, the cores having an equal share; 0 keeps
     /// none. As much again, up to 16 MiB, may be on its way to clients that take their time; beyond
     /// that objects are sent from their files.
@@ -97,6 +100,7 @@ impl Default for FilesOptions {
             site: false,
             sink: false,
             durability: Durability::Full,
+            depth_max: 64,
             cache_bytes_max: 64 << 20,
             cache_files_max: 256,
             cache_fresh_ms: 1_000,

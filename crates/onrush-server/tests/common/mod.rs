@@ -12,7 +12,7 @@ use onrush_rt::blocking::Pool;
 use onrush_rt::driver::sim::Client;
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Create, Dir, OpenHow};
-use onrush_server::{Allow, Files, FilesOptions};
+use onrush_server::{Allow, Files, FilesOptions, Guard, Hosts};
 use onrush_store::{Folder, FolderOptions};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -93,8 +93,11 @@ pub fn everywhere_at(mount: &'static str, options: &FilesOptions, test: impl Fn(
     }
 }
 
-fn router(mount: &str, files: &Files) -> Router {
-    Router::new().any(&format!("{mount}{{*key}}"), files.clone())
+/// As the program has it on a loopback address. The names are those that the clients here use.
+fn guarded(mount: &str, files: &Files) -> Guard<Router> {
+    let router = Router::new().any(&format!("{mount}{{*key}}"), files.clone());
+    let names = ["test".to_owned(), "t".to_owned()];
+    Guard::new(Hosts::for_listener("127.0.0.1:0", &names), router)
 }
 
 /// Large enough for all but one of the tests.
@@ -105,16 +108,16 @@ fn limits() -> Limits {
     }
 }
 
-fn start(router: Router, driver: DriverPreference) -> Running {
+fn start(application: Guard<Router>, driver: DriverPreference) -> Running {
     let server = Server::bind("127.0.0.1:0").workers(2).driver(driver);
-    server.limits(limits()).start(router).unwrap()
+    server.limits(limits()).start(application).unwrap()
 }
 
 impl Host {
     pub fn real(mount: &'static str, options: &FilesOptions, driver: DriverPreference) -> Host {
         let dir = TempDir::new();
         let files = Files::open(dir.path(), options.clone()).unwrap();
-        let running = start(router(mount, &files), driver);
+        let running = start(guarded(mount, &files), driver);
         Host {
             name: running.driver().name(),
             ground: Ground::Real {
@@ -134,7 +137,7 @@ impl Host {
         let before = running.take().unwrap();
         before.handle().shutdown_now();
         before.wait().unwrap();
-        *running = Some(start(router(self.mount, &self.files), driver));
+        *running = Some(start(guarded(self.mount, &self.files), driver));
     }
 
     pub fn simulated(mount: &'static str, options: &FilesOptions, seed: u64) -> Host {
@@ -154,7 +157,7 @@ impl Host {
         };
         let folder = Folder::on(disk.root().unwrap(), Pool::inline(), how).unwrap();
         let files = Files::new(folder, options.clone());
-        let sim = Box::new(Simulation::new(seed, &router(mount, &files), limits()));
+        let sim = Box::new(Simulation::new(seed, &guarded(mount, &files), limits()));
         Host {
             name: "simulator",
             ground: Ground::Sim { sim, disk },

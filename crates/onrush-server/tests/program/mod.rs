@@ -171,7 +171,8 @@ impl Server {
 
     /// A GET of a path; the whole answer.
     pub fn get(&self, path: &str) -> String {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         self.exchange(request.as_bytes())
     }
 

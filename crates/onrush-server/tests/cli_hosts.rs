@@ -1,0 +1,200 @@
+//! Which hosts the program answers, by the address it is bound to and by `--host`, and how it sends
+//! what browsers would run.
+
+mod program;
+
+use program::{Folder, Server, curl, drivers, have, onrush};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+/// The status of a request for `host` at `address`.
+fn status_at(address: &str, method: &str, path: &str, host: &str) -> u16 {
+    let mut stream = TcpStream::connect(address).expect("it accepts");
+    stream
+        .set_read_timeout(Some(program::PATIENCE))
+        .expect("set");
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n\
+         Content-Length: 0\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer[9..12].parse().expect("a status")
+}
+
+fn put(server: &Server, host: &str) -> u16 {
+    let address = server.address();
+    // A wildcard address is no destination everywhere.
+    let address = format!("127.0.0.1:{}", address.port());
+    status_at(&address, "PUT", "/x", host)
+}
+
+/// The attack of a page that lets its own name lead to 127.0.0.1.
+#[test]
+fn a_rebound_name_reaches_neither_objects_nor_figures() {
+    for driver in drivers() {
+        for place in ["127.0.0.1:0", "same"] {
+            let folder = Folder::new();
+            let arguments = ["--allow", "put", "--driver", driver, "--admin", place];
+            let server = Server::start(folder.path(), &arguments);
+            let admin = match place {
+                "same" => server.address().to_string(),
+                _ => {
+                    let log = server.logs(" admin address=");
+                    let (_, rest) = log.split_once(" admin address=").expect("a line");
+                    rest.lines().next().expect("an address").to_owned()
+                }
+            };
+            for host in [
+                "evil.example",
+                "EVIL.example:8080",
+                "localhost.evil.example",
+            ] {
+                assert_eq!(put(&server, host), 421, "{driver} {host}");
+                for path in ["/-/metrics", "/-/health", "/-/ready", "/-/x"] {
+                    assert_eq!(status_at(&admin, "GET", path, host), 421, "{path} {host}");
+                }
+            }
+            assert!(!folder.path().join("x").exists());
+            let own = server.address().to_string();
+            for host in [
+                "localhost",
+                "127.0.0.1:1",
+                "[::1]:8080",
+                "LOCALHOST.:1",
+                &own,
+            ] {
+                assert!(matches!(put(&server, host), 201 | 204), "{driver} {host}");
+                assert_eq!(status_at(&admin, "GET", "/-/metrics", host), 200, "{host}");
+            }
+        }
+    }
+}
+
+#[test]
+fn names_are_added_by_flag_variable_and_file() {
+    let folder = Folder::new();
+    let config = Folder::new();
+    let file = config.file(
+        "onrush.toml",
+        "host = ['a.example', 'b.example']\nallow = ['put']\n",
+    );
+    let start = |arguments: &[&str], variable: Option<&str>| {
+        let mut command = onrush();
+        command.arg(folder.path()).args(["--port", "0"]);
+        command.args(arguments);
+        if let Some(variable) = variable {
+            command.env("ONRUSH_HOST", variable);
+        }
+        Server::run(command)
+    };
+    let file = file.to_str().expect("UTF-8");
+    let flags = ["--allow=put", "--host", "a.example", "--host=B.example."];
+    for server in [
+        start(&flags, None),
+        start(&["--allow=put"], Some("a.example,b.example")),
+        start(&["--config", file], None),
+    ] {
+        for host in ["a.example", "A.Example.:81", "b.example:80", "localhost"] {
+            assert!(matches!(put(&server, host), 201 | 204), "{host}");
+        }
+        for host in ["c.example", "x.a.example"] {
+            assert_eq!(put(&server, host), 421, "{host}");
+        }
+    }
+}
+
+#[test]
+fn public_addresses_answer_every_host_unless_told_names() {
+    let folder = Folder::new();
+    let public = ["--allow=put", "--bind", "0.0.0.0"];
+    let server = Server::start(folder.path(), &public);
+    for host in ["anything.example", "192.0.2.1:80", "localhost"] {
+        assert!(matches!(put(&server, host), 201 | 204), "{host}");
+    }
+    let named = [&public[..], &["--host", "a.example"]].concat();
+    let server = Server::start(folder.path(), &named);
+    for host in ["a.example", "192.0.2.1:80", "[2001:db8::1]", "localhost"] {
+        assert!(matches!(put(&server, host), 201 | 204), "{host}");
+    }
+    assert_eq!(put(&server, "anything.example"), 421);
+}
+
+/// No browser reaches a Unix socket.
+#[test]
+fn a_unix_socket_answers_every_host() {
+    if !have("curl") {
+        return;
+    }
+    let folder = Folder::new();
+    folder.file("x", "content");
+    let place = Folder::new();
+    let socket = place.path().join("s");
+    let bind = format!("unix:{}", socket.display());
+    let _server = Server::start(folder.path(), &["--bind", &bind]);
+    let socket = socket.to_str().expect("UTF-8");
+    let content = curl(&["--unix-socket", socket, "http://evil.example/x"]);
+    assert_eq!(content, "content");
+}
+
+/// With a client that is not ours: uploaded pages get a sandbox, and those of a site do not.
+#[test]
+fn uploaded_pages_are_sandboxed_as_curl_sees_it() {
+    if !have("curl") {
+        return;
+    }
+    for driver in drivers() {
+        for (site, sandboxed) in [("--site=off", true), ("--site", false)] {
+            let folder = Folder::new();
+            let page = folder.file("page", "<script>fetch('/x', {method: 'PUT'})</script>");
+            let page = page.to_str().expect("UTF-8");
+            let arguments = ["--allow=put", "--driver", driver, site];
+            let server = Server::start(folder.path(), &arguments);
+            for (name, runs) in [("up.html", true), ("up.svg", true), ("up.txt", false)] {
+                let url = format!("{}/{name}", server.url);
+                curl(&["-T", page, &url]);
+                let head = curl(&["-o", "/dev/null", "-D", "-", &url]);
+                let has = head.contains("\r\nContent-Security-Policy: sandbox\r\n");
+                assert_eq!(has, runs && sandboxed, "{driver} {site} {name}: {head}");
+                assert!(
+                    head.contains("\r\nX-Content-Type-Options: nosniff\r\n"),
+                    "{head}"
+                );
+            }
+            let cross = [
+                "-w",
+                "%{http_code}",
+                "-H",
+                "Origin: http://evil.example",
+                "-T",
+                page,
+            ];
+            let url = format!("{}/other", server.url);
+            let said = curl(&[&cross[..], &[&url]].concat());
+            assert!(said.ends_with("403"), "{driver}: {said}");
+        }
+    }
+}
+
+/// `--depth-max`, from the outside.
+#[test]
+fn the_depth_of_paths_is_bounded_by_a_flag() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let arguments = ["--allow=put", "--driver", driver, "--depth-max", "3"];
+        let server = Server::start(folder.path(), &arguments);
+        let address = server.address().to_string();
+        assert_eq!(
+            status_at(&address, "PUT", "/a/b/c", "localhost"),
+            201,
+            "{driver}"
+        );
+        assert_eq!(
+            status_at(&address, "PUT", "/d/e/f/g", "localhost"),
+            400,
+            "{driver}"
+        );
+        assert!(!folder.path().join("d").exists());
+    }
+}

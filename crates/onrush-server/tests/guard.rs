@@ -1,0 +1,178 @@
+//! What the pages of other sites make a browser send is refused, on both drivers and in the
+//! simulator: names that were let lead here (DNS rebinding), and writes across sites.
+
+mod common;
+
+use common::*;
+
+/// Sends a head as it is, with `body` behind it, on a connection of its own.
+fn raw(host: &mut Host, head: &str, body: &str) -> Reply {
+    let mut connection = host.connect();
+    let length = body.len();
+    let request = format!("{head}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+    host.send(&mut connection, request.as_bytes());
+    let answer = host.receive(&mut connection);
+    Reply::parse(&answer, head.starts_with("HEAD "))
+}
+
+#[test]
+fn names_that_lead_here_are_not_answered() {
+    let table = [
+        ("localhost", true),
+        ("LocalHost:8080", true),
+        ("localhost.", true),
+        ("localhost.:80", true),
+        ("127.0.0.1", true),
+        ("127.0.0.1:1", true),
+        ("127.1.2.3:65535", true),
+        ("[::1]", true),
+        ("[::1]:8080", true),
+        ("TEST:99", true),
+        ("evil.example", false),
+        ("EVIL.example:8080", false),
+        ("evil.example.", false),
+        ("localhost.evil.example", false),
+        ("127.0.0.1.evil.example:80", false),
+        ("192.0.2.1", false),
+        ("[2001:db8::1]:8080", false),
+        ("%6c%6f%63alhost", false),
+        ("127.1", false),
+    ];
+    everywhere(&writable(), |host| {
+        host.add("a", b"secret");
+        for (name, answered) in table {
+            for method in ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "FROB"] {
+                let head = format!(
+                    "{method} /a-{method} HTTP/1.1\r\nHost: {name}\r\nOrigin: http://{name}\r\n"
+                );
+                let reply = raw(host, &head, "x");
+                let refused = reply.status == 421;
+                assert_eq!(
+                    refused, !answered,
+                    "{}: {method} {name}: {reply:?}",
+                    host.name
+                );
+            }
+            let reply = raw(host, &format!("GET /a HTTP/1.1\r\nHost: {name}\r\n"), "");
+            assert_eq!(reply.body == b"secret", answered, "{}: {name}", host.name);
+            assert_eq!(host.content("a-PUT").is_some(), answered, "{name}");
+            let _ = host.root().unlink(b"a-PUT");
+        }
+        // What is no host at all is refused by the engine.
+        for name in ["", "u@localhost", "localhost:x", "::1", "[::1", "a b"] {
+            let reply = raw(host, &format!("GET /a HTTP/1.1\r\nHost: {name}\r\n"), "");
+            assert_eq!(reply.status, 400, "{name:?}");
+        }
+        // No browser leaves it out.
+        assert_eq!(raw(host, "GET /a HTTP/1.0\r\n", "").status, 200);
+        // The authority of the target wins (RFC 9112 §3.2.2).
+        let absolute = "GET http://evil.example/a HTTP/1.1\r\nHost: localhost\r\n";
+        assert_eq!(raw(host, absolute, "").status, 421);
+    });
+}
+
+#[test]
+fn pages_of_other_sites_change_nothing() {
+    let table = [
+        ("", true),
+        ("Origin: http://test\r\n", true),
+        ("Origin: http://test:80\r\n", true),
+        (
+            "Origin: http://test\r\nSec-Fetch-Site: same-origin\r\n",
+            true,
+        ),
+        ("Sec-Fetch-Site: same-origin\r\n", true),
+        ("Sec-Fetch-Site: none\r\n", true),
+        ("Origin: http://evil.example\r\n", false),
+        ("Origin: http://test:8080\r\n", false),
+        ("Origin: http://localhost\r\n", false),
+        ("Origin: https://test\r\n", false),
+        ("Origin: null\r\n", false),
+        ("Sec-Fetch-Site: cross-site\r\n", false),
+        ("Sec-Fetch-Site: same-site\r\n", false),
+        (
+            "Origin: http://test\r\nSec-Fetch-Site: cross-site\r\n",
+            false,
+        ),
+    ];
+    everywhere(&writable(), |host| {
+        for (number, (lines, allowed)) in table.into_iter().enumerate() {
+            let path = format!("object-{number}");
+            let at = format!("{}: {lines:?}", host.name);
+            let head = format!("PUT /{path} HTTP/1.1\r\nHost: test\r\n{lines}");
+            let put = raw(host, &head, "content");
+            assert_eq!(put.status, if allowed { 201 } else { 403 }, "{at}");
+            assert_eq!(host.content(&path).is_some(), allowed, "{at}");
+            if !allowed {
+                assert!(put.text().contains("another site"), "{at}: {}", put.text());
+            }
+            host.add(&path, b"content");
+            let head = format!("DELETE /{path} HTTP/1.1\r\nHost: test\r\n{lines}");
+            assert_eq!(
+                raw(host, &head, "").status,
+                if allowed { 204 } else { 403 },
+                "{at}"
+            );
+            assert_eq!(host.content(&path).is_none(), allowed, "{at}");
+            host.add(&path, b"content");
+            // Reading is not for this to judge: the browser keeps the answer from the page.
+            for method in ["GET", "HEAD", "OPTIONS"] {
+                let head = format!("{method} /{path} HTTP/1.1\r\nHost: test\r\n{lines}");
+                let status = raw(host, &head, "").status;
+                assert_eq!(status, if method == "OPTIONS" { 204 } else { 200 }, "{at}");
+            }
+        }
+        // Refused before the body is sent: no 100, and nothing staged.
+        let mut connection = host.connect();
+        host.send(
+            &mut connection,
+            b"PUT /big HTTP/1.1\r\nHost: test\r\nOrigin: http://evil.example\r\n\
+              Expect: 100-continue\r\nContent-Length: 1000000\r\n\r\n",
+        );
+        let answer = host.receive(&mut connection);
+        assert!(
+            answer.starts_with(b"HTTP/1.1 403 "),
+            "{}",
+            answer.escape_ascii()
+        );
+        assert_eq!(host.staged(), 0);
+    });
+}
+
+/// A path of as many names as are allowed can be written and read; of one more neither, and no
+/// folder is made on the way.
+#[test]
+fn paths_too_deep_are_refused_before_anything_is_made() {
+    everywhere(&writable(), |host| {
+        let legal = ["x"; 64].join("/");
+        assert_eq!(host.put(&format!("/{legal}"), b"deep").status, 201);
+        assert_eq!(host.get(&format!("/{legal}")).body, b"deep");
+        assert_eq!(host.delete(&format!("/{legal}")).status, 204);
+
+        for depth in [65, 66, 1000, 2048] {
+            let path = format!("/y/{}", vec!["x"; depth - 1].join("/"));
+            let put = host.put(&path, b"deeper");
+            assert_eq!(put.status, 400, "{}: {depth}", host.name);
+            assert!(put.text().contains("folders"), "{}", put.text());
+            let big = host.put(&path, &pattern(100_000));
+            assert_eq!(big.status, 400, "{}: {depth}", host.name);
+            assert_eq!(host.delete(&path).status, 400);
+            assert_eq!(host.get(&path).status, 404);
+            assert_eq!(host.get(&format!("{path}/")).status, 404);
+            assert_eq!(host.ask(&format!("HEAD {path}"), b"").status, 404);
+            assert!(host.root().metadata(b"y").is_err(), "a folder was made");
+        }
+        assert_eq!(host.staged(), 0);
+    });
+    let shallow = onrush_server::FilesOptions {
+        depth_max: 2,
+        ..writable()
+    };
+    everywhere(&shallow, |host| {
+        assert_eq!(host.put("/a/b", b"x").status, 201);
+        assert_eq!(host.put("/a/c/d", b"x").status, 400);
+        host.add("made/by/others", b"x");
+        assert_eq!(host.get("/made/by/others").status, 404);
+        assert_eq!(host.get("/made/by/").status, 200);
+    });
+}
