@@ -79,6 +79,12 @@ impl Pool {
         self.threads.is_none()
     }
 
+    /// Threads at most; 0 for an inline pool.
+    pub fn threads_max(&self) -> usize {
+        let threads = self.threads.as_ref();
+        threads.map_or(0, |owner| owner.crew().lock().threads_max)
+    }
+
     /// Counters of this moment; all zero for an inline pool.
     pub fn stats(&self) -> Stats {
         let Some(owner) = &self.threads else {

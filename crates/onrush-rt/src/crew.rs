@@ -55,7 +55,7 @@ pub(crate) struct State<Q> {
     pub(crate) idle: usize,
     /// A thread was signalled or started, and has not looked at the queue yet.
     coming: bool,
-    threads_max: usize,
+    pub(crate) threads_max: usize,
     closing: bool,
 }
 

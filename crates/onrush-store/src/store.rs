@@ -18,8 +18,9 @@ use std::sync::Arc;
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A caller's own condition: is given what is there (`None`: nothing), under the lock of the key,
-/// just before the change. Its error ends the operation with nothing changed. Must not block.
-pub type Check = Box<dyn FnOnce(Option<&Meta>) -> Result<()> + Send>;
+/// just before the change; again if the change has to be tried again. Its error ends the operation
+/// with nothing changed. Must not block.
+pub type Check = Box<dyn Fn(Option<&Meta>) -> Result<()> + Send>;
 
 /// When a change is to be made.
 pub enum Condition {
@@ -38,7 +39,7 @@ pub enum Condition {
 impl Condition {
     /// Whether the change may be made; [`StoreError::PreconditionFailed`], or the error of
     /// [`Condition::Check`], if not.
-    pub fn check(self, current: Option<&Meta>) -> Result<()> {
+    pub fn check(&self, current: Option<&Meta>) -> Result<()> {
         let holds = match self {
             Condition::None => true,
             Condition::Absent => current.is_none(),

@@ -24,26 +24,39 @@ use crate::store::{Committed, Condition};
 use onrush_rt::fs::FileKind;
 use std::io;
 
-/// How often to make the parents again when a delete of one comes between.
+/// How often to try again when another request changes what is at the name.
 const ATTEMPTS: usize = 4;
 
-/// Makes the staged file the object `key`.
+/// Makes the staged file the object `key` in the folder `parent`. Gives the file back when that
+/// folder was deleted meanwhile. `sync_failures`: how many there had been when the commit began,
+/// before anything was done for it.
 pub(super) fn commit(
     inner: &Inner,
     key: &Key,
+    parent: &Parent<'_>,
     mut temp: Temp,
-    condition: Condition,
-) -> Result<Committed> {
-    let result = publish(inner, key, &mut temp, condition);
-    if result.is_err() {
-        temp.remove();
+    condition: &Condition,
+    sync_failures: u64,
+) -> Result<std::result::Result<Committed, Temp>> {
+    match publish(inner, key, parent, &mut temp, condition, sync_failures) {
+        Ok(Some(committed)) => Ok(Ok(committed)),
+        Ok(None) => Ok(Err(temp)),
+        Err(error) => {
+            temp.remove();
+            Err(error)
+        }
     }
-    result
 }
 
-fn publish(inner: &Inner, key: &Key, temp: &mut Temp, condition: Condition) -> Result<Committed> {
-    let sync_failures = inner.parents.sync_failures();
-
+/// `None`: the folder is no more.
+fn publish(
+    inner: &Inner,
+    key: &Key,
+    parent: &Parent<'_>,
+    temp: &mut Temp,
+    condition: &Condition,
+    sync_failures: u64,
+) -> Result<Option<Committed>> {
     // Most puts make something new. A rename that replaces nothing then tells what looking first
     // would have told, and also of what other processes have just put there.
     let looks_first = !matches!(condition, Condition::None);
@@ -53,8 +66,6 @@ fn publish(inner: &Inner, key: &Key, temp: &mut Temp, condition: Condition) -> R
         false => None,
     };
     condition.check(current.as_ref())?;
-
-    let mut parent = ensure_parent(inner, key)?;
 
     temp.file
         .set_modified(inner.next_stamp_ns())
@@ -73,7 +84,7 @@ fn publish(inner: &Inner, key: &Key, temp: &mut Temp, condition: Condition) -> R
             None if only_if_free => Target::Free,
             None => Target::Nothing,
         };
-        let error = match place(inner, temp, &parent, key, target) {
+        let error = match place(inner, temp, parent, key, target) {
             Ok(undo) => break undo,
             Err(error) => error,
         };
@@ -84,7 +95,7 @@ fn publish(inner: &Inner, key: &Key, temp: &mut Temp, condition: Condition) -> R
                 return Err(StoreError::PreconditionFailed);
             }
             // The folder was deleted just now, as it was empty.
-            io::ErrorKind::NotFound if again => parent = ensure_parent(inner, key)?,
+            io::ErrorKind::NotFound => return Ok(None),
             io::ErrorKind::AlreadyExists if again => current = inner.replaced(key)?,
             // The file system knows no such rename.
             io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported if only_if_free => {
@@ -97,16 +108,16 @@ fn publish(inner: &Inner, key: &Key, temp: &mut Temp, condition: Condition) -> R
         }
     };
     inner.stripes.bump(key);
-    let settled = settle(inner, temp, &parent, &undo, sync_failures);
+    let settled = settle(inner, temp, parent, &undo, sync_failures);
     if settled.is_err() {
-        undo.take_back(temp, &parent, key);
+        undo.take_back(temp, parent, key);
         inner.stripes.bump(key);
     }
     settled?;
-    Ok(Committed {
+    Ok(Some(Committed {
         created: current.is_none(),
         meta,
-    })
+    }))
 }
 
 /// How to take back that the staged file got its name.
@@ -188,19 +199,6 @@ impl Undo {
             Undo::Unlink => parent.dir().unlink(key.name()),
             Undo::Never => Ok(()),
         };
-    }
-}
-
-fn ensure_parent<'a>(inner: &'a Inner, key: &Key) -> Result<Parent<'a>> {
-    let mut attempt = 1;
-    loop {
-        match parents::ensure(inner, key.split().0) {
-            Ok(parent) => return Ok(parent),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {
-                attempt += 1;
-            }
-            Err(error) => return Err(StoreError::of_write(error)),
-        }
     }
 }
 

@@ -5,11 +5,13 @@
 //! blocks, and the worker that asks makes them itself. Files:
 //! `commit` (put and delete), `parents` (folders on the way, and whether they are durable),
 //! `staging` (uploads before their commit), `upload` (the future side of a put), `list`,
-//! `stripes` (locks and generations by key), `turns` (how many listings at a time).
+//! `line` (who waits for what), `stripes` (locks and generations by key), `turns` (how many listings
+//! at a time).
 //!
 //! This module must not know drivers, sockets or protocols.
 
 mod commit;
+mod line;
 mod list;
 mod parents;
 mod staging;
@@ -119,6 +121,7 @@ impl Folder {
             true => Pool::inline(),
             false => pool.clone(),
         };
+        let pool_threads = pool.threads_max();
         let inner = Inner {
             root,
             pool,
@@ -127,7 +130,7 @@ impl Folder {
             staging,
             stripes: Stripes::new(),
             turns: Turns::new(),
-            parents: Parents::default(),
+            parents: Parents::new(pool_threads),
             stamp_ns: AtomicI64::new(0),
         };
         Ok(Folder {

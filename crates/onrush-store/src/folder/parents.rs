@@ -5,24 +5,48 @@
 //! the first put into a folder syncs all that is above it, whoever made it, and what has been
 //! synced once is remembered.
 //!
+//! Making folders takes long on a disk: a name and a sync each. It is done before the change that
+//! needs them, without the lock of any key, by few threads of the pool at a time, and by few
+//! folders at a time: who needs one folder does not wait for all of those who need many.
+//!
 //! This module must not know files or conditions.
 
 use super::Inner;
+use super::line::Gate;
+use crate::error::{Result, StoreError};
 use onrush_rt::fs::Dir;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Folders remembered as durable; when there are more, remembering begins anew.
 const KNOWN_MAX: usize = 16_384;
 
-#[derive(Default)]
+/// Folders made by one job at most. More of them cost fewer syncs of the disk's journal, and let
+/// others wait longer.
+const STEP: usize = 8;
+
+/// How often to try again when somebody deletes a folder on the way.
+const ATTEMPTS: usize = 4;
+
 pub(super) struct Parents {
     /// Path and inode of the folders whose names, and those of all above, were synced.
     known: Mutex<HashMap<Vec<u8>, u64>>,
     /// How often the sync of a directory has failed.
     sync_failures: AtomicU64,
+    /// For jobs that make folders.
+    making: Arc<Gate>,
+}
+
+/// What is known of the folder that an object is to lie in.
+pub(super) enum Found<'a> {
+    /// It is there and, if the store is durable, so is it.
+    Ready(Parent<'a>),
+    /// It is there, but perhaps not durable.
+    Unknown,
+    /// It is not there.
+    Missing,
 }
 
 /// The folder an object lies in.
@@ -41,6 +65,15 @@ impl Parent<'_> {
 }
 
 impl Parents {
+    /// For a pool of so many threads, of which a quarter may make folders.
+    pub(super) fn new(threads: usize) -> Parents {
+        Parents {
+            known: Mutex::default(),
+            sync_failures: AtomicU64::new(0),
+            making: Gate::new((threads / 4).max(1)),
+        }
+    }
+
     /// Changes when the sync of any directory fails. The kernel tells such an error once and may
     /// tell it to another request than the one whose entry was lost, so a request during which
     /// this changed cannot claim to be durable.
@@ -77,12 +110,105 @@ impl Parents {
     }
 }
 
-/// Opens the folder at `path` (`None`: the top), making what is missing; if the store is durable,
-/// then so is the folder when this returns. `NotFound` if something is removed meanwhile.
-pub(super) fn ensure<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<Parent<'a>> {
+/// Opens the folder at `path` (`None`: the top), if that is all there is to do.
+pub(super) fn find<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<Found<'a>> {
     let Some(path) = path else {
-        return Ok(Parent::Root(&inner.root));
+        return Ok(Found::Ready(Parent::Root(&inner.root)));
     };
+    let dir = match inner.root.open_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Missing),
+        other => other?,
+    };
+    if inner.durable() && !inner.parents.knows(path, dir.self_metadata()?.inode) {
+        return Ok(Found::Unknown);
+    }
+    Ok(Found::Ready(Parent::Below(dir)))
+}
+
+/// Makes what is missing of the folder at `path`; if the store is durable, then so is the folder
+/// when this returns. What this makes is noted in `made`.
+pub(super) async fn prepare(inner: &Arc<Inner>, path: &[u8], made: &mut Made) -> Result<()> {
+    let ends: Vec<usize> = prefixes(path).map(<[u8]>::len).collect();
+    for step in ends.chunks(STEP) {
+        let prefix = path[..*step.last().unwrap_or(&path.len())].to_vec();
+        let pass = inner.parents.making.enter().await;
+        let shared = inner.clone();
+        let job = move || {
+            let _pass = pass;
+            let mut made = Vec::new();
+            ensure_patiently(&shared, &prefix, &mut made).map(|()| made)
+        };
+        let done = inner.changes.run(job).await?;
+        made.paths.extend(done.map_err(StoreError::of_write)?);
+    }
+    Ok(())
+}
+
+/// The folders that were made for a change. Dropped, it removes them, on the pool, unless the
+/// change was made or something else is in them.
+pub(super) struct Made {
+    inner: Arc<Inner>,
+    /// Outer ones first.
+    paths: Vec<Vec<u8>>,
+}
+
+impl Made {
+    pub(super) fn new(inner: &Arc<Inner>) -> Made {
+        Made {
+            inner: inner.clone(),
+            paths: Vec::new(),
+        }
+    }
+
+    /// The change was made: the folders stay.
+    pub(super) fn keep(mut self) {
+        self.paths.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let paths = std::mem::take(&mut self.paths);
+        if !paths.is_empty() {
+            let inner = self.inner.clone();
+            // This may be a worker, which must not block.
+            let job = move || remove(&inner, paths.iter().map(Vec::as_slice));
+            self.inner.changes.run(job).detach();
+        }
+    }
+}
+
+/// Removes the folders at `paths` (outer ones first) that are empty.
+fn remove<'p>(inner: &Inner, paths: impl DoubleEndedIterator<Item = &'p [u8]>) {
+    for path in paths.rev() {
+        let (above, name) = split(path);
+        let removed = open(inner, above).and_then(|parent| parent.dir().remove_dir(name));
+        if removed.is_ok() {
+            inner.parents.forget(path);
+        }
+    }
+}
+
+/// As [`ensure`], again when something is removed meanwhile.
+fn ensure_patiently(inner: &Inner, path: &[u8], made: &mut Vec<Vec<u8>>) -> io::Result<()> {
+    let mut attempt = 1;
+    loop {
+        match ensure(inner, path) {
+            Ok(new) => {
+                made.extend(new.into_iter().map(<[u8]>::to_vec));
+                return Ok(());
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {
+                attempt += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Makes what is missing of the folder at `path`, and gives what it made; if the store is durable,
+/// then so is the folder when this returns. `NotFound` if something is removed meanwhile.
+fn ensure<'p>(inner: &Inner, path: &'p [u8]) -> io::Result<Vec<&'p [u8]>> {
     let mut made = Vec::new();
     let dir = match inner.root.open_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => make(inner, path, &mut made),
@@ -92,18 +218,15 @@ pub(super) fn ensure<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<Pa
         if inner.durable() {
             make_durable(inner, path, &dir)?;
         }
-        Ok(Parent::Below(dir))
+        Ok(())
     });
     if done.is_err() {
         // A folder whose sync failed must not stay: the next put would find it there, and no sync
         // would ever tell the failure again. One that another request uses by now resists, and
         // that request sees the count of failures.
-        for prefix in made.into_iter().rev() {
-            let (above, name) = split(prefix);
-            let _ = open(inner, above).and_then(|parent| parent.dir().remove_dir(name));
-        }
+        remove(inner, made.iter().copied());
     }
-    done
+    done.map(|()| made)
 }
 
 /// Makes the folders of `path` that are missing, noting in `made` which this call made.

@@ -1,5 +1,8 @@
-//! One lock and one generation counter for each of a fixed number of key classes: enough that two
-//! keys seldom meet, few enough to be forgotten about.
+//! A lock for each key, and a generation counter for each of a fixed number of key classes.
+//!
+//! Locks are kept in a table only while somebody has or wants them. The table is divided into
+//! stripes, whose mutexes are held for a few instructions. Keys that share a stripe share a
+//! generation, but never a lock: a change that takes long delays changes of its own key alone.
 //!
 //! The lock is waited for by tasks, in order, and never by a thread: a hundred puts of one key
 //! must not fill the pool with waiting, or nobody could read meanwhile.
@@ -7,13 +10,13 @@
 //! This module must not know what is done under the locks.
 
 use super::Inner;
+use super::line::{self, Line};
 use crate::key::Key;
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 const STRIPES: usize = 1024;
 
@@ -21,18 +24,9 @@ pub(super) struct Stripes(Box<[Stripe]>);
 
 #[derive(Default)]
 struct Stripe {
-    lock: Mutex<Lock>,
+    /// Of the keys that are locked now.
+    locks: Mutex<Vec<(Key, Line)>>,
     generation: AtomicU64,
-}
-
-#[derive(Default)]
-struct Lock {
-    /// Somebody has it, or it was granted and not yet taken.
-    held: bool,
-    /// The ticket it was handed to, until its owner is polled.
-    granted: Option<u64>,
-    waiting: VecDeque<(u64, Waker)>,
-    next_ticket: u64,
 }
 
 impl Stripes {
@@ -55,21 +49,38 @@ impl Stripes {
 }
 
 impl Stripe {
-    fn lock(&self) -> MutexGuard<'_, Lock> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Key, Line)>> {
         // Only whole changes are made under it, so a poisoned one is still right.
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands the lock to the next who waits, if any.
-    fn release(&self) {
-        let mut lock = self.lock();
-        let next = lock.waiting.pop_front();
-        lock.granted = next.as_ref().map(|next| next.0);
-        lock.held = next.is_some();
-        drop(lock);
-        if let Some((_, waker)) = next {
-            waker.wake();
+    /// Takes the lock of `key`, or waits for it; see [`Line::poll`].
+    fn poll(&self, key: &Key, ticket: &mut Option<u64>, cx: &Context<'_>) -> bool {
+        let mut locks = self.lock();
+        let at = locks.iter().position(|(held, _)| held == key);
+        let at = at.unwrap_or_else(|| {
+            locks.push((key.clone(), Line::new(1)));
+            locks.len() - 1
+        });
+        locks[at].1.poll(ticket, cx.waker())
+    }
+
+    /// Gives the lock of `key` back, or the place of `ticket` in its queue.
+    fn release(&self, key: &Key, ticket: Option<u64>) {
+        let mut locks = self.lock();
+        let Some(at) = locks.iter().position(|(held, _)| held == key) else {
+            return;
+        };
+        let lock = &mut locks[at].1;
+        let next = match ticket {
+            Some(ticket) => lock.leave(ticket),
+            None => lock.release(),
+        };
+        if lock.free() > 0 {
+            locks.swap_remove(at);
         }
+        drop(locks);
+        line::wake(next);
     }
 }
 
@@ -78,74 +89,41 @@ impl Stripe {
 pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> Acquire {
     Acquire {
         inner: inner.clone(),
-        index: index(key),
+        key: key.clone(),
         ticket: None,
     }
 }
 
 pub(super) struct Acquire {
     inner: Arc<Inner>,
-    index: usize,
+    key: Key,
     /// While waiting.
     ticket: Option<u64>,
-}
-
-impl Acquire {
-    fn stripe(&self) -> &Stripe {
-        &self.inner.stripes.0[self.index]
-    }
 }
 
 impl Future for Acquire {
     type Output = Guard;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Guard> {
-        let mut lock = self.inner.stripes.0[self.index].lock();
-        let ticket = match self.ticket {
-            None if !lock.held => {
-                lock.held = true;
-                return Poll::Ready(Guard {
-                    inner: self.inner.clone(),
-                    index: self.index,
-                });
-            }
-            None => {
-                let ticket = lock.next_ticket;
-                lock.next_ticket += 1;
-                lock.waiting.push_back((ticket, cx.waker().clone()));
-                ticket
-            }
-            Some(ticket) if lock.granted == Some(ticket) => {
-                lock.granted = None;
-                drop(lock);
-                self.ticket = None;
-                return Poll::Ready(Guard {
-                    inner: self.inner.clone(),
-                    index: self.index,
-                });
-            }
-            Some(ticket) => {
-                if let Some(waits) = lock.waiting.iter_mut().find(|waits| waits.0 == ticket) {
-                    waits.1.clone_from(cx.waker());
-                }
-                ticket
-            }
-        };
-        drop(lock);
-        self.ticket = Some(ticket);
-        Poll::Pending
+        let mut ticket = self.ticket;
+        let stripe = self.inner.stripes.stripe(&self.key);
+        let taken = stripe.poll(&self.key, &mut ticket, cx);
+        self.ticket = ticket;
+        match taken {
+            true => Poll::Ready(Guard {
+                inner: self.inner.clone(),
+                key: self.key.clone(),
+            }),
+            false => Poll::Pending,
+        }
     }
 }
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        let Some(ticket) = self.ticket else { return };
-        let mut lock = self.stripe().lock();
-        if lock.granted == Some(ticket) {
-            drop(lock);
-            self.stripe().release();
-        } else {
-            lock.waiting.retain(|waits| waits.0 != ticket);
+        if self.ticket.is_some() {
+            let stripe = self.inner.stripes.stripe(&self.key);
+            stripe.release(&self.key, self.ticket);
         }
     }
 }
@@ -153,12 +131,15 @@ impl Drop for Acquire {
 /// The lock of a key; released when dropped, on whatever thread.
 pub(super) struct Guard {
     inner: Arc<Inner>,
-    index: usize,
+    key: Key,
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.inner.stripes.0[self.index].release();
+        self.inner
+            .stripes
+            .stripe(&self.key)
+            .release(&self.key, None);
     }
 }
 
@@ -166,8 +147,8 @@ fn index(key: &Key) -> usize {
     hash(key.as_bytes()) as usize % STRIPES
 }
 
-/// Spreads keys over stripes, eight bytes at a time. Whoever makes keys collide only makes them
-/// share a lock.
+/// Spreads keys over stripes, eight bytes at a time. Whoever makes keys collide makes them share a
+/// generation, and the table of their stripe longer by as many changes as are under way.
 fn hash(bytes: &[u8]) -> u64 {
     let mut hash = bytes.len() as u64;
     for chunk in bytes.chunks(8) {
@@ -184,6 +165,7 @@ mod tests {
     use super::*;
     use onrush_rt::blocking::Pool;
     use onrush_rt::fs::sim::SimFs;
+    use std::task::Waker;
 
     #[test]
     fn handed_on_in_order_past_those_who_left() {
@@ -215,5 +197,32 @@ mod tests {
         assert!(poll(&mut waits[1]).is_some(), "and given back at once");
         waits.truncate(2);
         assert!(poll(&mut ask()).is_some(), "free again");
+        let stripe = folder.inner.stripes.stripe(&key);
+        assert!(stripe.lock().is_empty(), "nothing is kept");
+    }
+
+    #[test]
+    fn keys_of_one_stripe_do_not_wait_for_each_other() {
+        let root = SimFs::new(1).root().unwrap();
+        let folder = Folder::on(root, Pool::inline(), FolderOptions::default()).unwrap();
+        let key = Key::parse(b"a").unwrap();
+        let collides = |other: &Key| index(other) == index(&key) && *other != key;
+        let other = (0..).map(|n: u32| Key::parse(format!("b{n}").as_bytes()).unwrap());
+        let other = other.into_iter().find(collides).unwrap();
+        let take = |key: &Key| {
+            let mut wait = Box::pin(acquire(&folder.inner, key));
+            match wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(guard) => Some(guard),
+                Poll::Pending => None,
+            }
+        };
+        let first = take(&key);
+        let second = take(&other);
+        assert!(first.is_some() && second.is_some());
+        assert!(take(&key).is_none() && take(&other).is_none());
+        drop(first);
+        assert!(take(&key).is_some() && take(&other).is_none());
+        drop(second);
+        assert!(folder.inner.stripes.stripe(&key).lock().is_empty());
     }
 }

@@ -3,8 +3,9 @@
 //!
 //! This module must not know how a commit is made.
 
+use super::parents::{Found, Made};
 use super::staging::Temp;
-use super::{Inner, commit, stripes};
+use super::{Inner, commit, parents, stripes};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::store::{Committed, Condition, LocalFuture, Upload};
@@ -25,6 +26,9 @@ const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 /// pages: it draws on the cooperative budget as so many times its bytes.
 const INLINE_BYTES_MAX: usize = 128 * 1024;
 const INLINE_COST: usize = 4;
+
+/// How often to make the folders again when somebody deletes one of them meanwhile.
+const ATTEMPTS: usize = 4;
 
 /// No file can be larger: offsets are signed.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
@@ -142,20 +146,68 @@ impl Upload for Staged {
             inner, key, body, ..
         } = *self;
         Box::pin(async move {
-            let lock = stripes::acquire(&inner, &key).await;
-            let pool = inner.changes.clone();
-            let job = move || {
-                let _lock = lock;
-                let temp = match body {
-                    Body::File(temp) => temp,
-                    Body::Memory(held) => write(Temp::create(&inner), &[&held], 0)?,
-                    Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
+            let sync_failures = inner.parents.sync_failures();
+            let mut made = Made::new(&inner);
+            let (mut body, mut condition) = (body, condition);
+            for _ in 0..ATTEMPTS {
+                let lock = stripes::acquire(&inner, &key).await;
+                let (shared, name) = (inner.clone(), key.clone());
+                let job = move || {
+                    let _lock = lock;
+                    publish(&shared, &name, body, condition, sync_failures)
                 };
-                commit::commit(&inner, &key, temp, condition)
-            };
-            pool.run(job).await?
+                (body, condition) = match inner.changes.run(job).await?? {
+                    Published::Done(committed) => {
+                        made.keep();
+                        return Ok(committed);
+                    }
+                    Published::NoFolder(body, condition) => (body, condition),
+                };
+                // Without the lock: making folders may take long.
+                if let Some(path) = key.split().0 {
+                    parents::prepare(&inner, path, &mut made).await?;
+                }
+            }
+            // Somebody deletes the folder each time.
+            Err(StoreError::of_write(io::ErrorKind::NotFound.into()))
         })
     }
+}
+
+/// How an attempt to commit ended.
+enum Published {
+    Done(Committed),
+    /// The folder is missing, or not known to be durable; nothing was done.
+    NoFolder(Body, Condition),
+}
+
+/// Commits, if the folder that the object lies in is ready.
+fn publish(
+    inner: &Arc<Inner>,
+    key: &Key,
+    body: Body,
+    condition: Condition,
+    sync_failures: u64,
+) -> Result<Published> {
+    let found = parents::find(inner, key.split().0).map_err(StoreError::of_write)?;
+    let parent = match found {
+        Found::Ready(parent) => parent,
+        Found::Unknown => return Ok(Published::NoFolder(body, condition)),
+        Found::Missing => {
+            condition.check(None)?; // Before any folder is made for it.
+            return Ok(Published::NoFolder(body, condition));
+        }
+    };
+    let temp = match body {
+        Body::File(temp) => temp,
+        Body::Memory(held) => write(Temp::create(inner), &[&held], 0)?,
+        Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
+    };
+    let committed = commit::commit(inner, key, &parent, temp, &condition, sync_failures)?;
+    Ok(match committed {
+        Ok(committed) => Published::Done(committed),
+        Err(temp) => Published::NoFolder(Body::File(temp), condition),
+    })
 }
 
 /// A staged file for a body whose size is known, if the disk seems to have room for it. Space is
