@@ -134,11 +134,59 @@ fn after_the_last_sync(scene: Scene) -> u64 {
     u64::from(scene.old.is_some())
 }
 
+/// So many folders that they are made by several jobs.
+const DEEP: Scene = Scene {
+    key: "1/2/3/4/5/6/7/8/9/10/11/12/13/14/15/16/17/a",
+    old: None,
+    new: 100,
+    neighbour: Some("b"),
+};
+
+#[test]
+fn the_power_may_go_while_many_folders_are_made() {
+    assert!(cut_everywhere(&[DEEP], 2) > 500);
+}
+
+/// A put that fails leaves none of the folders that were made for it.
+#[test]
+fn many_folders_are_made_all_or_none() {
+    for seed in 0..2 {
+        for number in 0..operations(DEEP, seed) {
+            let at = format!("seed {seed}, operation {number}");
+            let (disk, folder) = set(DEEP, seed);
+            disk.fail_at(disk.operations() + number, EIO);
+            let answer = put(&folder, DEEP.key, &new(DEEP));
+            assert!(matches!(answer, Err(StoreError::Io(_))), "{at}: {answer:?}");
+            let top = disk.root().unwrap().entry_metadata(b"1");
+            assert!(top.is_err(), "{at}: a folder stayed");
+            again(&disk, folder, DEEP, &at);
+        }
+    }
+}
+
+/// A put whose condition does not hold makes no folder.
+#[test]
+fn no_folder_is_made_for_what_is_refused() {
+    let disk = SimFs::new(0);
+    let folder = open(&disk);
+    for condition in [Condition::Present, Condition::Versions(Vec::new())] {
+        let answer = put_if(&folder, "x/y/a", b"x", condition);
+        assert_eq!(answer, Err(StoreError::PreconditionFailed));
+        assert!(disk.root().unwrap().entry_metadata(b"x").is_err());
+    }
+    put_if(&folder, "x/y/a", b"x", Condition::Absent).unwrap();
+}
+
 #[test]
 fn the_power_may_go_at_any_operation() {
+    assert!(cut_everywhere(&SCENES, 24) >= 2000);
+}
+
+/// Cuts the power at every operation of a put, in each way; gives how often.
+fn cut_everywhere(scenes: &[Scene], seeds: u64) -> usize {
     let mut cuts = 0;
-    for scene in SCENES {
-        for seed in 0..24 {
+    for &scene in scenes {
+        for seed in 0..seeds {
             let count = operations(scene, seed);
             assert!(count > 5);
             // One more: after the answer.
@@ -169,7 +217,7 @@ fn the_power_may_go_at_any_operation() {
             }
         }
     }
-    assert!(cuts >= 2000, "only {cuts} power cuts");
+    cuts
 }
 
 #[test]

@@ -135,11 +135,13 @@ pub(super) async fn prepare(inner: &Arc<Inner>, path: &[u8], made: &mut Made) ->
         let shared = inner.clone();
         let job = move || {
             let _pass = pass;
-            let mut made = Vec::new();
-            ensure_patiently(&shared, &prefix, &mut made).map(|()| made)
+            // Removes them too if nobody waits for this job any more.
+            let mut step = Made::new(&shared);
+            ensure_patiently(&shared, &prefix, &mut step.paths).map(|()| step)
         };
         let done = inner.changes.run(job).await?;
-        made.paths.extend(done.map_err(StoreError::of_write)?);
+        let mut step = done.map_err(StoreError::of_write)?;
+        made.paths.append(&mut step.paths);
     }
     Ok(())
 }

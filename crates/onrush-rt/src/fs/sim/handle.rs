@@ -150,6 +150,7 @@ impl SimDir {
     }
 
     pub(in crate::fs) fn create_dir(&self, name: &[u8], mode: u32) -> io::Result<()> {
+        self.at.fs.wait_while_held();
         self.at.fs.atomically(self.at.epoch, |state| {
             if state.disk.dir(self.at.inode)?.now.contains_key(name) {
                 return Err(errno(libc::EEXIST));

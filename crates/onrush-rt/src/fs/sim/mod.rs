@@ -22,7 +22,8 @@ use disk::Disk;
 use handle::Handle;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The root directory's inode number.
 const ROOT: u64 = 1;
@@ -45,6 +46,14 @@ const ROOT: u64 = 1;
 #[derive(Clone, Debug)]
 pub struct SimFs {
     state: Arc<Mutex<State>>,
+    held: Arc<Held>,
+}
+
+/// Whether calls that make a folder wait, and how many do.
+#[derive(Debug, Default)]
+struct Held {
+    state: Mutex<(bool, usize)>,
+    changed: Condvar,
 }
 
 /// When the power goes, relative to the operation it is set on.
@@ -113,6 +122,7 @@ impl SimFs {
         };
         SimFs {
             state: Arc::new(Mutex::new(state)),
+            held: Arc::default(),
         }
     }
 
@@ -199,6 +209,50 @@ impl SimFs {
     /// Whether the caches are cold: then all that must not block answers `WouldBlock`.
     pub fn set_cold(&self, cold: bool) {
         self.lock().cold = cold;
+    }
+
+    /// Whether every call that makes a folder blocks its thread, before it does anything, until this
+    /// is called with `false`: for tests of what else a slow disk holds up.
+    pub fn hold_folders(&self, hold: bool) {
+        let mut state = self
+            .held
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        state.0 = hold;
+        drop(state);
+        self.held.changed.notify_all();
+    }
+
+    /// Waits until at least `calls` calls are blocked by [`SimFs::hold_folders`], for at most
+    /// `timeout`, and gives how many are.
+    pub fn wait_for_held(&self, calls: usize, timeout: Duration) -> usize {
+        let state = self
+            .held
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let too_few = |state: &mut (bool, usize)| state.1 < calls;
+        let waited = self
+            .held
+            .changed
+            .wait_timeout_while(state, timeout, too_few);
+        waited.unwrap_or_else(PoisonError::into_inner).0.1
+    }
+
+    fn wait_while_held(&self) {
+        let mut state = self
+            .held
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if !state.0 {
+            return;
+        }
+        state.1 += 1;
+        self.held.changed.notify_all();
+        let waited = self.held.changed.wait_while(state, |state| state.0);
+        waited.unwrap_or_else(PoisonError::into_inner).1 -= 1;
     }
 
     /// Sets the clock, from which modification times come. Each change advances it by 1 ns.

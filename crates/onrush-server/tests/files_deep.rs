@@ -1,0 +1,97 @@
+//! Deep paths: how deep they may be, and that making their folders holds up nobody else.
+
+mod common;
+
+use common::*;
+use onrush::{DriverPreference, Router, Server};
+use onrush_rt::blocking::Pool;
+use onrush_rt::fs::sim::SimFs;
+use onrush_server::{Files, FilesOptions, Guard, Hosts};
+use onrush_store::{Folder, FolderOptions};
+use std::time::Duration;
+
+/// A path of as many names as are allowed can be written and read; of one more neither, and no
+/// folder is made on the way.
+#[test]
+fn paths_too_deep_are_refused_before_anything_is_made() {
+    everywhere(&writable(), |host| {
+        let legal = ["x"; 64].join("/");
+        assert_eq!(host.put(&format!("/{legal}"), b"deep").status, 201);
+        assert_eq!(host.get(&format!("/{legal}")).body, b"deep");
+        assert_eq!(host.delete(&format!("/{legal}")).status, 204);
+
+        for depth in [65, 66, 1000, 2048] {
+            let path = format!("/y/{}", vec!["x"; depth - 1].join("/"));
+            let put = host.put(&path, b"deeper");
+            assert_eq!(put.status, 400, "{}: {depth}", host.name);
+            assert!(put.text().contains("folders"), "{}", put.text());
+            let big = host.put(&path, &pattern(100_000));
+            assert_eq!(big.status, 400, "{}: {depth}", host.name);
+            assert_eq!(host.delete(&path).status, 400);
+            assert_eq!(host.get(&path).status, 404);
+            assert_eq!(host.get(&format!("{path}/")).status, 404);
+            assert_eq!(host.ask(&format!("HEAD {path}"), b"").status, 404);
+            assert!(host.root().metadata(b"y").is_err(), "a folder was made");
+        }
+        assert_eq!(host.staged(), 0);
+    });
+    let shallow = FilesOptions {
+        depth_max: 2,
+        ..writable()
+    };
+    everywhere(&shallow, |host| {
+        assert_eq!(host.put("/a/b", b"x").status, 201);
+        assert_eq!(host.put("/a/c/d", b"x").status, 400);
+        host.add("made/by/others", b"x");
+        assert_eq!(host.get("/made/by/others").status, 404);
+        assert_eq!(host.get("/made/by/").status, 200);
+    });
+}
+
+/// The disk lets no folder be made for a while. Forty clients with legal paths wait for that; a
+/// forty-first, who needs none, is served, and so is who reads.
+#[test]
+fn clients_that_need_no_folder_are_served_while_others_wait_for_theirs() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+        let disk = SimFs::new(1);
+        let root = disk.root().unwrap();
+        let store = Folder::on(root, Pool::threads(16, 1024), FolderOptions::default()).unwrap();
+        let files = Files::new(store, writable());
+        let router = Router::new().any("/{*key}", files);
+        let server = Server::bind("127.0.0.1:0").workers(1).driver(driver);
+        let running = server.start(Guard::new(Hosts::any(), router)).unwrap();
+        let address = running.address().to_string();
+        assert_eq!(over(&address, "PUT", "/here", b"before").status, 201);
+
+        disk.hold_folders(true);
+        std::thread::scope(|scope| {
+            let deep: Vec<_> = (0..40)
+                .map(|number| {
+                    let path = format!("/{number}/{}", ["x"; 63].join("/"));
+                    let address = &address;
+                    scope.spawn(move || over(address, "PUT", &path, b"deep").status)
+                })
+                .collect();
+            assert_eq!(
+                disk.wait_for_held(4, PATIENCE),
+                4,
+                "a quarter of the threads"
+            );
+            // `over` gives up after twenty seconds.
+            for number in 0..100 {
+                let path = format!("/plain-{number}");
+                assert_eq!(over(&address, "PUT", &path, b"plain").status, 201);
+                assert_eq!(over(&address, "GET", &path, b"").body, b"plain");
+            }
+            assert_eq!(over(&address, "DELETE", "/here", b"").status, 204);
+            assert_eq!(disk.wait_for_held(1, PATIENCE), 4);
+            disk.hold_folders(false);
+            for client in deep {
+                assert_eq!(client.join().unwrap(), 201, "{driver:?}");
+            }
+        });
+        running.handle().shutdown_now();
+        running.wait().unwrap();
+    }
+}
