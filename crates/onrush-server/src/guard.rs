@@ -222,7 +222,8 @@ impl Guarded {
 /// TLS: `same-origin` is believed, and all but that and `none` (the user asked, no page) is
 /// refused, `same-site` too, for that is another port or another name of the same domain. Where it
 /// does not say `same-origin`, `Origin` must be `http://` and the host of the request. Browsers
-/// leave `Sec-Fetch-Site` out only over plain HTTP from another machine, so `https` origins need it.
+/// leave `Sec-Fetch-Site` out only over plain HTTP to another machine, so `https` origins need
+/// it.
 fn is_cross_site<'r>(
     host: Option<&str>,
     headers: impl Iterator<Item = (&'r str, &'r [u8])>,
@@ -354,7 +355,8 @@ mod tests {
 
     #[test]
     fn who_asks_is_told_by_the_browser() {
-        let table: [(&str, &[(&str, &str)], bool); 22] = [
+        type Fields<'f> = &'f [(&'f str, &'f str)];
+        let table: [(&str, Fields<'_>, bool); 22] = [
             ("a:1", &[], false),
             ("a:1", &[("Origin", "http://a:1")], false),
             ("A:1", &[("origin", "http://a:1")], false),

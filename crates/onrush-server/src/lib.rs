@@ -16,6 +16,8 @@
 //! [`Files`] itself does not look at who asks; a [`Guard`] before it refuses what the pages of
 //! other sites make a browser send.
 //!
+//! Floors inside this crate, lowest first: [`files`] · [`guard`].
+//!
 //! This crate must not know drivers or descriptors, and nothing in [`files`] knows the command
 //! line.
 

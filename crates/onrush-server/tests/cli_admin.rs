@@ -121,7 +121,8 @@ fn beside_the_objects_where_nothing_can_be_mistaken_for_it() {
     }
     for path in ["/-/metrics", "/-", "/%2d/metrics", "/-/x"] {
         let put = format!(
-            "PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1\r\n\r\ny"
+            "PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Length: 1\r\n\r\ny"
         );
         let answer = server.exchange(put.as_bytes());
         let status = &answer[9..12];

@@ -174,8 +174,10 @@ fn read_small(server: &Server, over: &AtomicBool) -> Outcome<Vec<f64>> {
 }
 
 fn page(server: &Server, form: &str) -> Outcome<f64> {
-    let request =
-        format!("GET /many/ HTTP/1.1\r\nHost: localhost\r\nAccept: {form}\r\nConnection: close\r\n\r\n");
+    let request = format!(
+        "GET /many/ HTTP/1.1\r\nHost: localhost\r\nAccept: {form}\r\n\
+             Connection: close\r\n\r\n"
+    );
     let begun = Instant::now();
     let answer = probe(server.address, request.as_bytes())?;
     let time = ms(begun);

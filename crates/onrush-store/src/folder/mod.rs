@@ -5,8 +5,8 @@
 //! blocks, and the worker that asks makes them itself. Files:
 //! `commit` (put and delete), `parents` (folders on the way, and whether they are durable),
 //! `staging` (uploads before their commit), `upload` (the future side of a put), `list`,
-//! `line` (who waits for what), `stripes` (locks and generations by key), `turns` (how many listings
-//! at a time).
+//! `line` (who waits for what), `stripes` (locks and generations by key), `turns` (how many
+//! listings at a time).
 //!
 //! This module must not know drivers, sockets or protocols.
 

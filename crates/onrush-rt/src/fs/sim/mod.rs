@@ -211,8 +211,8 @@ impl SimFs {
         self.lock().cold = cold;
     }
 
-    /// Whether every call that makes a folder blocks its thread, before it does anything, until this
-    /// is called with `false`: for tests of what else a slow disk holds up.
+    /// Whether every call that makes a folder blocks its thread, before it does anything, until
+    /// this is called with `false`: for tests of what else a slow disk holds up.
     pub fn hold_folders(&self, hold: bool) {
         let mut state = self
             .held
