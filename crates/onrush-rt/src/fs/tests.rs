@@ -207,6 +207,11 @@ fn links_and_pipes() {
             ),
             libc::ENXIO,
         );
+        assert_eq!(root.follows_links(), beneath == Beneath::Auto);
+        assert_eq!(
+            root.open(b"in", OpenHow::READ).is_ok(),
+            root.follows_links()
+        );
         if beneath == Beneath::Auto {
             assert_eq!(
                 root.open(b"in", OpenHow::READ)
