@@ -98,7 +98,7 @@ pub(crate) struct Options {
     ///
     /// On a loopback address requests for another host than localhost, a loopback address or such a
     /// name are answered 421: a web page could let its own name lead here. On other addresses every
-    /// host is answered unless a name is given. The port does not matter.
+    /// host is answered unless a name is given. The port does not matter. It holds for --admin too.
     #[arg(long, env = "ONRUSH_HOST", value_name = "NAME", value_delimiter = ',')]
     #[arg(help_heading = "Where", value_hint = ValueHint::Hostname)]
     pub(crate) host: Option<Vec<HostName>>,

@@ -310,6 +310,30 @@ fn a_sync_that_failed_for_another_request_is_told_too() {
     put(&folder, "b", b"x").unwrap();
 }
 
+/// The same while folders are made: they are not remembered as durable, nor kept.
+#[test]
+fn a_sync_that_failed_for_another_request_spoils_folders_too() {
+    let count = operations(SCENES[0], 0);
+    let disk = SimFs::new(0);
+    let folder = open(&disk);
+    let (other, at) = (folder.clone(), disk.clone());
+    let meanwhile = Condition::Check(Box::new(move |_| {
+        at.fail_at(at.operations() + count - 1, EIO);
+        let failed = put(&other, "a", &[b'n'; 3000]);
+        assert!(matches!(failed, Err(StoreError::Io(_))));
+        Ok(())
+    }));
+    // The condition is looked at before the folders are made.
+    let answer = put_if(&folder, "x/y/b", b"x", meanwhile);
+    assert!(matches!(answer, Err(StoreError::Io(_))), "{answer:?}");
+    assert!(disk.root().unwrap().entry_metadata(b"x").is_err());
+    put(&folder, "x/y/b", b"kept").unwrap();
+    disk.power_cut();
+    drop(folder);
+    disk.restart();
+    assert_eq!(get(&open(&disk), "x/y/b").unwrap(), b"kept");
+}
+
 #[test]
 fn a_killed_process_leaves_nothing_after_the_next_start() {
     for seed in 0..8 {

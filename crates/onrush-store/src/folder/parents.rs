@@ -126,8 +126,14 @@ pub(super) fn find<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<Foun
 }
 
 /// Makes what is missing of the folder at `path`; if the store is durable, then so is the folder
-/// when this returns. What this makes is noted in `made`.
-pub(super) async fn prepare(inner: &Arc<Inner>, path: &[u8], made: &mut Made) -> Result<()> {
+/// when this returns. What this makes is noted in `made`. `sync_failures`: how many there had been
+/// when the change began. After another one nothing is known to be durable, and this fails.
+pub(super) async fn prepare(
+    inner: &Arc<Inner>,
+    path: &[u8],
+    made: &mut Made,
+    sync_failures: u64,
+) -> Result<()> {
     let ends: Vec<usize> = prefixes(path).map(<[u8]>::len).collect();
     for step in ends.chunks(STEP) {
         let prefix = path[..*step.last().unwrap_or(&path.len())].to_vec();
@@ -137,7 +143,7 @@ pub(super) async fn prepare(inner: &Arc<Inner>, path: &[u8], made: &mut Made) ->
             let _pass = pass;
             // Removes them too if nobody waits for this job any more.
             let mut step = Made::new(&shared);
-            ensure_patiently(&shared, &prefix, &mut step.paths).map(|()| step)
+            ensure_patiently(&shared, &prefix, &mut step.paths, sync_failures).map(|()| step)
         };
         let done = inner.changes.run(job).await?;
         let mut step = done.map_err(StoreError::of_write)?;
@@ -192,10 +198,15 @@ fn remove<'p>(inner: &Inner, paths: impl DoubleEndedIterator<Item = &'p [u8]>) {
 }
 
 /// As [`ensure`], again when something is removed meanwhile.
-fn ensure_patiently(inner: &Inner, path: &[u8], made: &mut Vec<Vec<u8>>) -> io::Result<()> {
+fn ensure_patiently(
+    inner: &Inner,
+    path: &[u8],
+    made: &mut Vec<Vec<u8>>,
+    sync_failures: u64,
+) -> io::Result<()> {
     let mut attempt = 1;
     loop {
-        match ensure(inner, path) {
+        match ensure(inner, path, sync_failures) {
             Ok(new) => {
                 made.extend(new.into_iter().map(<[u8]>::to_vec));
                 return Ok(());
@@ -210,7 +221,7 @@ fn ensure_patiently(inner: &Inner, path: &[u8], made: &mut Vec<Vec<u8>>) -> io::
 
 /// Makes what is missing of the folder at `path`, and gives what it made; if the store is durable,
 /// then so is the folder when this returns. `NotFound` if something is removed meanwhile.
-fn ensure<'p>(inner: &Inner, path: &'p [u8]) -> io::Result<Vec<&'p [u8]>> {
+fn ensure<'p>(inner: &Inner, path: &'p [u8], sync_failures: u64) -> io::Result<Vec<&'p [u8]>> {
     let mut made = Vec::new();
     let dir = match inner.root.open_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => make(inner, path, &mut made),
@@ -218,7 +229,7 @@ fn ensure<'p>(inner: &Inner, path: &'p [u8]) -> io::Result<Vec<&'p [u8]>> {
     };
     let done = dir.and_then(|dir| {
         if inner.durable() {
-            make_durable(inner, path, &dir)?;
+            make_durable(inner, path, &dir, sync_failures)?;
         }
         Ok(())
     });
@@ -261,7 +272,7 @@ fn make<'p>(inner: &Inner, path: &'p [u8], made: &mut Vec<&'p [u8]>) -> io::Resu
 }
 
 /// Syncs every directory that holds a name on the way to `path` and was not synced before.
-fn make_durable(inner: &Inner, path: &[u8], dir: &Dir) -> io::Result<()> {
+fn make_durable(inner: &Inner, path: &[u8], dir: &Dir, sync_failures: u64) -> io::Result<()> {
     let inode = dir.self_metadata()?.inode;
     if inner.parents.knows(path, inode) {
         return Ok(());
@@ -277,6 +288,9 @@ fn make_durable(inner: &Inner, path: &[u8], dir: &Dir) -> io::Result<()> {
     for (prefix, inode) in unknown.into_iter().rev() {
         let above = open(inner, split(prefix).0)?;
         inner.parents.sync(above.dir())?;
+        if inner.parents.sync_failures() != sync_failures {
+            return Err(io::ErrorKind::Other.into()); // It may have been this name's.
+        }
         inner.parents.remember(prefix, inode);
     }
     Ok(())

@@ -165,7 +165,7 @@ impl Upload for Staged {
                 };
                 // Without the lock: making folders may take long.
                 if let Some(path) = key.split().0 {
-                    parents::prepare(&inner, path, &mut made).await?;
+                    parents::prepare(&inner, path, &mut made, sync_failures).await?;
                 }
             }
             // Somebody deletes the folder each time.
