@@ -11,7 +11,7 @@
 //! of their worker. A thread polls one task at a time. Outside of a worker's polls there is no
 //! bound: another executor that waits for a job of a pool gives nobody else a turn. An executor
 //! *within* a poll (a handler that blocks on a future) would be refused for ever; after
-//! [`REFUSALS`] it gets a new budget. Must not know what is polled.
+//! 1,024 refusals it gets a new budget. Must not know what is polled.
 
 use std::cell::Cell;
 use std::task::{Context, Poll};
