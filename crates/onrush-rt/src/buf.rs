@@ -33,10 +33,21 @@ impl Budget {
     /// Takes `bytes` out of the budget; `false` and no change when that much is not left.
     pub fn charge(&self, bytes: usize) -> bool {
         let used = self.used.get();
-        if bytes > self.max - used {
+        if bytes > self.max.saturating_sub(used) {
             return false;
         }
         self.used.set(used + bytes);
+        true
+    }
+
+    /// Takes `bytes` although they may not be left, as long as the cap has not been reached; so
+    /// the cap is exceeded by one such charge at most. `false` and no change at or above the cap.
+    pub fn overdraw(&self, bytes: usize) -> bool {
+        let used = self.used.get();
+        if used >= self.max {
+            return false;
+        }
+        self.used.set(used.saturating_add(bytes));
         true
     }
 
@@ -80,7 +91,9 @@ pub struct Pool(Rc<PoolInner>);
 struct PoolInner {
     block_bytes: usize,
     /// Blocks kept for reuse at most; more are given back to the allocator.
-    free_max: usize,
+    free_limit: usize,
+    /// The same, but 0 while the budget is exceeded.
+    free_max: Cell<usize>,
     free: RefCell<Vec<NonNull<Header>>>,
     budget: Rc<Budget>,
 }
@@ -90,7 +103,8 @@ impl Pool {
     pub fn new(block_bytes: usize, free_max: usize, budget: Rc<Budget>) -> Pool {
         Pool(Rc::new(PoolInner {
             block_bytes,
-            free_max,
+            free_limit: free_max,
+            free_max: Cell::new(free_max),
             free: RefCell::default(),
             budget,
         }))
@@ -135,11 +149,40 @@ impl Pool {
         self.allocate(bytes)
     }
 
+    /// A standard block, also when the budget has not enough left for one; `None` when the budget
+    /// is spent to the last byte. At most one such block exceeds the budget at any time.
+    pub(crate) fn take_last(&self) -> Option<Block> {
+        self.take().or_else(|| {
+            let charged = self.0.budget.overdraw(HEADER_BYTES + self.0.block_bytes);
+            // The next block that is dropped must bring the budget back below its cap.
+            charged.then(|| self.0.free_max.set(0));
+            charged.then(|| self.make(self.0.block_bytes))
+        })
+    }
+
+    /// Bytes of the budget that are in use: charged, and not in the list of unused blocks.
+    pub fn held_bytes(&self) -> usize {
+        let unused = self.0.free.borrow().len() * (HEADER_BYTES + self.0.block_bytes);
+        self.0.budget.used_bytes().saturating_sub(unused)
+    }
+
     fn allocate(&self, bytes: usize) -> Option<Block> {
-        let capacity = u32::try_from(bytes).expect("blocks are smaller than 4 GiB");
         if !self.0.budget.charge(HEADER_BYTES + bytes) {
-            return None;
+            // Unused blocks of the standard size must not stand in the way of another size.
+            for header in self.0.free.take() {
+                // SAFETY: unused blocks belong to the free list alone, which is empty now.
+                unsafe { free(header, &self.0) };
+            }
+            if !self.0.budget.charge(HEADER_BYTES + bytes) {
+                return None;
+            }
         }
+        Some(self.make(bytes))
+    }
+
+    /// A new block of `bytes`, which have been charged together with its header.
+    fn make(&self, bytes: usize) -> Block {
+        let capacity = u32::try_from(bytes).expect("blocks are smaller than 4 GiB");
         // SAFETY: the layout is not empty. Zeroed, so that the bytes may be handed out as a slice.
         let memory = unsafe { alloc::alloc_zeroed(layout(bytes)) };
         let Some(header) = NonNull::new(memory.cast::<Header>()) else {
@@ -154,7 +197,7 @@ impl Pool {
                 pool,
             })
         };
-        Some(Block { header, len: 0 })
+        Block { header, len: 0 }
     }
 }
 
@@ -168,9 +211,9 @@ impl std::fmt::Debug for Pool {
 
 impl Drop for PoolInner {
     fn drop(&mut self) {
-        for header in self.free.get_mut().drain(..) {
-            // SAFETY: unused blocks belong to the free list alone.
-            unsafe { free(header, &self.budget) };
+        for header in self.free.take() {
+            // SAFETY: unused blocks belong to the free list alone, which is empty now.
+            unsafe { free(header, self) };
         }
     }
 }
@@ -179,10 +222,13 @@ impl Drop for PoolInner {
 ///
 /// # Safety
 /// `header` is a live block that nobody refers to any more.
-unsafe fn free(header: NonNull<Header>, budget: &Budget) {
+unsafe fn free(header: NonNull<Header>, pool: &PoolInner) {
     // SAFETY: live by this function's contract.
     let capacity = unsafe { header.as_ref() }.capacity as usize;
-    budget.refund(HEADER_BYTES + capacity);
+    pool.budget.refund(HEADER_BYTES + capacity);
+    if pool.budget.used_bytes() <= pool.budget.max_bytes() {
+        pool.free_max.set(pool.free_limit);
+    }
     // SAFETY: allocated with this very layout, not used after this.
     unsafe {
         header.drop_in_place();
@@ -200,11 +246,11 @@ fn recycle(header: NonNull<Header>) {
     };
     let pool = pool.expect("a block in use knows its pool");
     let mut list = pool.0.free.borrow_mut();
-    if capacity == pool.0.block_bytes && list.len() < pool.0.free_max {
+    if capacity == pool.0.block_bytes && list.len() < pool.0.free_max.get() {
         list.push(header);
     } else {
         // SAFETY: as above; it is not in the free list.
-        unsafe { free(header, &pool.0.budget) };
+        unsafe { free(header, &pool.0) };
     }
 }
 
@@ -350,6 +396,12 @@ impl Buf {
         self.len = self.len.min(bytes.min(u32::MAX as usize) as u32);
     }
 
+    /// The size of the block that this view keeps from being reused, in bytes.
+    pub fn block_bytes(&self) -> usize {
+        // SAFETY: the view keeps its block alive.
+        unsafe { self.header.as_ref() }.capacity as usize
+    }
+
     /// Takes the memory back for writing when this is its only view, with the viewed bytes moved
     /// to the front.
     pub fn try_into_block(self) -> Result<Block, Buf> {
@@ -445,7 +497,7 @@ mod tests {
         let whole = block.into_buf();
         let world = whole.slice(6..11);
         drop(whole);
-        assert_eq!(&*world, b"world");
+        assert_eq!((&*world, world.block_bytes()), (&b"world"[..], 64));
         let block = world.try_into_block().unwrap();
         assert_eq!(block.filled(), b"world");
     }
@@ -467,6 +519,40 @@ mod tests {
         drop(a);
         assert!(pool.take().is_some());
         drop(b);
+        let budget = pool.budget().clone();
+        drop(pool);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn unused_blocks_make_room_for_another_size() {
+        let pool = pool(4 * (HEADER_BYTES + 64));
+        let blocks: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        assert_eq!(
+            (blocks.len(), pool.held_bytes()),
+            (4, 4 * (HEADER_BYTES + 64))
+        );
+        drop(blocks);
+        assert_eq!(pool.held_bytes(), 0, "unused blocks are not held");
+        let odd = pool
+            .take_exact(200)
+            .expect("the unused blocks are given back");
+        assert_eq!(pool.held_bytes(), HEADER_BYTES + 200);
+        drop(odd);
+    }
+
+    #[test]
+    fn one_block_at_most_exceeds_the_budget() {
+        let pool = pool(2 * (HEADER_BYTES + 64) + 1);
+        let two = (pool.take().unwrap(), pool.take().unwrap());
+        assert!(pool.take().is_none());
+        let last = pool.take_last().expect("one more");
+        assert!(pool.take_last().is_none());
+        assert!(pool.take().is_none() && pool.take_exact(1).is_none());
+        drop(last);
+        assert!(pool.take().is_none(), "it is not kept for reuse");
+        assert!(pool.take_last().is_some());
+        drop(two);
         let budget = pool.budget().clone();
         drop(pool);
         assert_eq!(budget.used_bytes(), 0);

@@ -4,7 +4,11 @@
 //! block, so no kernel operation ever refers to a caller's buffer: every future here may be dropped
 //! at any point. Servers do not use these streams: they take a driver's events directly.
 //!
-//! Must not know about protocols.
+//! Files, lowest first: `closing` · this one. Must not know about protocols.
+
+mod closing;
+
+pub use closing::Closing;
 
 use crate::coop;
 use crate::driver::{ListenSocket, ListenerId, Socket, StreamId};

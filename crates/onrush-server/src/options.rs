@@ -189,8 +189,8 @@ pub(crate) struct Options {
 
     /// Memory for what is received and not dealt with yet, of all workers [default: 256MiB]
     ///
-    /// Each worker has its share, and never less than twice its receive buffers or 1MiB. Who needs
-    /// more than is left waits, or is closed.
+    /// Each worker has its share, and never less than twice its receive buffers or 1MiB. When it
+    /// runs short, the oldest partial request heads are answered 408, requests with a body 503.
     #[arg(
         long,
         env = "ONRUSH_RECEIVE_MEMORY",

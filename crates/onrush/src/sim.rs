@@ -22,6 +22,9 @@ use onrush_rt::worker::{Local, Pools, Worker};
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// Receive memory of a simulated worker, in bytes, unless a test asks for another size.
+const RECEIVE_BYTES_MAX: usize = 64 << 20;
+
 /// Simulated workers, the first of which has a listener.
 #[derive(Debug)]
 pub struct Simulation {
@@ -53,6 +56,25 @@ impl Simulation {
         let net = Net::new(seed, behaviour);
         let settings = Simulation::settings(1, limits, None);
         Simulation::build(net, application, settings, &Pools::inline())
+    }
+
+    /// The same with `receive_bytes_max` bytes of receive memory for the worker, instead of 64 MiB.
+    pub fn with_receive_memory(
+        seed: u64,
+        application: &impl Application,
+        limits: Limits,
+        behaviour: Behaviour,
+        receive_bytes_max: usize,
+    ) -> Simulation {
+        let net = Net::new(seed, behaviour);
+        let settings = Simulation::settings(1, limits, None);
+        Simulation::build_within(
+            net,
+            application,
+            settings,
+            &Pools::inline(),
+            receive_bytes_max,
+        )
     }
 
     /// The same, counted in `metrics`.
@@ -121,11 +143,22 @@ impl Simulation {
         settings: Settings,
         pools: &Pools,
     ) -> Simulation {
+        Simulation::build_within(net, application, settings, pools, RECEIVE_BYTES_MAX)
+    }
+
+    fn build_within(
+        net: Net,
+        application: &impl Application,
+        settings: Settings,
+        pools: &Pools,
+        receive_bytes_max: usize,
+    ) -> Simulation {
         if let Some(metrics) = &settings.metrics {
             metrics.offload_pool(pools.offload.watch());
         }
         let member = |index| {
-            let worker = Worker::simulated_with(net.clone(), pools.clone(), index);
+            let (net, pools) = (net.clone(), pools.clone());
+            let worker = Worker::simulated_within(net, pools, index, receive_bytes_max);
             let worker = worker.expect("an eventfd can be had");
             let service = application.instantiate(worker.local());
             let engine = Engine::new(worker.local(), settings.clone(), service);
@@ -212,6 +245,7 @@ impl Simulation {
     pub fn drain(&mut self) {
         for member in &self.crew {
             member.engine.drain();
+            member.engine.stop_accepting();
         }
     }
 

@@ -70,6 +70,48 @@ pub(crate) fn set_defer_accept(socket: BorrowedFd<'_>) {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, SECONDS);
 }
 
+/// Ends [`set_defer_accept`]: the kernel then gives connections without data, too.
+pub(crate) fn clear_defer_accept(socket: BorrowedFd<'_>) {
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 0);
+}
+
+/// Has a listening TCP socket ignore packets that begin a handshake (`SO_ATTACH_FILTER`,
+/// socket(7)). Handshakes that have begun go on. Where a filter is refused nothing changes.
+#[allow(unsafe_code)]
+pub(crate) fn ignore_handshakes(socket: BorrowedFd<'_>) {
+    use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET};
+    const FLAGS_AT: u32 = 13; // In the TCP header (RFC 9293, section 3.1), where the filter begins.
+    const SYN: u32 = 0x02;
+    const ACK: u32 = 0x10;
+    let line = |code: u32, jt, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let mut lines = [
+        line(BPF_LD | BPF_B | BPF_ABS, 0, 0, FLAGS_AT),
+        line(BPF_ALU | BPF_AND | BPF_K, 0, 0, SYN | ACK),
+        line(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYN),
+        line(BPF_RET | BPF_K, 0, 0, 0),
+        line(BPF_RET | BPF_K, 0, 0, u32::MAX),
+    ];
+    let program = libc::sock_fprog {
+        len: lines.len() as u16,
+        filter: lines.as_mut_ptr(),
+    };
+    // SAFETY: the kernel reads the program, and the lines it points to, during the call only.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of_val(&program) as libc::socklen_t,
+        )
+    };
+}
+
 /// Sets an option that is a number, if the socket knows it.
 #[allow(unsafe_code)]
 fn set_option(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) {

@@ -33,6 +33,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+/// A timer that fires so many milliseconds late shows that the worker was away. Longer than the
+/// work of one iteration of the event loop, shorter than any time limit of a connection.
+const LATE_MS: u64 = 50;
+/// Calls to the driver, at most, that fetch what arrived while the worker was away, and the time
+/// after which no further one is begun: tasks and timers wait meanwhile.
+const CATCH_UP_CALLS_MAX: u32 = 64;
+const CATCH_UP_NS_MAX: u64 = 20_000_000;
+
 /// Who takes the events of the streams, listeners and timers that no future waits for: a server.
 ///
 /// Calls never come nested. Methods take `&self`, because handlers called from here call back.
@@ -154,7 +162,17 @@ impl Worker {
 
     /// The same with other pools. Where these have threads, not all follows from the seed.
     pub fn simulated_with(net: sim::Net, pools: Pools, index: usize) -> io::Result<Worker> {
-        let driver = sim::SimDriver::new(net.clone(), 64 << 20);
+        Worker::simulated_within(net, pools, index, 64 << 20)
+    }
+
+    /// The same with `receive_bytes_max` bytes of receive memory, instead of 64 MiB.
+    pub fn simulated_within(
+        net: sim::Net,
+        pools: Pools,
+        index: usize,
+        receive_bytes_max: usize,
+    ) -> io::Result<Worker> {
+        let driver = sim::SimDriver::new(net.clone(), receive_bytes_max);
         let driver = Driver::Sim(Box::new(driver));
         Worker::with_driver(driver, Clock::Sim(net), pools, index)
     }
@@ -230,7 +248,9 @@ impl Worker {
         let result = inner.driver.borrow_mut().turn(timeout);
         inner.mailbox.awake();
         result?;
+        let before_ms = inner.now_ms.get();
         self.local.read_clock();
+        let gap_ms = inner.now_ms.get().saturating_sub(before_ms);
         if let Some(asleep_ns) = asleep_ns {
             let slept_ns = inner.now_ns.get().saturating_sub(asleep_ns);
             inner.idle_ns.set(inner.idle_ns.get() + slept_ns);
@@ -243,17 +263,55 @@ impl Worker {
             coop::renew();
             sink.notified();
         }
+        busy |= self.take_events(sink);
+        if gap_ms > LATE_MS && self.is_overdue() {
+            busy |= self.catch_up(sink)?;
+        }
+        busy |= self.expire(sink);
+        Ok(inner.executor.run() || busy)
+    }
+
+    /// Hands out all events that the driver has fetched; gives whether there was one.
+    fn take_events(&self, sink: &impl Sink) -> bool {
+        let inner = &*self.local.0;
+        let mut any = false;
         loop {
             let event = inner.driver.borrow_mut().next();
-            let Some(event) = event else { break };
-            busy = true;
+            let Some(event) = event else { return any };
+            any = true;
             coop::renew();
             if let Some(event) = inner.sources.route(event, &inner.driver) {
                 sink.event(event);
             }
         }
-        busy |= self.expire(sink);
-        Ok(inner.executor.run() || busy)
+    }
+
+    /// Whether a timer should have fired more than [`LATE_MS`] ago.
+    fn is_overdue(&self) -> bool {
+        let inner = &*self.local.0;
+        let due = inner.wheel.borrow().next_ms();
+        due.is_some_and(|due| due.saturating_add(LATE_MS) < inner.now_ms.get())
+    }
+
+    /// Fetches what has arrived while the worker was away: stopped (SIGSTOP), or without its core.
+    /// The call that was under way then may end without events (`EINTR`, signal(7)), and one call
+    /// fetches a bounded number of them. Without this, timers would end waits for input that has
+    /// arrived in time. Bounded, so that a flood of events does not keep timers from firing.
+    #[cold]
+    fn catch_up(&self, sink: &impl Sink) -> io::Result<bool> {
+        let inner = &*self.local.0;
+        let mut busy = false;
+        let end_ns = self.local.clock_ns() + CATCH_UP_NS_MAX;
+        for _ in 0..CATCH_UP_CALLS_MAX {
+            inner.driver.borrow_mut().turn(Some(Duration::ZERO))?;
+            sink.awake();
+            let any = self.take_events(sink);
+            busy |= any;
+            if !any || self.local.clock_ns() >= end_ns {
+                break;
+            }
+        }
+        Ok(busy)
     }
 
     /// Turns the worker until `future` is ready; tasks spawned on it make progress meanwhile.

@@ -366,7 +366,7 @@ impl Engine {
         let waker = self.take_reader(id, conn);
         let active = conn.active();
         active.gather_input(data, self.local.pool().block_bytes());
-        if active.input_bytes >= AHEAD_BYTES_MAX && !conn.paused {
+        if active.input_bytes >= self.ahead_bytes_max() && !conn.paused {
             conn.paused = true;
             let quiet = self.local.driver().pause(conn.stream);
             conn.active().quiet = quiet;

@@ -95,6 +95,10 @@ pub(crate) struct Active {
     /// Received and not used up: a partial head, body bytes, pipelined requests.
     pub(crate) input: VecDeque<Buf>,
     pub(crate) input_bytes: usize,
+    /// The place among the partial heads, while `input` is one.
+    pub(crate) links: Option<Links>,
+    /// The time for a head, or for silence, has been extended once, because unread input was there.
+    pub(crate) extended: bool,
     /// Rendered and not yet taken by the kernel, from `out_sent` on.
     pub(crate) out: Vec<u8>,
     pub(crate) out_sent: usize,
@@ -241,6 +245,7 @@ pub(crate) struct Conns {
     entries: Vec<Entry>,
     free: Vec<u32>,
     open: usize,
+    heads: Heads,
 }
 
 /// Two lines of the cache, and not parts of three: with thousands of connections each is cold when
@@ -292,6 +297,7 @@ impl Conns {
 
     /// Takes a connection out. The caller drops it outside any borrow: its task is user code.
     pub(crate) fn remove(&mut self, id: ConnId) -> Option<Conn> {
+        self.unlist_head(id);
         let entry = self.entries.get_mut(id.index as usize)?;
         if entry.generation != id.generation {
             return None;
@@ -317,5 +323,104 @@ impl Conns {
             })
         };
         self.entries.iter().enumerate().filter_map(id).collect()
+    }
+}
+
+/// A partial head of so many bytes is a large one.
+const LARGE_HEAD_BYTES: usize = 4096;
+
+/// The place of a partial head in its list, and the bytes of memory it holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Links {
+    list: usize,
+    bytes: usize,
+    previous: Option<ConnId>,
+    next: Option<ConnId>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct List {
+    oldest: Option<ConnId>,
+    newest: Option<ConnId>,
+}
+
+const SMALL: usize = 0;
+const LARGE: usize = 1;
+
+/// The connections that hold a partial head.
+#[derive(Debug, Default)]
+struct Heads {
+    lists: [List; 2],
+    /// What all of them hold.
+    bytes: usize,
+}
+
+impl Conns {
+    /// Lists a connection that keeps a partial head, or moves it to the large ones.
+    pub(crate) fn list_head(&mut self, id: ConnId) {
+        let Some(active) = self.get(id).and_then(|conn| conn.active.as_ref()) else {
+            return;
+        };
+        let list = usize::from(active.input_bytes >= LARGE_HEAD_BYTES);
+        let bytes = active.input.iter().map(Buf::block_bytes).sum();
+        match active.links {
+            Some(links) if links.list == list => {
+                self.heads.bytes = self.heads.bytes - links.bytes + bytes;
+                return self.with_links(id, |links| links.bytes = bytes);
+            }
+            Some(_) => self.unlist_head(id),
+            None => {}
+        }
+        self.heads.bytes += bytes;
+        let previous = self.heads.lists[list].newest.replace(id);
+        match previous {
+            Some(previous) => self.with_links(previous, |links| links.next = Some(id)),
+            None => self.heads.lists[list].oldest = Some(id),
+        }
+        let links = Links {
+            list,
+            bytes,
+            previous,
+            next: None,
+        };
+        if let Some(conn) = self.get(id) {
+            conn.active().links = Some(links);
+        }
+    }
+
+    /// Takes a connection out of its list, if it is in one.
+    pub(crate) fn unlist_head(&mut self, id: ConnId) {
+        let active = self.get(id).and_then(|conn| conn.active.as_mut());
+        let Some(links) = active.and_then(|active| active.links.take()) else {
+            return;
+        };
+        self.heads.bytes -= links.bytes;
+        match links.previous {
+            Some(previous) => self.with_links(previous, |other| other.next = links.next),
+            None => self.heads.lists[links.list].oldest = links.next,
+        }
+        match links.next {
+            Some(next) => self.with_links(next, |other| other.previous = links.previous),
+            None => self.heads.lists[links.list].newest = links.previous,
+        }
+    }
+
+    fn with_links(&mut self, id: ConnId, change: impl FnOnce(&mut Links)) {
+        let active = self.get(id).and_then(|conn| conn.active.as_mut());
+        if let Some(links) = active.and_then(|active| active.links.as_mut()) {
+            change(links);
+        }
+    }
+
+    /// Memory that partial heads hold, in bytes.
+    pub(crate) fn head_bytes(&self) -> usize {
+        self.heads.bytes
+    }
+
+    /// The partial head to be evicted first: the oldest of the large ones, or of the small ones.
+    pub(crate) fn head_to_evict(&self) -> Option<ConnId> {
+        self.heads.lists[LARGE]
+            .oldest
+            .or(self.heads.lists[SMALL].oldest)
     }
 }

@@ -15,6 +15,10 @@ use std::task::Waker;
 /// How long a connection without a request may live on while the server drains.
 pub(super) const DRAIN_IDLE_MS: u32 = 200;
 
+/// How much longer a head, or the silence before it, may take when its time is over and input is
+/// there that has not been received: the worker was away, and must look at that first.
+const EXTENSION_MS: u64 = 1_000;
+
 /// What a task waits for its peer to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
@@ -127,6 +131,9 @@ impl Engine {
                 over(|active| active.write_deadline_ms),
             )
         };
+        if matches!(phase, Phase::Ready | Phase::Leaving) && self.extends(id) {
+            return;
+        }
         let alive = match phase {
             Phase::Ready | Phase::Leaving | Phase::Lingering => false,
             _ if total_over => false,
@@ -150,6 +157,23 @@ impl Engine {
         {
             self.set_busy_deadline(id, conn);
         }
+    }
+
+    /// Gives a connection whose time for a request is over a little more of it, once, when input is
+    /// there that has not been received. The next request has that chance again: what is remembered
+    /// of this one is dropped when the connection is idle.
+    fn extends(&self, id: ConnId) -> bool {
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else {
+            return false;
+        };
+        let extended = conn.active.as_ref().is_some_and(|active| active.extended);
+        let extends = !extended && self.local.driver().has_unread(conn.stream);
+        if extends {
+            conn.active().extended = true;
+            self.set_deadline(id, conn, self.local.now_ms() + EXTENSION_MS);
+        }
+        extends
     }
 
     /// Tells the handler that waits for its request's body. It is the one to find that nothing has

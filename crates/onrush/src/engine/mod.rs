@@ -5,9 +5,10 @@
 //! dropping a request), and dropping a task is running user code as well.
 //!
 //! Modules, lowest first: `connection` (what is kept) · `deadline` (time limits) · `send` (bytes
-//! out) · `body` (bytes of bodies in) · `answer` (answers) · `pending` (answers that take their
-//! time) · `receive` (requests) · `handover` (connections from and to other workers) · `balance`
-//! (which of them go). Must not know how workers are made.
+//! out) · `body` (bytes of bodies in) · `pressure` (when receive memory runs short) · `answer`
+//! (answers) · `pending` (answers that take their time) · `receive` (requests) · `handover`
+//! (connections from and to other workers) · `balance` (which of them go). Must not know how
+//! workers are made.
 
 mod answer;
 mod balance;
@@ -16,6 +17,7 @@ mod connection;
 mod deadline;
 mod handover;
 mod pending;
+mod pressure;
 mod receive;
 mod send;
 
@@ -97,6 +99,8 @@ pub struct Engine {
     nowhere: RefCell<Vec<u8>>,
     listeners: RefCell<Vec<ListenerId>>,
     draining: Cell<bool>,
+    /// Receive memory is short, and what is not needed is not received. See [`pressure`].
+    crowded: Cell<bool>,
     /// Connections over the cap that linger.
     crowd: Cell<usize>,
     counters: Arc<Counters>,
@@ -104,6 +108,8 @@ pub struct Engine {
     recorder: Option<Recorder>,
     /// Handlers that were not ready at once and have not answered yet.
     waiting: Cell<usize>,
+    /// So many of them may keep the whole block in which their request arrived.
+    waiting_with_blocks_max: usize,
     /// The task of the next handler that has to wait.
     standby: RefCell<Standby>,
     /// The request that is being started, until it is answered or waits for something.
@@ -137,10 +143,12 @@ impl Engine {
             nowhere: RefCell::default(),
             listeners: RefCell::default(),
             draining: Cell::new(false),
+            crowded: Cell::new(false),
             crowd: Cell::new(0),
             counters,
             recorder,
             waiting: Cell::new(0),
+            waiting_with_blocks_max: pressure::waiting_with_blocks_max(local.pool()),
             standby: RefCell::new(local.standby()),
             measuring: RefCell::default(),
             balance: Balance::default(),
@@ -173,14 +181,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Stops accepting, lets every request in flight be answered, with `Connection: close`, and
-    /// closes each connection as it becomes idle.
-    pub(crate) fn drain(&self) {
-        self.draining.set(true);
-        self.settings.crew.drain(); // The others are about to drain, too.
+    /// Closes the listeners, after all connections in their queues have been accepted.
+    pub(crate) fn stop_accepting(&self) {
         for listener in self.listeners.take() {
             self.local.driver().unlisten(listener);
         }
+    }
+
+    /// Lets every request in flight be answered, with `Connection: close`, and closes each
+    /// connection as it becomes idle. See [`Engine::stop_accepting`].
+    pub(crate) fn drain(&self) {
+        self.draining.set(true);
+        self.settings.crew.drain(); // The others are about to drain, too.
         // A request may be on its way on a connection that looks idle: it gets a moment.
         let soon = self.local.now_ms() + u64::from(deadline::DRAIN_IDLE_MS);
         let ids = self.conns.borrow().ids();
@@ -446,6 +458,7 @@ impl Sink for Inlet {
     #[inline]
     fn awake(&self) {
         self.0.look_around();
+        self.0.relieve(); // The driver may have taken memory for what comes next.
     }
 }
 

@@ -94,6 +94,7 @@ impl Engine {
         active.total_deadline_ms = (total_ms > 0).then(|| self.local.now_ms() + total_ms);
         active.task = Some(standby.begin(work));
         self.set_busy_deadline(id, conn);
+        self.pause_if_short(conn);
     }
 
     /// Goes on with the input of a connection in a task, after the tasks that are due before it.

@@ -26,10 +26,6 @@ const OUT_BYTES_MAX: usize = 128 * 1024;
 /// The buffer for answers is given back when one call has made it larger than this.
 const OUT_KEPT_BYTES: usize = 256 * 1024;
 
-/// So many handlers of a worker may wait for something with the whole block in which their requests
-/// arrived; the requests of more are moved to memory of just their size.
-const WAITING_WITH_BLOCKS_MAX: usize = 64;
-
 /// How the loop goes on after one step.
 enum Next {
     /// With this input, or with what is queued when it is empty.
@@ -64,6 +60,7 @@ impl Engine {
         if let Some(waker) = waker {
             waker.wake();
         }
+        self.relieve();
     }
 
     /// Goes on with a connection whose last answer has left.
@@ -289,18 +286,23 @@ impl Engine {
                 .receive_head(&data, &mut parts.head, self.limits())
             {
                 Ok(Step::Request { head_bytes }) => {
-                    conn.in_head = false;
+                    if std::mem::take(&mut conn.in_head) {
+                        conns.unlist_head(id);
+                    }
                     Ok(head_bytes)
                 }
                 Ok(Step::NeedMore) => {
                     self.keep_partial(id, conn, data);
+                    conns.list_head(id);
                     drop(conns);
                     self.spares.give(parts);
                     return Next::NeedMore;
                 }
                 Err(reject) => {
                     conn.machine.send_reject(reject, &self.date(), out);
-                    Err((reject, conn.machine.next(self.limits())))
+                    let after = conn.machine.next(self.limits());
+                    conns.unlist_head(id);
+                    Err((reject, after))
                 }
             }
         };
@@ -352,6 +354,11 @@ impl Engine {
         head_bytes: usize,
         out: &mut Vec<u8>,
     ) -> Next {
+        if parts.head.framing() != Framing::None && self.is_short_for_bodies() {
+            self.spares.give(parts);
+            let then = self.turn_body_away(id, out);
+            return then.map_or(Next::Stop, Next::Last);
+        }
         count(&self.counters.requests);
         let bytes = self.take_head(&mut data, head_bytes);
         let mut body = None;
@@ -408,7 +415,7 @@ impl Engine {
     fn take_head(&self, data: &mut Buf, head_bytes: usize) -> Buf {
         let bytes = data.slice(0..head_bytes);
         data.advance(head_bytes);
-        if data.is_empty() && self.waiting.get() >= WAITING_WITH_BLOCKS_MAX {
+        if data.is_empty() && self.waiting.get() >= self.waiting_with_blocks_max {
             let bytes = self.compact(bytes);
             *data = bytes.slice(0..0);
             return bytes;
@@ -513,8 +520,8 @@ impl Engine {
 
     /// Nothing is left to do for now.
     #[inline]
-    fn rest(&self, id: ConnId) {
-        let ended = {
+    fn rest(self: &Rc<Self>, id: ConnId) {
+        let (ended, in_head) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             if conn.paused {
@@ -524,10 +531,12 @@ impl Engine {
                 conn.settle();
                 self.limit_rest(id, conn);
             }
-            conn.ended
+            (conn.ended, conn.in_head)
         };
         if ended {
             self.close(id, Ending::Client); // A partial head will never be whole.
+        } else if in_head {
+            self.relieve();
         }
     }
 
@@ -546,6 +555,7 @@ impl Engine {
         let mut out = Vec::new();
         let after = {
             let mut conns = self.conns.borrow_mut();
+            conns.unlist_head(id);
             let Some(conn) = conns.get(id) else { return };
             conn.machine.send_reject(reject, &self.date(), &mut out);
             conn.machine.next(self.limits())

@@ -53,6 +53,8 @@ pub struct Counters {
     pub requests: Counter,
     /// Requests refused before that.
     pub rejected: By<Refusal>,
+    /// Partial heads given up, and answered 408, because receive memory was short.
+    pub evicted: Counter,
     /// Limits on time that clients have missed.
     pub timed_out: By<Limit>,
     /// Handlers that panicked.
@@ -198,7 +200,7 @@ fn by_worker<'w, F>(
 type Figure = fn(&Counters) -> u64;
 
 fn connections(text: &mut Text, workers: &[Worker]) {
-    let families: [(_, _, _, Figure); 8] = [
+    let families: [(_, _, _, Figure); 9] = [
         (
             "onrush_connections_accepted",
             Family::Counter,
@@ -239,6 +241,12 @@ fn connections(text: &mut Text, workers: &[Worker]) {
             Family::Counter,
             "Connections answered 503 because there were too many.",
             |counters| counters.refused.get(),
+        ),
+        (
+            "onrush_heads_evicted",
+            Family::Counter,
+            "Partial request heads answered 408 because receive memory was short.",
+            |counters| counters.evicted.get(),
         ),
         (
             "onrush_handler_panics",

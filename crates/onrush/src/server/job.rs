@@ -7,6 +7,7 @@ use crate::engine::{Engine, Inlet, Passed, Settings};
 use crate::handler::Application;
 use onrush_rt::coroutine as stacks;
 use onrush_rt::driver::{self, Choice, ListenSocket};
+use onrush_rt::net::Closing;
 use onrush_rt::worker::{Pools, Worker, own_cores, pin_to};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,6 +25,8 @@ pub(super) struct Job {
     pub(super) config: driver::Config,
     pub(super) settings: Settings,
     pub(super) sockets: Vec<ListenSocket>,
+    /// Somebody else made the sockets, and may go on listening on them.
+    pub(super) inherited: bool,
     pub(super) pools: Pools,
     pub(super) application: Arc<dyn Application>,
     pub(super) stacks: stacks::Options,
@@ -92,19 +95,38 @@ impl Job {
     fn drain(&mut self, worker: &mut Worker, inlet: &Inlet) -> io::Result<()> {
         let engine = &inlet.0;
         engine.drain();
-        // With the last handle on them they close: who connects now is refused, not left waiting.
-        self.sockets.clear();
+        let mut closing = match self.inherited {
+            true => None, // Whoever connects waits for the next process.
+            false => Closing::begin(&self.sockets),
+        };
         let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).unwrap_or(u64::MAX / 2);
         let end_ms = worker.local().now_ms() + timeout_ms;
         worker.local().schedule(end_ms, WAKE_UP);
         // Some may be on their way here.
-        let expected = || self.settings.crew.open(self.index);
-        while (engine.open_connections() > 0
-            || expected() > 0
-            || worker.local().driver().is_listening())
-            && self.control.state() != ENDING
-        {
-            if worker.local().now_ms() >= end_ms {
+        let (crew, index) = (self.settings.crew.clone(), self.index);
+        let expected = || crew.open(index);
+        let mut look_ms = 0;
+        loop {
+            let now_ms = worker.local().now_ms();
+            let waits = closing.as_mut().filter(|_| self.control.state() != ENDING);
+            match waits.and_then(Closing::look) {
+                None => {
+                    closing = None;
+                    engine.stop_accepting();
+                    self.sockets.clear(); // They close with the last handle on them.
+                }
+                Some(pause) if now_ms >= look_ms => {
+                    look_ms = now_ms + pause.as_millis() as u64 + 1;
+                    worker.local().schedule(look_ms, WAKE_UP);
+                }
+                Some(_) => {}
+            }
+            let connected = engine.open_connections() > 0 || expected() > 0;
+            let works = connected || worker.local().driver().is_listening();
+            if !works || self.control.state() == ENDING {
+                break;
+            }
+            if now_ms >= end_ms {
                 let open = engine.open_connections();
                 tracing::warn!(open, "the drain time-out ended connections");
                 break;

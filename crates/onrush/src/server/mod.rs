@@ -256,6 +256,7 @@ impl Server {
             workers,
             "starting"
         );
+        let inherited = !self.inherited.is_empty();
         let (sockets, address) = self.listen(workers)?;
         let pools = self.pools();
         if let Some(metrics) = &self.metrics {
@@ -272,6 +273,7 @@ impl Server {
             config: self.driver.clone(),
             settings: settings.clone(),
             sockets,
+            inherited,
             pools: pools.clone(),
             application: application.clone(),
             stacks: self.stacks.clone(),

@@ -256,8 +256,7 @@ impl Epoll {
 
     #[inline]
     fn receive_now(&mut self, index: u32) -> Option<Event> {
-        let Some(mut block) = self.pool.take() else {
-            self.starved = true;
+        let Some(mut block) = self.pool.take().or_else(|| self.scarce_block(index)) else {
             self.queue(index);
             return None;
         };
@@ -306,6 +305,17 @@ impl Epoll {
         }
     }
 
+    /// A block for a stream for which the budget has none. `None`: the stream has to wait, unless
+    /// its peer has gone, which must be noticed all the same: the one block that may exceed the
+    /// budget takes what is left of such a stream, and then its end.
+    #[cold]
+    fn scarce_block(&mut self, index: u32) -> Option<Block> {
+        let ended = self.streams[index as usize].flags & flag::PEER_ENDED != 0;
+        let block = ended.then(|| self.pool.take_last()).flatten();
+        self.starved |= block.is_none();
+        block
+    }
+
     fn give_writable(&mut self, id: StreamId) -> Option<Event> {
         let stream = self.stream(id)?;
         if stream.flags & flag::WANT_WRITE == 0 {
@@ -337,10 +347,14 @@ impl Epoll {
     /// Streams known to be readable, after the kernel's events: each gets its turn. At most one
     /// pass a turn, so that one busy stream cannot keep the worker from the kernel.
     fn next_ready(&mut self) -> Option<Event> {
-        while !self.starved && self.ready_left > 0 {
+        while self.ready_left > 0 {
             self.ready_left -= 1;
             let index = self.ready.pop_front()?;
             let stream = &mut self.streams[index as usize];
+            if self.starved && stream.flags & flag::PEER_ENDED == 0 {
+                self.ready.push_back(index); // It keeps its place among those that wait.
+                continue;
+            }
             stream.flags &= !flag::QUEUED;
             if stream.socket.is_none() || stream.flags & flag::READABLE == 0 {
                 continue;

@@ -1,0 +1,158 @@
+//! Signals and clients that are in the middle of something: no request that was sent is reset when
+//! the program ends, and none is lost when it is stopped and continued.
+
+mod program;
+
+use program::{Folder, PATIENCE, Server, drivers};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+const CLIENTS: usize = 24;
+
+/// Restarts per driver; more of them where `ONRUSH_TEST_RESTARTS` says so.
+fn restarts() -> usize {
+    let restarts = std::env::var("ONRUSH_TEST_RESTARTS").ok();
+    restarts.map_or(5, |restarts| restarts.parse().expect("a number"))
+}
+
+/// What became of the requests of all clients.
+#[derive(Debug, Default)]
+struct Outcomes {
+    answered: AtomicUsize,
+    /// Reset, or ended without a response, after the request was sent.
+    lost: AtomicUsize,
+    over: AtomicBool,
+}
+
+fn request(keep_alive: bool) -> String {
+    let connection = if keep_alive { "keep-alive" } else { "close" };
+    format!("GET /x HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\n\r\n")
+}
+
+/// Reads one response, to the end of its content; whether it says that it is the last.
+fn read_response(stream: &mut TcpStream) -> std::io::Result<bool> {
+    let mut answer = Vec::new();
+    let mut piece = [0; 4096];
+    while !answer.ends_with(b"\r\n\r\ncontent") {
+        match stream.read(&mut piece)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            n => answer.extend_from_slice(&piece[..n]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&answer).contains("onnection: close"))
+}
+
+/// Connects again and again, with one request or many on each connection, until nobody listens.
+fn ask_on(address: SocketAddr, keep_alive: bool, outcomes: &Outcomes) {
+    while !outcomes.over.load(Ordering::Relaxed) {
+        let Ok(mut stream) = TcpStream::connect_timeout(&address, PATIENCE) else {
+            return; // Refused: there is nobody that the request could have been sent to.
+        };
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        let mut first = true;
+        loop {
+            let sent = stream.write_all(request(keep_alive).as_bytes());
+            let response = sent.and_then(|()| read_response(&mut stream));
+            let last = match response {
+                Ok(last) => last || !keep_alive,
+                // A connection that is kept may end between two requests (RFC 9112, section 9.5).
+                Err(error) if !first && error.kind() != ErrorKind::ConnectionReset => true,
+                Err(_) => {
+                    outcomes.lost.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+            };
+            outcomes.answered.fetch_add(1, Ordering::Relaxed);
+            if last {
+                break;
+            }
+            first = false;
+        }
+    }
+}
+
+#[test]
+fn requests_that_were_sent_are_answered_when_the_program_ends() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    for driver in drivers() {
+        for restart in 0..restarts() {
+            let mut server = Server::start(folder.path(), &["--driver", driver, "--workers", "2"]);
+            let (address, outcomes) = (server.address(), Outcomes::default());
+            std::thread::scope(|scope| {
+                for client in 0..CLIENTS {
+                    let outcomes = &outcomes;
+                    scope.spawn(move || ask_on(address, client % 3 == 0, outcomes));
+                }
+                while outcomes.answered.load(Ordering::Relaxed) < 10 * CLIENTS {
+                    sleep(Duration::from_millis(1));
+                }
+                server.signal("TERM");
+                assert_eq!(server.ended(PATIENCE), Some(0));
+                outcomes.over.store(true, Ordering::Relaxed);
+            });
+            let lost = outcomes.lost.into_inner();
+            assert_eq!(lost, 0, "{driver}, restart {restart}");
+        }
+    }
+}
+
+/// A client that has connected, and sends its request after the signal.
+#[test]
+fn a_client_that_accepting_was_deferred_for_is_answered_when_the_program_ends() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    for driver in drivers() {
+        let mut server = Server::start(folder.path(), &["--driver", driver, "--workers", "2"]);
+        let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| server.connect()).collect();
+        server.signal("TERM");
+        for client in &mut clients {
+            client
+                .write_all(request(false).as_bytes())
+                .expect("it is connected");
+        }
+        for client in &mut clients {
+            read_response(client).expect("no reset");
+        }
+        assert_eq!(server.ended(PATIENCE), Some(0));
+    }
+}
+
+/// The time limits of all connections are over when the program goes on, and so they are for
+/// clients whose requests have arrived meanwhile.
+#[test]
+fn requests_that_arrive_while_the_program_is_stopped_are_answered() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    for driver in drivers() {
+        let limits = ["--idle-timeout", "1s", "--header-timeout", "1s"];
+        let arguments = [&["--driver", driver, "--workers", "1"][..], &limits].concat();
+        let server = Server::start(folder.path(), &arguments);
+        let request = request(true);
+        let (first, rest) = request.as_bytes().split_at(20);
+        // More than one call to the kernel fetches.
+        let mut idle: Vec<TcpStream> = (0..700).map(|_| server.connect()).collect();
+        for stream in &mut idle {
+            stream.write_all(request.as_bytes()).expect("it reads");
+            read_response(stream).expect("it answers");
+        }
+        let mut begun = server.connect();
+        begun.write_all(first).expect("it reads");
+        sleep(Duration::from_millis(100)); // It has read that, or will read all at once.
+        server.signal("STOP");
+        begun.write_all(rest).expect("the kernel takes it");
+        for stream in &mut idle {
+            stream
+                .write_all(request.as_bytes())
+                .expect("the kernel takes it");
+        }
+        sleep(Duration::from_millis(2_500));
+        server.signal("CONT");
+        for (number, stream) in idle.iter_mut().chain([&mut begun]).enumerate() {
+            read_response(stream).unwrap_or_else(|error| panic!("{driver}, {number}: {error}"));
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What happens when receive memory runs short: the oldest partial heads are evicted, and bodies
+//! are neither received ahead of their handlers nor begun.
+//!
+//! Two marks below the cap of the worker's budget divide it. Above [`BODIES_MARK`] a connection at
+//! work keeps one piece of input and is paused. If what lies above that mark is not held by partial
+//! heads, new requests with a body are answered 503. Above [`HEADS_MARK`] partial heads are
+//! evicted, each answered 408, until the mark is reached; what lies above it is the reserve, from
+//! which whole requests are received. Partial heads are listed in two lists, each in order of age:
+//! large ones go before small ones, so that clients that send much cannot displace slow clients
+//! that send little. Requests that are whole when they are received, and have no body, never come
+//! here.
+//!
+//! Must not know how heads are parsed.
+
+use super::Engine;
+use super::body::AHEAD_BYTES_MAX;
+use super::connection::{Conn, Phase, Then};
+use crate::host::ConnId;
+use crate::metrics::Refusal;
+use onrush_proto::reject::Reject;
+use onrush_rt::buf::Pool;
+use std::rc::Rc;
+
+/// The part of the budget above which nothing is received ahead of a handler, in eighths.
+const BODIES_MARK: usize = 6;
+/// The part of the budget above which partial heads are evicted, in eighths.
+const HEADS_MARK: usize = 7;
+/// So many handlers may keep the whole block in which their request arrived, in any case.
+const WAITING_WITH_BLOCKS_MAX: usize = 64;
+
+/// How many waiting handlers may keep whole blocks of `pool`: what they hold must not be most of a
+/// small budget. The requests of others are moved to memory of just their size.
+pub(super) fn waiting_with_blocks_max(pool: &Pool) -> usize {
+    let fourth = pool.budget().max_bytes() / 4 / pool.block_bytes();
+    fourth.clamp(1, WAITING_WITH_BLOCKS_MAX)
+}
+
+impl Engine {
+    fn is_above(&self, mark: usize) -> bool {
+        let pool = self.local.pool();
+        pool.held_bytes() > pool.budget().max_bytes() / 8 * mark
+    }
+
+    /// Whether new bodies would be held by what is left for whole requests and partial heads.
+    pub(super) fn is_short_for_bodies(&self) -> bool {
+        let pool = self.local.pool();
+        let others = pool
+            .held_bytes()
+            .saturating_sub(self.conns.borrow().head_bytes());
+        others > pool.budget().max_bytes() / 8 * BODIES_MARK
+    }
+
+    /// Answers 503 (RFC 9110, section 15.6.4) to a request whose body there is no memory for; gives
+    /// what follows, or `None` when the connection is gone.
+    #[cold]
+    pub(super) fn turn_body_away(&self, id: ConnId, out: &mut Vec<u8>) -> Option<Then> {
+        let reject = Reject::new(503, "receive memory is short");
+        let mut conns = self.conns.borrow_mut();
+        let conn = conns.get(id)?;
+        conn.machine.send_reject(reject, &self.date(), out);
+        let after = conn.machine.next(self.limits());
+        self.counters.rejected.count(Refusal::of(reject.status));
+        Some(Then::behind(after, true))
+    }
+
+    /// Bytes that a connection at work may have received ahead before its client is slowed down.
+    pub(super) fn ahead_bytes_max(&self) -> usize {
+        match self.is_above(BODIES_MARK) {
+            true => 1,
+            false => AHEAD_BYTES_MAX,
+        }
+    }
+
+    /// Brings the memory in use below the mark for heads, as far as partial heads hold it. To be
+    /// called once per iteration of the event loop, and after a partial head, or input of a
+    /// connection at work, has been kept.
+    #[inline]
+    pub(super) fn relieve(self: &Rc<Self>) {
+        if !self.is_above(HEADS_MARK) {
+            if self.crowded.get() && !self.is_above(BODIES_MARK) {
+                self.crowded.set(false);
+            }
+            return;
+        }
+        while self.is_above(HEADS_MARK) {
+            let oldest = self.conns.borrow().head_to_evict();
+            let Some(id) = oldest else {
+                return self.pause_all_ahead();
+            };
+            self.evict(id);
+        }
+    }
+
+    /// Gives up a partial head: its memory at once, its connection after a 408 (RFC 9110,
+    /// section 15.5.9).
+    fn evict(self: &Rc<Self>, id: ConnId) {
+        let input = {
+            let mut conns = self.conns.borrow_mut();
+            conns.unlist_head(id);
+            let Some(conn) = conns.get(id) else { return };
+            let active = conn.active();
+            active.input_bytes = 0;
+            std::mem::take(&mut active.input)
+        };
+        drop(input);
+        self.counters.evicted.add(1);
+        tracing::debug!("receive memory is short: a partial request head is evicted");
+        self.refuse(id, Reject::new(408, "request head took too long"));
+    }
+
+    /// Receives nothing more for connections at work whose handlers do not wait for input. Once
+    /// each time that memory becomes short, because it looks at all connections.
+    fn pause_all_ahead(&self) {
+        if self.crowded.replace(true) {
+            return;
+        }
+        let ids = self.conns.borrow().ids();
+        for id in ids {
+            if let Some(conn) = self.conns.borrow_mut().get(id) {
+                self.pause_ahead(conn);
+            }
+        }
+    }
+
+    /// Pauses a connection that has just become busy, when memory is short.
+    pub(super) fn pause_if_short(&self, conn: &mut Conn) {
+        if self.is_above(BODIES_MARK) {
+            self.pause_ahead(conn);
+        }
+    }
+
+    fn pause_ahead(&self, conn: &mut Conn) {
+        let at_work = matches!(conn.phase, Phase::Busy | Phase::Flushing);
+        let awaited = (conn.active.as_ref()).is_some_and(|active| active.reader.is_some());
+        if at_work && !awaited && !conn.paused && !conn.ended {
+            conn.paused = true;
+            let quiet = self.local.driver().pause(conn.stream);
+            conn.active().quiet = quiet;
+        }
+    }
+}

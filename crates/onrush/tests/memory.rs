@@ -1,0 +1,347 @@
+//! Receive memory that runs short: partial heads are evicted, the oldest of the large ones first,
+//! whole requests are answered meanwhile, and input that has arrived is looked at before a time
+//! limit ends the wait for it.
+mod common;
+
+use common::gate::until;
+use common::{
+    Served, ask, content, drivers, get, plain, read_some, resident_bytes, statuses, watchdog,
+};
+use onrush::metrics::Format;
+use onrush::{Limits, Metrics, Request, Response, sim::Simulation};
+use onrush_rt::driver::sim::{Behaviour, Client};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Receive memory of the one worker; the attackers send several times as much.
+const MEMORY: usize = 4 << 20;
+const ATTACKERS: usize = 400;
+const HEAD_BYTES: usize = 30_000;
+
+async fn hello(_: Request) -> Response {
+    Response::text("hello")
+}
+
+/// The beginning of a head, of `bytes` bytes.
+fn partial_head(bytes: usize) -> Vec<u8> {
+    let mut head = b"GET /x HTTP/1.1\r\nHost: t\r\n".to_vec();
+    while head.len() < bytes {
+        let field = bytes - head.len();
+        head.extend_from_slice(b"X: ");
+        head.resize(head.len() + field.clamp(5, 4000) - 5, b'x');
+        head.extend_from_slice(b"\r\n");
+    }
+    head
+}
+
+/// Nobody's head is late during a test.
+fn limits() -> Limits {
+    Limits {
+        head_timeout_ms: 100_000,
+        idle_timeout_ms: 100_000,
+        ..Limits::default()
+    }
+}
+
+fn serve(
+    driver: onrush::DriverPreference,
+    application: impl onrush::Application,
+    metrics: &Metrics,
+) -> Served {
+    common::serve_with(driver, application, |server| {
+        let config = onrush_rt::driver::Config {
+            receive_bytes_max: MEMORY,
+            ..onrush_rt::driver::Config::default()
+        };
+        server
+            .driver_config(config)
+            .limits(limits())
+            .metrics(metrics)
+    })
+}
+
+/// The status of the next response.
+#[track_caller]
+fn status(stream: &mut TcpStream) -> u16 {
+    let mut answer = [0; 4096];
+    let n = read_some(stream, &mut answer).expect("no reset");
+    *statuses(&answer[..n]).first().expect("a response")
+}
+
+/// How long a response may take during an attack: a second, but tests share their cores.
+const SOON: Duration = Duration::from_secs(5);
+
+/// One request on a connection that is kept, which must be answered soon.
+fn prompt(stream: &mut TcpStream) {
+    let begun = Instant::now();
+    stream.write_all(get("/hello").as_bytes()).unwrap();
+    assert_eq!(status(stream), 200);
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
+
+/// The sum over all workers of one figure.
+fn figure(metrics: &Metrics, name: &str) -> u64 {
+    let text = metrics.render(Format::OpenMetrics);
+    let lines = text
+        .lines()
+        .filter(|line| line.split('{').next() == Some(name));
+    let value = |line: &str| {
+        line.rsplit(' ')
+            .next()
+            .and_then(|value| value.parse::<u64>().ok())
+    };
+    lines.map(|line| value(line).expect("a number")).sum()
+}
+
+fn evicted(metrics: &Metrics) -> u64 {
+    figure(metrics, "onrush_heads_evicted_total")
+}
+
+#[test]
+fn partial_heads_do_not_stop_a_real_server() {
+    let _dog = watchdog("partial_heads_do_not_stop_a_real_server");
+    for driver in drivers() {
+        let metrics = Metrics::new();
+        let server = serve(driver, hello, &metrics);
+        let mut established = server.connect();
+        prompt(&mut established);
+        let before = resident_bytes();
+        // Slow clients whose heads are small: one that began before all others, one between them.
+        let slow = || {
+            let mut stream = server.connect();
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: t\r\n").unwrap();
+            stream
+        };
+        let mut slow_clients = vec![slow()];
+        prompt(&mut established);
+        let mut attackers = Vec::new();
+        for number in 0..ATTACKERS {
+            let mut stream = server.connect();
+            stream.write_all(&partial_head(HEAD_BYTES)).unwrap();
+            attackers.push(stream);
+            if number == ATTACKERS / 2 {
+                slow_clients.push(slow());
+            }
+            if number % 40 == 0 {
+                prompt(&mut established);
+                prompt(&mut server.connect());
+            }
+        }
+        // Twice the memory of a head may be held for it, and the reserve is not for heads.
+        let all = (ATTACKERS * HEAD_BYTES) as u64;
+        until(|| all - evicted(&metrics) * HEAD_BYTES as u64 <= MEMORY as u64);
+        prompt(&mut established);
+        prompt(&mut server.connect());
+        let grown = resident_bytes().saturating_sub(before);
+        assert!(grown < 2 * MEMORY + (16 << 20), "{grown}");
+        // The youngest, and those that hold little, are answered when their heads are whole.
+        let youngest = attackers.pop().unwrap();
+        for stream in slow_clients.iter_mut().chain([&mut { youngest }]) {
+            stream.write_all(b"\r\n").unwrap();
+            assert_eq!(status(stream), 200, "{driver:?}");
+        }
+        // The oldest have read why their heads were given up.
+        let gone = evicted(&metrics) as usize;
+        assert!((ATTACKERS / 2..ATTACKERS).contains(&gone), "{gone}");
+        for stream in &mut attackers[..gone / 2] {
+            assert_eq!(status(stream), 408, "{driver:?}");
+        }
+    }
+}
+
+#[test]
+fn partial_heads_are_evicted_in_order_of_age_in_the_simulator() {
+    for seed in 0..4 {
+        let behaviour = Behaviour {
+            split: true,
+            delay: true,
+            pipe_bytes: 64 << 10,
+        };
+        let (memory, limits) = (1 << 20, limits());
+        let mut sim = Simulation::with_receive_memory(seed, &hello, limits, behaviour, memory);
+        let established = sim.connect();
+        assert!(ask(&mut sim, &established, &get("/")).ends_with("hello"));
+        let slow = sim.connect();
+        sim.send(&slow, b"GET / HTTP/1.1\r\nHost: t\r\n");
+        let attackers: Vec<Client> = (0..100).map(|_| sim.connect()).collect();
+        for attacker in &attackers {
+            assert_eq!(sim.send(attacker, &partial_head(HEAD_BYTES)), HEAD_BYTES);
+            sim.run();
+            assert!(sim.local().pool().held_bytes() <= memory);
+        }
+        let gone = sim.counters().evicted.get() as usize;
+        assert!((50..100).contains(&gone), "{gone}");
+        assert!(ask(&mut sim, &established, &get("/")).ends_with("hello"));
+        assert!(common::is_served(&mut sim));
+        assert!(ask(&mut sim, &slow, "\r\n").ends_with("hello"));
+        for (number, attacker) in attackers.iter().enumerate() {
+            match number < gone {
+                true => assert_eq!(statuses(&attacker.receive().unwrap()), [408], "{number}"),
+                false => assert!(
+                    ask(&mut sim, attacker, "\r\n").ends_with("hello"),
+                    "{number}"
+                ),
+            }
+        }
+        // Nothing is held for those that were evicted, nor for those that were answered.
+        assert!(sim.local().pool().held_bytes() < 16 << 10);
+    }
+}
+
+/// Small heads are evicted too, when nothing else is left.
+#[test]
+fn small_heads_are_evicted_last() {
+    let (memory, limits) = (1 << 20, limits());
+    let behaviour = plain(64 << 10);
+    let mut sim = Simulation::with_receive_memory(1, &hello, limits, behaviour, memory);
+    let clients: Vec<Client> = (0..1_000).map(|_| sim.connect()).collect();
+    for client in &clients {
+        sim.send(client, &partial_head(1_000));
+        assert!(sim.local().pool().held_bytes() <= memory);
+    }
+    let gone = sim.counters().evicted.get() as usize;
+    assert!((100..900).contains(&gone), "{gone}");
+    assert_eq!(statuses(&clients[0].receive().unwrap()), [408]);
+    assert!(ask(&mut sim, &clients[999], "\r\n").ends_with("hello"));
+    assert!(common::is_served(&mut sim));
+}
+
+#[test]
+fn bodies_ahead_of_slow_handlers_leave_memory_for_others() {
+    let _dog = watchdog("bodies_ahead_of_slow_handlers");
+    static MAY_READ: AtomicBool = AtomicBool::new(false);
+    const BODY_BYTES: usize = 60_000;
+    async fn patient(mut request: Request) -> Response {
+        if request.path() == "/hello" {
+            return Response::text("hello");
+        }
+        while !MAY_READ.load(Ordering::Acquire) {
+            request.local().sleep(Duration::from_millis(20)).await;
+        }
+        let mut bytes = 0;
+        while let Some(piece) = request.body().next().await {
+            bytes += piece.expect("a body").len();
+        }
+        Response::text(format!("{bytes}"))
+    }
+    for driver in drivers() {
+        MAY_READ.store(false, Ordering::Release);
+        let metrics = Metrics::new();
+        let server = serve(driver, patient, &metrics);
+        let mut established = server.connect();
+        prompt(&mut established);
+        let head = format!("PUT / HTTP/1.1\r\nHost: t\r\nContent-Length: {BODY_BYTES}\r\n\r\n");
+        let clients = (0..200).map(|number| {
+            let mut stream = server.connect();
+            stream.write_all(head.as_bytes()).unwrap();
+            stream.write_all(&[b'x'; BODY_BYTES]).unwrap();
+            if number % 20 == 0 {
+                prompt(&mut established);
+                prompt(&mut server.connect());
+            }
+            stream
+        });
+        let mut clients: Vec<TcpStream> = clients.collect();
+        prompt(&mut established);
+        prompt(&mut server.connect());
+        MAY_READ.store(true, Ordering::Release);
+        let mut whole = 0;
+        for client in &mut clients {
+            let mut answer = [0; 4096];
+            let n = read_some(client, &mut answer).expect("no reset");
+            match statuses(&answer[..n])[0] {
+                200 => assert_eq!(content(&answer[..n]), b"60000", "{driver:?}"),
+                status => assert_eq!(status, 503, "{driver:?}"),
+            }
+            whole += usize::from(answer.starts_with(b"HTTP/1.1 200"));
+        }
+        // Those that came before memory was short lost nothing; others were told to come again.
+        assert!((20..200).contains(&whole), "{driver:?}: {whole}");
+        assert_eq!(evicted(&metrics), 0);
+    }
+}
+
+/// Only handlers that keep what they were given can use up all receive memory. Whoever waits for
+/// memory then, and goes, is noticed.
+#[test]
+fn a_client_that_goes_while_there_is_no_memory_is_noticed() {
+    let _dog = watchdog("a_client_that_goes_while_there_is_no_memory");
+    static KEPT: AtomicUsize = AtomicUsize::new(0);
+    async fn keeper(mut request: Request) -> Response {
+        let mut kept = Vec::new();
+        while let Some(Ok(piece)) = request.body().next().await {
+            KEPT.fetch_add(piece.len(), Ordering::Relaxed);
+            kept.push(piece);
+        }
+        Response::text("hello")
+    }
+    let metrics = Metrics::new();
+    let server = serve(onrush::DriverPreference::Epoll, keeper, &metrics);
+    let keeper = |_| {
+        let mut stream = server.connect();
+        let head = b"PUT / HTTP/1.1\r\nHost: t\r\nContent-Length: 9999999\r\n\r\n";
+        stream.write_all(head).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream
+    };
+    let mut keepers: Vec<TcpStream> = (0..40).map(keeper).collect();
+    let waiting = loop {
+        for stream in &mut keepers {
+            let _ = stream.write(&[b'x'; 60_000]); // It may take nothing more.
+        }
+        let mut other = server.connect();
+        other
+            .set_read_timeout(Some(Duration::from_millis(300)))
+            .unwrap();
+        other.write_all(get("/hello").as_bytes()).unwrap();
+        if other.read(&mut [0; 4096]).is_err() {
+            break other;
+        }
+    };
+    assert!(KEPT.load(Ordering::Relaxed) > MEMORY / 2);
+    let open = || figure(&metrics, "onrush_connections_open");
+    until(|| open() == keepers.len() as u64 + 1);
+    drop(waiting);
+    let gone = Instant::now();
+    until(|| open() == keepers.len() as u64);
+    assert!(
+        gone.elapsed() < Duration::from_secs(10),
+        "before the time for bodies is over"
+    );
+}
+
+/// The clock jumps while requests wait in the network, as it does for a process that was stopped.
+#[test]
+fn input_that_has_arrived_is_looked_at_before_time_is_up() {
+    for seed in 0..100 {
+        let limits = Limits::default();
+        let mut sim = Simulation::with_behaviour(seed, &hello, limits, Behaviour::default());
+        let (idle, begun, fresh, silent) =
+            (sim.connect(), sim.connect(), sim.connect(), sim.connect());
+        assert!(ask(&mut sim, &idle, &get("/")).ends_with("hello"));
+        assert!(ask(&mut sim, &silent, &get("/")).ends_with("hello"));
+        let request = get("/");
+        let (first, rest) = request.as_bytes().split_at(20);
+        assert_eq!(sim.send(&begun, first), first.len());
+        let waiting = [
+            (&idle, request.as_bytes()),
+            (&begun, rest),
+            (&fresh, request.as_bytes()),
+        ];
+        for (client, bytes) in waiting {
+            let mut sent = 0;
+            while sent < bytes.len() {
+                sent += client.send(&bytes[sent..]).unwrap(); // It takes a part at a time.
+            }
+        }
+        sim.net().advance(1_000_000);
+        sim.run();
+        for (client, _) in waiting {
+            let answer = client.receive().unwrap();
+            assert_eq!(statuses(&answer), [200], "seed {seed}");
+        }
+        assert!(silent.at_end(), "its time is up");
+    }
+}
