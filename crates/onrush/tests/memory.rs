@@ -345,3 +345,40 @@ fn input_that_has_arrived_is_looked_at_before_time_is_up() {
         assert!(silent.at_end(), "its time is up");
     }
 }
+
+/// Clients that ask for much and read nothing, and pipelines of which nobody reads the responses.
+#[test]
+fn clients_that_do_not_read_do_not_delay_others() {
+    let _dog = watchdog("clients_that_do_not_read_do_not_delay_others");
+    static LARGE: [u8; 4 << 20] = [b'x'; 4 << 20];
+    async fn sized(request: Request) -> Response {
+        match request.path() {
+            "/hello" => Response::text("hello"),
+            _ => Response::with_body(onrush::Body::from(&LARGE[..])),
+        }
+    }
+    for driver in drivers() {
+        let metrics = Metrics::new();
+        let server = serve(driver, sized, &metrics);
+        let mut established = server.connect();
+        prompt(&mut established);
+        let attacks = [get("/large"), get("/hello").repeat(1_000)];
+        let mut attackers = Vec::new();
+        for number in 0..200 {
+            let mut stream = server.connect();
+            stream.set_nonblocking(true).unwrap();
+            let _ = stream.write(attacks[number % 2].as_bytes()); // It may take a part.
+            attackers.push(stream);
+            if number % 20 == 0 {
+                prompt(&mut established);
+                prompt(&mut server.connect());
+            }
+        }
+        prompt(&mut established);
+        prompt(&mut server.connect());
+        assert!(
+            figure(&metrics, "onrush_connections_open") > 200,
+            "{driver:?}"
+        );
+    }
+}
