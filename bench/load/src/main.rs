@@ -1,6 +1,7 @@
 //! `open-loop`: loads two servers at the same moment, each at a rate that does not depend on how
 //! fast they answer, and prints what was seen of each as one JSON object. What disturbs one of
-//! them, such as a core that is taken away, disturbs the other in the same milliseconds.
+//! them, such as a core that is taken away, disturbs the other in the same milliseconds. Given one
+//! server only, it loads that one in the same way.
 //!
 //! Requests are due at the moments of a Poisson process for each server. One that is due while
 //! every connection is busy waits for one, and the latency of each runs from the moment it was
@@ -42,6 +43,8 @@ mod window;
 
 use arrivals::Arrivals;
 use clap::Parser;
+use schedule::Order;
+use serde::Serialize;
 use serde_json::{Value, json};
 use server::{Ask, Server, Watch};
 use std::{io, net::SocketAddr, num::NonZeroU64, process::ExitCode, time::Duration};
@@ -55,7 +58,7 @@ struct Options {
     a: SocketAddr,
 
     /// The second server; the same address again compares it with itself
-    b: SocketAddr,
+    b: Option<SocketAddr>,
 
     /// Connections to each server
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..))]
@@ -92,6 +95,10 @@ struct Options {
     /// Marks windows in which the generator was later than this (µs, 99 of 100 requests)
     #[arg(long, default_value_t = 500)]
     late_max_us: u64,
+
+    /// Uses all connections in turn, and not the one that was used last
+    #[arg(long)]
+    spread: bool,
 
     /// Keeps all connections busy instead, and prints requests a second
     #[arg(long)]
@@ -130,14 +137,17 @@ fn run(options: &Options) -> Result<Value, String> {
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
         .map_err(|error| format!("cannot set the timer slack: {error}"))?;
     let mut watch = Watch::new().map_err(|error| format!("no epoll: {error}"))?;
-    let mut servers = [
-        connect(options, &watch, 0, options.a)?,
-        connect(options, &watch, 1, options.b)?,
-    ];
-    let mut windows = [Vec::new(), Vec::new()];
+    let addresses = [Some(options.a), options.b];
+    let mut servers = Vec::new();
+    for (number, address) in addresses.into_iter().flatten().enumerate() {
+        servers.push(connect(options, &watch, number, address)?);
+    }
+    let mut windows = vec![Vec::new(); servers.len()];
     for number in 0..options.windows {
-        let results = window(options, &mut watch, &mut servers, number)
-            .map_err(|error| format!("{} and {}: {error}", options.a, options.b))?;
+        let results = window(options, &mut watch, &mut servers, number).map_err(|error| {
+            let b = options.b.map_or(String::new(), |b| format!(" and {b}"));
+            format!("{}{b}: {error}", options.a)
+        })?;
         for (windows, result) in windows.iter_mut().zip(results) {
             windows.push(result);
         }
@@ -159,31 +169,41 @@ fn connect(
 fn window(
     options: &Options,
     watch: &mut Watch,
-    servers: &mut [Server; 2],
+    servers: &mut [Server],
     number: u32,
-) -> io::Result<[Value; 2]> {
+) -> io::Result<Vec<Value>> {
+    let order = match options.spread {
+        true => Order::LongestIdle,
+        false => Order::LastUsed,
+    };
     let plan = Plan {
         length: Duration::from_secs_f64(options.seconds),
         warm_up: Duration::from_secs_f64(options.warm_up),
         late_max: Duration::from_micros(options.late_max_us),
+        order,
     };
-    let [a, b] = if options.capacity {
-        window::closed(watch, servers, &plan)?.map(serde_json::to_value)
-    } else {
-        // Of two windows each server has each of two sequences.
-        let seed = |which: u32| {
-            let sequence = number / 2 * 2 + (number + which) % 2;
-            options.seed.wrapping_add(u64::from(sequence))
-        };
-        let arrivals = [0, 1].map(|which| Arrivals::new(options.rate, seed(which)));
-        window::open(watch, servers, arrivals, &plan)?.map(serde_json::to_value)
+    if options.capacity {
+        return values(window::closed(watch, servers, &plan)?);
+    }
+    // Of two windows each of two servers has each of two sequences.
+    let count = servers.len() as u32;
+    let seed = |which: u32| {
+        let sequence = number / count * count + (number + which) % count;
+        options.seed.wrapping_add(u64::from(sequence))
     };
-    Ok([a.map_err(io::Error::other)?, b.map_err(io::Error::other)?])
+    let arrivals = (0..count).map(|which| Arrivals::new(options.rate, seed(which)));
+    values(window::open(watch, servers, arrivals.collect(), &plan)?)
 }
 
-fn report(options: &Options, windows: [Vec<Value>; 2]) -> Value {
-    let [a, b] = windows;
-    json!({
+fn values(windows: Vec<impl Serialize>) -> io::Result<Vec<Value>> {
+    let values = windows.into_iter().map(serde_json::to_value);
+    values
+        .map(|value| value.map_err(io::Error::other))
+        .collect()
+}
+
+fn report(options: &Options, windows: Vec<Vec<Value>>) -> Value {
+    let mut report = json!({
         "mode": if options.capacity { "capacity" } else { "open-loop" },
         "connections": options.connections,
         "rate": (!options.capacity).then_some(options.rate),
@@ -191,9 +211,12 @@ fn report(options: &Options, windows: [Vec<Value>; 2]) -> Value {
         "warm_up": options.warm_up,
         "path": options.path,
         "seed": options.seed,
-        "a": { "address": options.a.to_string(), "windows": a },
-        "b": { "address": options.b.to_string(), "windows": b },
-    })
+    });
+    let addresses = [Some(options.a), options.b].into_iter().flatten();
+    for ((name, address), windows) in ["a", "b"].into_iter().zip(addresses).zip(windows) {
+        report[name] = json!({ "address": address.to_string(), "windows": windows });
+    }
+    report
 }
 
 #[cfg(test)]
@@ -210,6 +233,7 @@ mod tests {
         ));
         assert!(!parse("open-loop --rate 0 127.0.0.1:1 127.0.0.1:2"));
         assert!(!parse("open-loop --connections 0 127.0.0.1:1 127.0.0.1:2"));
-        assert!(!parse("open-loop 127.0.0.1:1"));
+        assert!(parse("open-loop --spread 127.0.0.1:1"));
+        assert!(!parse("open-loop"));
     }
 }

@@ -14,10 +14,20 @@ pub(crate) struct Schedule {
     end_ns: u64,
     /// Due, and not sent: the oldest first.
     waiting: VecDeque<Waiting>,
-    /// Connections without a request; the one that was used last is used next.
-    idle: Vec<usize>,
+    /// Connections without a request; the one at the back is used next.
+    idle: VecDeque<usize>,
+    order: Order,
     /// When the request was due that a connection carries.
     due: Vec<Option<u64>>,
+}
+
+/// Which idle connection carries the next request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// The one that was used last: few connections are used unless the server is busy.
+    LastUsed,
+    /// The one that was idle for longest: all connections are used in turn.
+    LongestIdle,
 }
 
 #[derive(Clone, Copy)]
@@ -38,7 +48,12 @@ pub(crate) struct Send {
 
 impl Schedule {
     /// All of `connections` are idle; nothing is due after `end_ns`.
-    pub(crate) fn new(mut arrivals: Arrivals, connections: usize, end_ns: u64) -> Schedule {
+    pub(crate) fn new(
+        mut arrivals: Arrivals,
+        connections: usize,
+        end_ns: u64,
+        order: Order,
+    ) -> Schedule {
         let first = arrivals.next_ns();
         Schedule {
             arrivals,
@@ -46,6 +61,7 @@ impl Schedule {
             end_ns,
             waiting: VecDeque::new(),
             idle: (0..connections).rev().collect(),
+            order,
             due: vec![None; connections],
         }
     }
@@ -56,7 +72,7 @@ impl Schedule {
         if self.waiting.is_empty() {
             return None;
         }
-        let connection = self.idle.pop()?;
+        let connection = self.idle.pop_back()?;
         let Waiting { due_ns, could_go } = self.waiting.pop_front()?;
         self.due[connection] = Some(due_ns);
         Some(Send {
@@ -82,7 +98,10 @@ impl Schedule {
         // What has become due before this could not have gone by this connection.
         self.take_due(now_ns);
         let due_ns = self.due[connection].take()?;
-        self.idle.push(connection);
+        match self.order {
+            Order::LastUsed => self.idle.push_back(connection),
+            Order::LongestIdle => self.idle.push_front(connection),
+        }
         Some(due_ns)
     }
 
@@ -124,7 +143,7 @@ mod tests {
     fn latency_runs_from_the_due_moment_when_the_queue_is_long() {
         // One connection that takes 10 ms for each request, and ten times as many requests.
         let end = 1000 * MS;
-        let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 1, end);
+        let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 1, end, Order::LastUsed);
         let (mut now, mut latencies, mut late) = (0, Vec::new(), 0);
         while !schedule.is_over() {
             if let Some(send) = schedule.next(now) {
@@ -148,7 +167,7 @@ mod tests {
     #[test]
     fn a_late_generator_is_told_from_a_busy_server() {
         let due = moments(1000.0, 3);
-        let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 2, u64::MAX);
+        let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 2, u64::MAX, Order::LastUsed);
         let now = due[2];
         let sends: Vec<_> = std::iter::from_fn(|| schedule.next(now)).collect();
         let late: Vec<_> = sends.iter().map(|send| send.late_ns).collect();
@@ -163,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_connection_used_last_is_used_next() {
-        let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 8, u64::MAX);
+        let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 8, u64::MAX, Order::LastUsed);
         let mut used = Vec::new();
         for due in moments(1000.0, 5) {
             let send = schedule.next(due).expect("it is due");
@@ -175,9 +194,22 @@ mod tests {
     }
 
     #[test]
+    fn all_connections_are_used_in_turn() {
+        let arrivals = Arrivals::new(1000.0, 5);
+        let mut schedule = Schedule::new(arrivals, 3, u64::MAX, Order::LongestIdle);
+        let mut used = Vec::new();
+        for due in moments(1000.0, 5) {
+            let send = schedule.next(due).expect("it is due");
+            used.push(send.connection);
+            schedule.done(send.connection, due);
+        }
+        assert_eq!(used, [0, 1, 2, 0, 1]);
+    }
+
+    #[test]
     fn nothing_is_due_after_the_end() {
         let due = moments(1000.0, 4);
-        let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 8, due[3]);
+        let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 8, due[3], Order::LastUsed);
         assert_eq!(std::iter::from_fn(|| schedule.next(u64::MAX)).count(), 3);
         assert!(!schedule.is_over());
         assert!((0..3).all(|connection| schedule.done(connection, due[3]).is_some()));

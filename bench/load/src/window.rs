@@ -1,9 +1,9 @@
-//! One window of load on two servers at a time, and what was seen in it of each. Must not know how
+//! One window of load on one server or several at a time, and what was seen in it of each. Must not know how
 //! windows are reported.
 
 use crate::{
     arrivals::Arrivals,
-    schedule::Schedule,
+    schedule::{Order, Schedule},
     server::{Server, Watch},
 };
 use hdrhistogram::Histogram;
@@ -37,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) warm_up: Duration,
     /// A window whose generator is later than this (99 of 100 requests) is marked.
     pub(crate) late_max: Duration,
+    /// Which idle connection carries the next request.
+    pub(crate) order: Order,
 }
 
 impl Plan {
@@ -74,29 +76,29 @@ pub(crate) struct Closed {
     pub(crate) requests_per_second: f64,
 }
 
-/// Asks both servers, each at the moments of its own arrivals, whatever they do.
+/// Asks each server at the moments of its own arrivals, whatever they do. `arrivals` has one entry
+/// for each of `servers`, and so has the result.
 ///
 /// # Errors
 /// As epoll fails, or renewing connections that failed before.
 pub(crate) fn open(
     watch: &mut Watch,
-    servers: &mut [Server; 2],
-    arrivals: [Arrivals; 2],
+    servers: &mut [Server],
+    arrivals: Vec<Arrivals>,
     plan: &Plan,
-) -> io::Result<[Open; 2]> {
+) -> io::Result<Vec<Open>> {
     for server in servers.iter_mut() {
         server.renew(watch)?;
     }
     let (end, warm_up) = (nanos(plan.length), nanos(plan.warm_up));
-    let lens = [servers[0].len(), servers[1].len()];
-    let [a, b] = arrivals;
+    let schedules = arrivals.into_iter().zip(servers.iter());
+    let schedules = schedules
+        .map(|(arrivals, server)| Schedule::new(arrivals, server.len(), end, plan.order))
+        .collect();
     let mut load = Load {
+        seen: servers.iter().map(|_| Seen::new(warm_up, end)).collect(),
         servers,
-        schedules: [
-            Schedule::new(a, lens[0], end),
-            Schedule::new(b, lens[1], end),
-        ],
-        seen: [Seen::new(warm_up, end), Seen::new(warm_up, end)],
+        schedules,
         begin: Instant::now(),
     };
     let last = end + nanos(GRACE);
@@ -123,22 +125,24 @@ pub(crate) fn open(
             seen.over(due, now, false);
         }
     }
-    Ok(seen.map(|seen| seen.result(plan)))
+    Ok(seen.iter().map(|seen| seen.result(plan)).collect())
 }
 
 /// An open window under way.
 struct Load<'s> {
-    servers: &'s mut [Server; 2],
-    schedules: [Schedule; 2],
-    seen: [Seen; 2],
+    servers: &'s mut [Server],
+    schedules: Vec<Schedule>,
+    seen: Vec<Seen>,
     begin: Instant,
 }
 
 impl Load<'_> {
     /// When there is something to send next, and to which server.
     fn next_send_ns(&self) -> Option<(u64, usize)> {
-        let next = |which: usize| Some((self.schedules[which].next_send_ns()?, which));
-        [next(0), next(1)].into_iter().flatten().min()
+        let schedules = self.schedules.iter().enumerate();
+        schedules
+            .filter_map(|(which, schedule)| Some((schedule.next_send_ns()?, which)))
+            .min()
     }
 
     /// Sends every request that is due and has a connection, the oldest first; gives the moment
@@ -171,16 +175,16 @@ impl Load<'_> {
     }
 }
 
-/// Keeps every connection to both servers busy for a window.
+/// Keeps every connection to all servers busy for a window.
 ///
 /// # Errors
 /// As [`open`].
 pub(crate) fn closed(
     watch: &mut Watch,
-    servers: &mut [Server; 2],
+    servers: &mut [Server],
     plan: &Plan,
-) -> io::Result<[Closed; 2]> {
-    let (mut requests, mut errors) = ([0; 2], [0; 2]);
+) -> io::Result<Vec<Closed>> {
+    let (mut requests, mut errors) = (vec![0; servers.len()], vec![0; servers.len()]);
     for server in servers.iter_mut() {
         server.renew(watch)?;
     }
@@ -191,7 +195,7 @@ pub(crate) fn closed(
         }
     }
     // The next window begins with all connections idle.
-    let is_busy = |servers: &[Server; 2]| servers.iter().any(Server::is_busy);
+    let is_busy = |servers: &[Server]| servers.iter().any(Server::is_busy);
     while is_busy(servers) && begin.elapsed() < plan.length + GRACE {
         let elapsed = begin.elapsed();
         for event in 0..watch.poll(CLOSED_PATIENCE)? {
@@ -206,11 +210,14 @@ pub(crate) fn closed(
             }
         }
     }
-    Ok([0, 1].map(|which| Closed {
-        requests: requests[which],
-        errors: errors[which],
-        requests_per_second: requests[which] as f64 / plan.counted_seconds(),
-    }))
+    let results = requests.into_iter().zip(errors);
+    Ok(results
+        .map(|(requests, errors)| Closed {
+            requests,
+            errors,
+            requests_per_second: requests as f64 / plan.counted_seconds(),
+        })
+        .collect())
 }
 
 /// What is gathered in an open window.
@@ -298,6 +305,7 @@ mod tests {
         length: Duration::from_secs(2),
         warm_up: Duration::from_secs(1),
         late_max: Duration::from_micros(100),
+        order: Order::LastUsed,
     };
     const SECOND: u64 = 1_000_000_000;
 

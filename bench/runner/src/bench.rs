@@ -9,6 +9,7 @@ use crate::{
 };
 use std::{
     collections::HashMap,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -36,6 +37,8 @@ pub(crate) struct Effort {
 /// One run of the bench.
 pub(crate) struct Bench {
     pub(crate) setup: Setup,
+    /// The target folder of another build of ours, to compare with.
+    pub(crate) before: Option<PathBuf>,
     pub(crate) field: Field,
     pub(crate) effort: Effort,
     pub(crate) work: Work,

@@ -62,6 +62,7 @@ impl Pairs {
             bench: Bench {
                 work: Work::new(&setup.target)?,
                 setup,
+                before: None,
                 field: Field {
                     all: [peers::all(), peers::onrush::EXAMPLES.iter().collect()].concat(),
                     drivers: vec![Driver::Epoll, Driver::Uring],

@@ -96,6 +96,7 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
     let mut bench = Bench {
         work: Work::new(&setup.target)?,
         setup,
+        before: options.before.clone(),
         field,
         effort,
         clock: Clock::new(interrupted, effort.quick.then_some(QUICK)),
@@ -138,6 +139,7 @@ fn install(bench: &mut Bench, options: &Options) -> Outcome {
             ("wrk", "wrk"),
             ("setpriv", "util-linux"),
             ("taskset", "util-linux"),
+            ("chrt", "util-linux"),
         ])?;
         // Without it strace is asked, and without that the column is empty.
         if let Err(reason) = packages::need(&[("perf", "linux-perf")]) {

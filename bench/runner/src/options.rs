@@ -49,6 +49,10 @@ pub(crate) struct Options {
     /// Where results go [default: bench/results]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// The target folder of another checkout, built by its `cargo xtask bench --install-only`; for
+    /// `mixed`, which then also compares the throughput of both builds of ours
+    #[arg(long, value_name = "DIR")]
+    pub(crate) before: Option<PathBuf>,
     /// Fail when something that is promised is missed, or could not be measured
     #[arg(long)]
     pub(crate) check: bool,
@@ -178,14 +182,14 @@ impl Options {
     }
 }
 
-/// The command line less where results go: they say how they were made, and not on which machine.
+/// The command line less its paths: results say how they were made, and not on which machine.
 pub(crate) fn without_out(arguments: &[String]) -> Vec<&str> {
     let mut rest = arguments.iter();
     let mut kept = Vec::new();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
-            "--out" => drop(rest.next()),
-            assigned if assigned.starts_with("--out=") => {}
+            "--out" | "--before" => drop(rest.next()),
+            path if path.starts_with("--out=") || path.starts_with("--before=") => {}
             other => kept.push(other),
         }
     }
@@ -302,6 +306,10 @@ mod tests {
         };
         assert_eq!(told("get --out /home/me --quick"), "get --quick");
         assert_eq!(told("--out=/home/me put"), "put");
+        assert_eq!(
+            told("mixed --before /home/me --rounds 3"),
+            "mixed --rounds 3"
+        );
     }
 
     #[test]

@@ -37,8 +37,9 @@ pub(crate) fn skips(peer: &Peer, role: Role) -> Vec<&'static str> {
         Role::Echo => "echo",
         Role::Files => "files",
         Role::Put | Role::PutDurable | Role::Sink => "put",
+        Role::Mixed => "mixed",
     };
-    let all = ["hello", "json", "echo", "files", "put"];
+    let all = ["hello", "json", "echo", "files", "put", "mixed"];
     let counts = |skip: &&&'static str| match skip.split_once(':') {
         Some((scope, _)) if all.contains(&scope) => scope == own,
         _ => true,
@@ -146,7 +147,7 @@ impl Scenario {
     /// What is said of durability with every row about objects.
     pub(crate) fn durability(&self) -> &'static str {
         match self.role {
-            Role::Put => "none",
+            Role::Put | Role::Mixed => "none",
             Role::PutDurable => "full",
             Role::Sink => "nothing is stored",
             _ => "",

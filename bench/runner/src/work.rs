@@ -4,7 +4,7 @@ use crate::uploads::NAME_PREFIX;
 use rustix::fs::{Advice, fadvise};
 use std::{
     fs::{self, File},
-    io::{self, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
 };
 use xtask::shell::Outcome;
@@ -68,6 +68,24 @@ impl Work {
         };
         let folder = base.join(self.made.to_string());
         make(&folder)?;
+        Ok(folder)
+    }
+
+    /// A new folder in memory with a file `small` of 1 KiB, `large` of `large_bytes`, and `stream`,
+    /// which is sparse and of `stream_bytes`. All folders share one `large`.
+    pub(crate) fn mixed(&mut self, large_bytes: u64, stream_bytes: u64) -> Outcome<PathBuf> {
+        let shared = self.memory.join(format!("large-{large_bytes}"));
+        let folder = self.empty(Place::Memory)?;
+        let write = || {
+            if !shared.is_file() {
+                let mut large = File::create(&shared)?;
+                io::copy(&mut io::repeat(b'l').take(large_bytes), &mut large)?;
+            }
+            fs::hard_link(&shared, folder.join("large"))?;
+            fs::write(folder.join("small"), [b's'; 1024])?;
+            File::create(folder.join("stream"))?.set_len(stream_bytes)
+        };
+        write().map_err(|error| cannot(&folder, &error))?;
         Ok(folder)
     }
 
@@ -179,6 +197,12 @@ mod tests {
         remove_uploads(&folder).expect("removed");
         assert!(!folder.join("object-00-0000000").exists());
         assert!(folder.join(".kept").exists());
+        for _ in 0..2 {
+            let folder = work.mixed(5, 1 << 40).expect("filled");
+            let length = |name: &str| fs::metadata(folder.join(name)).unwrap().len();
+            assert_eq!(["small", "large", "stream"].map(length), [1024, 5, 1 << 40]);
+            fs::remove_dir_all(folder).unwrap();
+        }
         drop(work);
         assert!(!folder.exists());
         let _ = fs::remove_dir_all(target);

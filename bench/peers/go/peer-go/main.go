@@ -1,7 +1,8 @@
 // A server on net/http as its documentation shows it, for measuring.
 //
 //	peer-go PORT           answers /, /json and POST /echo
-//	peer-go PORT FOLDER    serves the files of FOLDER
+//	peer-go PORT FOLDER    serves the files of FOLDER, stores those of PUT, and answers
+//	                       GET /stream with a body that never ends
 //	peer-go --version
 package main
 
@@ -13,6 +14,7 @@ import (
 	"log"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
@@ -61,6 +63,41 @@ func serveEcho(w http.ResponseWriter, r *http.Request) {
 	w.Write(body.Bytes())
 }
 
+// serveStream answers with a body that never ends and whose next piece is always ready.
+func serveStream(w http.ResponseWriter, _ *http.Request) {
+	piece := bytes.Repeat([]byte("x"), 64<<10)
+	w.Header().Set("Content-Type", "application/octet-stream")
+	for {
+		if _, err := w.Write(piece); err != nil {
+			return
+		}
+	}
+}
+
+// servePut stores the body in a temporary file of the folder and renames it when it is whole.
+func servePut(folder string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		file, err := os.CreateTemp(folder, ".put-*")
+		if err != nil {
+			http.Error(w, "cannot create a file", http.StatusInternalServerError)
+			return
+		}
+		defer os.Remove(file.Name())
+		_, err = io.Copy(file, r.Body)
+		if closing := file.Close(); err == nil {
+			err = closing
+		}
+		if err == nil {
+			err = os.Rename(file.Name(), filepath.Join(folder, r.PathValue("name")))
+		}
+		if err != nil {
+			http.Error(w, "cannot store the body", http.StatusInternalServerError)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+	}
+}
+
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "--version" {
 		fmt.Println(runtime.Version())
@@ -72,6 +109,8 @@ func main() {
 	mux := http.NewServeMux()
 	if len(os.Args) == 3 {
 		mux.Handle("GET /", http.FileServer(http.Dir(os.Args[2])))
+		mux.HandleFunc("GET /stream", serveStream)
+		mux.HandleFunc("PUT /{name}", servePut(os.Args[2]))
 	} else {
 		mux.HandleFunc("GET /{$}", serveHello)
 		mux.HandleFunc("GET /json", serveJSON)

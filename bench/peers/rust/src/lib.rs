@@ -3,6 +3,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod hyper_files;
 pub mod raw;
 pub mod tokio_http1;
 
@@ -11,6 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 
 /// The answer to `GET /`.
 pub const HELLO: &str = "Hello, World!";
@@ -42,14 +44,29 @@ pub fn json() -> Vec<u8> {
 
 /// The address of the only argument, `PORT`; ends the program when there is none or it is wrong.
 pub fn address() -> SocketAddr {
-    let mut arguments = std::env::args().skip(1);
-    match (arguments.next().map(|port| port.parse()), arguments.next()) {
-        (Some(Ok(port)), None) => (Ipv4Addr::LOCALHOST, port).into(),
-        _ => {
-            eprintln!("usage: PROGRAM PORT");
-            std::process::exit(2);
-        }
+    match address_and_folder() {
+        (address, None) => address,
+        _ => usage("PORT"),
     }
+}
+
+/// The address of the argument `PORT`, and the second argument if there is one. Ends the program
+/// when they are wrong.
+pub fn address_and_folder() -> (SocketAddr, Option<PathBuf>) {
+    let mut arguments = std::env::args().skip(1);
+    let port = arguments.next().map(|port| port.parse());
+    match (port, arguments.next(), arguments.next()) {
+        (Some(Ok(port)), folder, None) => {
+            let address = (Ipv4Addr::LOCALHOST, port).into();
+            (address, folder.map(PathBuf::from))
+        }
+        _ => usage("PORT [FOLDER]"),
+    }
+}
+
+fn usage(arguments: &str) -> ! {
+    eprintln!("usage: PROGRAM {arguments}");
+    std::process::exit(2);
 }
 
 #[allow(unsafe_code)]

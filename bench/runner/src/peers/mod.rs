@@ -28,6 +28,9 @@ pub(crate) enum Role {
     PutDurable,
     /// `PUT /NAME` is read to its end and thrown away.
     Sink,
+    /// As [`Role::Files`] and [`Role::Put`] in one process; beside them `GET /stream` has a body
+    /// that never ends (or a file that is too long to be sent whole), made or read piece by piece.
+    Mixed,
 }
 
 /// Whether a server is a lower bound, the product, or somebody else's.

@@ -229,6 +229,7 @@ const ROLES: &[Role] = &[
     Role::Put,
     Role::PutDurable,
     Role::Sink,
+    Role::Mixed,
 ];
 
 const TOLD: &str = "one worker, the driver, what may be written and how durably; \
@@ -251,9 +252,9 @@ fn store(setup: &Setup) -> Outcome {
     run(&mut compile)
 }
 
-/// Builds the program with routes, and the one that serves folders.
+/// Builds the programs with routes, and the one that serves folders.
 fn ours(_: &Setup) -> Outcome {
-    let app = "build --release --quiet --manifest-path bench/Cargo.toml --bin onrush-app";
+    let app = "build --release --quiet --manifest-path bench/Cargo.toml -p app --bins";
     run(&mut cargo(app))?;
     run(&mut cargo(
         "build --release --quiet -p onrush-server --bin onrush",
@@ -299,13 +300,19 @@ fn onrush(setup: &Setup, launch: &Launch, driver: Driver) -> Command {
         command.args(["--workers", WORKERS, "--driver", driver.name()]);
         command
     };
+    let program = |name: &str| {
+        let mut command = Command::new(setup.built(name));
+        command
+            .arg(&port)
+            .env("ONRUSH_WORKERS", WORKERS)
+            .env("ONRUSH_DRIVER", driver.name());
+        command
+    };
     let mut command = match launch.role {
-        Role::Hello | Role::Json | Role::Echo => {
-            let mut command = Command::new(setup.built("onrush-app"));
-            command.arg(&port);
-            command
-                .env("ONRUSH_WORKERS", WORKERS)
-                .env("ONRUSH_DRIVER", driver.name());
+        Role::Hello | Role::Json | Role::Echo => return program("onrush-app"),
+        Role::Mixed => {
+            let mut command = program("onrush-mixed");
+            command.arg(&launch.folder);
             return command;
         }
         _ => folder(),

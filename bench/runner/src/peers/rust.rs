@@ -16,10 +16,15 @@ const HYPER: Peer = Peer {
     name: "hyper",
     kind: Kind::Peer,
     driver: None,
-    roles: ROLES,
+    roles: &[Role::Hello, Role::Json, Role::Echo, Role::Mixed],
     told: "hyper's HTTP/1 on one thread of tokio (`current_thread`) with `pipeline_flush`, no \
-           timer; TCP_NODELAY, accepted with data, backlog 4096.",
-    skips: &["no time limits", "a missing or second Host is let through"],
+           timer; TCP_NODELAY, accepted with data, backlog 4096. Files in memory are read and \
+           written on that thread.",
+    skips: &[
+        "no time limits",
+        "a missing or second Host is let through",
+        "mixed: files have no date, no ETag, no conditions and no ranges",
+    ],
     install: |setup| build(setup, "peer-hyper"),
     version: |setup| locked(setup, "hyper"),
     launch: |setup, launch| start(setup, "peer-hyper", launch),
@@ -121,6 +126,9 @@ fn build(setup: &Setup, program: &str) -> Outcome {
 fn start(setup: &Setup, program: &str, launch: &Launch) -> Outcome<Command> {
     let mut command = Command::new(setup.built(program));
     command.arg(launch.port.to_string());
+    if launch.role == Role::Mixed {
+        command.arg(&launch.folder);
+    }
     Ok(command)
 }
 

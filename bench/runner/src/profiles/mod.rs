@@ -6,6 +6,7 @@ mod files;
 mod hello;
 mod idle;
 mod list;
+mod mixed;
 mod objects;
 mod tail;
 
@@ -90,6 +91,11 @@ pub(crate) const PROFILES: &[Profile] = &[
         steps: features::features,
     },
     Profile {
+        name: "mixed",
+        what: "latency of 1 KiB GETs beside uploads, streams, downloads and a pipeline",
+        steps: mixed::mixed,
+    },
+    Profile {
         name: "list",
         what: "first page of a folder of 100,000 entries, while others are served",
         steps: list::list,
@@ -110,6 +116,7 @@ enum Task {
     Idle(idle::Task),
     Tail(tail::Task),
     List(list::Task),
+    Mixed(mixed::Task),
 }
 
 impl Step {
@@ -120,6 +127,7 @@ impl Step {
             Task::Idle(task) => task.run(bench),
             Task::Tail(task) => task.run(bench),
             Task::List(task) => task.run(bench),
+            Task::Mixed(task) => task.run(bench),
         }
     }
 
@@ -127,7 +135,7 @@ impl Step {
     pub(crate) fn perf(&self, bench: &mut Bench) -> Option<Outcome<String>> {
         match &self.task {
             Task::Pair(scenario, pairing) => Some(perf::sample(bench, scenario, pairing)),
-            Task::Idle(_) | Task::Tail(_) | Task::List(_) => None,
+            Task::Idle(_) | Task::Tail(_) | Task::List(_) | Task::Mixed(_) => None,
         }
     }
 }

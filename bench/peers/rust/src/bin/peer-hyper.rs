@@ -1,4 +1,4 @@
-//! `peer-hyper PORT`: hyper alone.
+//! `peer-hyper PORT`: hyper alone. `peer-hyper PORT FOLDER` serves the files of a folder instead.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use peers::{BYTES, ECHO_BYTES_MAX, HELLO, JSON, TEXT};
 use std::convert::Infallible;
+use std::sync::Arc;
 
 type Answer = Response<Full<Bytes>>;
 
@@ -55,5 +56,12 @@ fn refusal(status: StatusCode) -> Answer {
 }
 
 fn main() -> std::io::Result<()> {
-    peers::tokio_http1::serve(peers::address(), service_fn(route))
+    match peers::address_and_folder() {
+        (address, None) => peers::tokio_http1::serve(address, service_fn(route)),
+        (address, Some(folder)) => {
+            let folder = Arc::new(folder);
+            let route = move |request| peers::hyper_files::route(folder.clone(), request);
+            peers::tokio_http1::serve(address, service_fn(route))
+        }
+    }
 }

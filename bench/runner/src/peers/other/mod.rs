@@ -133,6 +133,7 @@ mod tests {
                     Some("echo") => Role::Echo,
                     Some("files") => Role::Files,
                     Some("put") => Role::Put,
+                    Some("mixed") => Role::Mixed,
                     _ => continue,
                 };
                 assert!(peer.roles.contains(&role), "{}: {skip}", peer.name);

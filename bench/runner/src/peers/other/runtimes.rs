@@ -17,9 +17,15 @@ pub(super) const GO: Peer = Peer {
     name: "go",
     kind: Kind::Peer,
     driver: None,
-    roles: &[Role::Hello, Role::Json, Role::Echo, Role::Files],
+    roles: &[
+        Role::Hello,
+        Role::Json,
+        Role::Echo,
+        Role::Files,
+        Role::Mixed,
+    ],
     told: "net/http with GOMAXPROCS=1 and its defaults, connections accepted with data; \
-        encoding/json for each answer, files by `http.FileServer`.",
+        encoding/json for each answer, files by `http.FileServer`, uploads by `io.Copy`.",
     skips: &[
         "no Server field",
         "no time limits",
@@ -72,7 +78,7 @@ fn go_version(setup: &Setup, name: &str) -> Outcome<String> {
 fn launch_go(setup: &Setup, launch: &Launch, name: &str) -> Outcome<Command> {
     let mut command = Command::new(binaries(setup).join(name));
     command.arg(launch.port.to_string()).env("GOMAXPROCS", "1");
-    if launch.role == Role::Files {
+    if matches!(launch.role, Role::Files | Role::Mixed) {
         command.arg(&launch.folder);
     }
     Ok(command)

@@ -25,11 +25,11 @@ pub(super) const NGINX: Peer = Peer {
     name: "nginx",
     kind: Kind::Peer,
     driver: None,
-    roles: &[Role::Hello, Role::Json, Role::Files, Role::Put],
+    roles: &[Role::Hello, Role::Json, Role::Files, Role::Put, Role::Mixed],
     told: "One worker, no access log, connections accepted with data and without an end; / and \
         /json are answered by `return`, files by sendfile with tcp_nopush and an open_file_cache \
         that looks again after 30 s, PUT by the DAV module, which renames a temporary file into \
-        place without a sync.",
+        place without a sync; /stream is a long sparse file that is read into buffers.",
     skips: &[
         "json: the text is canned, not serialised",
         "put: conditions are not looked at",
@@ -55,7 +55,7 @@ fn launch_nginx(_: &Setup, launch: &Launch) -> Outcome<Command> {
 fn nginx_conf(launch: &Launch) -> Outcome<String> {
     // It stays root where it is started so: otherwise it could not read everybody's folder.
     let user = if is_root() { "user root;" } else { "" };
-    let writes = launch.role == Role::Put;
+    let writes = matches!(launch.role, Role::Put | Role::Mixed);
     let values = [
         ("port", &*launch.port.to_string()),
         ("scratch", &quotable(&launch.scratch)?),
@@ -72,14 +72,22 @@ pub(super) const H2O: Peer = Peer {
     name: "h2o",
     kind: Kind::Peer,
     driver: None,
-    roles: &[Role::Hello, Role::Json, Role::Echo, Role::Files],
+    roles: &[
+        Role::Hello,
+        Role::Json,
+        Role::Echo,
+        Role::Files,
+        Role::Mixed,
+    ],
     told: "One thread, no access log, idle connections kept for 75 s; / is a file of 13 bytes \
         (`file.file`, cheaper than its mruby, and it has no canned answers), /json and /echo are \
-        mruby handlers, files are `file.dir` with its open file cache.",
+        mruby handlers, files are `file.dir` with its open file cache; /stream is a long sparse \
+        file.",
     skips: &[
         "Host is not checked",
         "lenient framing: Content-Length with Transfer-Encoding, two lengths, bare LF, obs-fold",
         "files: If-Match is not looked at",
+        "mixed: no uploads, for it stores no objects",
     ],
     install: |_| need(&[("h2o", "h2o")]),
     version: |_| asked(Command::new(program("h2o")?).arg("--version")),
@@ -226,7 +234,7 @@ mod tests {
             for role in peer.roles {
                 let text = conf(&launch(*role)).unwrap();
                 assert!(text.contains("40123") && text.contains("6250"), "{text}");
-                let reads = matches!(role, Role::Files | Role::Put);
+                let reads = matches!(role, Role::Files | Role::Put | Role::Mixed);
                 let names_folder = text.contains("\"/srv/the files\"");
                 assert!(!reads || names_folder, "{text}");
             }

@@ -1,0 +1,481 @@
+//! One trial: a server is started, its latency measured alone and beside a background, and stopped.
+//! Must not know what is promised of it.
+
+use crate::{
+    bench::Bench,
+    peers::{Launch, Role, Setup},
+    plan::Subject,
+    probe::probe,
+    row::Figures,
+    server::{CLIENT_CORE, Server, Usage, free_port, pinned},
+    work::Place,
+};
+use serde_json::Value;
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::SocketAddr,
+    path::Path,
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::{Duration, Instant},
+};
+use xtask::shell::{Outcome, cannot_run, capture};
+
+/// Connections of small GETs, and their requests a second, together. The rate is a small part of
+/// what a core can serve, so that the latency is that of a server with time for them.
+const CONNECTIONS: u32 = 64;
+const RATE: u32 = 2000;
+
+const SMALL_BYTES: u64 = 1024;
+
+/// Length of the file that is an endless response of servers that cannot make one.
+const STREAM_BYTES: u64 = 1 << 42;
+
+/// Longest wait for a line of the background load, which may run only when its core is idle.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The beginning of a window that does not count.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// What starting and stopping take, as far as planning is concerned.
+const OVERHEAD: Duration = Duration::from_secs(3);
+
+/// Clients of the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mix {
+    pub(super) uploads: u32,
+    pub(super) streams: u32,
+    pub(super) downloads: u32,
+    pub(super) pipelines: u32,
+}
+
+impl Mix {
+    pub(super) const NONE: Mix = Mix {
+        uploads: 0,
+        streams: 0,
+        downloads: 0,
+        pipelines: 0,
+    };
+}
+
+/// How a sample is taken.
+pub(super) struct Trial {
+    pub(super) mix: Mix,
+    /// Length of the window without the background.
+    pub(super) alone: Duration,
+    /// Length of the window with it.
+    pub(super) beside: Duration,
+    /// Length of downloads and of uploads.
+    pub(super) large_bytes: u64,
+}
+
+/// What one trial gave.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    pub(super) alone: Window,
+    pub(super) beside: Window,
+    /// What the background moved meanwhile.
+    pub(super) moved: Moved,
+    /// CPU of the server, as a share of a core.
+    pub(super) cpu_alone: f64,
+    pub(super) cpu_beside: f64,
+    /// A part of the mix that the server cannot do.
+    pub(super) without: Option<String>,
+}
+
+impl Sample {
+    /// Whether the generator delayed requests: the sample then says nothing about the server.
+    pub(super) fn is_late(&self) -> bool {
+        self.alone.is_late || self.beside.is_late
+    }
+}
+
+/// Latency of the small GETs, from the moment each was due.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Window {
+    pub(super) requests_per_s: f64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) p999_us: f64,
+    pub(super) max_us: f64,
+    /// How late the generator was with 99 of 100 requests.
+    pub(super) late_us: f64,
+    pub(super) is_late: bool,
+}
+
+impl Window {
+    fn read(report: &Value) -> Outcome<Window> {
+        let window = &report["a"]["windows"][0];
+        let field = |name: &str| {
+            let number = window[name].as_f64();
+            number.ok_or_else(|| format!("the load printed no {name}: {report}"))
+        };
+        let marks = window["marks"].as_array();
+        let is_late = |mark: &Value| mark == "generator late";
+        Ok(Window {
+            requests_per_s: field("achieved_rate")?,
+            p50_us: field("p50_us")?,
+            p99_us: field("p99_us")?,
+            p999_us: field("p999_us")?,
+            max_us: field("max_us")?,
+            late_us: field("late_us_p99")?,
+            is_late: marks.is_some_and(|marks| marks.iter().any(is_late)),
+        })
+    }
+
+    /// The figures of a row about `value`.
+    pub(super) fn figures(&self, value: f64) -> Figures {
+        Figures {
+            value,
+            requests_per_s: self.requests_per_s,
+            p50_us: self.p50_us,
+            p99_us: self.p99_us,
+            p999_us: self.p999_us,
+        }
+    }
+}
+
+/// Throughput of the background.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Moved {
+    pub(super) uploaded_bytes_per_s: f64,
+    pub(super) streamed_bytes_per_s: f64,
+    pub(super) downloaded_bytes_per_s: f64,
+    pub(super) pipelined_per_s: f64,
+    /// Transfers that failed, and why the last one did.
+    pub(super) failures: f64,
+    pub(super) failure: String,
+    pub(super) clients_without_progress: f64,
+}
+
+impl Moved {
+    /// Between two snapshots.
+    fn between(first: &Value, last: &Value) -> Moved {
+        let of = |snapshot: &Value, name: &str| snapshot[name].as_f64().unwrap_or(f64::NAN);
+        let grown = |name: &str| of(last, name) - of(first, name);
+        let seconds = grown("seconds");
+        Moved {
+            uploaded_bytes_per_s: grown("uploaded_bytes") / seconds,
+            streamed_bytes_per_s: grown("streamed_bytes") / seconds,
+            downloaded_bytes_per_s: grown("downloaded_bytes") / seconds,
+            pipelined_per_s: grown("pipelined_requests") / seconds,
+            failures: of(last, "failures"),
+            failure: last["failure"].as_str().unwrap_or_default().to_owned(),
+            clients_without_progress: of(last, "clients_without_progress"),
+        }
+    }
+
+    /// Content of all transfers together.
+    pub(super) fn mb_per_s(&self) -> f64 {
+        let bytes = self.uploaded_bytes_per_s
+            + self.streamed_bytes_per_s
+            + self.downloaded_bytes_per_s
+            + self.pipelined_per_s * SMALL_BYTES as f64;
+        bytes / 1e6
+    }
+}
+
+impl Trial {
+    /// How long a sample takes, about.
+    pub(super) fn time(&self) -> Duration {
+        self.alone + self.beside + OVERHEAD
+    }
+
+    /// Measures `subject`; of the build in the folder `target`, if there is one.
+    pub(super) fn sample(
+        &self,
+        bench: &mut Bench,
+        subject: &Subject,
+        target: Option<&Path>,
+    ) -> Outcome<Sample> {
+        let mut setup = bench.setup.clone();
+        if let Some(target) = target {
+            setup.target = target.to_owned();
+        }
+        let folder = bench.work.mixed(self.large_bytes, STREAM_BYTES)?;
+        let scratch = bench.work.empty(Place::Memory)?;
+        let sampled = self.sample_in(bench, &setup, subject, &folder, &scratch);
+        // Gigabytes of memory: also what a server had not finished.
+        for folder in [folder, scratch] {
+            let removed = fs::remove_dir_all(&folder);
+            removed.map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
+        sampled.map_err(|reason| format!("{}: {reason}", subject.label))
+    }
+
+    fn sample_in(
+        &self,
+        bench: &Bench,
+        setup: &Setup,
+        subject: &Subject,
+        folder: &Path,
+        scratch: &Path,
+    ) -> Outcome<Sample> {
+        let launch = Launch {
+            role: Role::Mixed,
+            port: free_port()?,
+            folder: folder.to_owned(),
+            scratch: scratch.to_owned(),
+            connections: CONNECTIONS + 64,
+        };
+        let command = (subject.peer.launch)(setup, &launch)?;
+        // Where it is permitted, so that other programs disturb the server less; without effect
+        // otherwise.
+        let command = prefixed(&["nice", "-n", "-15"], &command);
+        let server = Server::start(&command, launch.port)?;
+        let priority = Priority::permitted();
+        let (mix, without) = self.possible(&server)?;
+        let tools = &bench.setup;
+        let (alone, cpu_alone) = measure(tools, &server, priority, self.alone)?;
+        let mut background =
+            Background::start(tools, server.address, priority, mix, self.large_bytes)?;
+        let first = background.snapshot()?;
+        let (beside, cpu_beside) = measure(tools, &server, priority, self.beside)?;
+        let last = background.snapshot()?;
+        Ok(Sample {
+            alone,
+            beside,
+            moved: Moved::between(&first, &last),
+            cpu_alone,
+            cpu_beside,
+            without,
+        })
+    }
+
+    /// The part of the mix that the server can do, and what it cannot.
+    fn possible(&self, server: &Server) -> Outcome<(Mix, Option<String>)> {
+        let small = probe(server.address, b"GET /small HTTP/1.1\r\nHost: x\r\n\r\n")?;
+        if (small.status, small.body.len() as u64) != (200, SMALL_BYTES) {
+            let length = small.body.len();
+            return Err(format!(
+                "/small was answered {} with {length} bytes",
+                small.status
+            ));
+        }
+        let put = b"PUT /upload-0 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx";
+        let refused = match self.mix.uploads {
+            0 => None,
+            _ => Some(probe(server.address, put)?.status).filter(|status| status / 100 != 2),
+        };
+        match refused {
+            None => Ok((self.mix, None)),
+            Some(status) => {
+                let mix = Mix {
+                    uploads: 0,
+                    ..self.mix
+                };
+                let reason = format!("PUT is answered {status}");
+                match mix == Mix::NONE {
+                    true => Err(reason),
+                    false => Ok((mix, Some(format!("without uploads: {reason}")))),
+                }
+            }
+        }
+    }
+}
+
+/// Latency of the small GETs for `time`, and the server's CPU meanwhile.
+fn measure(
+    tools: &Setup,
+    server: &Server,
+    priority: Priority,
+    time: Duration,
+) -> Outcome<(Window, f64)> {
+    let mut command = Command::new(tools.built("open-loop"));
+    command.arg(server.address.to_string());
+    command.args(["--path", "/small", "--length", &SMALL_BYTES.to_string()]);
+    command.args(["--connections", &CONNECTIONS.to_string(), "--spread"]);
+    command.args(["--rate", &RATE.to_string(), "--windows", "1"]);
+    command.args(["--seconds", &(WARM_UP + time).as_secs_f64().to_string()]);
+    command.args(["--warm-up", &WARM_UP.as_secs_f64().to_string()]);
+    let mut command = pinned(&priority.generator(command), CLIENT_CORE);
+    let (begun, before): (Instant, Usage) = (Instant::now(), server.usage());
+    let (ok, text) = capture(&mut command)?;
+    let cpu_ns = server.usage().ns_since(&before);
+    let cpu = cpu_ns / begun.elapsed().as_nanos() as f64;
+    match serde_json::from_str(&text) {
+        Ok(report) if ok => Ok((Window::read(&report)?, cpu)),
+        _ => Err(format!("the load failed: {}", text.trim())),
+    }
+}
+
+/// What separates the generator of small requests from the background load on their core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Priority {
+    /// The generator has a real-time priority (`SCHED_FIFO`, sched(7)), so that no other program
+    /// delays it.
+    RealTime,
+    /// Where that is not permitted (`CAP_SYS_NICE`), the background load runs only when its core
+    /// is idle (`SCHED_IDLE`), so that at least this load does not delay the generator.
+    Idle,
+}
+
+impl Priority {
+    fn permitted() -> Priority {
+        let tried = capture(Command::new("chrt").args(["--fifo", "10", "true"]));
+        match tried {
+            Ok((true, _)) => Priority::RealTime,
+            _ => Priority::Idle,
+        }
+    }
+
+    fn generator(self, command: Command) -> Command {
+        match self {
+            Priority::RealTime => prefixed(&["chrt", "--fifo", "10"], &command),
+            Priority::Idle => command,
+        }
+    }
+
+    fn background(self, command: Command) -> Command {
+        match self {
+            Priority::RealTime => command,
+            Priority::Idle => prefixed(&["chrt", "--idle", "0"], &command),
+        }
+    }
+}
+
+/// `command`, run by the program and the arguments of `prefix`.
+fn prefixed(prefix: &[&str], command: &Command) -> Command {
+    let mut prefixed = Command::new(prefix[0]);
+    prefixed.args(&prefix[1..]).arg(command.get_program());
+    prefixed.args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        prefixed.current_dir(folder);
+    }
+    let variables = command.get_envs();
+    prefixed.envs(variables.filter_map(|(name, value)| Some((name, value?))));
+    prefixed
+}
+
+/// The background load, at work until this is dropped.
+struct Background {
+    child: Child,
+    requests: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Background {
+    /// Starts it, and waits until all transfers have begun.
+    fn start(
+        tools: &Setup,
+        address: SocketAddr,
+        priority: Priority,
+        mix: Mix,
+        upload_bytes: u64,
+    ) -> Outcome<Background> {
+        let mut command = Command::new(tools.built("background-load"));
+        command.arg(address.to_string());
+        for (name, value) in [
+            ("--uploads", u64::from(mix.uploads)),
+            ("--upload-bytes", upload_bytes),
+            ("--streams", mix.streams.into()),
+            ("--downloads", mix.downloads.into()),
+            ("--pipelines", mix.pipelines.into()),
+        ] {
+            command.args([name, &value.to_string()]);
+        }
+        let mut command = pinned(&priority.background(command), CLIENT_CORE);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|error| cannot_run(&command, &error))?;
+        let requests = child.stdin.take().ok_or("no pipe")?;
+        let out = BufReader::new(child.stdout.take().ok_or("no pipe")?);
+        let (send, lines) = mpsc::channel();
+        // It ends with the pipe.
+        thread::spawn(move || {
+            let lines = out.lines().map_while(Result::ok);
+            lines
+                .map(|line| send.send(line))
+                .take_while(Result::is_ok)
+                .for_each(drop);
+        });
+        let background = Background {
+            child,
+            requests,
+            lines,
+        };
+        match background.line()?.as_str() {
+            "ready" => Ok(background),
+            line => Err(format!("the background load printed '{line}'")),
+        }
+    }
+
+    fn line(&self) -> Outcome<String> {
+        let line = self.lines.recv_timeout(PATIENCE);
+        line.map_err(|error| format!("the background load prints nothing: {error}"))
+    }
+
+    /// What was transferred so far.
+    fn snapshot(&mut self) -> Outcome<Value> {
+        let sent = self.requests.write_all(b"\n");
+        sent.map_err(|error| format!("the background load ended: {error}"))?;
+        let line = self.line()?;
+        serde_json::from_str(&line).map_err(|error| format!("{error}: {line}"))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn throughput_is_what_grew_between_two_snapshots() {
+        let snapshot = |seconds: f64, bytes: u64, requests: u64| {
+            json!({
+                "seconds": seconds, "uploaded_bytes": bytes, "streamed_bytes": 0,
+                "downloaded_bytes": 2 * bytes, "pipelined_requests": requests,
+                "failures": 1, "failure": "closed", "clients_without_progress": 2,
+            })
+        };
+        let moved = Moved::between(
+            &snapshot(1.0, 1_000_000, 0),
+            &snapshot(3.0, 5_000_000, 25_000),
+        );
+        assert_eq!(moved.uploaded_bytes_per_s, 2e6);
+        assert_eq!(moved.pipelined_per_s, 12_500.0);
+        assert!((moved.mb_per_s() - 18.8).abs() < 1e-9);
+        assert_eq!((moved.failures, moved.clients_without_progress), (1.0, 2.0));
+        assert_eq!(moved.failure, "closed");
+    }
+
+    #[test]
+    fn a_prefix_keeps_the_command_and_its_environment() {
+        let mut command = Command::new("server");
+        command
+            .args(["8080", "folder"])
+            .env("WORKERS", "1")
+            .current_dir("/");
+        let command = prefixed(&["nice", "-n", "-15"], &command);
+        assert_eq!(
+            xtask::shell::shown(&command),
+            "nice -n -15 server 8080 folder"
+        );
+        assert_eq!(command.get_envs().count(), 1);
+        assert_eq!(command.get_current_dir(), Some(Path::new("/")));
+    }
+
+    #[test]
+    fn a_window_is_read_whole_or_refused() {
+        let window = json!({
+            "achieved_rate": 2000.0, "p50_us": 1.0, "p99_us": 2.0, "p999_us": 3.0,
+            "max_us": 4.0, "late_us_p99": 5.0, "marks": ["errors", "generator late"],
+        });
+        let report = |window: &Value| json!({ "a": { "windows": [window] } });
+        let read = Window::read(&report(&window)).expect("whole");
+        assert!(read.is_late && read.max_us == 4.0);
+        let figures = read.figures(9.0);
+        assert_eq!((figures.value, figures.p99_us), (9.0, 2.0));
+        assert!(Window::read(&report(&json!({ "p50_us": 1.0 }))).is_err());
+    }
+}
