@@ -228,7 +228,12 @@ impl Task {
                 .map(|target| trial.sample(bench, &self.subject, Some(target)))
                 .transpose()?;
             if now.is_late() || before.as_ref().is_some_and(Sample::is_late) {
-                rounds.voids.push("generator late".to_owned());
+                let late = now
+                    .late_us()
+                    .max(before.map_or(0.0, |before| before.late_us()));
+                rounds
+                    .voids
+                    .push(format!("generator late by {late:.0} µs (p99)"));
                 continue;
             }
             rounds.now.push(now);
@@ -272,7 +277,7 @@ fn note(samples: &[Sample]) -> String {
         of(|s| s.cpu_beside * 100.0),
         of(|s| s.cpu_alone * 100.0)
     ));
-    let late = of(|s| s.alone.late_us.max(s.beside.late_us));
+    let late = of(Sample::late_us);
     texts.push(format!("generator late by {late:.0} µs (p99)"));
     let failures: f64 = samples.iter().map(|s| s.moved.failures).sum();
     let stuck: f64 = samples
