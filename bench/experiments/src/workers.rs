@@ -224,15 +224,11 @@ fn found(wanted: &Wanted, server: &Server) -> Outcome<Vec<u32>> {
         let of_first = threads(processes[0]);
         let all: Vec<u32> = match wanted.who {
             Who::Onrush(..) => {
-                let number = |&thread: &u32| {
+                let named = |&thread: &u32| {
                     let file = format!("/proc/{}/task/{thread}/comm", processes[0]);
-                    let name = fs::read_to_string(file).ok()?;
-                    let number = name.trim_end().strip_prefix("onrush-")?.parse().ok()?;
-                    Some((number, thread))
+                    Some((thread, fs::read_to_string(file).ok()?))
                 };
-                let mut numbered: Vec<(usize, u32)> = of_first.iter().filter_map(number).collect();
-                numbered.sort_unstable();
-                numbered.into_iter().map(|(_, thread)| thread).collect()
+                in_order(processes[0], of_first.iter().filter_map(named))
             }
             Who::Store => {
                 let mut all = of_first;
@@ -254,6 +250,24 @@ fn found(wanted: &Wanted, server: &Server) -> Outcome<Vec<u32>> {
         }
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The threads of Onrush's workers, in the order of the workers. `named` is each thread of the
+/// process `process` with its name (`/proc/PID/task/TID/comm`, proc(5)).
+///
+/// The thread that calls `serve` is worker 0. Here that is the main thread, which has the number
+/// and the name of the process. Each other worker N has a thread named `onrush-N`.
+fn in_order(process: u32, named: impl Iterator<Item = (u32, String)>) -> Vec<u32> {
+    let number = |(thread, name): (u32, String)| match thread == process {
+        true => Some((0, thread)),
+        false => {
+            let number = name.trim_end().strip_prefix("onrush-")?.parse().ok()?;
+            Some((number, thread))
+        }
+    };
+    let mut numbered: Vec<(usize, u32)> = named.filter_map(number).collect();
+    numbered.sort_unstable();
+    numbered.into_iter().map(|(_, thread)| thread).collect()
 }
 
 /// CPU that a thread has used, by the scheduler's account, in nanoseconds; 0 when it has ended.
@@ -314,6 +328,19 @@ fn read_log(text: &str, processes: &[u32], done: &mut [Done]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_main_thread_is_worker_0_and_others_go_by_their_names() {
+        let named = [
+            (70, "onrush-2\n"),
+            (40, "experiment-app\n"),
+            (71, "onrush-blocking\n"),
+            (42, "onrush-1\n"),
+            (41, "other\n"),
+        ];
+        let named = named.map(|(thread, name)| (thread, name.to_owned()));
+        assert_eq!(in_order(40, named.into_iter()), [40, 42, 70]);
+    }
 
     #[test]
     fn what_workers_tell_is_read() {

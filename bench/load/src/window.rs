@@ -1,5 +1,5 @@
-//! One window of load on one server or several at a time, and what was seen in it of each. Must not know how
-//! windows are reported.
+//! One window of load on one server or several at a time, and what was seen in it of each. Must not
+//! know how windows are reported.
 
 use crate::{
     arrivals::Arrivals,

@@ -191,8 +191,8 @@ fn invalid(reason: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, reason)
 }
 
-/// Receives `left` bytes without copying them out of the kernel; tells `each` how many came at once.
-/// `buffer` is not written to.
+/// Receives `left` bytes without copying them out of the kernel, and tells `each` how many came at
+/// once. `buffer` is not written to.
 fn discard(
     stream: &TcpStream,
     mut left: u64,

@@ -1,6 +1,6 @@
-//! A folder served with hyper: `GET /NAME` and `PUT /NAME`, and `GET /stream` with a body that never
-//! ends. Files are in memory (tmpfs), so they are read and written in place, without a thread pool:
-//! that is the cheapest way for this server. Must not know who measures it.
+//! A folder served with hyper: `GET /NAME` and `PUT /NAME`, and `GET /stream` with a body that
+//! never ends. Files are in memory (tmpfs), so they are read and written in place, without a thread
+//! pool: that is the cheapest way for this server. Must not know who measures it.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
