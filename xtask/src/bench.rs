@@ -3,7 +3,7 @@
 
 use crate::{
     Failure, Options,
-    shell::{cannot_run, cargo, flush, run, target},
+    shell::{built, cannot_run, cargo, flush, run},
 };
 use std::process::Command;
 
@@ -20,10 +20,12 @@ pub(crate) fn experiment(options: Options) -> Result<(), Failure> {
 fn run_built(packages: &str, program: &str, options: Options) -> Result<(), Failure> {
     let build = format!("build --release --quiet --manifest-path bench/Cargo.toml {packages}");
     run(&mut cargo(&build))?;
-    let mut built = Command::new(target().join("release").join(program));
-    built.args(options.arguments);
+    let mut measuring = Command::new(built().join(program));
+    measuring.args(options.arguments);
     flush();
-    let status = built.status().map_err(|error| cannot_run(&built, &error))?;
+    let status = measuring
+        .status()
+        .map_err(|error| cannot_run(&measuring, &error))?;
     match status.success() {
         true => Ok(()),
         // It has said why.

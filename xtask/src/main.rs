@@ -2,6 +2,7 @@
 //! own. Nothing here is part of the product, and nothing here needs a crate beyond std.
 
 mod bench;
+mod commands;
 mod fuzz;
 mod setup;
 mod test;
@@ -17,7 +18,7 @@ usage: cargo xtask CHORE [OPTIONS]
 
   test [--quick]      set up what the tests need, then run all of them: format, lints, docs,
                       tidiness, dependencies, fuzzing (60 s a target; --quick 5 s), tests,
-                      instructions per request (bench --gate)
+                      instructions per request (bench --gate), documented commands
   tidy                check what compilers do not: import direction, columns, SAFETY reasons
   fuzz [TARGET…]      fuzz all targets, or these
         --seconds N       for so long each (60)

@@ -30,11 +30,28 @@ pub fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// Cargo, in the root, building into [`target`] with as many jobs as memory allows.
+/// When this variable is set, programs that are measured are built without optimisation. The tests
+/// run the documented commands so: what matters there is that they work, and optimised links take
+/// minutes.
+pub const UNOPTIMISED: &str = "XTASK_UNOPTIMISED";
+
+/// Whether [`UNOPTIMISED`] is set.
+pub fn is_unoptimised() -> bool {
+    env::var_os(UNOPTIMISED).is_some()
+}
+
+/// Where cargo puts the programs that `cargo("build --release …")` builds.
+pub fn built() -> PathBuf {
+    target().join(if is_unoptimised() { "debug" } else { "release" })
+}
+
+/// Cargo, in the root, building into [`target`] with as many jobs as memory allows. `--release` is
+/// left out when [`UNOPTIMISED`] is set.
 pub fn cargo(arguments: &str) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let is_kept = |argument: &&str| *argument != "--release" || !is_unoptimised();
     command
-        .args(arguments.split_whitespace())
+        .args(arguments.split_whitespace().filter(is_kept))
         .current_dir(root())
         .env("CARGO_TARGET_DIR", target())
         .env("CARGO_BUILD_JOBS", jobs().to_string());

@@ -2,7 +2,7 @@
 //! runner's own summaries. Must not know how a step does its work.
 
 use crate::{
-    Failure, Options, fuzz, setup,
+    Failure, Options, commands, fuzz, setup,
     shell::{Outcome, cargo, elapsed, flush, run, run_watched},
     tidy,
 };
@@ -50,6 +50,7 @@ pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
             .try_for_each(|manifest| test(manifest, &mut tally))
     });
     steps.run("gate", gate);
+    steps.run("commands", commands::run_all);
     steps.close(tally)
 }
 

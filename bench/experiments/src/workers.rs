@@ -157,11 +157,10 @@ fn sum(done: &[Done]) -> u64 {
 }
 
 fn command(wanted: &Wanted, port: u16, folder: &Path) -> Outcome<Command> {
-    let built = |name: &str| xtask::shell::target().join(name);
     let workers = wanted.workers.to_string();
     Ok(match wanted.who {
         Who::Onrush(placement, rebalance) => {
-            let mut app = Command::new(built("release/experiment-app"));
+            let mut app = Command::new(xtask::shell::built().join("experiment-app"));
             app.arg(port.to_string()).arg(folder);
             app.env("ONRUSH_WORKERS", workers)
                 .env("APP_PLACEMENT", placement)
@@ -170,7 +169,7 @@ fn command(wanted: &Wanted, port: u16, folder: &Path) -> Outcome<Command> {
             app
         }
         Who::Store => {
-            let mut store = Command::new(built("bench/limit-store"));
+            let mut store = Command::new(xtask::shell::target().join("bench/limit-store"));
             store.args(["-s", "-t", &workers, "-p", &port.to_string()]);
             store.arg(folder);
             store

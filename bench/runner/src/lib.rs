@@ -47,7 +47,7 @@ use std::{
 };
 use xtask::{
     packages,
-    shell::{Outcome, cannot_run, cargo, flush, run},
+    shell::{Outcome, cannot_run, cargo, flush, run, which},
 };
 
 /// A quick run ends within ten minutes; what is left of them is for the last row and the reports.
@@ -76,10 +76,7 @@ pub fn main() -> ExitCode {
 }
 
 fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
-    let setup = Setup {
-        root: xtask::shell::root(),
-        target: xtask::shell::target(),
-    };
+    let setup = Setup::of_repository();
     let profiles = options.profiles()?;
     let field = options.field(peers::all())?;
     if options.list {
@@ -91,6 +88,9 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
     }
     let interrupted = interrupts()?;
     raise_descriptors()?;
+    if options.short && which("wrk").is_none() {
+        return Err("wrk is needed; `cargo xtask test` sets it up".to_owned());
+    }
     let effort = options.effort();
     let machine = Machine::now();
     let mut bench = Bench {
@@ -128,13 +128,14 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
     let unknown = rows
         .iter()
         .any(|row| row.reach.is_some() && row.holds().is_none());
-    let failed = bench.clock.interrupted() || (options.check && (missed || unknown));
+    let broken = options.short && rows.iter().any(is_broken);
+    let failed = bench.clock.interrupted() || broken || (options.check && (missed || unknown));
     Ok(ExitCode::from(u8::from(failed)))
 }
 
 /// Builds or installs what takes part. Only of ours must nothing be missing.
 fn install(bench: &mut Bench, options: &Options) -> Outcome {
-    if !options.no_install {
+    if !options.no_install && !options.short {
         packages::need(&[
             ("wrk", "wrk"),
             ("setpriv", "util-linux"),
@@ -153,7 +154,10 @@ fn install(bench: &mut Bench, options: &Options) -> Outcome {
             return Err("interrupted".to_owned());
         }
         progress(&format!("preparing {}", peer.name));
-        match bench.have(peer, !options.no_install) {
+        // Limits and ours are built by cargo and a C compiler, which are there.
+        let is_built = peer.kind != Kind::Peer;
+        let install = !options.no_install && (is_built || !options.short);
+        match bench.have(peer, install) {
             Err(reason) if peer.kind == Kind::Onrush => return Err(reason),
             Err(reason) => eprintln!("{reason}"),
             Ok(()) => {}
@@ -208,7 +212,15 @@ fn measure(
     fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
     let planned: Vec<(&Profile, Vec<Step>)> = profiles
         .iter()
-        .map(|profile| (*profile, profile.steps(bench)))
+        .map(|profile| {
+            let steps = profile.steps(bench);
+            let steps = if options.short {
+                shortest(steps)
+            } else {
+                steps
+            };
+            (*profile, steps)
+        })
         .collect();
     let weights = planned.iter().flat_map(|(_, steps)| steps);
     let mut left: u32 = weights.map(|step| step.weight).sum();
@@ -252,6 +264,24 @@ fn measure(
         all.extend(rows);
     }
     Ok(all)
+}
+
+/// One step of a profile: both drivers of ours beside each other, if it has such a step.
+fn shortest(mut steps: Vec<Step>) -> Vec<Step> {
+    let found = steps.iter().position(Step::is_of_both_drivers);
+    steps.drain(..found.unwrap_or(0));
+    steps.truncate(1);
+    steps
+}
+
+/// Whether a row could not be measured for another reason than that other programs kept the load
+/// from its core.
+fn is_broken(row: &Row) -> bool {
+    row.rounds.is_empty()
+        && row
+            .voids
+            .iter()
+            .any(|reason| !reason.contains("generator late"))
 }
 
 /// What is set when somebody wants this process to end.

@@ -37,6 +37,10 @@ pub(crate) struct Options {
     /// Some of everything, within ten minutes; goes to target/bench/quick
     #[arg(long, conflicts_with = "full")]
     quick: bool,
+    /// One round of one row of each profile, to see that it works: what the tests run. Nothing is
+    /// installed; it fails when a row cannot be measured; goes to target/bench/short
+    #[arg(long, conflicts_with_all = ["quick", "full", "rounds", "install_only", "perf"])]
+    pub(crate) short: bool,
     /// What takes long as well: 10,000 uploads of 40 MB
     #[arg(long)]
     full: bool,
@@ -123,6 +127,7 @@ impl Options {
         let peers = || all.iter().filter(|peer| peer.kind == Kind::Peer);
         let named: Vec<&str> = self.peers.iter().map(String::as_str).collect();
         let chosen: Vec<&'static str> = match named.as_slice() {
+            [] if self.short => Vec::new(),
             [] if self.quick => {
                 let is_quick = |peer: &&&Peer| QUICK_PEERS.contains(&peer.name);
                 peers().filter(is_quick).map(|peer| peer.name).collect()
@@ -155,11 +160,15 @@ impl Options {
     }
 
     pub(crate) fn effort(&self) -> Effort {
-        let rounds = if self.quick { QUICK_ROUNDS } else { 15 };
+        let rounds = match (self.short, self.quick) {
+            (true, _) => 1,
+            (_, true) => QUICK_ROUNDS,
+            _ => 15,
+        };
         Effort {
             rounds: self.rounds.unwrap_or(rounds),
             seconds: self.seconds,
-            quick: self.quick,
+            quick: self.quick || self.short,
             full: self.full,
         }
     }
@@ -174,10 +183,11 @@ impl Options {
 
     /// Where results go. Quick ones do not replace those that are committed.
     pub(crate) fn out(&self, setup: &Setup) -> PathBuf {
-        match (&self.out, self.quick) {
-            (Some(out), _) => out.clone(),
-            (None, true) => setup.target.join("bench/quick"),
-            (None, false) => setup.root.join("bench/results"),
+        match &self.out {
+            Some(out) => out.clone(),
+            None if self.short => setup.target.join("bench/short"),
+            None if self.quick => setup.target.join("bench/quick"),
+            None => setup.root.join("bench/results"),
         }
     }
 }
@@ -288,6 +298,7 @@ mod tests {
         let setup = Setup {
             root: "root".into(),
             target: "target".into(),
+            profile: "release",
         };
         assert_eq!(options("").out(&setup), PathBuf::from("root/bench/results"));
         assert_eq!(
@@ -296,6 +307,10 @@ mod tests {
         );
         assert_eq!(options("--quick --out x").out(&setup), PathBuf::from("x"));
         assert_eq!(options("--quick --rounds 2").effort().rounds, 2);
+        let short = options("--short");
+        assert_eq!(short.out(&setup), PathBuf::from("target/bench/short"));
+        assert_eq!((short.effort().rounds, short.effort().quick), (1, true));
+        assert!(short.field(peers::all()).unwrap().chosen.is_empty());
     }
 
     #[test]
@@ -314,6 +329,7 @@ mod tests {
 
     #[test]
     fn where_the_cpu_goes_is_told_in_a_file_of_its_own() {
+        assert!(options("--install-only --peers none").install_only);
         let one = options("json --perf mio");
         assert_eq!(one.perf.as_deref(), Some("mio"));
         assert!(refused("json --perf mio --quick"));

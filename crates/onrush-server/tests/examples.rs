@@ -104,6 +104,38 @@ fn files_serves_a_folder_beneath_a_path() {
     }
 }
 
+/// Examples that another test file runs, and how that file names them.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("coroutine", "Example::start(\"coroutine\""),
+    ("http_threads", "both(\"http\""),
+    ("http_coroutines", "both(\"http\""),
+    ("lines_threads", "both(\"lines\""),
+    ("lines_coroutines", "both(\"lines\""),
+];
+const ELSEWHERE_FILE: &str = "crates/onrush/tests/ported.rs";
+
+#[test]
+fn every_example_is_run_by_a_test() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let own = include_str!("examples.rs");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(format!("{root}/examples")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        names.push(name.strip_suffix(".rs").unwrap_or(&name).to_owned());
+    }
+    for (name, _) in ELSEWHERE {
+        assert!(names.iter().any(|known| known == name), "no example {name}");
+    }
+    let other = std::fs::read_to_string(format!("{root}/{ELSEWHERE_FILE}")).unwrap();
+    for name in &names {
+        let covered = match ELSEWHERE.iter().find(|(known, _)| known == name) {
+            None => own.contains(&format!("Example::start(\"{name}\"")),
+            Some((_, text)) => other.contains(text),
+        };
+        assert!(covered, "examples/{name}.rs is run by no test");
+    }
+}
+
 /// Cargo builds examples when all tests are built, not for `--test examples` alone. CI builds all.
 fn built(name: &str) -> bool {
     let there = program(name).exists();

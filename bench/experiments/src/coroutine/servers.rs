@@ -2,7 +2,7 @@
 
 use runner::server::{Server, free_port};
 use std::process::{Command, Stdio};
-use xtask::shell::{Outcome, cargo, root, target};
+use xtask::shell::{Outcome, cargo, root};
 
 /// The program with all ways of writing a handler, and its target in the bench's workspace.
 const APP: &str = "experiment-coroutine-app";
@@ -85,7 +85,7 @@ impl Who {
     /// Starts it. `behind` is the port of the server that `/call` asks.
     pub(super) fn start(self, ask: Ask, behind: Option<u16>) -> Outcome<Server> {
         let port = free_port()?;
-        let built = |name: &str| Command::new(target().join("release").join(name));
+        let built = |name: &str| Command::new(xtask::shell::built().join(name));
         let app = |mode: &str| {
             let mut app = built(APP);
             app.arg(mode).arg(port.to_string());
@@ -118,7 +118,7 @@ impl Who {
 /// The server behind, on the clients' core: only the CPU of who asks it counts.
 pub(super) fn behind() -> Outcome<Server> {
     let port = free_port()?;
-    let mut app = Command::new(target().join("release").join(APP));
+    let mut app = Command::new(xtask::shell::built().join(APP));
     app.args(["async", &port.to_string()]);
     app.env("ONRUSH_WORKERS", "1").env("ONRUSH_DRIVER", "epoll");
     Server::start_on(&app, port, runner::server::CLIENT_CORE, Stdio::null())

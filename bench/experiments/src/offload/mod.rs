@@ -86,7 +86,7 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
 
 fn one(run: &Run, arguments: &[&str], plan: &Plan) -> Outcome<Seen> {
     let port = free_port()?;
-    let program = xtask::shell::target().join("release/examples/offload");
+    let program = xtask::shell::built().join("examples/offload");
     let mut command = Command::new(program);
     command.arg(port.to_string()).args(arguments);
     command.env("ONRUSH_WORKERS", "1");

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
 };
-use xtask::shell::Outcome;
+use xtask::shell::{self, Outcome};
 
 /// What a server is started as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,6 +85,8 @@ pub(crate) struct Setup {
     pub(crate) root: PathBuf,
     /// What is built goes here; its `bench/` may be used for anything else a peer needs.
     pub(crate) target: PathBuf,
+    /// The folder of `target` that holds the programs: `release` or `debug`.
+    pub(crate) profile: &'static str,
 }
 
 /// One start of a server.
@@ -103,9 +105,22 @@ pub(crate) struct Launch {
 }
 
 impl Setup {
+    /// Of this repository.
+    pub(crate) fn of_repository() -> Setup {
+        Setup {
+            root: shell::root(),
+            target: shell::target(),
+            profile: if shell::is_unoptimised() {
+                "debug"
+            } else {
+                "release"
+            },
+        }
+    }
+
     /// A program that cargo built from a workspace of ours.
     pub(crate) fn built(&self, name: &str) -> PathBuf {
-        self.target.join("release").join(name)
+        self.target.join(self.profile).join(name)
     }
 
     /// Where tools and peers that are no part of our workspaces are installed.

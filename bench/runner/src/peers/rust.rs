@@ -178,11 +178,7 @@ mod tests {
 
     #[test]
     fn every_peer_has_a_version_in_the_committed_lock() {
-        let root = xtask::shell::root();
-        let setup = Setup {
-            target: root.join("target"),
-            root,
-        };
+        let setup = Setup::of_repository();
         for peer in PEERS {
             let version = (peer.version)(&setup);
             assert!(

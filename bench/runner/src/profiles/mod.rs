@@ -18,7 +18,7 @@ use crate::{
     peers::{Driver, Role},
     perf,
     plan::{Pairing, Promise, Scenario, Subject},
-    row::Row,
+    row::{About, Row},
 };
 use xtask::shell::Outcome;
 
@@ -128,6 +128,14 @@ impl Step {
             Task::Tail(task) => task.run(bench),
             Task::List(task) => task.run(bench),
             Task::Mixed(task) => task.run(bench),
+        }
+    }
+
+    /// Whether it compares both drivers of ours.
+    pub(crate) fn is_of_both_drivers(&self) -> bool {
+        match &self.task {
+            Task::Pair(_, pairing) => pairing.about == About::Driver,
+            _ => false,
         }
     }
 

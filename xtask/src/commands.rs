@@ -1,0 +1,306 @@
+//! The commands that the documents advertise. Each one is listed here with how the tests cover it,
+//! so that none can break unnoticed. Must not know what a command does.
+//!
+//! A command is a line of a fenced block without a language, or an inline piece of code, that
+//! begins with one of [`PROGRAMS`].
+
+use crate::shell::{self, Outcome, cannot_run, cargo, elapsed, flush, root};
+use std::{collections::BTreeSet, env, fs, path::Path, process::Command, time::Instant};
+
+/// What a command begins with.
+const PROGRAMS: [&str; 3] = ["cargo ", "curl ", "onrush "];
+
+/// How the test run covers a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cover {
+    /// [`run_all`] runs these commands of [`SHORT`] instead of it.
+    Runs(&'static [&'static str]),
+    /// It is this step of the test run.
+    Step(&'static str),
+    /// This test file has this text, which tests it.
+    Tested(&'static str, &'static str),
+}
+
+use Cover::{Runs, Step, Tested};
+
+const BENCH: &str = "xtask bench --short";
+const BENCH_PAIR: &str = "xtask bench --short close --peers h2o";
+const BENCH_LIST: &str = "xtask bench --list";
+const EXPERIMENT: &str = "xtask experiment --quick";
+const EXPERIMENT_LIST: &str = "xtask experiment --list";
+const VERSION: &str = "cargo run --release --quiet -- --version";
+const EXAMPLES: &str = "cargo build --quiet -p onrush --example echo_stream --example coroutine";
+
+/// What [`run_all`] runs. Programs that are measured are built without optimisation.
+const SHORT: [&str; 7] = [
+    VERSION,
+    EXAMPLES,
+    BENCH_LIST,
+    BENCH,
+    BENCH_PAIR,
+    EXPERIMENT_LIST,
+    EXPERIMENT,
+];
+
+const TEST: &str = "xtask/src/test.rs";
+const CURL: Cover = Tested(
+    "crates/onrush-server/tests/clients.rs",
+    "fn curl_puts_gets_and_deletes",
+);
+const LISTING: Cover = Tested(
+    "crates/onrush-server/tests/files_list.rs",
+    "application/json",
+);
+const OPTIONS: &str = "bench/runner/src/options.rs";
+
+/// Every command of the documents, as it stands there without a comment.
+const COMMANDS: &[(&str, Cover)] = &[
+    (
+        "cargo run --release -- ./data --allow put,delete",
+        Runs(&[VERSION]),
+    ),
+    (
+        "curl -i -T README.md http://127.0.0.1:8080/docs/readme.md",
+        CURL,
+    ),
+    ("curl http://127.0.0.1:8080/docs/readme.md", CURL),
+    (
+        "curl -H 'Accept: application/json' http://127.0.0.1:8080/docs/",
+        LISTING,
+    ),
+    (
+        "curl -i -X DELETE http://127.0.0.1:8080/docs/readme.md",
+        CURL,
+    ),
+    (
+        "onrush --help",
+        Tested("crates/onrush-server/tests/cli.rs", "--help"),
+    ),
+    ("onrush --version", Runs(&[VERSION])),
+    (
+        "onrush --sink",
+        Tested("crates/onrush-server/tests/clients.rs", "\"--sink\""),
+    ),
+    (
+        "cargo run --release -p onrush --example echo_stream",
+        Runs(&[EXAMPLES]),
+    ),
+    ("cargo run -p onrush --example coroutine", Runs(&[EXAMPLES])),
+    ("cargo xtask test", Tested(TEST, "fn main")),
+    ("cargo xtask tidy", Step("tidy")),
+    ("cargo xtask fuzz [TARGET…]", Step("fuzz")),
+    ("cargo xtask bench", Runs(&[BENCH])),
+    ("cargo xtask bench [PROFILE…]", Runs(&[BENCH_PAIR])),
+    ("cargo xtask bench --quick", Runs(&[BENCH])),
+    ("cargo xtask bench close --peers h2o", Runs(&[BENCH_PAIR])),
+    ("cargo xtask bench --list", Runs(&[BENCH_LIST])),
+    ("cargo xtask bench --gate", Step("gate")),
+    (
+        "cargo xtask bench json --perf mio",
+        Tested(OPTIONS, "json --perf mio"),
+    ),
+    (
+        "cargo xtask bench --perf",
+        Tested(OPTIONS, "json --perf mio"),
+    ),
+    (
+        "cargo xtask bench PROFILE --perf TEXT",
+        Tested(OPTIONS, "json --perf mio"),
+    ),
+    (
+        "cargo xtask bench mixed --before DIR",
+        Tested(OPTIONS, "mixed --before"),
+    ),
+    (
+        "cargo xtask bench --install-only --peers none",
+        Tested(OPTIONS, "--install-only --peers none"),
+    ),
+    ("cargo xtask experiment", Runs(&[EXPERIMENT])),
+    (
+        "cargo xtask experiment [NAME…]",
+        Runs(&[EXPERIMENT, EXPERIMENT_LIST]),
+    ),
+    ("cargo xtask experiment balance", Runs(&[EXPERIMENT])),
+    ("cargo xtask experiment --quick", Runs(&[EXPERIMENT])),
+];
+
+/// Compares the documents with [`COMMANDS`]. Fails with all commands that are not known, all that
+/// no document has any more, and all whose cover is gone.
+pub(crate) fn check() -> Outcome {
+    let root = root();
+    let mut found = BTreeSet::new();
+    let mut complaints = Vec::new();
+    for name in documents(&root)? {
+        let text = read(&root, &name)?;
+        for command in commands(&text) {
+            if !COMMANDS.iter().any(|(known, _)| *known == command) {
+                complaints.push(format!(
+                    "{name}: `{command}` is not covered: list it in xtask/src/commands.rs"
+                ));
+            }
+            found.insert(command);
+        }
+    }
+    for (command, cover) in COMMANDS {
+        if !found.contains(*command) {
+            complaints.push(format!(
+                "xtask/src/commands.rs: no document has `{command}`"
+            ));
+        }
+        if let Some(reason) = gap(&root, *cover) {
+            complaints.push(format!("`{command}`: {reason}"));
+        }
+    }
+    match complaints.is_empty() {
+        true => Ok(()),
+        false => Err(complaints.join("\n")),
+    }
+}
+
+/// Why `cover` covers nothing.
+fn gap(root: &Path, cover: Cover) -> Option<String> {
+    let lacks = |file: &str, text: &str| match read(root, file) {
+        Ok(content) if content.contains(text) => None,
+        Ok(_) => Some(format!("{file} has no '{text}'")),
+        Err(reason) => Some(reason),
+    };
+    match cover {
+        Runs(short) => {
+            let missing = short.iter().find(|command| !SHORT.contains(command))?;
+            Some(format!("`{missing}` is not run"))
+        }
+        Step(name) => lacks(TEST, &format!("steps.run(\"{name}\"")),
+        Tested(file, text) => lacks(file, text),
+    }
+}
+
+/// Runs every command of [`SHORT`].
+pub(crate) fn run_all() -> Outcome {
+    let mut failed = Vec::new();
+    for line in SHORT {
+        let started = Instant::now();
+        println!("-- {line}");
+        flush();
+        let mut command = command(line)?;
+        let status = command
+            .status()
+            .map_err(|error| cannot_run(&command, &error))?;
+        println!("-- {line}: {status}, {}", elapsed(started.elapsed()));
+        if !status.success() {
+            failed.push(line);
+        }
+    }
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(format!("commands that failed: {}", failed.join(", "))),
+    }
+}
+
+/// A command of [`SHORT`]; `xtask` is this program itself.
+fn command(line: &str) -> Outcome<Command> {
+    if let Some(arguments) = line.strip_prefix("cargo ") {
+        return Ok(cargo(arguments));
+    }
+    let own = env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(own);
+    command
+        .args(line.split_whitespace().skip(1))
+        .current_dir(root())
+        .env(shell::UNOPTIMISED, "1");
+    Ok(command)
+}
+
+fn documents(root: &Path) -> Outcome<Vec<String>> {
+    let mut names = Vec::new();
+    for folder in ["", "docs/"] {
+        let path = root.join(folder);
+        let entries =
+            fs::read_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.ends_with(".md") {
+                names.push(format!("{folder}{name}"));
+            }
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn read(root: &Path, name: &str) -> Outcome<String> {
+    fs::read_to_string(root.join(name)).map_err(|error| format!("{name}: {error}"))
+}
+
+/// All commands of a document in Markdown, without their comments.
+fn commands(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut prose = String::new();
+    let mut block: Option<&str> = None;
+    for line in text.lines() {
+        match (line.trim().strip_prefix("```"), block) {
+            (Some(language), None) => block = Some(language.trim()),
+            (Some(_), Some(_)) => block = None,
+            (None, Some("")) => {
+                let command = line.split(" #").next().unwrap_or_default();
+                found.push(words(command));
+            }
+            (None, Some(_)) => {}
+            (None, None) => {
+                prose.push_str(line);
+                prose.push('\n');
+            }
+        }
+    }
+    // An inline piece of code may go on in the next line.
+    let pieces = prose
+        .split("\n\n")
+        .flat_map(|paragraph| paragraph.split('`').skip(1).step_by(2));
+    found.extend(pieces.map(words));
+    found.retain(|command| PROGRAMS.iter().any(|program| command.starts_with(program)));
+    found
+}
+
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_found_in_blocks_and_in_prose() {
+        let text = "# T\n`cargo xtask\ntidy` and `onrush` and `curlew`.\n\n```\ncargo xtask test   # all\n\
+            other\n```\n```rust\ncargo no\n```\n| `onrush --help` | x |\n";
+        assert_eq!(
+            commands(text),
+            ["cargo xtask test", "cargo xtask tidy", "onrush --help"]
+        );
+    }
+
+    #[test]
+    fn every_advertised_command_is_covered() {
+        assert_eq!(check(), Ok(()));
+    }
+
+    #[test]
+    fn a_cover_that_is_gone_is_a_gap() {
+        let root = root();
+        assert_eq!(gap(&root, Runs(&[BENCH])), None);
+        assert!(gap(&root, Runs(&["xtask nothing"])).is_some());
+        assert!(gap(&root, Step("no such step")).is_some());
+        assert!(gap(&root, Tested("xtask/src/nowhere.rs", "")).is_some());
+        assert!(gap(&root, Tested("README.md", "no such text at all")).is_some());
+    }
+
+    #[test]
+    fn short_forms_are_run_by_this_program_or_by_cargo() {
+        for line in SHORT {
+            let command = command(line).expect("a command");
+            let is_measured = command
+                .get_envs()
+                .any(|(name, _)| name == shell::UNOPTIMISED);
+            assert_eq!(is_measured, line.starts_with("xtask "), "{line}");
+        }
+    }
+}
