@@ -270,8 +270,9 @@ mod tests {
 
     #[test]
     fn commands_are_found_in_blocks_and_in_prose() {
-        let text = "# T\n`cargo xtask\ntidy` and `onrush` and `curlew`.\n\n```\ncargo xtask test   # all\n\
-            other\n```\n```rust\ncargo no\n```\n| `onrush --help` | x |\n";
+        let text = "# T\n`cargo xtask\ntidy` and `onrush` and `curlew`.\n\n\
+            ```\ncargo xtask test   # all\nother\n```\n\
+            ```rust\ncargo no\n```\n| `onrush --help` | x |\n";
         assert_eq!(
             commands(text),
             ["cargo xtask test", "cargo xtask tidy", "onrush --help"]
