@@ -127,7 +127,7 @@ const COMMANDS: &[(&str, Cover)] = &[
 
 /// Compares the documents with [`COMMANDS`]. Fails with all commands that are not known, all that
 /// no document has any more, and all whose cover is gone.
-pub(crate) fn check() -> Outcome {
+fn check() -> Outcome {
     let root = root();
     let mut found = BTreeSet::new();
     let mut complaints = Vec::new();
@@ -175,8 +175,9 @@ fn gap(root: &Path, cover: Cover) -> Option<String> {
     }
 }
 
-/// Runs every command of [`SHORT`].
+/// Compares the documents with [`COMMANDS`], then runs every command of [`SHORT`].
 pub(crate) fn run_all() -> Outcome {
+    check()?;
     let mut failed = Vec::new();
     for line in SHORT {
         let started = Instant::now();
