@@ -120,8 +120,10 @@ impl Schedule {
         self.next_due.is_none() && self.waiting.is_empty() && self.idle.len() == self.due.len()
     }
 
-    /// Requests that are due and not answered, by the moment they were due.
-    pub(crate) fn unanswered(&self) -> impl Iterator<Item = u64> {
+    /// Requests that are due and not answered, by the moment they were due. Also those that became
+    /// due while every connection was busy and nothing was answered any more.
+    pub(crate) fn unanswered(&mut self, now_ns: u64) -> impl Iterator<Item = u64> {
+        self.take_due(now_ns);
         let carried = self.due.iter().flatten().copied();
         carried.chain(self.waiting.iter().map(|waiting| waiting.due_ns))
     }
@@ -172,7 +174,7 @@ mod tests {
         let sends: Vec<_> = std::iter::from_fn(|| schedule.next(now)).collect();
         let late: Vec<_> = sends.iter().map(|send| send.late_ns).collect();
         assert_eq!(late, [Some(now - due[0]), Some(now - due[1])]);
-        assert_eq!(schedule.unanswered().count(), 3);
+        assert_eq!(schedule.unanswered(now).count(), 3);
         assert_eq!(schedule.next_send_ns(), None);
         schedule.done(sends[0].connection, now + 1);
         assert_eq!(schedule.next_send_ns(), Some(due[2]));
@@ -204,6 +206,16 @@ mod tests {
             schedule.done(send.connection, due);
         }
         assert_eq!(used, [0, 1, 2, 0, 1]);
+    }
+
+    #[test]
+    fn a_server_that_answers_nothing_leaves_all_requests_unanswered() {
+        let due = moments(1000.0, 10);
+        let arrivals = Arrivals::new(1000.0, 5);
+        let mut schedule = Schedule::new(arrivals, 1, due[9], Order::LastUsed);
+        assert!(schedule.next(due[0]).is_some());
+        assert_eq!(schedule.next_send_ns(), None);
+        assert_eq!(schedule.unanswered(u64::MAX).count(), 9);
     }
 
     #[test]

@@ -116,12 +116,12 @@ pub(crate) fn open(
         }
     }
     let Load {
-        schedules,
+        mut schedules,
         mut seen,
         ..
     } = load;
-    for (schedule, seen) in schedules.iter().zip(&mut seen) {
-        for due in schedule.unanswered() {
+    for (schedule, seen) in schedules.iter_mut().zip(&mut seen) {
+        for due in schedule.unanswered(now) {
             seen.over(due, now, false);
         }
     }

@@ -252,7 +252,10 @@ impl Trial {
 
     /// The part of the mix that the server can do, and what it cannot.
     fn possible(&self, server: &Server) -> Outcome<(Mix, Option<String>)> {
-        let small = probe(server.address, b"GET /small HTTP/1.1\r\nHost: x\r\n\r\n")?;
+        let small = probe(
+            server.address,
+            b"GET /small HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        )?;
         if (small.status, small.body.len() as u64) != (200, SMALL_BYTES) {
             let length = small.body.len();
             return Err(format!(
@@ -260,7 +263,7 @@ impl Trial {
                 small.status
             ));
         }
-        let put = b"PUT /upload-0 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx";
+        let put = b"PUT /upload-0 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
         let refused = match self.mix.uploads {
             0 => None,
             _ => Some(probe(server.address, put)?.status).filter(|status| status / 100 != 2),
