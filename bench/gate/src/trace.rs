@@ -4,7 +4,7 @@
 //! a run is the same instructions every time. Must not know that anything is counted, but for
 //! [`serve`], whose name is where counting begins and ends.
 
-use onrush::coroutine::{self, handler};
+use onrush::coroutine::{self, handler, scope};
 use onrush::{Application, Limits, Request, Response, Router, sim::Simulation};
 use onrush_rt::blocking::Pool;
 use onrush_rt::driver::sim::{Behaviour, Client};
@@ -131,7 +131,7 @@ impl Trace {
     pub(crate) fn replay(self) -> Result<(), String> {
         match self {
             Trace::Hello | Trace::Pipelined | Trace::Distinct => self.replay_on(&hello),
-            Trace::Coroutine => self.replay_on(&handler(hello_by_writing)),
+            Trace::Coroutine => scope(|| self.replay_on(&handler(hello_by_writing))),
             Trace::Get | Trace::Put => {
                 let files = files().map_err(|error| format!("the simulated files: {error}"))?;
                 self.replay_on(&Router::new().any("/{*key}", files))

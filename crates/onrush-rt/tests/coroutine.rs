@@ -3,7 +3,7 @@
 mod common;
 
 use common::coroutines::{finish, message, pause, poll};
-use onrush_rt::coroutine::{self, Coroutine, Options, counters, mpsc, thread, wait};
+use onrush_rt::coroutine::{self, Coroutine, Options, counters, mpsc, scope, thread, wait};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,190 +25,204 @@ impl Drop for Note {
 
 #[test]
 fn it_runs_between_waits_and_gives_its_value() {
-    let steps = Rc::new(Cell::new(0));
-    let seen = steps.clone();
-    let mut coroutine = Coroutine::new(move || {
+    scope(|| {
+        let steps = Rc::new(Cell::new(0));
+        let seen = steps.clone();
+        let mut coroutine = Coroutine::new(move || {
+            for step in 1..4 {
+                seen.set(step);
+                assert!(coroutine::is_inside());
+                wait(pause());
+            }
+            "done".to_owned()
+        });
+        assert_eq!(steps.get(), 0);
         for step in 1..4 {
-            seen.set(step);
-            assert!(coroutine::is_inside());
-            wait(pause());
+            assert!(poll(&mut coroutine).is_pending());
+            assert_eq!(steps.get(), step);
+            assert!(!coroutine::is_inside());
         }
-        "done".to_owned()
+        assert_eq!(poll(&mut coroutine), Poll::Ready("done".to_owned()));
+        assert!(message(|| assert!(poll(&mut coroutine).is_ready())).contains("over"));
     });
-    assert_eq!(steps.get(), 0);
-    for step in 1..4 {
-        assert!(poll(&mut coroutine).is_pending());
-        assert_eq!(steps.get(), step);
-        assert!(!coroutine::is_inside());
-    }
-    assert_eq!(poll(&mut coroutine), Poll::Ready("done".to_owned()));
-    assert!(message(|| assert!(poll(&mut coroutine).is_ready())).contains("over"));
 }
 
 /// The waker may be another one with each poll.
 #[test]
 fn what_it_waits_for_sees_the_present_waker() {
-    struct Count(AtomicUsize);
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
+    scope(|| {
+        struct Count(AtomicUsize);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
         }
-    }
-    let last = Rc::new(RefCell::new(None::<Waker>));
-    let place = last.clone();
-    let mut coroutine = Coroutine::new(move || {
-        wait(poll_fn(|cx| {
-            *place.borrow_mut() = Some(cx.waker().clone());
-            Poll::<()>::Pending
-        }));
+        let last = Rc::new(RefCell::new(None::<Waker>));
+        let place = last.clone();
+        let mut coroutine = Coroutine::new(move || {
+            wait(poll_fn(|cx| {
+                *place.borrow_mut() = Some(cx.waker().clone());
+                Poll::<()>::Pending
+            }));
+        });
+        for _ in 0..3 {
+            let count = Arc::new(Count(AtomicUsize::new(0)));
+            let waker = Waker::from(count.clone());
+            assert!(
+                Pin::new(&mut coroutine)
+                    .poll(&mut Context::from_waker(&waker))
+                    .is_pending()
+            );
+            last.borrow_mut().take().expect("polled").wake();
+            assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        }
     });
-    for _ in 0..3 {
-        let count = Arc::new(Count(AtomicUsize::new(0)));
-        let waker = Waker::from(count.clone());
-        assert!(
-            Pin::new(&mut coroutine)
-                .poll(&mut Context::from_waker(&waker))
-                .is_pending()
-        );
-        last.borrow_mut().take().expect("polled").wake();
-        assert_eq!(count.0.load(Ordering::Relaxed), 1);
-    }
 }
 
 #[test]
 fn dropped_at_every_wait() {
-    const WAITS: usize = 6;
-    for polls in 0..=WAITS + 1 {
-        let notes = Rc::new(RefCell::new(Vec::new()));
-        let captured = Note("captured", notes.clone());
-        let inner = notes.clone();
-        let mut coroutine = Coroutine::new(move || {
-            let _captured = captured;
-            let note = |name| Note(name, inner.clone());
-            let _first = note("first");
-            wait(pause());
-            {
-                let _inner = note("inner");
+    scope(|| {
+        const WAITS: usize = 6;
+        for polls in 0..=WAITS + 1 {
+            let notes = Rc::new(RefCell::new(Vec::new()));
+            let captured = Note("captured", notes.clone());
+            let inner = notes.clone();
+            let mut coroutine = Coroutine::new(move || {
+                let _captured = captured;
+                let note = |name| Note(name, inner.clone());
+                let _first = note("first");
                 wait(pause());
+                {
+                    let _inner = note("inner");
+                    wait(pause());
+                    wait(pause());
+                }
+                let _boxed = Box::new(note("boxed"));
+                let held = note("held by the future");
+                wait(async move {
+                    let _held = &held;
+                    pause().await;
+                    pause().await;
+                });
+                let _last = note("last");
                 wait(pause());
-            }
-            let _boxed = Box::new(note("boxed"));
-            let held = note("held by the future");
-            wait(async move {
-                let _held = &held;
-                pause().await;
-                pause().await;
             });
-            let _last = note("last");
-            wait(pause());
-        });
-        for poll_number in 0..polls {
-            assert_eq!(poll(&mut coroutine).is_ready(), poll_number == WAITS);
+            for poll_number in 0..polls {
+                assert_eq!(poll(&mut coroutine).is_ready(), poll_number == WAITS);
+            }
+            let in_use = counters().in_use();
+            let is_over = coroutine.is_over();
+            drop(coroutine);
+            assert_eq!(counters().in_use(), in_use - u64::from(!is_over));
+            let expected: &[&str] = match polls {
+                0 => &["captured"],
+                1 => &["first", "captured"],
+                2 | 3 => &["inner", "first", "captured"],
+                4 | 5 => &["inner", "held by the future", "boxed", "first", "captured"],
+                _ => &[
+                    "inner",
+                    "held by the future",
+                    "last",
+                    "boxed",
+                    "first",
+                    "captured",
+                ],
+            };
+            assert_eq!(*notes.borrow(), expected, "after {polls} polls");
+            assert_eq!(Rc::strong_count(&notes), 1);
         }
-        let in_use = counters().in_use();
-        let is_over = coroutine.is_over();
-        drop(coroutine);
-        assert_eq!(counters().in_use(), in_use - u64::from(!is_over));
-        let expected: &[&str] = match polls {
-            0 => &["captured"],
-            1 => &["first", "captured"],
-            2 | 3 => &["inner", "first", "captured"],
-            4 | 5 => &["inner", "held by the future", "boxed", "first", "captured"],
-            _ => &[
-                "inner",
-                "held by the future",
-                "last",
-                "boxed",
-                "first",
-                "captured",
-            ],
-        };
-        assert_eq!(*notes.borrow(), expected, "after {polls} polls");
-        assert_eq!(Rc::strong_count(&notes), 1);
-    }
+    });
 }
 
 #[test]
 fn a_panic_comes_out_of_the_poll() {
-    for waits in 0..3 {
-        let mut coroutine = Coroutine::new(move || {
-            (0..waits).for_each(|_| wait(pause()));
-            panic!("on purpose: after {waits} waits");
-        });
-        for _ in 0..waits {
-            assert!(poll(&mut coroutine).is_pending());
+    scope(|| {
+        for waits in 0..3 {
+            let mut coroutine = Coroutine::new(move || {
+                (0..waits).for_each(|_| wait(pause()));
+                panic!("on purpose: after {waits} waits");
+            });
+            for _ in 0..waits {
+                assert!(poll(&mut coroutine).is_pending());
+            }
+            let said = message(|| assert!(poll::<Coroutine<()>>(&mut coroutine).is_ready()));
+            assert_eq!(said, format!("on purpose: after {waits} waits"));
+            assert!(coroutine.is_over() && !coroutine::is_inside());
         }
-        let said = message(|| assert!(poll::<Coroutine<()>>(&mut coroutine).is_ready()));
-        assert_eq!(said, format!("on purpose: after {waits} waits"));
-        assert!(coroutine.is_over() && !coroutine::is_inside());
-    }
+    });
 }
 
 #[test]
 fn one_within_another() {
-    fn nested(depth: u32) -> u32 {
-        wait(pause());
-        let below = match depth {
-            0 => 0,
-            _ => wait(Coroutine::new(move || nested(depth - 1))),
-        };
-        wait(pause());
-        below + 1
-    }
-    assert_eq!(finish(Coroutine::new(|| nested(20))), 21);
-    // One that is polled by hand, and panics: the outer one goes on.
-    let outer = Coroutine::new(|| {
-        let mut inner = Coroutine::new(|| {
+    scope(|| {
+        fn nested(depth: u32) -> u32 {
             wait(pause());
-            panic!("on purpose: inside");
+            let below = match depth {
+                0 => 0,
+                _ => wait(Coroutine::new(move || nested(depth - 1))),
+            };
+            wait(pause());
+            below + 1
+        }
+        assert_eq!(finish(Coroutine::new(|| nested(20))), 21);
+        // One that is polled by hand, and panics: the outer one goes on.
+        let outer = Coroutine::new(|| {
+            let mut inner = Coroutine::new(|| {
+                wait(pause());
+                panic!("on purpose: inside");
+            });
+            assert!(poll::<Coroutine<()>>(&mut inner).is_pending());
+            assert!(coroutine::is_inside());
+            wait(pause());
+            assert_eq!(
+                message(|| assert!(poll(&mut inner).is_ready())),
+                "on purpose: inside"
+            );
+            wait(pause());
+            7
         });
-        assert!(poll::<Coroutine<()>>(&mut inner).is_pending());
-        assert!(coroutine::is_inside());
-        wait(pause());
-        assert_eq!(
-            message(|| assert!(poll(&mut inner).is_ready())),
-            "on purpose: inside"
-        );
-        wait(pause());
-        7
+        assert_eq!(finish(outer), 7);
+        // The outer one is dropped while the inner one waits, and both are unwound.
+        let notes = Rc::new(RefCell::new(Vec::new()));
+        let (a, b) = (Note("outer", notes.clone()), Note("inner", notes.clone()));
+        let mut outer = Coroutine::new(move || {
+            let _a = a;
+            wait(Coroutine::new(move || {
+                let _b = b;
+                wait(pending::<()>());
+            }));
+        });
+        assert!(poll(&mut outer).is_pending());
+        drop(outer);
+        assert_eq!(*notes.borrow(), ["inner", "outer"]);
     });
-    assert_eq!(finish(outer), 7);
-    // The outer one is dropped while the inner one waits, and both are unwound.
-    let notes = Rc::new(RefCell::new(Vec::new()));
-    let (a, b) = (Note("outer", notes.clone()), Note("inner", notes.clone()));
-    let mut outer = Coroutine::new(move || {
-        let _a = a;
-        wait(Coroutine::new(move || {
-            let _b = b;
-            wait(pending::<()>());
-        }));
-    });
-    assert!(poll(&mut outer).is_pending());
-    drop(outer);
-    assert_eq!(*notes.borrow(), ["inner", "outer"]);
 }
 
 #[test]
 fn waiting_where_nobody_can() {
-    assert!(message(|| wait(ready(()))).contains("this is not one"));
-    let said = message(|| finish(Coroutine::new(|| wait(async { wait(pause()) }))));
-    assert!(said.contains("await instead"), "{said}");
-    assert!(!coroutine::is_inside());
+    scope(|| {
+        assert!(message(|| wait(ready(()))).contains("this is not one"));
+        let said = message(|| finish(Coroutine::new(|| wait(async { wait(pause()) }))));
+        assert!(said.contains("await instead"), "{said}");
+        assert!(!coroutine::is_inside());
+    });
 }
 
 #[test]
 fn stacks_are_used_again() {
-    let address = || {
-        let local = 0_u8;
-        (&raw const local).addr()
-    };
-    let first = finish(Coroutine::new(address));
-    let before = counters();
-    for _ in 0..1000 {
-        let again = finish(Coroutine::new(address));
-        assert!(again.abs_diff(first) < 4096, "another stack");
-    }
-    assert_eq!((before.in_use(), before.pooled()), (0, 32));
+    scope(|| {
+        let address = || {
+            let local = 0_u8;
+            (&raw const local).addr()
+        };
+        let first = finish(Coroutine::new(address));
+        let before = counters();
+        for _ in 0..1000 {
+            let again = finish(Coroutine::new(address));
+            assert!(again.abs_diff(first) < 4096, "another stack");
+        }
+        assert_eq!((before.in_use(), before.pooled()), (0, 32));
+    });
 }
 
 #[inline(never)]
@@ -223,22 +237,24 @@ fn deep(levels: u32) -> u64 {
 
 #[test]
 fn deep_recursion_has_its_room() {
-    // 900 bytes and a little for each level, in any profile: 230 KiB at most.
-    let levels = 180;
-    assert_eq!(
-        finish(Coroutine::new(move || deep(levels))),
-        u64::from(levels)
-    );
-    coroutine::configure(&Options {
-        stack_bytes: 4 << 20,
-        ..Options::default()
+    scope(|| {
+        // 900 bytes and a little for each level, in any profile: 230 KiB at most.
+        let levels = 180;
+        assert_eq!(
+            finish(Coroutine::new(move || deep(levels))),
+            u64::from(levels)
+        );
+        coroutine::configure(&Options {
+            stack_bytes: 4 << 20,
+            ..Options::default()
+        });
+        let levels = 2_500;
+        assert_eq!(
+            finish(Coroutine::new(move || deep(levels))),
+            u64::from(levels)
+        );
+        assert!(counters().touched_bytes_max() >= 160 * 900);
     });
-    let levels = 2_500;
-    assert_eq!(
-        finish(Coroutine::new(move || deep(levels))),
-        u64::from(levels)
-    );
-    assert!(counters().touched_bytes_max() >= 160 * 900);
 }
 
 /// A destructor that does what a `BufWriter` or a pool's guard does.
@@ -256,29 +272,31 @@ impl Drop for WaitsWhenDropped {
 
 #[test]
 fn destructors_may_try_to_wait() {
-    for panics in [false, true] {
-        let done = Rc::new(Cell::new(false));
-        let seen = done.clone();
-        let mut coroutine = Coroutine::new(move || {
-            let (full, _receiver) = mpsc::sync_channel(1);
-            full.send(0).unwrap();
-            let (_sender, empty) = mpsc::sync_channel(1);
-            let _guard = WaitsWhenDropped(full, empty, seen);
-            wait(pause());
-            assert!(!panics, "on purpose");
-            wait(pending())
-        });
-        assert!(poll(&mut coroutine).is_pending());
-        match panics {
-            true => assert_eq!(
-                message(|| assert!(poll(&mut coroutine).is_ready())),
-                "on purpose"
-            ),
-            false => assert!(poll::<Coroutine<()>>(&mut coroutine).is_pending()),
+    scope(|| {
+        for panics in [false, true] {
+            let done = Rc::new(Cell::new(false));
+            let seen = done.clone();
+            let mut coroutine = Coroutine::new(move || {
+                let (full, _receiver) = mpsc::sync_channel(1);
+                full.send(0).unwrap();
+                let (_sender, empty) = mpsc::sync_channel(1);
+                let _guard = WaitsWhenDropped(full, empty, seen);
+                wait(pause());
+                assert!(!panics, "on purpose");
+                wait(pending())
+            });
+            assert!(poll(&mut coroutine).is_pending());
+            match panics {
+                true => assert_eq!(
+                    message(|| assert!(poll(&mut coroutine).is_ready())),
+                    "on purpose"
+                ),
+                false => assert!(poll::<Coroutine<()>>(&mut coroutine).is_pending()),
+            }
+            drop(coroutine);
+            assert!(done.get());
         }
-        drop(coroutine);
-        assert!(done.get());
-    }
+    });
 }
 
 struct Bomb;
@@ -291,149 +309,130 @@ impl Drop for Bomb {
 
 #[test]
 fn whoever_catches_the_unwinding_is_unwound_again() {
-    let rounds = Rc::new(Cell::new(0));
-    let seen = rounds.clone();
-    let mut coroutine = Coroutine::new(move || {
-        for _ in 0..5 {
-            let caught = catch_unwind(|| wait(pending::<()>()));
-            assert!(caught.is_err());
-            seen.set(seen.get() + 1);
-        }
-        Bomb // Nobody takes it, and its panic is nobody's.
+    scope(|| {
+        let rounds = Rc::new(Cell::new(0));
+        let seen = rounds.clone();
+        let mut coroutine = Coroutine::new(move || {
+            for _ in 0..5 {
+                let caught = catch_unwind(|| wait(pending::<()>()));
+                assert!(caught.is_err());
+                seen.set(seen.get() + 1);
+            }
+            Bomb // Nobody takes it, and its panic is nobody's.
+        });
+        assert!(poll(&mut coroutine).is_pending());
+        drop(coroutine);
+        assert_eq!(rounds.get(), 5);
+        // One that panics anew, and one that was never begun.
+        let mut coroutine = Coroutine::new(|| {
+            let _ = catch_unwind(|| wait(pending::<()>()));
+            std::panic::panic_any(Bomb);
+        });
+        assert!(poll::<Coroutine<()>>(&mut coroutine).is_pending());
+        drop(coroutine);
+        let bomb = Bomb;
+        drop(Coroutine::new(move || drop(bomb)));
+        assert_eq!(counters().in_use(), 0);
     });
-    assert!(poll(&mut coroutine).is_pending());
-    drop(coroutine);
-    assert_eq!(rounds.get(), 5);
-    // One that panics anew, and one that was never begun.
-    let mut coroutine = Coroutine::new(|| {
-        let _ = catch_unwind(|| wait(pending::<()>()));
-        std::panic::panic_any(Bomb);
-    });
-    assert!(poll::<Coroutine<()>>(&mut coroutine).is_pending());
-    drop(coroutine);
-    let bomb = Bomb;
-    drop(Coroutine::new(move || drop(bomb)));
-    assert_eq!(counters().in_use(), 0);
 }
 
 #[test]
 fn dropped_while_the_thread_panics() {
-    let notes = Rc::new(RefCell::new(Vec::new()));
-    let note = Note("inside", notes.clone());
-    let mut coroutine = Coroutine::new(move || {
-        let _note = note;
-        wait(pending::<()>());
-    });
-    assert!(poll(&mut coroutine).is_pending());
-    let said = message(move || {
-        let _dropped_by_the_panic = coroutine;
-        panic!("on purpose");
-    });
-    assert_eq!(said, "on purpose");
-    assert_eq!(*notes.borrow(), ["inside"]);
+    scope(|| {
+        let notes = Rc::new(RefCell::new(Vec::new()));
+        let note = Note("inside", notes.clone());
+        let mut coroutine = Coroutine::new(move || {
+            let _note = note;
+            wait(pending::<()>());
+        });
+        assert!(poll(&mut coroutine).is_pending());
+        let said = message(move || {
+            let _dropped_by_the_panic = coroutine;
+            panic!("on purpose");
+        });
+        assert_eq!(said, "on purpose");
+        assert_eq!(*notes.borrow(), ["inside"]);
 
-    /// Polls to the end when dropped.
-    struct Polls(Coroutine<u8>);
-    impl Drop for Polls {
-        fn drop(&mut self) {
-            assert!(poll(&mut self.0).is_pending());
-            assert_eq!(poll(&mut self.0), Poll::Ready(3));
+        /// Polls to the end when dropped.
+        struct Polls(Coroutine<u8>);
+        impl Drop for Polls {
+            fn drop(&mut self) {
+                assert!(poll(&mut self.0).is_pending());
+                assert_eq!(poll(&mut self.0), Poll::Ready(3));
+            }
         }
-    }
-    let polls = Polls(Coroutine::new(|| {
-        wait(pause());
-        3
-    }));
-    message(move || {
-        let _polls = polls;
-        panic!("on purpose");
+        let polls = Polls(Coroutine::new(|| {
+            wait(pause());
+            3
+        }));
+        message(move || {
+            let _polls = polls;
+            panic!("on purpose");
+        });
     });
 }
 
 #[test]
 fn a_forgotten_one_keeps_its_stack() {
-    let mut kept = Box::pin(Coroutine::new(|| {
-        let on_stack = [7_u8; 1000];
-        wait(pause());
-        on_stack.iter().map(|&byte| u64::from(byte)).sum::<u64>()
-    }));
-    assert!(poll(&mut kept).is_pending());
-    coroutine::configure(&Options::default()); // Its pool is nobody else's now.
-    let mut forgotten = Coroutine::new(|| wait(pending::<()>()));
-    assert!(poll(&mut forgotten).is_pending());
-    std::mem::forget(forgotten);
-    for _ in 0..100 {
-        assert_eq!(finish(Coroutine::new(|| deep(20))), 20);
-    }
-    assert_eq!(poll(&mut kept), Poll::Ready(7000));
-    assert_eq!(counters().in_use(), 1);
+    scope(|| {
+        let mut kept = Box::pin(Coroutine::new(|| {
+            let on_stack = [7_u8; 1000];
+            wait(pause());
+            on_stack.iter().map(|&byte| u64::from(byte)).sum::<u64>()
+        }));
+        assert!(poll(&mut kept).is_pending());
+        coroutine::configure(&Options::default()); // Its pool is nobody else's now.
+        let mut forgotten = Coroutine::new(|| wait(pending::<()>()));
+        assert!(poll(&mut forgotten).is_pending());
+        std::mem::forget(forgotten);
+        for _ in 0..100 {
+            assert_eq!(finish(Coroutine::new(|| deep(20))), 20);
+        }
+        assert_eq!(poll(&mut kept), Poll::Ready(7000));
+        assert_eq!(counters().in_use(), 1);
+    });
 }
 
 #[test]
 fn large_and_aligned_closures() {
-    #[repr(align(64))]
-    struct Aligned([u8; 64]);
-    let (large, aligned) = ([5_u8; 20_000], Aligned([6; 64]));
-    let sum = finish(Coroutine::new(move || {
-        let aligned = &aligned;
-        assert_eq!((&raw const *aligned).addr() % 64, 0);
-        large
-            .iter()
-            .chain(&aligned.0)
-            .map(|&byte| u64::from(byte))
-            .sum::<u64>()
-    }));
-    assert_eq!(sum, 100_000 + 6 * 64);
-    let result = finish(Coroutine::new(|| [9_u8; 10_000]));
-    assert!(result.iter().all(|&byte| byte == 9));
+    scope(|| {
+        #[repr(align(64))]
+        struct Aligned([u8; 64]);
+        let (large, aligned) = ([5_u8; 20_000], Aligned([6; 64]));
+        let sum = finish(Coroutine::new(move || {
+            let aligned = &aligned;
+            assert_eq!((&raw const *aligned).addr() % 64, 0);
+            large
+                .iter()
+                .chain(&aligned.0)
+                .map(|&byte| u64::from(byte))
+                .sum::<u64>()
+        }));
+        assert_eq!(sum, 100_000 + 6 * 64);
+        let result = finish(Coroutine::new(|| [9_u8; 10_000]));
+        assert!(result.iter().all(|&byte| byte == 9));
+    });
 }
 
 /// A future that is not `Unpin`, on a stack that stays where it is.
 #[test]
 fn what_is_pinned_stays() {
-    let coroutine = Coroutine::new(|| {
-        let mut future = pin!(async {
-            let local = [1_u8; 100];
-            let place = (&raw const local).addr();
-            pause().await;
-            assert_eq!(place, (&raw const local).addr());
-            local.len()
-        });
-        wait(pause());
-        wait(future.as_mut())
-    });
-    let mut moved = Box::new(coroutine);
-    assert!(poll(&mut *moved).is_pending());
-    assert_eq!(finish(*moved), 100);
-}
-
-/// It is kept longer than what it refers to: nobody unwinds it then.
-#[test]
-fn at_the_end_of_its_thread_it_is_forgotten() {
-    static DROPPED: AtomicUsize = AtomicUsize::new(0);
-    struct Refers<'x>(&'x String);
-    impl Drop for Refers<'_> {
-        fn drop(&mut self) {
-            DROPPED.fetch_add(1 + self.0.len(), Ordering::Relaxed);
-        }
-    }
-    thread_local! {
-        static KEPT: RefCell<Option<Coroutine<()>>> = const { RefCell::new(None) };
-        static REFERRED: String = "referred to".to_owned();
-    }
-    let thread = std::thread::spawn(|| {
-        KEPT.with_borrow_mut(|kept| assert!(kept.is_none())); // It is the last to be dropped.
-        let mut coroutine = Coroutine::new(|| {
-            REFERRED.with(|text| {
-                let _refers = Refers(text);
-                wait(pending::<()>());
+    scope(|| {
+        let coroutine = Coroutine::new(|| {
+            let mut future = pin!(async {
+                let local = [1_u8; 100];
+                let place = (&raw const local).addr();
+                pause().await;
+                assert_eq!(place, (&raw const local).addr());
+                local.len()
             });
+            wait(pause());
+            wait(future.as_mut())
         });
-        assert!(poll(&mut coroutine).is_pending());
-        KEPT.set(Some(coroutine));
+        let mut moved = Box::new(coroutine);
+        assert!(poll(&mut *moved).is_pending());
+        assert_eq!(finish(*moved), 100);
     });
-    thread.join().unwrap();
-    assert_eq!(DROPPED.load(Ordering::Relaxed), 0);
 }
 
 /// Waits when it is dropped, as a `BufWriter` on a socket does.
@@ -448,15 +447,17 @@ impl Drop for Flushes {
 /// One that catches its own panics may go on doing so for as long as it lives.
 #[test]
 fn panics_of_its_own_are_not_counted_against_it() {
-    std::panic::set_hook(Box::new(|_| {}));
-    let count = finish(Coroutine::new(|| {
-        let fails = |_: &u32| {
-            let _flushes = Flushes;
-            panic!("on purpose");
-        };
-        let caught = |number: &u32| catch_unwind(AssertUnwindSafe(|| fails(number))).is_err();
-        (0..110_000_u32).filter(caught).count()
-    }));
-    let _ = std::panic::take_hook();
-    assert_eq!(count, 110_000);
+    scope(|| {
+        std::panic::set_hook(Box::new(|_| {}));
+        let count = finish(Coroutine::new(|| {
+            let fails = |_: &u32| {
+                let _flushes = Flushes;
+                panic!("on purpose");
+            };
+            let caught = |number: &u32| catch_unwind(AssertUnwindSafe(|| fails(number))).is_err();
+            (0..110_000_u32).filter(caught).count()
+        }));
+        let _ = std::panic::take_hook();
+        assert_eq!(count, 110_000);
+    });
 }

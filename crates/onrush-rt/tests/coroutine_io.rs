@@ -70,9 +70,11 @@ fn on(kinds: &[Kind], what: &'static str, test: impl Fn(&mut Rig)) {
     let _dog = watchdog(what);
     for &kind in kinds {
         for seed in 1..4 {
-            if let Some(mut rig) = Rig::new(kind, seed) {
-                test(&mut rig);
-            }
+            coroutine::scope(|| {
+                if let Some(mut rig) = Rig::new(kind, seed) {
+                    test(&mut rig);
+                }
+            });
         }
     }
 }

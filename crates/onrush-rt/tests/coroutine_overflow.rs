@@ -154,9 +154,11 @@ fn on_a_thread_without_an_alternate_stack() {
         #[allow(unsafe_code)]
         let taken = unsafe { libc::sigaltstack(&raw const none, std::ptr::null_mut()) };
         assert_eq!(taken, 0);
-        let mut coroutine = Coroutine::named("alone", || endless(0));
-        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-        println!("{:?}", std::pin::Pin::new(&mut coroutine).poll(&mut cx));
+        coroutine::scope(|| {
+            let mut coroutine = Coroutine::named("alone", || endless(0));
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            println!("{:?}", std::pin::Pin::new(&mut coroutine).poll(&mut cx));
+        });
     };
     let Some(output) = in_child("on_a_thread_without_an_alternate_stack", "auto", run) else {
         return;

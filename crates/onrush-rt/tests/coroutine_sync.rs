@@ -4,7 +4,7 @@ mod common;
 
 use common::coroutines::{finish, message, pause, poll};
 use common::watchdog;
-use onrush_rt::coroutine::{self, Coroutine, counters, mpsc, sync, thread, wait};
+use onrush_rt::coroutine::{self, Coroutine, counters, mpsc, scope, sync, thread, wait};
 use onrush_rt::driver::sim::{Behaviour, Net};
 use onrush_rt::worker::Worker;
 use std::cell::Cell;
@@ -15,142 +15,150 @@ use std::time::Duration;
 
 #[test]
 fn a_mutex_goes_from_one_to_the_next() {
-    let mutex = Rc::new(sync::Mutex::new(Vec::new()));
-    let mut waiting: Vec<Coroutine<()>> = (0..6)
-        .map(|number| {
-            let mutex = mutex.clone();
-            Coroutine::new(move || {
-                let mut guard = mutex.lock().unwrap();
-                wait(pause());
-                guard.push(number);
+    scope(|| {
+        let mutex = Rc::new(sync::Mutex::new(Vec::new()));
+        let mut waiting: Vec<Coroutine<()>> = (0..6)
+            .map(|number| {
+                let mutex = mutex.clone();
+                Coroutine::new(move || {
+                    let mut guard = mutex.lock().unwrap();
+                    wait(pause());
+                    guard.push(number);
+                })
             })
-        })
-        .collect();
-    for coroutine in &mut waiting {
-        assert!(poll(coroutine).is_pending());
-    }
-    assert!(mutex.try_lock().is_err());
-    drop(waiting.remove(2)); // One that waits gives up, and one that has it.
-    drop(waiting.remove(0));
-    assert!(mutex.try_lock().is_err(), "it is the next one's");
-    // Polled in the wrong order, they get it in the right one.
-    while !waiting.is_empty() {
-        waiting.reverse();
-        waiting.retain_mut(|coroutine| poll(coroutine).is_pending());
-    }
-    assert_eq!(*mutex.try_lock().unwrap(), [1, 3, 4, 5]);
-    let panics = mutex.clone();
-    message(|| {
-        finish(Coroutine::new(move || {
-            let _guard = panics.lock().unwrap();
-            panic!("on purpose");
-        }))
+            .collect();
+        for coroutine in &mut waiting {
+            assert!(poll(coroutine).is_pending());
+        }
+        assert!(mutex.try_lock().is_err());
+        drop(waiting.remove(2)); // One that waits gives up, and one that has it.
+        drop(waiting.remove(0));
+        assert!(mutex.try_lock().is_err(), "it is the next one's");
+        // Polled in the wrong order, they get it in the right one.
+        while !waiting.is_empty() {
+            waiting.reverse();
+            waiting.retain_mut(|coroutine| poll(coroutine).is_pending());
+        }
+        assert_eq!(*mutex.try_lock().unwrap(), [1, 3, 4, 5]);
+        let panics = mutex.clone();
+        message(|| {
+            finish(Coroutine::new(move || {
+                let _guard = panics.lock().unwrap();
+                panic!("on purpose");
+            }))
+        });
+        mutex.lock().unwrap().clear(); // Not poisoned; and what need not wait may be anywhere.
+        assert_eq!(format!("{mutex:?}"), "Mutex { data: [] }");
     });
-    mutex.lock().unwrap().clear(); // Not poisoned; and what need not wait may be anywhere.
-    assert_eq!(format!("{mutex:?}"), "Mutex { data: [] }");
 }
 
 #[test]
 fn channels_have_ends_and_bounds() {
-    let (sender, receiver) = mpsc::sync_channel(2);
-    let second = sender.clone();
-    let mut sends = Coroutine::new(move || {
-        (0..5).for_each(|number| sender.send(number).unwrap());
-    });
-    assert!(poll(&mut sends).is_pending());
-    assert!(matches!(
-        second.try_send(9),
-        Err(mpsc::TrySendError::Full(9))
-    ));
-    let mut gets = Coroutine::new(move || receiver.iter().collect::<Vec<i32>>());
-    assert!(poll(&mut gets).is_pending());
-    while poll(&mut sends).is_pending() {
+    scope(|| {
+        let (sender, receiver) = mpsc::sync_channel(2);
+        let second = sender.clone();
+        let mut sends = Coroutine::new(move || {
+            (0..5).for_each(|number| sender.send(number).unwrap());
+        });
+        assert!(poll(&mut sends).is_pending());
+        assert!(matches!(
+            second.try_send(9),
+            Err(mpsc::TrySendError::Full(9))
+        ));
+        let mut gets = Coroutine::new(move || receiver.iter().collect::<Vec<i32>>());
         assert!(poll(&mut gets).is_pending());
-    }
-    assert!(poll(&mut gets).is_pending(), "there is another sender");
-    second.try_send(5).unwrap();
-    drop(second);
-    assert_eq!(poll(&mut gets), Poll::Ready(vec![0, 1, 2, 3, 4, 5]));
+        while poll(&mut sends).is_pending() {
+            assert!(poll(&mut gets).is_pending());
+        }
+        assert!(poll(&mut gets).is_pending(), "there is another sender");
+        second.try_send(5).unwrap();
+        drop(second);
+        assert_eq!(poll(&mut gets), Poll::Ready(vec![0, 1, 2, 3, 4, 5]));
 
-    let (sender, receiver) = mpsc::sync_channel(1);
-    sender.try_send("taken back").unwrap();
-    let mut sends = Coroutine::new(move || sender.send("kept").unwrap_err().0);
-    assert!(poll(&mut sends).is_pending());
-    drop(receiver);
-    assert_eq!(poll(&mut sends), Poll::Ready("kept"));
+        let (sender, receiver) = mpsc::sync_channel(1);
+        sender.try_send("taken back").unwrap();
+        let mut sends = Coroutine::new(move || sender.send("kept").unwrap_err().0);
+        assert!(poll(&mut sends).is_pending());
+        drop(receiver);
+        assert_eq!(poll(&mut sends), Poll::Ready("kept"));
 
-    let (sender, receiver) = mpsc::channel();
-    (0..1000).for_each(|number| sender.send(number).unwrap());
-    drop(sender);
-    assert_eq!(receiver.into_iter().sum::<i32>(), 499_500);
+        let (sender, receiver) = mpsc::channel();
+        (0..1000).for_each(|number| sender.send(number).unwrap());
+        drop(sender);
+        assert_eq!(receiver.into_iter().sum::<i32>(), 499_500);
+    });
 }
 
 /// Fifteen thousand that sleep, on one worker.
 #[test]
 fn many_that_sleep_touch_little() {
-    let _dog = watchdog("many_that_sleep_touch_little");
-    const MANY: usize = 15_000;
-    let behaviour = Behaviour {
-        split: false,
-        delay: false,
-        ..Behaviour::default()
-    };
-    let net = Net::new(1, behaviour);
-    let mut worker = Worker::simulated(net.clone(), 0).expect("a worker");
-    let woken = Rc::new(Cell::new(0));
-    let seen = woken.clone();
-    let starts = Coroutine::new(move || {
-        for _ in 0..MANY {
-            let woken = seen.clone();
-            thread::spawn(move || {
-                thread::sleep(Duration::from_secs(60));
-                woken.set(woken.get() + 1);
-            });
-        }
+    scope(|| {
+        let _dog = watchdog("many_that_sleep_touch_little");
+        const MANY: usize = 15_000;
+        let behaviour = Behaviour {
+            split: false,
+            delay: false,
+            ..Behaviour::default()
+        };
+        let net = Net::new(1, behaviour);
+        let mut worker = Worker::simulated(net.clone(), 0).expect("a worker");
+        let woken = Rc::new(Cell::new(0));
+        let seen = woken.clone();
+        let starts = Coroutine::new(move || {
+            for _ in 0..MANY {
+                let woken = seen.clone();
+                thread::spawn(move || {
+                    thread::sleep(Duration::from_secs(60));
+                    woken.set(woken.get() + 1);
+                });
+            }
+        });
+        worker.local().spawn(starts).detach();
+        while worker.turn(&(), false).expect("turns") {}
+        assert_eq!((counters().in_use(), woken.get()), (MANY as u64, 0));
+        let each = coroutine::touched_bytes() / MANY;
+        println!("{each} bytes of memory each");
+        assert!(each <= 8 << 10, "{each} bytes of memory each");
+        net.advance(60_001);
+        while worker.turn(&(), false).expect("turns") {}
+        assert_eq!((counters().in_use(), woken.get()), (0, MANY));
+        assert!(counters().touched_bytes_max() <= 16 << 10);
+        // Only those kept for the next have memory still.
+        assert!(coroutine::touched_bytes() <= 1024 * (12 << 10));
     });
-    worker.local().spawn(starts).detach();
-    while worker.turn(&(), false).expect("turns") {}
-    assert_eq!((counters().in_use(), woken.get()), (MANY as u64, 0));
-    let each = coroutine::touched_bytes() / MANY;
-    println!("{each} bytes of memory each");
-    assert!(each <= 8 << 10, "{each} bytes of memory each");
-    net.advance(60_001);
-    while worker.turn(&(), false).expect("turns") {}
-    assert_eq!((counters().in_use(), woken.get()), (0, MANY));
-    assert!(counters().touched_bytes_max() <= 16 << 10);
-    // Only those kept for the next have memory still.
-    assert!(coroutine::touched_bytes() <= 1024 * (12 << 10));
 }
 
 #[test]
 fn several_who_receive_from_one_channel_are_all_called() {
-    let (sender, receiver) = mpsc::channel();
-    let receiver = Rc::new(receiver);
-    let mut waiting: Vec<Coroutine<i32>> = (0..2)
-        .map(|_| {
-            let receiver = receiver.clone();
-            Coroutine::new(move || receiver.recv().unwrap_or(-1))
-        })
-        .collect();
-    let calls = Rc::new(Cell::new(0));
-    let net = Net::new(1, Behaviour::default());
-    let mut worker = Worker::simulated(net, 0).expect("a worker");
-    let mut tasks = Vec::new();
-    for mut coroutine in waiting.drain(..) {
-        let calls = calls.clone();
-        tasks.push(worker.local().spawn(std::future::poll_fn(move |cx| {
-            calls.set(calls.get() + 1);
-            std::pin::Pin::new(&mut coroutine).poll(cx)
-        })));
-    }
-    worker.turn(&(), false).expect("turns");
-    sender.send(1).unwrap();
-    sender.send(2).unwrap();
-    for _ in 0..3 {
+    scope(|| {
+        let (sender, receiver) = mpsc::channel();
+        let receiver = Rc::new(receiver);
+        let mut waiting: Vec<Coroutine<i32>> = (0..2)
+            .map(|_| {
+                let receiver = receiver.clone();
+                Coroutine::new(move || receiver.recv().unwrap_or(-1))
+            })
+            .collect();
+        let calls = Rc::new(Cell::new(0));
+        let net = Net::new(1, Behaviour::default());
+        let mut worker = Worker::simulated(net, 0).expect("a worker");
+        let mut tasks = Vec::new();
+        for mut coroutine in waiting.drain(..) {
+            let calls = calls.clone();
+            tasks.push(worker.local().spawn(std::future::poll_fn(move |cx| {
+                calls.set(calls.get() + 1);
+                std::pin::Pin::new(&mut coroutine).poll(cx)
+            })));
+        }
         worker.turn(&(), false).expect("turns");
-    }
-    assert!(tasks.iter().all(|task| task.is_finished()));
-    assert_eq!(calls.get(), 4);
+        sender.send(1).unwrap();
+        sender.send(2).unwrap();
+        for _ in 0..3 {
+            worker.turn(&(), false).expect("turns");
+        }
+        assert!(tasks.iter().all(|task| task.is_finished()));
+        assert_eq!(calls.get(), 4);
+    });
 }
 
 /// Takes the lock when it is dropped, as what gives a connection back to a pool does.
@@ -164,25 +172,27 @@ impl Drop for GivesBack {
 
 #[test]
 fn a_destructor_may_lock_what_is_free_before_those_who_wait() {
-    let pool = Rc::new(sync::Mutex::new(Vec::new()));
-    let held = pool.clone();
-    let mut holds = Coroutine::new(move || {
-        let _guard = held.lock().unwrap();
-        wait(pause());
+    scope(|| {
+        let pool = Rc::new(sync::Mutex::new(Vec::new()));
+        let held = pool.clone();
+        let mut holds = Coroutine::new(move || {
+            let _guard = held.lock().unwrap();
+            wait(pause());
+        });
+        let waits = pool.clone();
+        let mut waits = Coroutine::new(move || waits.lock().unwrap().push(1));
+        let gives = GivesBack(pool.clone(), 2);
+        let mut dropped = Coroutine::new(move || {
+            let _gives = gives;
+            wait(pause());
+        });
+        assert!(poll(&mut holds).is_pending());
+        assert!(poll(&mut waits).is_pending());
+        assert!(poll(&mut dropped).is_pending());
+        assert!(poll(&mut holds).is_ready());
+        // It is free, but promised to the one that waits.
+        drop(dropped);
+        assert!(poll(&mut waits).is_ready());
+        assert_eq!(*pool.lock().unwrap(), [2, 1]);
     });
-    let waits = pool.clone();
-    let mut waits = Coroutine::new(move || waits.lock().unwrap().push(1));
-    let gives = GivesBack(pool.clone(), 2);
-    let mut dropped = Coroutine::new(move || {
-        let _gives = gives;
-        wait(pause());
-    });
-    assert!(poll(&mut holds).is_pending());
-    assert!(poll(&mut waits).is_pending());
-    assert!(poll(&mut dropped).is_pending());
-    assert!(poll(&mut holds).is_ready());
-    // It is free, but promised to the one that waits.
-    drop(dropped);
-    assert!(poll(&mut waits).is_ready());
-    assert_eq!(*pool.lock().unwrap(), [2, 1]);
 }

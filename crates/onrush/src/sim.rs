@@ -9,6 +9,10 @@
 //! sim.send(&client, b"GET / HTTP/1.1\r\nHost: test\r\n\r\n");
 //! assert!(client.receive().unwrap().starts_with(b"HTTP/1.1 200 OK\r\n"));
 //! ```
+//!
+//! A simulation belongs to no function of this crate. So where handlers are coroutines, the test
+//! makes and drops it within a [`coroutine::scope`](crate::coroutine::scope), in which coroutines
+//! live.
 
 use crate::crew::{Crew, Placement};
 use crate::engine::{CROWD_MAX, Engine, Inlet, Settings};

@@ -4,7 +4,7 @@ mod common;
 use common::{
     ask, calm, content, dechunk, drivers, get, pattern, serve, serve_with, statuses, text, watchdog,
 };
-use onrush::coroutine::{Request, Response, TcpStream, counters, handler, sleep};
+use onrush::coroutine::{Request, Response, TcpStream, counters, handler, scope, sleep};
 use onrush::sim::Simulation;
 use onrush::{Limits, Router};
 use std::io::{self, BufRead, ErrorKind, Read, Write};
@@ -149,22 +149,24 @@ fn unframed(answer: &[u8]) -> Vec<u8> {
 fn everywhere(what: &'static str, sent: &[u8], check: impl Fn(&[u8])) {
     let _dog = watchdog(what);
     for seed in 0..12 {
-        let mut sim = Simulation::new(seed, &app(), Limits::default());
-        let client = sim.connect();
-        let (mut rest, mut answer) = (sent, Vec::new());
-        for _ in 0..100_000 {
-            rest = &rest[client.send(rest).unwrap_or(rest.len())..];
-            sim.advance(1);
-            answer.extend(client.receive().unwrap_or_default());
-            if rest.is_empty() && client.at_end() {
-                break;
+        scope(|| {
+            let mut sim = Simulation::new(seed, &app(), Limits::default());
+            let client = sim.connect();
+            let (mut rest, mut answer) = (sent, Vec::new());
+            for _ in 0..100_000 {
+                rest = &rest[client.send(rest).unwrap_or(rest.len())..];
+                sim.advance(1);
+                answer.extend(client.receive().unwrap_or_default());
+                if rest.is_empty() && client.at_end() {
+                    break;
+                }
             }
-        }
-        check(&answer);
-        drop(client);
-        sim.run();
-        assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
-        assert_eq!(counters().in_use(), 0);
+            check(&answer);
+            drop(client);
+            sim.run();
+            assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+            assert_eq!(counters().in_use(), 0);
+        });
     }
     for driver in drivers() {
         let server = serve(driver, app());
@@ -264,56 +266,60 @@ fn bodies_of_every_size() {
 
 #[test]
 fn a_flush_lets_the_head_leave() {
-    let mut sim = calm(&app(), Limits::default());
-    let client = sim.connect();
-    let head = ask(&mut sim, &client, &get("/flushes"));
-    assert!(
-        head.starts_with("HTTP/1.1 203 ") && head.contains("X-Kind: slow\r\n"),
-        "{head}"
-    );
-    assert!(head.ends_with("\r\n\r\n"), "{head}");
-    for chunk in ["4\r\none \r\n", "4\r\ntwo \r\n"] {
+    scope(|| {
+        let mut sim = calm(&app(), Limits::default());
+        let client = sim.connect();
+        let head = ask(&mut sim, &client, &get("/flushes"));
+        assert!(
+            head.starts_with("HTTP/1.1 203 ") && head.contains("X-Kind: slow\r\n"),
+            "{head}"
+        );
+        assert!(head.ends_with("\r\n\r\n"), "{head}");
+        for chunk in ["4\r\none \r\n", "4\r\ntwo \r\n"] {
+            sim.advance(10);
+            assert_eq!(text(&client.receive().unwrap()), chunk);
+        }
         sim.advance(10);
-        assert_eq!(text(&client.receive().unwrap()), chunk);
-    }
-    sim.advance(10);
-    assert_eq!(text(&client.receive().unwrap()), "5\r\nthree\r\n0\r\n\r\n");
-    assert!(ask(&mut sim, &client, &get("/hello")).ends_with("\r\n\r\nhello"));
-    everywhere(
-        "a_flush_lets_the_head_leave",
-        &last(get("/flushes")),
-        |answer| {
-            assert_eq!(dechunk(content(answer)), b"one two three");
-        },
-    );
+        assert_eq!(text(&client.receive().unwrap()), "5\r\nthree\r\n0\r\n\r\n");
+        assert!(ask(&mut sim, &client, &get("/hello")).ends_with("\r\n\r\nhello"));
+        everywhere(
+            "a_flush_lets_the_head_leave",
+            &last(get("/flushes")),
+            |answer| {
+                assert_eq!(dechunk(content(answer)), b"one two three");
+            },
+        );
+    });
 }
 
 #[test]
 fn declared_lengths_are_kept_or_the_connection_is_cut() {
-    for (declared, written) in [(0, 0), (100, 100), (300_000, 300_000)] {
-        let sent = last(get(&format!("/declares/{declared}/{written}")));
-        everywhere("declared_lengths", &sent, |answer| {
-            let shown = text(&answer[..answer.len().min(300)]);
-            assert!(
-                shown.contains(&format!("Content-Length: {declared}\r\n")),
-                "{shown}"
-            );
-            assert_eq!(content(answer).len(), declared);
-        });
-    }
-    for (declared, written) in [(100, 99), (100, 101), (300_000, 299_999)] {
-        let mut sim = calm(&app(), Limits::default());
-        let client = sim.connect();
-        sim.send(
-            &client,
-            get(&format!("/declares/{declared}/{written}")).as_bytes(),
-        );
-        while !client.at_end() {
-            let _ = client.receive();
-            sim.advance(1);
+    scope(|| {
+        for (declared, written) in [(0, 0), (100, 100), (300_000, 300_000)] {
+            let sent = last(get(&format!("/declares/{declared}/{written}")));
+            everywhere("declared_lengths", &sent, |answer| {
+                let shown = text(&answer[..answer.len().min(300)]);
+                assert!(
+                    shown.contains(&format!("Content-Length: {declared}\r\n")),
+                    "{shown}"
+                );
+                assert_eq!(content(answer).len(), declared);
+            });
         }
-        assert!(client.receive().is_err(), "a reset, not an end");
-    }
+        for (declared, written) in [(100, 99), (100, 101), (300_000, 299_999)] {
+            let mut sim = calm(&app(), Limits::default());
+            let client = sim.connect();
+            sim.send(
+                &client,
+                get(&format!("/declares/{declared}/{written}")).as_bytes(),
+            );
+            while !client.at_end() {
+                let _ = client.receive();
+                sim.advance(1);
+            }
+            assert!(client.receive().is_err(), "a reset, not an end");
+        }
+    });
 }
 
 #[test]
@@ -347,40 +353,42 @@ fn answers_without_content() {
 
 #[test]
 fn panics_and_failures_cost_their_request() {
-    let paths = [
-        "/panics/first",
-        "/panics/later",
-        "/fails/early",
-        "/status/99",
-    ];
-    let mut sent: String = paths.iter().map(|path| get(path)).collect();
-    sent += &text(&last(get("/hello")));
-    everywhere("panics_and_failures", sent.as_bytes(), |answers| {
-        assert_eq!(statuses(answers), [500, 500, 500, 500, 200]);
-        assert!(!text(answers).contains("never to be seen"));
-    });
-    for path in ["/panics/after", "/fails/late"] {
-        let mut sim = calm(&app(), Limits::default());
-        let client = sim.connect();
-        sim.send(&client, get(path).as_bytes());
-        sim.run();
-        assert!(
-            client.at_end() && client.receive().is_err(),
-            "{path}: a reset"
+    scope(|| {
+        let paths = [
+            "/panics/first",
+            "/panics/later",
+            "/fails/early",
+            "/status/99",
+        ];
+        let mut sent: String = paths.iter().map(|path| get(path)).collect();
+        sent += &text(&last(get("/hello")));
+        everywhere("panics_and_failures", sent.as_bytes(), |answers| {
+            assert_eq!(statuses(answers), [500, 500, 500, 500, 200]);
+            assert!(!text(answers).contains("never to be seen"));
+        });
+        for path in ["/panics/after", "/fails/late"] {
+            let mut sim = calm(&app(), Limits::default());
+            let client = sim.connect();
+            sim.send(&client, get(path).as_bytes());
+            sim.run();
+            assert!(
+                client.at_end() && client.receive().is_err(),
+                "{path}: a reset"
+            );
+            assert_eq!((sim.open_connections(), counters().in_use()), (0, 0));
+            assert!(common::is_served(&mut sim), "the worker lives");
+        }
+        everywhere(
+            "limited",
+            &last_post("/limited", b"more than ten", true),
+            |answer| {
+                assert_eq!(statuses(answer), [413]);
+            },
         );
-        assert_eq!((sim.open_connections(), counters().in_use()), (0, 0));
-        assert!(common::is_served(&mut sim), "the worker lives");
-    }
-    everywhere(
-        "limited",
-        &last_post("/limited", b"more than ten", true),
-        |answer| {
-            assert_eq!(statuses(answer), [413]);
-        },
-    );
-    let broken = "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n";
-    everywhere("broken", broken.as_bytes(), |answer| {
-        assert_eq!(statuses(answer), [400])
+        let broken = "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n";
+        everywhere("broken", broken.as_bytes(), |answer| {
+            assert_eq!(statuses(answer), [400])
+        });
     });
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{ask, calm, content, dechunk, drivers, get, pattern, plain, serve, text, watchdog};
-use onrush::coroutine::{Request, Response, counters, handler, sleep, touched_bytes};
+use onrush::coroutine::{Request, Response, counters, handler, scope, sleep, touched_bytes};
 use onrush::sim::Simulation;
 use onrush::{Limits, Server};
 use std::cell::Cell;
@@ -42,152 +42,160 @@ struct Shared<T>(T);
 
 #[test]
 fn a_slow_client_holds_up_its_handler() {
-    thread_local!(static WRITTEN: Cell<usize> = const { Cell::new(0) });
-    fn writes(_: &mut Request, response: &mut Response) -> io::Result<()> {
-        for _ in 0..1000 {
-            response.write_all(&[b'x'; 1000])?;
-            WRITTEN.set(WRITTEN.get() + 1000);
+    scope(|| {
+        thread_local!(static WRITTEN: Cell<usize> = const { Cell::new(0) });
+        fn writes(_: &mut Request, response: &mut Response) -> io::Result<()> {
+            for _ in 0..1000 {
+                response.write_all(&[b'x'; 1000])?;
+                WRITTEN.set(WRITTEN.get() + 1000);
+            }
+            Ok(())
         }
-        Ok(())
-    }
-    let limits = Limits::default();
-    let mut sim = Simulation::with_behaviour(1, &handler(writes), limits, plain(10_000));
-    let client = sim.connect();
-    sim.send(&client, get("/").as_bytes());
-    sim.run();
-    let mut answer = Vec::new();
-    while WRITTEN.get() < 1_000_000 {
-        // What the network holds, one piece under way, and one in the making.
-        assert!(WRITTEN.get() <= answer.len() + 10_000 + 3 * 16_384);
-        let piece = client.receive().unwrap();
-        assert!(!piece.is_empty(), "it goes on");
-        answer.extend(piece);
+        let limits = Limits::default();
+        let mut sim = Simulation::with_behaviour(1, &handler(writes), limits, plain(10_000));
+        let client = sim.connect();
+        sim.send(&client, get("/").as_bytes());
         sim.run();
-    }
-    while !answer.ends_with(b"\r\n0\r\n\r\n") {
-        answer.extend(client.receive().unwrap());
-        sim.run();
-    }
-    assert_eq!(dechunk(content(&answer)).len(), 1_000_000);
+        let mut answer = Vec::new();
+        while WRITTEN.get() < 1_000_000 {
+            // What the network holds, one piece under way, and one in the making.
+            assert!(WRITTEN.get() <= answer.len() + 10_000 + 3 * 16_384);
+            let piece = client.receive().unwrap();
+            assert!(!piece.is_empty(), "it goes on");
+            answer.extend(piece);
+            sim.run();
+        }
+        while !answer.ends_with(b"\r\n0\r\n\r\n") {
+            answer.extend(client.receive().unwrap());
+            sim.run();
+        }
+        assert_eq!(dechunk(content(&answer)).len(), 1_000_000);
+    });
 }
 
 /// Wherever the client goes, the stack is unwound once and everything is given back.
 #[test]
 fn a_client_that_goes_unwinds_its_handler() {
-    thread_local!(static ENDED: Shared<Rc<Cell<u32>>> = Shared(Rc::default()));
-    fn all_kinds_of_waits(request: &mut Request, response: &mut Response) -> io::Result<()> {
-        struct Writes<'r>(&'r mut Response);
-        impl Drop for Writes<'_> {
-            fn drop(&mut self) {
-                // While it is unwound there is nobody to write to, and no harm in trying.
-                let result = self.0.write_all(&[0; 40_000]).and_then(|()| self.0.flush());
-                assert!(!onrush::coroutine::is_unwinding() || result.is_err());
+    scope(|| {
+        thread_local!(static ENDED: Shared<Rc<Cell<u32>>> = Shared(Rc::default()));
+        fn all_kinds_of_waits(request: &mut Request, response: &mut Response) -> io::Result<()> {
+            struct Writes<'r>(&'r mut Response);
+            impl Drop for Writes<'_> {
+                fn drop(&mut self) {
+                    // While it is unwound there is nobody to write to, and no harm in trying.
+                    let result = self.0.write_all(&[0; 40_000]).and_then(|()| self.0.flush());
+                    assert!(!onrush::coroutine::is_unwinding() || result.is_err());
+                }
             }
+            let _ends = Ends(ENDED.with(|ended| ended.0.clone()));
+            let mut body = Vec::new();
+            request.read_to_end(&mut body)?;
+            sleep(Duration::from_millis(3));
+            response.flush()?;
+            sleep(Duration::from_millis(3));
+            let writes = Writes(response);
+            writes.0.write_all(&body)?;
+            writes.0.flush()?;
+            sleep(Duration::from_millis(3));
+            Ok(())
         }
-        let _ends = Ends(ENDED.with(|ended| ended.0.clone()));
-        let mut body = Vec::new();
-        request.read_to_end(&mut body)?;
-        sleep(Duration::from_millis(3));
-        response.flush()?;
-        sleep(Duration::from_millis(3));
-        let writes = Writes(response);
-        writes.0.write_all(&body)?;
-        writes.0.flush()?;
-        sleep(Duration::from_millis(3));
-        Ok(())
-    }
-    let sent = post(&pattern(100_000));
-    let mut stages = [0; 2];
-    for steps in 0..80 {
-        let behaviour = plain(20_000);
-        let app = handler(all_kinds_of_waits);
-        let mut sim = Simulation::with_behaviour(steps, &app, Limits::default(), behaviour);
-        let client = sim.connect();
-        let (mut rest, mut heard) = (&sent[..], 0);
-        for _ in 0..steps {
-            rest = &rest[client.send(&rest[..rest.len().min(5_000)]).unwrap()..];
-            sim.advance(1);
-            heard += client.receive().unwrap().len();
+        let sent = post(&pattern(100_000));
+        let mut stages = [0; 2];
+        for steps in 0..80 {
+            let behaviour = plain(20_000);
+            let app = handler(all_kinds_of_waits);
+            let mut sim = Simulation::with_behaviour(steps, &app, Limits::default(), behaviour);
+            let client = sim.connect();
+            let (mut rest, mut heard) = (&sent[..], 0);
+            for _ in 0..steps {
+                rest = &rest[client.send(&rest[..rest.len().min(5_000)]).unwrap()..];
+                sim.advance(1);
+                heard += client.receive().unwrap().len();
+            }
+            let before = ENDED.with(|ended| ended.0.get());
+            let in_use = counters().in_use();
+            stages[usize::from(heard > 0)] += in_use;
+            client.reset();
+            drop(client);
+            sim.run();
+            let ended = ENDED.with(|ended| ended.0.get());
+            assert_eq!(u64::from(ended - before), in_use, "after {steps} steps");
+            assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+            assert_eq!(counters().in_use(), 0);
         }
-        let before = ENDED.with(|ended| ended.0.get());
-        let in_use = counters().in_use();
-        stages[usize::from(heard > 0)] += in_use;
-        client.reset();
-        drop(client);
-        sim.run();
-        let ended = ENDED.with(|ended| ended.0.get());
-        assert_eq!(u64::from(ended - before), in_use, "after {steps} steps");
-        assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
-        assert_eq!(counters().in_use(), 0);
-    }
-    assert!(
-        stages[0] > 10 && stages[1] > 10,
-        "both before and after the head: {stages:?}"
-    );
+        assert!(
+            stages[0] > 10 && stages[1] > 10,
+            "both before and after the head: {stages:?}"
+        );
+    });
 }
 
 /// What a handler owns is dropped when it has answered; whatever that does, its answer is its own.
 #[test]
 fn a_destructor_that_serves_others_does_not_mix_answers_up() {
-    thread_local!(static SERVED: Cell<u32> = const { Cell::new(0) });
-    #[derive(Clone)]
-    struct Serves;
-    impl Drop for Serves {
-        fn drop(&mut self) {
-            if !onrush::coroutine::is_inside() {
-                return;
+    scope(|| {
+        thread_local!(static SERVED: Cell<u32> = const { Cell::new(0) });
+        #[derive(Clone)]
+        struct Serves;
+        impl Drop for Serves {
+            fn drop(&mut self) {
+                if !onrush::coroutine::is_inside() {
+                    return;
+                }
+                let mut sim = calm(&handler(hello), Limits::default());
+                let client = sim.connect();
+                assert!(ask(&mut sim, &client, &get("/")).ends_with("hello"));
+                SERVED.set(SERVED.get() + 1);
             }
-            let mut sim = calm(&handler(hello), Limits::default());
-            let client = sim.connect();
-            assert!(ask(&mut sim, &client, &get("/")).ends_with("hello"));
-            SERVED.set(SERVED.get() + 1);
         }
-    }
-    let owned = Serves;
-    let answers = move |request: &mut Request, response: &mut Response| {
-        let _serves = &owned;
-        match request.path() {
-            "/fails" => Err(io::Error::other("on purpose")),
-            path => response.write_all(path.to_owned().as_bytes()),
+        let owned = Serves;
+        let answers = move |request: &mut Request, response: &mut Response| {
+            let _serves = &owned;
+            match request.path() {
+                "/fails" => Err(io::Error::other("on purpose")),
+                path => response.write_all(path.to_owned().as_bytes()),
+            }
+        };
+        let mut sim = calm(&handler(answers), Limits::default());
+        let client = sim.connect();
+        for path in ["/one", "/two", "/three"] {
+            assert!(ask(&mut sim, &client, &get(path)).ends_with(path));
         }
-    };
-    let mut sim = calm(&handler(answers), Limits::default());
-    let client = sim.connect();
-    for path in ["/one", "/two", "/three"] {
-        assert!(ask(&mut sim, &client, &get(path)).ends_with(path));
-    }
-    assert!(ask(&mut sim, &client, &get("/fails")).contains(" 500 "));
-    assert_eq!(SERVED.get(), 4);
+        assert!(ask(&mut sim, &client, &get("/fails")).contains(" 500 "));
+        assert_eq!(SERVED.get(), 4);
+    });
 }
 
 /// What a handler answers when its client has gone reaches nobody, and no other client either.
 #[test]
 fn an_answer_to_a_client_that_has_gone_is_nobodys() {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-    thread_local!(static CAUGHT: Cell<u32> = const { Cell::new(0) });
-    fn goes_on(request: &mut Request, response: &mut Response) -> io::Result<()> {
-        let path = request.path().to_owned();
-        let caught = catch_unwind(AssertUnwindSafe(|| sleep(Duration::from_millis(5))));
-        CAUGHT.set(CAUGHT.get() + u32::from(caught.is_err()));
-        response.write_all(path.as_bytes())
-    }
-    for seed in 1..=10 {
-        CAUGHT.set(0);
-        let (limits, network) = (Limits::default(), plain(4096));
-        let mut sim = Simulation::with_behaviour(seed, &handler(goes_on), limits, network);
-        let clients: Vec<_> = (0..9).map(|_| sim.connect()).collect();
-        for (index, client) in clients.iter().enumerate() {
-            sim.send(client, get(&format!("/number-{index}")).as_bytes());
+    scope(|| {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+        thread_local!(static CAUGHT: Cell<u32> = const { Cell::new(0) });
+        fn goes_on(request: &mut Request, response: &mut Response) -> io::Result<()> {
+            let path = request.path().to_owned();
+            let caught = catch_unwind(AssertUnwindSafe(|| sleep(Duration::from_millis(5))));
+            CAUGHT.set(CAUGHT.get() + u32::from(caught.is_err()));
+            response.write_all(path.as_bytes())
         }
-        sim.run();
-        clients.iter().step_by(2).for_each(|client| client.reset());
-        sim.advance(20);
-        for (index, client) in clients.iter().enumerate().skip(1).step_by(2) {
-            let answer = client.receive().unwrap();
-            assert_eq!(content(&answer), format!("/number-{index}").as_bytes());
+        for seed in 1..=10 {
+            CAUGHT.set(0);
+            let (limits, network) = (Limits::default(), plain(4096));
+            let mut sim = Simulation::with_behaviour(seed, &handler(goes_on), limits, network);
+            let clients: Vec<_> = (0..9).map(|_| sim.connect()).collect();
+            for (index, client) in clients.iter().enumerate() {
+                sim.send(client, get(&format!("/number-{index}")).as_bytes());
+            }
+            sim.run();
+            clients.iter().step_by(2).for_each(|client| client.reset());
+            sim.advance(20);
+            for (index, client) in clients.iter().enumerate().skip(1).step_by(2) {
+                let answer = client.receive().unwrap();
+                assert_eq!(content(&answer), format!("/number-{index}").as_bytes());
+            }
+            assert_eq!(CAUGHT.get(), 5);
         }
-        assert_eq!(CAUGHT.get(), 5);
-    }
+    });
 }
 
 /// Clients that go, on real sockets: while it reads, while it sleeps, and while it writes more than
@@ -246,44 +254,48 @@ fn clients_that_go_unwind_on_both_drivers() {
 
 #[test]
 fn one_stack_serves_one_request_after_the_other() {
-    let mut sim = calm(&handler(hello), Limits::default());
-    let client = sim.connect();
-    let before = (counters().in_use(), counters().pooled());
-    for _ in 0..1000 {
-        assert!(ask(&mut sim, &client, &get("/hello")).ends_with("\r\n\r\nhello"));
-    }
-    assert_eq!(before, (0, 0));
-    assert_eq!((counters().in_use(), counters().pooled()), (0, 32));
-    assert!(counters().touched_bytes_max() > 0);
+    scope(|| {
+        let mut sim = calm(&handler(hello), Limits::default());
+        let client = sim.connect();
+        let before = (counters().in_use(), counters().pooled());
+        for _ in 0..1000 {
+            assert!(ask(&mut sim, &client, &get("/hello")).ends_with("\r\n\r\nhello"));
+        }
+        assert_eq!(before, (0, 0));
+        assert_eq!((counters().in_use(), counters().pooled()), (0, 32));
+        assert!(counters().touched_bytes_max() > 0);
+    });
 }
 
 /// Fifteen thousand requests whose handlers sleep, on one worker.
 #[test]
 fn many_that_sleep_touch_little() {
-    let _dog = watchdog("many_that_sleep_touch_little");
-    const MANY: usize = 15_000;
-    fn sleeps(_: &mut Request, response: &mut Response) {
-        sleep(Duration::from_secs(20));
-        response.write_all(b"awake").unwrap();
-    }
-    let mut sim = calm(&handler(sleeps), Limits::default());
-    let clients: Vec<_> = (0..MANY)
-        .map(|_| {
-            let client = sim.connect();
-            client.send(get("/").as_bytes()).unwrap();
-            client
-        })
-        .collect();
-    sim.run();
-    assert_eq!(counters().in_use(), MANY as u64);
-    let each = touched_bytes() / MANY;
-    println!("{each} bytes of memory each");
-    assert!(each <= 8 << 10, "{each} bytes of memory each");
-    sim.advance(20_001);
-    for client in &clients {
-        assert!(client.receive().unwrap().ends_with(b"\r\n\r\nawake"));
-    }
-    assert_eq!(counters().in_use(), 0);
+    scope(|| {
+        let _dog = watchdog("many_that_sleep_touch_little");
+        const MANY: usize = 15_000;
+        fn sleeps(_: &mut Request, response: &mut Response) {
+            sleep(Duration::from_secs(20));
+            response.write_all(b"awake").unwrap();
+        }
+        let mut sim = calm(&handler(sleeps), Limits::default());
+        let clients: Vec<_> = (0..MANY)
+            .map(|_| {
+                let client = sim.connect();
+                client.send(get("/").as_bytes()).unwrap();
+                client
+            })
+            .collect();
+        sim.run();
+        assert_eq!(counters().in_use(), MANY as u64);
+        let each = touched_bytes() / MANY;
+        println!("{each} bytes of memory each");
+        assert!(each <= 8 << 10, "{each} bytes of memory each");
+        sim.advance(20_001);
+        for client in &clients {
+            assert!(client.receive().unwrap().ends_with(b"\r\n\r\nawake"));
+        }
+        assert_eq!(counters().in_use(), 0);
+    });
 }
 
 #[inline(never)]

@@ -241,27 +241,30 @@ fn the_page_over_http_says_what_clients_have_seen() {
 /// Stacks that handlers run on are seen.
 #[test]
 fn coroutines_are_told_of() {
-    let _dog = watchdog("coroutines_are_told_of");
-    let metrics = Metrics::new();
-    fn waits(_: &mut onrush::coroutine::Request, answer: &mut onrush::coroutine::Response) {
-        onrush::coroutine::thread::sleep(Duration::from_millis(10));
-        answer.set_status(204);
-    }
-    let handler = onrush::coroutine::handler(waits);
-    let mut sim = Simulation::with_metrics(1, &handler, Limits::default(), plain(1024), &metrics);
-    let client = sim.connect();
-    client.send(get("/").as_bytes()).unwrap();
-    sim.run();
-    let stacks = |state: &str| {
-        let page = samples(&metrics.render(Format::Prometheus));
-        sum(
-            &page,
-            "onrush_coroutine_stacks",
-            &[&format!("state=\"{state}\"")],
-        )
-    };
-    assert_eq!(stacks("in_use"), 1.0);
-    sim.advance(20);
-    assert_eq!(stacks("in_use"), 0.0);
-    assert!(stacks("pooled") >= 1.0);
+    onrush::coroutine::scope(|| {
+        let _dog = watchdog("coroutines_are_told_of");
+        let metrics = Metrics::new();
+        fn waits(_: &mut onrush::coroutine::Request, answer: &mut onrush::coroutine::Response) {
+            onrush::coroutine::thread::sleep(Duration::from_millis(10));
+            answer.set_status(204);
+        }
+        let handler = onrush::coroutine::handler(waits);
+        let mut sim =
+            Simulation::with_metrics(1, &handler, Limits::default(), plain(1024), &metrics);
+        let client = sim.connect();
+        client.send(get("/").as_bytes()).unwrap();
+        sim.run();
+        let stacks = |state: &str| {
+            let page = samples(&metrics.render(Format::Prometheus));
+            sum(
+                &page,
+                "onrush_coroutine_stacks",
+                &[&format!("state=\"{state}\"")],
+            )
+        };
+        assert_eq!(stacks("in_use"), 1.0);
+        sim.advance(20);
+        assert_eq!(stacks("in_use"), 0.0);
+        assert!(stacks("pooled") >= 1.0);
+    });
 }

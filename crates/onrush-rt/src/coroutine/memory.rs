@@ -66,6 +66,7 @@ impl Chunk {
             stride_bytes,
             stacks,
         };
+        start.expose_provenance(); // Stacks are named by their addresses.
         // A huge page would be touched whole by the first byte. Old kernels may not know it.
         // SAFETY: this is the mapping just made, and the advice changes no byte of it.
         unsafe { libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) };
@@ -176,7 +177,6 @@ mod tests {
         for asked in [Guard::Marked, Guard::Protected] {
             let mut guard = asked;
             let chunk = Chunk::map(3, 64 << 10, &mut guard).unwrap();
-            chunk.start.as_ptr().expose_provenance();
             for base in chunk.bases() {
                 let lowest = base.get() - (64 << 10);
                 assert!(is_writable(base.get() - 1) && is_writable(lowest));
@@ -191,7 +191,6 @@ mod tests {
         let page = page_bytes();
         let stack_bytes = 200 * page;
         let chunk = Chunk::map(2, stack_bytes, &mut { Guard::Marked }).unwrap();
-        chunk.start.as_ptr().expose_provenance();
         for base in chunk.bases() {
             assert_eq!(touched_bytes(base, stack_bytes), 0);
             for pages in [1, 2, 63, 64, 65, 130, 200] {

@@ -40,10 +40,11 @@
 //! - Panic in a destructor, or wait in one for what is not ready, while its stack is unwound: that
 //!   ends the process, as a second panic does. (The calls here that give a `Result` give an error
 //!   there instead, so that a `BufWriter` may be dropped.)
-//! - Outlive what its thread does, stored in a `thread_local`: other such values, which it may
-//!   refer to through `LocalKey::with`, might be gone when it is unwound, and what then looks at
-//!   them has undefined behaviour. (Where that can be seen it is not unwound, but forgotten; it
-//!   cannot always be seen, and no stackful coroutine can rule it out.) Keep coroutines in tasks.
+//!
+//! # Scopes
+//! A coroutine lives within a [`scope()`] of its thread, which [`run`] and the threads of a server
+//! enter by themselves. One that is kept longer, in a `thread_local` say, is never unwound: its
+//! stack is leaked, because what it refers to may be gone. Polling it panics.
 //!
 //! A program built with `panic = "abort"` cannot unwind, and so has no coroutines: starting one
 //! fails there.
@@ -53,7 +54,7 @@
 //! there to its beginning, and everything on the stack is dropped. Code that catches it and goes on
 //! is unwound again where it next waits. Locks of `std` that are held are poisoned.
 //!
-//! Modules, lowest first: `memory` · `stack` · `overflow` · `switch` · `lock` · [`thread`] ·
+//! Modules, lowest first: `scope` · `memory` · `stack` · `overflow` · `switch` · `lock` · [`thread`] ·
 //! [`mpsc`] · [`sync`] · `address` · `ports` · [`net`] · [`fs`] · `run`. Must not know protocols.
 
 mod address;
@@ -65,6 +66,7 @@ pub mod net;
 mod overflow;
 mod ports;
 mod run;
+mod scope;
 mod stack;
 mod switch;
 pub mod sync;
@@ -75,6 +77,7 @@ pub use fs::File;
 pub use mpsc::sync_channel as channel;
 pub use net::{TcpListener, TcpStream};
 pub use run::{Config, run};
+pub use scope::scope;
 pub use stack::{Counters, Options};
 pub use switch::{
     Coroutine, Unwinding, configure, counters, is_inside, is_unwinding, touched_bytes, try_wait,

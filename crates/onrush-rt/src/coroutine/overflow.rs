@@ -6,43 +6,83 @@
 //! that is running go to whoever handled them before. Must not know how coroutines are switched.
 #![allow(unsafe_code)]
 
+use super::memory::page_bytes;
+use super::stack::RESERVED_BYTES;
 use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::ptr::{null, null_mut};
+use std::ptr::{null, null_mut, with_exposed_provenance};
 use std::sync::OnceLock;
 
-/// A coroutine that is running, as far as its overflow is concerned.
-pub(super) struct Running<'n> {
-    pub(super) name: &'n str,
-    pub(super) stack_bytes: usize,
-    /// The addresses of its guard page.
-    pub(super) guard: Range<usize>,
+/// The addresses of a coroutine's stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bounds {
+    /// Its lowest byte. Below it is the guard page.
+    pub(super) lowest: usize,
+    /// One past its highest byte.
+    pub(super) top: usize,
+}
+
+impl Bounds {
+    const NONE: Bounds = Bounds { lowest: 0, top: 0 };
+
+    /// Whether `address` lies on the stack.
+    #[inline]
+    pub(super) fn contains(self, address: usize) -> bool {
+        (self.lowest..self.top).contains(&address)
+    }
+
+    /// Where the [`Label`] is, at the beginning of the stack.
+    #[inline]
+    pub(super) fn label(self) -> usize {
+        self.top - RESERVED_BYTES
+    }
+
+    fn guard(self) -> Range<usize> {
+        self.lowest.saturating_sub(page_bytes())..self.lowest
+    }
+}
+
+/// The name of the coroutine that a stack belongs to at present.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Label {
+    pub(super) name: *const u8,
+    pub(super) name_bytes: usize,
 }
 
 thread_local! {
-    /// The innermost coroutine that runs on this thread. Without a destructor, so that the signal
-    /// handler may look at it at any time.
-    static RUNNING: Cell<*const Running<'static>> = const { Cell::new(null()) };
+    /// The stack that was switched to last on this thread, as far as is known: foreign coroutines
+    /// may suspend whoever is to restore it. So it holds no pointer, and whoever reads it checks
+    /// whether it is true. Without a destructor, so that the signal handler may look at it at any
+    /// time.
+    static RUNNING: Cell<Bounds> = const { Cell::new(Bounds::NONE) };
 }
 
-/// Runs `act`, in which the coroutine `running` is resumed.
+/// Runs `act`, in which the coroutine on the stack `running` is resumed.
 #[inline]
-pub(super) fn watched<R>(running: &Running<'_>, act: impl FnOnce() -> R) -> R {
-    struct Before(*const Running<'static>);
+pub(super) fn watched<R>(running: Bounds, act: impl FnOnce() -> R) -> R {
+    struct Before(Bounds);
     impl Drop for Before {
+        #[inline]
         fn drop(&mut self) {
             RUNNING.set(self.0);
         }
     }
-    let _before = Before(RUNNING.replace((&raw const *running).cast()));
+    let _before = Before(RUNNING.replace(running));
     act()
+}
+
+/// The stack that a coroutine runs on, if it is the caller.
+#[inline]
+pub(super) fn running() -> Bounds {
+    RUNNING.get()
 }
 
 /// Whether a coroutine runs on this thread.
 pub(super) fn is_watching() -> bool {
-    !RUNNING.get().is_null()
+    RUNNING.get() != Bounds::NONE
 }
 
 /// What was done about `SIGSEGV` before.
@@ -85,10 +125,7 @@ extern "C" fn on_fault(
     // for this signal.
     let address = unsafe { (*info).si_addr() }.addr();
     let running = RUNNING.get();
-    // SAFETY: set by `watched`, whose caller's frame holds it, and its name, until it is set back.
-    if let Some(running) = unsafe { running.as_ref() }
-        && running.guard.contains(&address)
-    {
+    if running.guard().contains(&address) {
         tell(running);
         return reinstate();
     }
@@ -129,17 +166,22 @@ fn reinstate() {
 }
 
 /// Writes the message, by `write(2)` alone.
-fn tell(running: &Running<'_>) {
+fn tell(running: Bounds) {
     let mut line = Line {
         bytes: [0; 512],
         len: 0,
     };
-    // Long enough for all that follows, whatever the name is.
-    let name = &running.name.as_bytes()[..running.name.len().min(300)];
+    // SAFETY: whoever touched that guard page runs on the stack above it. So a coroutine lives
+    // there, whose label is at the beginning of the stack, and which keeps its name while it runs.
+    let name = unsafe {
+        let label = &*with_exposed_provenance::<Label>(running.label());
+        // Short enough for all that follows, whatever the name is.
+        std::slice::from_raw_parts(label.name, label.name_bytes.min(300))
+    };
     line.push(b"\ncoroutine '");
     line.push(name);
     line.push(b"' has overflowed its stack of ");
-    line.push_number(running.stack_bytes);
+    line.push_number(running.top - running.lowest);
     line.push(b" bytes; the process ends\n");
     // SAFETY: that many bytes are there. That it fails changes nothing.
     unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.len) };

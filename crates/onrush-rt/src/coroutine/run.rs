@@ -3,6 +3,7 @@
 //! Must not know what the program does.
 
 use super::ports::{self, Ports};
+use super::scope::scope;
 use super::stack::Options;
 use super::switch::{Coroutine, configure};
 use crate::blocking;
@@ -138,7 +139,8 @@ impl<Main: Fn() -> io::Result<()> + Send + Sync + 'static> Program<Main> {
             ..Options::default()
         });
         ports::share(self.ports.clone());
-        let result = self.clone().turn(index);
+        // Around the whole life of the worker, so that what it drops is unwound.
+        let result = scope(|| self.clone().turn(index));
         if result.is_err() {
             self.end();
         }

@@ -40,6 +40,10 @@ const CHUNK_STACKS: usize = 32;
 /// Of so many stacks given back, one is looked at to see how much of it was touched.
 const SAMPLE_EVERY: u32 = 1024;
 
+/// At the beginning of each stack, above what runs on it, in bytes: for whoever uses the stack. A
+/// line of the cache, and a multiple of what the alignment of a stack must be.
+pub(super) const RESERVED_BYTES: usize = 64;
+
 /// Lines at the beginning of a stack that every handler touches.
 const BEGIN_LINES: usize = 7;
 
@@ -235,12 +239,13 @@ impl Drop for Stack {
 }
 
 // SAFETY: the `stack_bytes` below `base`, at least `STACK_BYTES_MIN`, are mapped for as long as the
-// pool lives, belong to this value alone, and have a page below that faults. Base and limit are
-// ends of pages.
+// pool lives, belong to this value alone, and have a page below that faults. `base` and limit are
+// ends of pages, and what is reserved below `base` is a multiple of the alignment.
 unsafe impl corosensei::stack::Stack for Stack {
     #[inline]
     fn base(&self) -> NonZeroUsize {
-        self.base
+        let below = self.base.get() - RESERVED_BYTES;
+        NonZeroUsize::new(below).expect("no mapping is at address 0")
     }
 
     #[inline]

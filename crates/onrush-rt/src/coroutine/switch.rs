@@ -5,8 +5,9 @@
 //! what is waited for.
 #![allow(unsafe_code)]
 
-use super::overflow::{self, Running};
-use super::stack::{Counters, Options, Pool, Stack};
+use super::overflow::{self, Bounds, Label};
+use super::scope::{self, Scope};
+use super::stack::{Counters, Options, Pool, RESERVED_BYTES, Stack};
 use corosensei::{CoroutineResult, Yielder};
 use std::any::{Any, type_name};
 use std::borrow::Cow;
@@ -15,7 +16,7 @@ use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::{NonNull, null, null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::thread::panicking;
@@ -36,24 +37,24 @@ const REFUSALS_MAX: u32 = 100_000;
 ///
 /// It takes its stack at once and gives it back when it has ended. Never moves between threads.
 /// Dropping it unwinds the stack, so that everything on it is dropped.
+///
+/// It belongs to the [`scope`](scope::scope()) that is active when it is made. When that has ended,
+/// polling it panics; dropping it leaks the stack with everything on it, if it has begun to run.
 pub struct Coroutine<T: 'static> {
     /// `None` when it has ended.
     switch: Option<Switch<T>>,
-    watch: Watch,
-}
-
-/// Where the guard page is, without keeping the stack.
-struct Watch {
+    scope: Scope,
+    stack: Bounds,
+    /// Referred to from the stack.
     name: Cow<'static, str>,
-    base: usize,
-    stack_bytes: usize,
 }
 
 impl<T: 'static> Coroutine<T> {
     /// A coroutine that will run `f`, named by the type of `f` if its stack overflows.
     ///
     /// # Panics
-    /// When no stack can be mapped; see [`Coroutine::try_named`].
+    /// Outside a [`scope`](scope::scope()), and when no stack can be mapped; see
+    /// [`Coroutine::try_named`].
     #[inline]
     pub fn new<F: FnOnce() -> T + 'static>(f: F) -> Coroutine<T> {
         Coroutine::named(type_name::<F>(), f)
@@ -62,7 +63,7 @@ impl<T: 'static> Coroutine<T> {
     /// [`Coroutine::new`] with a name of one's own.
     ///
     /// # Panics
-    /// When no stack can be mapped.
+    /// As [`Coroutine::new`].
     #[inline]
     pub fn named<F>(name: impl Into<Cow<'static, str>>, f: F) -> Coroutine<T>
     where
@@ -70,12 +71,12 @@ impl<T: 'static> Coroutine<T> {
     {
         match Coroutine::try_named(name, f) {
             Ok(coroutine) => coroutine,
-            Err(error) => panic!("no stack for {}: {error}", type_name::<F>()),
+            Err(error) => panic!("no coroutine for {}: {error}", type_name::<F>()),
         }
     }
 
-    /// [`Coroutine::named`]; fails when no stack can be mapped (`mmap(2)`: `ENOMEM`),
-    /// and in a program that aborts on panics.
+    /// [`Coroutine::named`]; fails when no stack can be mapped (`mmap(2)`: `ENOMEM`), and with
+    /// `Unsupported` outside a [`scope`](scope::scope()) and in a program that aborts on panics.
     #[inline]
     pub fn try_named<F>(name: impl Into<Cow<'static, str>>, f: F) -> io::Result<Coroutine<T>>
     where
@@ -85,12 +86,17 @@ impl<T: 'static> Coroutine<T> {
             let why = "coroutines need panic = \"unwind\": they are unwound when they are dropped";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
-        let stack = with_stacks(|stacks| stacks.pool().take())?;
-        let watch = Watch {
-            name: name.into(),
-            base: stack.base(),
-            stack_bytes: stack.bytes(),
+        let Some(scope) = Scope::active() else {
+            let why = "no coroutine scope is active here (`onrush_rt::coroutine::scope`)";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         };
+        let name = name.into(); // The caller's code, which may use the stacks.
+        let stack = with_stacks(|stacks| stacks.pool().take())?;
+        let bounds = Bounds {
+            lowest: stack.base() - stack.bytes(),
+            top: stack.base(),
+        };
+        Frame::begin(bounds, &name);
         let is_small = size_of::<F>() <= INLINE_BYTES_MAX && align_of::<F>() <= 16;
         let switch = match is_small {
             true => switch(stack, f),
@@ -98,7 +104,9 @@ impl<T: 'static> Coroutine<T> {
         };
         Ok(Coroutine {
             switch: Some(switch),
-            watch,
+            scope,
+            stack: bounds,
+            name,
         })
     }
 
@@ -111,22 +119,20 @@ impl<T: 'static> Coroutine<T> {
 fn switch<T: 'static, F: FnOnce() -> T + 'static>(stack: Stack, f: F) -> Switch<T> {
     let mut body = Body(Some(f));
     let entry = move |yielder: &Yielder<Resume, ()>, context: Resume| -> Result<T, Payload> {
-        let frame = Frame {
-            yielder,
-            context: Cell::new(context.as_ptr()),
-            unwinding: Cell::new(false),
-            panicking: Cell::new(panicking()),
-            refusals: Cell::new(0),
-        };
-        CURRENT.set(&raw const frame);
+        // SAFETY: this runs on a stack whose frame was written when the stack was taken.
+        let frame = unsafe { Frame::of(overflow::running()) };
+        frame.yielder.set(yielder);
+        frame.context.set(context.as_ptr());
+        frame.panicking.set(panicking());
+        frame.may_wait.set(true);
         let result = catch_unwind(AssertUnwindSafe(|| body.run()));
         if frame.unwinding.get() {
             // Nobody takes it, and a panic of its destructor would be one of `Coroutine`'s.
             shielded(|| drop(result));
-            CURRENT.set(null());
+            frame.may_wait.set(false);
             return Err(Box::new(()));
         }
-        CURRENT.set(null());
+        frame.may_wait.set(false);
         result
     };
     corosensei::Coroutine::with_stack(stack, entry)
@@ -164,21 +170,32 @@ fn shielded(act: impl FnOnce()) {
 impl<T: 'static> Future for Coroutine<T> {
     type Output = T;
 
+    /// # Panics
+    /// When it was ready before, and when the scope in which it was made has ended.
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let Coroutine { switch, watch } = self.get_mut();
-        let running = switch
+        let this = self.get_mut();
+        if !this.scope.is_active() {
+            out_of_scope();
+        }
+        let running = this
+            .switch
             .as_mut()
             .expect("a Coroutine is not polled when it is over");
         let context = NonNull::from(cx).cast();
-        match watch.within(|| running.resume(context)) {
+        match overflow::watched(this.stack, || running.resume(context)) {
             CoroutineResult::Yield(()) => Poll::Pending,
             CoroutineResult::Return(result) => {
-                *switch = None; // Its stack is free for the next.
+                this.switch = None; // Its stack is free for the next.
                 Poll::Ready(result.unwrap_or_else(|payload| resume_unwind(payload)))
             }
         }
     }
+}
+
+#[cold]
+fn out_of_scope() -> ! {
+    panic!("a coroutine is polled after the scope in which it was made has ended");
 }
 
 impl<T: 'static> Drop for Coroutine<T> {
@@ -192,72 +209,66 @@ impl<T: 'static> Drop for Coroutine<T> {
 
 impl<T: 'static> Coroutine<T> {
     #[cold]
-    fn unwind(&self, switch: Switch<T>) {
-        if switch.started() && STACKS.try_with(|_| ()).is_err() {
-            // The thread is ending, and thread-locals that the stack refers to may be gone before
-            // it. So nothing on it is touched any more.
+    fn unwind(&mut self, switch: Switch<T>) {
+        // It has no stack pointer while it runs: it was kept in a thread-local and has called
+        // `exit(3)`, which destroys those. `resume` panics otherwise, so its switch would be gone.
+        let is_running = switch.done();
+        if is_running || (switch.started() && !self.scope.is_active()) {
+            // Thread-locals that the stack refers to may be gone. Nothing on it is touched any
+            // more: neither is it unwound, nor is it used again or unmapped.
+            std::mem::forget(std::mem::take(&mut self.name));
             return std::mem::forget(switch);
         }
-        self.watch.within(|| drop(switch));
+        overflow::watched(self.stack, || drop(switch));
     }
 }
 
 impl<T: 'static> std::fmt::Debug for Coroutine<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Coroutine({})", self.watch.name)
+        write!(f, "Coroutine({})", self.name)
     }
 }
 
-impl Watch {
-    /// Runs `act`, which switches to the coroutine's stack: from its beginning nobody is current,
-    /// and at its end whoever was before.
-    #[inline]
-    fn within<R>(&self, act: impl FnOnce() -> R) -> R {
-        let lowest = self.base - self.stack_bytes;
-        let running = Running {
-            name: &self.name,
-            stack_bytes: self.stack_bytes,
-            guard: lowest - super::memory::page_bytes()..lowest,
-        };
-        let _away = Away::new();
-        overflow::watched(&running, act)
-    }
-}
-
-thread_local! {
-    /// The frame of the coroutine whose own code runs now. Null outside of coroutines, and while
-    /// one polls a future that it waits for: that must not suspend it.
-    static CURRENT: Cell<*const Frame> = const { Cell::new(null()) };
-}
-
-/// While it lives no coroutine is current.
-struct Away(*const Frame);
-
-impl Away {
-    #[inline]
-    fn new() -> Away {
-        Away(CURRENT.replace(null()))
-    }
-}
-
-impl Drop for Away {
-    #[inline]
-    fn drop(&mut self) {
-        CURRENT.set(self.0);
-    }
-}
-
-/// At the beginning of a coroutine's stack.
+/// What is kept at the beginning of a coroutine's stack, above all that runs on it.
+///
+/// Whoever runs on the stack can reach it, and only they do. So no pointer to it is kept elsewhere,
+/// which foreign coroutines could make outlive it: not even guards that they drop out of order.
+#[repr(C)]
 struct Frame {
-    /// On the same stack, below.
-    yielder: *const Yielder<Resume, ()>,
+    /// For the handler of overflows.
+    label: Label,
+    /// On the same stack, just below. Null before the coroutine has begun.
+    yielder: Cell<*const Yielder<Resume, ()>>,
     /// The context of the present poll; null when there is none, while the stack is unwound.
     context: Cell<*mut Context<'static>>,
+    refusals: Cell<u32>,
+    /// The coroutine's own code runs: between its beginning and its end, and not while it polls a
+    /// future that it waits for. That must not suspend it.
+    may_wait: Cell<bool>,
     /// The coroutine is being dropped.
     unwinding: Cell<bool>,
     /// The thread was panicking already when the coroutine was resumed.
     panicking: Cell<bool>,
-    refusals: Cell<u32>,
+}
+
+const _: () = assert!(size_of::<Frame>() <= RESERVED_BYTES && align_of::<Frame>() <= 16);
+
+/// While it lives a coroutine may not wait.
+struct Busy<'f>(&'f Frame);
+
+impl Busy<'_> {
+    #[inline]
+    fn new(frame: &Frame) -> Busy<'_> {
+        frame.may_wait.set(false);
+        Busy(frame)
+    }
+}
+
+impl Drop for Busy<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.may_wait.set(true);
+    }
 }
 
 /// In which state a coroutine comes to wait.
@@ -271,13 +282,49 @@ enum Mood {
 }
 
 impl Frame {
+    /// Puts a frame at the beginning of a stack that was just taken. `name` lives for as long as the
+    /// coroutine may run.
+    #[inline]
+    fn begin(stack: Bounds, name: &str) {
+        let frame = Frame {
+            label: Label {
+                name: name.as_ptr(),
+                name_bytes: name.len(),
+            },
+            yielder: Cell::new(null()),
+            context: Cell::new(null_mut()),
+            refusals: Cell::new(0),
+            may_wait: Cell::new(false),
+            unwinding: Cell::new(false),
+            panicking: Cell::new(false),
+        };
+        // SAFETY: the highest bytes of a mapped stack, which are reserved for this, as the caller
+        // alone has the stack.
+        unsafe { with_exposed_provenance_mut::<Frame>(stack.label()).write(frame) };
+    }
+
+    /// The frame at the beginning of a stack.
+    ///
+    /// # Safety
+    /// The caller runs on that stack, and uses the frame only there.
+    #[inline]
+    unsafe fn of<'f>(stack: Bounds) -> &'f Frame {
+        // SAFETY: the stack is in use, so it is mapped, and has a frame since it was taken.
+        unsafe { &*with_exposed_provenance::<Frame>(stack.label()) }
+    }
+
     /// The coroutine whose own code calls this.
     #[inline]
     fn current<'f>() -> Option<&'f Frame> {
-        // SAFETY: it is not null only while code runs above that frame, on the same stack: whoever
-        // switches away sets it to another. The lifetime is not used beyond the caller, who is
-        // that code.
-        unsafe { CURRENT.get().as_ref() }
+        let stack = overflow::running();
+        // It may be another stack that the caller runs on: that of a foreign coroutine, say.
+        if !stack.contains(scope::address()) {
+            return None;
+        }
+        // SAFETY: the caller runs on that stack, as was just seen; and it is the caller of this who
+        // uses the frame, there.
+        let frame = unsafe { Frame::of(stack) };
+        frame.may_wait.get().then_some(frame)
     }
 
     #[inline]
@@ -299,10 +346,10 @@ impl Frame {
     /// Polls with the context of the present poll.
     #[inline]
     fn poll<F: Future>(&self, future: Pin<&mut F>) -> Poll<F::Output> {
-        let _away = Away::new();
-        // SAFETY: the context lives until `Coroutine::poll` returns. That is after this stack is
-        // switched away from, which this frame alone can do, and it is not current now. It is
-        // unique: nobody else has this pointer, and this is not re-entered, for the same reason.
+        let _busy = Busy::new(self);
+        // SAFETY: the context lives until `Coroutine::poll` returns, and that has not returned,
+        // since the coroutine runs. It is unique: nobody else has this pointer, and this is not
+        // re-entered, because the coroutine may not wait until the future's poll has returned.
         let context = unsafe { &mut *self.context.get() };
         future.poll(context)
     }
@@ -310,12 +357,11 @@ impl Frame {
     /// Gives the thread back, until the coroutine is polled again. Unwinds when it is dropped.
     #[inline]
     fn suspend(&self) {
-        /// Makes the frame current again, whether by another poll or by unwinding.
+        /// Looks why the coroutine goes on: without another poll it is being unwound.
         struct Back<'f>(&'f Frame);
         impl Drop for Back<'_> {
             #[inline]
             fn drop(&mut self) {
-                CURRENT.set(self.0);
                 if self.0.context.get().is_null() {
                     self.0.unwinding.set(true);
                 }
@@ -323,8 +369,9 @@ impl Frame {
         }
         let back = Back(self);
         self.context.set(null_mut());
-        // SAFETY: the yielder lies at the beginning of the stack that this runs on.
-        let context = unsafe { &*self.yielder }.suspend(());
+        // SAFETY: the yielder lies at the beginning of the stack that this runs on, set before any
+        // code of the coroutine ran.
+        let context = unsafe { &*self.yielder.get() }.suspend(());
         self.context.set(context.as_ptr());
         self.panicking.set(panicking());
         drop(back);
@@ -408,7 +455,7 @@ pub fn try_wait<F: Future>(future: F) -> Result<F::Output, Unwinding> {
                 if frame.unwinding.get() {
                     frame.refused();
                 }
-                let _away = Away::new();
+                let _busy = Busy::new(frame);
                 let cx = &mut Context::from_waker(Waker::noop());
                 return match future.as_mut().poll(cx) {
                     Poll::Ready(output) => Ok(output),
@@ -448,8 +495,20 @@ struct Stacks {
     pool: Option<Pool>,
 }
 
+/// The stacks of a thread, for as long as its thread-locals live.
+#[derive(Default)]
+struct Kept(RefCell<Stacks>);
+
 thread_local! {
-    static STACKS: RefCell<Stacks> = RefCell::default();
+    static STACKS: Kept = Kept::default();
+}
+
+/// Thread-locals are destroyed while a scope is active when somebody calls `exit(3)` in one. No
+/// coroutine runs after that.
+impl Drop for Kept {
+    fn drop(&mut self) {
+        scope::end();
+    }
 }
 
 impl Stacks {
@@ -465,7 +524,7 @@ impl Stacks {
 /// Runs `act` with this thread's stacks, or, when the thread is ending, with some of its own.
 #[inline]
 fn with_stacks<R>(act: fn(&mut Stacks) -> R) -> R {
-    let done = STACKS.try_with(|stacks| act(&mut stacks.borrow_mut()));
+    let done = STACKS.try_with(|stacks| act(&mut stacks.0.borrow_mut()));
     done.unwrap_or_else(|_| act(&mut Stacks::default()))
 }
 
@@ -473,7 +532,7 @@ fn with_stacks<R>(act: fn(&mut Stacks) -> R) -> R {
 /// stacks. To be called by each thread that turns a worker.
 pub fn configure(options: &Options) {
     let before = STACKS.try_with(|stacks| {
-        let mut stacks = stacks.borrow_mut();
+        let mut stacks = stacks.0.borrow_mut();
         stacks.options = options.clone();
         stacks.pool.take()
     });

@@ -32,14 +32,15 @@ pub(super) fn local() -> Local {
 /// the present one waits. What it shares with others need not be `Send`.
 ///
 /// # Panics
-/// When no worker is being turned by this thread, or there is no memory for a stack.
+/// When no worker is being turned by this thread, outside a [`scope`](super::scope()), and when
+/// there is no memory for a stack.
 #[track_caller]
 pub fn spawn<F, T>(f: F) -> JoinHandle<T>
 where
     F: FnOnce() -> T + 'static,
     T: 'static,
 {
-    Builder::new().spawn(f).expect("no stack for a coroutine")
+    Builder::new().spawn(f).expect("a coroutine can be started")
 }
 
 /// What `std::thread::Builder` is, as far as coroutines have it.
@@ -67,7 +68,8 @@ impl Builder {
         self
     }
 
-    /// Starts the coroutine, see [`spawn`]; fails when there is no memory for its stack.
+    /// Starts the coroutine, see [`spawn`]; fails as
+    /// [`Coroutine::try_named`](super::Coroutine::try_named) does.
     ///
     /// # Panics
     /// When no worker is being turned by this thread.

@@ -40,8 +40,8 @@ mod response;
 
 pub use onrush_rt::coroutine::{
     Config, Coroutine, Counters, File, JoinHandle, Mutex, Options, TcpListener, TcpStream,
-    Unwinding, channel, counters, fs, is_inside, is_unwinding, mpsc, net, run, sleep, spawn, sync,
-    thread, touched_bytes, try_wait, wait, yield_now,
+    Unwinding, channel, counters, fs, is_inside, is_unwinding, mpsc, net, run, scope, sleep, spawn,
+    sync, thread, touched_bytes, try_wait, wait, yield_now,
 };
 pub use plain::{Outcome, Plain, handler};
 pub use request::Request;

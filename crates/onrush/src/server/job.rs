@@ -55,7 +55,8 @@ impl Job {
             tracing::warn!(core, %error, "a worker could not be pinned");
         }
         stacks::configure(&self.stacks);
-        let result = self.serve(ready);
+        // Around the whole life of the worker, so that handlers it drops are unwound.
+        let result = stacks::scope(|| self.serve(ready));
         if result.is_err() {
             self.control.set(ENDING); // A server that lost a worker would serve unevenly for ever.
         }

@@ -1,0 +1,175 @@
+//! Scopes: the part of a thread's life in which its coroutines can be made, polled and unwound.
+//!
+//! The stack of a coroutine can hold references to thread-locals (`LocalKey::with` around a wait).
+//! A thread destroys its thread-locals after every function on its own stack has returned. A scope
+//! is a call of [`scope`] on that stack. So while the scope in which a coroutine was made has not
+//! ended, no thread-local that its stack refers to is destroyed, and the stack may run. Afterwards
+//! it never runs again: polling panics, and dropping leaks the stack.
+//!
+//! Must not know what a coroutine is.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+thread_local! {
+    /// The scope that is active on this thread; 0 when there is none. Has no destructor, so that it
+    /// can be read at any time.
+    static ACTIVE: Cell<u64> = const { Cell::new(0) };
+    /// The last scope of this thread. Numbers are never used twice.
+    static LAST: Cell<u64> = const { Cell::new(0) };
+    /// The addresses of this thread's own stack, when they are known.
+    static OWN_STACK: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Names a scope among those of its thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Scope(u64);
+
+impl Scope {
+    /// The scope that is active on this thread.
+    #[inline]
+    pub(super) fn active() -> Option<Scope> {
+        Some(Scope(ACTIVE.get())).filter(|scope| scope.0 != 0)
+    }
+
+    /// Whether this scope has not ended.
+    #[inline]
+    pub(super) fn is_active(self) -> bool {
+        ACTIVE.get() == self.0
+    }
+}
+
+/// Runs `f` in a coroutine scope: coroutines can be made, polled and dropped while `f` runs.
+///
+/// A coroutine belongs to the scope in which it was made. When that scope has ended, polling the
+/// coroutine panics, and dropping it leaks its stack with everything on it, if it has begun to run.
+/// For that reason the owner of a [`Worker`](crate::worker::Worker) that runs coroutines makes and
+/// drops the worker within one scope. [`run`](super::run()) does so itself.
+///
+/// Scopes do not nest: a scope that begins while another is active is part of that one. A scope
+/// begins only on the stack that the thread was started with. Elsewhere, which is on the stack of a
+/// foreign stackful coroutine, `f` runs without a scope.
+///
+/// ```
+/// use onrush_rt::coroutine::{self, Coroutine};
+/// # use std::{pin::pin, task::{Context, Poll, Waker}, future::Future};
+/// # let mut cx = Context::from_waker(Waker::noop());
+/// let answer = coroutine::scope(|| {
+///     let coroutine = Coroutine::new(|| coroutine::wait(async { 6 * 7 }));
+///     pin!(coroutine).poll(&mut cx)
+/// });
+/// assert_eq!(answer, Poll::Ready(42));
+/// ```
+pub fn scope<R>(f: impl FnOnce() -> R) -> R {
+    /// Ends the scope, whether `f` returns or panics.
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            end();
+        }
+    }
+    if ACTIVE.get() != 0 || !is_own_stack() {
+        return f();
+    }
+    let number = LAST.get() + 1;
+    LAST.set(number);
+    ACTIVE.set(number);
+    let _end = End;
+    f()
+}
+
+/// Ends the scope that is active, if there is one. Also called when this thread's thread-locals are
+/// being destroyed while a scope is active, which `exit(3)` does.
+pub(super) fn end() {
+    ACTIVE.set(0);
+}
+
+/// Whether the caller runs on the stack that its thread was started with. A function there returns
+/// before the thread ends; one on the stack of a coroutine may be suspended for ever.
+fn is_own_stack() -> bool {
+    let (lowest, end) = match OWN_STACK.get() {
+        (0, 0) => {
+            let Range { start, end } = own_stack().unwrap_or(0..0);
+            OWN_STACK.set((start, end));
+            (start, end)
+        }
+        known => known,
+    };
+    (lowest..end).contains(&address())
+}
+
+/// An address on the stack that the caller runs on.
+#[inline(always)]
+pub(super) fn address() -> usize {
+    let local = 0_u8;
+    std::hint::black_box(&raw const local).addr()
+}
+
+/// Where this thread's own stack lies (`pthread_getattr_np(3)`). For the main thread glibc reads
+/// `/proc`; where that is missing, the kernel's auxiliary vector tells (`getauxval(3)`).
+fn own_stack() -> Option<Range<usize>> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    // SAFETY: the thread is this one, and the attributes are written when the call gives 0.
+    let asked = unsafe { libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) };
+    if asked != 0 {
+        return main_stack();
+    }
+    let (mut lowest, mut bytes) = (std::ptr::null_mut(), 0);
+    // SAFETY: the attributes were just initialised, and both results have their types.
+    let told = unsafe {
+        libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut bytes)
+    };
+    // SAFETY: initialised above, and not used after this.
+    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+    (told == 0).then(|| lowest.addr()..lowest.addr().saturating_add(bytes))
+}
+
+/// The part of the main thread's stack that no other mapping can be in: it lies below what the
+/// kernel has put at its beginning.
+fn main_stack() -> Option<Range<usize>> {
+    /// Less than the least `RLIMIT_STACK` that programs are started with.
+    const SURE_BYTES: usize = 1 << 20;
+    // SAFETY: asks for a number.
+    let begin = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
+    // SAFETY: both ask for a number.
+    let is_main = unsafe { libc::getpid() == libc::gettid() };
+    (begin != 0 && is_main).then(|| begin.saturating_sub(SURE_BYTES)..begin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_have_numbers_of_their_own_and_do_not_nest() {
+        assert_eq!(Scope::active(), None);
+        let first = scope(|| {
+            let outer = Scope::active().unwrap();
+            assert_eq!(scope(Scope::active), Some(outer));
+            assert!(outer.is_active(), "the inner call has not ended it");
+            outer
+        });
+        assert!(!first.is_active());
+        let panicked = std::panic::catch_unwind(|| scope(|| panic!("on purpose")));
+        assert!(panicked.is_err() && Scope::active().is_none());
+        scope(|| assert!(!first.is_active()));
+    }
+
+    #[test]
+    fn a_foreign_stack_begins_no_scope() {
+        let mut foreign = corosensei::Coroutine::<(), (), bool>::new(|_, ()| {
+            scope(|| Scope::active().is_some()) || is_own_stack()
+        });
+        assert_eq!(foreign.resume(()).as_return(), Some(false));
+        assert!(is_own_stack());
+    }
+
+    /// Tests run on threads that are not the main one, where this must say nothing.
+    #[test]
+    fn only_the_main_thread_is_told_of_by_the_kernel() {
+        let found = std::thread::spawn(main_stack).join().unwrap();
+        assert_eq!(found, None);
+    }
+}

@@ -1,0 +1,341 @@
+//! Coroutines kept in thread-locals beyond what they refer to there: they are leaked, never run.
+//!
+//! Each thread-local value that is referred to is marked when it is dropped. Whoever is unwound, or
+//! goes on, looks at the mark.
+#![forbid(unsafe_code)]
+
+#[allow(dead_code, unreachable_pub)]
+#[path = "common/coroutines.rs"]
+mod coroutines;
+
+use coroutines::{message, pause, poll};
+use onrush_rt::coroutine::{Coroutine, counters, scope, spawn, wait};
+use onrush_rt::driver::sim::{Behaviour, Net};
+use onrush_rt::worker::Worker;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::future::pending;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+/// What happened on a test's thread.
+#[derive(Default)]
+struct Seen {
+    /// Values dropped that were referred to.
+    gone: AtomicUsize,
+    /// Looks at such a value, by code on the stack of a coroutine, before it was dropped.
+    in_time: AtomicUsize,
+    /// Looks at one that had been dropped.
+    too_late: AtomicUsize,
+    /// Polls from a destructor that panicked.
+    refused: AtomicUsize,
+}
+
+/// A value in a thread-local.
+struct Referred(Arc<Seen>);
+
+impl Drop for Referred {
+    fn drop(&mut self) {
+        self.0.gone.fetch_add(1, SeqCst);
+    }
+}
+
+/// On a coroutine's stack: looks at the value when the stack is unwound.
+struct Looks<'x>(&'x Referred, Arc<Seen>);
+
+impl Looks<'_> {
+    fn look(&self) {
+        // By the counter that is shared, not by the value: that may be gone.
+        match self.1.gone.load(SeqCst) {
+            0 => {
+                assert!(Arc::ptr_eq(&self.0.0, &self.1));
+                self.1.in_time.fetch_add(1, SeqCst);
+            }
+            _ => {
+                self.1.too_late.fetch_add(1, SeqCst);
+            }
+        }
+    }
+}
+
+impl Drop for Looks<'_> {
+    fn drop(&mut self) {
+        self.look();
+    }
+}
+
+/// Keeps what is put there, and polls it when it is dropped with its thread, if told to.
+#[derive(Default)]
+struct Keeper {
+    coroutine: RefCell<Option<Coroutine<()>>>,
+    other: RefCell<Vec<Box<dyn Any>>>,
+    polls: Cell<Polls>,
+    seen: RefCell<Arc<Seen>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Polls {
+    #[default]
+    Not,
+    Plainly,
+    InAScope,
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let seen = self.seen.take();
+        let try_poll = || {
+            if let Some(kept) = &mut *self.coroutine.borrow_mut() {
+                let said = message(|| assert!(poll(kept).is_ready()));
+                assert!(said.contains("scope"), "{said}");
+                seen.refused.fetch_add(1, SeqCst);
+            }
+        };
+        match self.polls.get() {
+            Polls::Not => {}
+            Polls::Plainly => try_poll(),
+            Polls::InAScope => scope(|| {
+                try_poll();
+                let mut own = Coroutine::new(|| wait(pause()));
+                assert!(poll(&mut own).is_pending() && poll(&mut own).is_ready());
+                drop(self.coroutine.take());
+                self.other.take().clear();
+            }),
+        }
+    }
+}
+
+thread_local! {
+    static FIRST: Keeper = Keeper::default();
+    static VALUE: RefCell<Option<Referred>> = const { RefCell::new(None) };
+    static LAST: Keeper = Keeper::default();
+}
+
+/// A coroutine's function that refers to the thread-local value, across a wait that does not end.
+fn refers(seen: Arc<Seen>) -> impl FnOnce() {
+    move || {
+        VALUE.with(|value| {
+            let value = value.borrow();
+            let looks = Looks(value.as_ref().expect("it is there"), seen);
+            loop {
+                wait(pause());
+                looks.look();
+            }
+        });
+    }
+}
+
+/// Runs `attack` on a thread whose thread-locals are registered in the order of the keepers around
+/// the value, and says what was seen until they are gone.
+fn on_a_thread(
+    attack: impl FnOnce(&'static std::thread::LocalKey<Keeper>, Arc<Seen>) + Send + Copy + 'static,
+) {
+    for keeper in [&FIRST, &LAST] {
+        let seen = Arc::new(Seen::default());
+        let theirs = seen.clone();
+        let thread = std::thread::spawn(move || {
+            FIRST.with(|_| ());
+            VALUE.set(Some(Referred(theirs.clone())));
+            LAST.with(|_| ());
+            keeper.with(|keeper| keeper.seen.replace(theirs.clone()));
+            attack(keeper, theirs);
+        });
+        thread.join().expect("the thread ends well");
+        assert_eq!(
+            seen.gone.load(SeqCst),
+            1,
+            "the value lives no longer than its thread"
+        );
+        assert_eq!(
+            seen.too_late.load(SeqCst),
+            0,
+            "nobody looks at it afterwards"
+        );
+    }
+}
+
+/// The attack, in both orders of destruction, dropped and polled from a destructor.
+#[test]
+fn a_coroutine_in_a_thread_local_is_leaked() {
+    for polls in [Polls::Not, Polls::Plainly, Polls::InAScope] {
+        let attack = move |keeper: &'static std::thread::LocalKey<Keeper>, seen: Arc<Seen>| {
+            scope(|| {
+                let mut coroutine = Coroutine::new(refers(seen.clone()));
+                assert!(poll(&mut coroutine).is_pending() && poll(&mut coroutine).is_pending());
+                keeper.with(|keeper| {
+                    keeper.polls.set(polls);
+                    keeper.coroutine.replace(Some(coroutine));
+                });
+            });
+            assert_eq!(seen.in_time.load(SeqCst), 1, "it has run once more");
+            // Still on its own thread's stack, but its scope is over.
+            keeper.with(|keeper| {
+                let mut kept = keeper.coroutine.borrow_mut();
+                let kept = kept.as_mut().expect("put there");
+                assert!(message(|| assert!(poll(kept).is_ready())).contains("scope"));
+            });
+        };
+        on_a_thread(attack);
+    }
+}
+
+/// The same by a worker, whose tasks are coroutines: dropped with the thread, or in a scope there.
+#[test]
+fn a_worker_in_a_thread_local_leaks_its_coroutines() {
+    for polls in [Polls::Not, Polls::InAScope] {
+        let attack = move |keeper: &'static std::thread::LocalKey<Keeper>, seen: Arc<Seen>| {
+            scope(|| {
+                let net = Net::new(1, Behaviour::default());
+                let mut worker = Worker::simulated(net, 0).expect("a worker");
+                let starts = seen.clone();
+                let starts = Coroutine::new(move || {
+                    drop(spawn(refers(starts)));
+                    wait(pending::<()>());
+                });
+                worker.local().spawn(starts).detach();
+                for _ in 0..4 {
+                    worker.turn(&(), false).expect("turns");
+                }
+                keeper.with(|keeper| {
+                    keeper.polls.set(polls);
+                    keeper.other.borrow_mut().push(Box::new(worker));
+                });
+            });
+            // It only waits for what does not come.
+            assert_eq!(seen.in_time.load(SeqCst), 0);
+        };
+        on_a_thread(attack);
+    }
+}
+
+/// Turned outside the scope, its coroutines panic, each for itself, and the worker goes on.
+#[test]
+fn a_worker_outside_its_scope_goes_on_without_its_coroutines() {
+    std::thread::spawn(|| {
+        let mut worker = scope(|| {
+            let worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
+            worker
+                .local()
+                .spawn(Coroutine::new(|| wait(pending::<()>())))
+                .detach();
+            worker
+        });
+        let ran = Rc::new(Cell::new(false));
+        let other = ran.clone();
+        worker
+            .local()
+            .spawn(async move { other.set(true) })
+            .detach();
+        for _ in 0..3 {
+            worker.turn(&(), false).expect("turns");
+        }
+        assert!(ran.get());
+        assert_eq!(worker.local().live_tasks(), 0);
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn outside_a_scope_there_are_none() {
+    assert!(message(|| drop(Coroutine::new(|| ()))).contains("scope"));
+    assert!(message(|| drop(Coroutine::named("named", || ()))).contains("scope"));
+    let error = Coroutine::try_named("named", || ()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+    let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
+    let spawns = async { message(|| drop(spawn(|| ()))) };
+    assert!(worker.block_on(spawns).unwrap().contains("scope"));
+    // A foreign stack may be left for ever, so none begins there.
+    let mut foreign = corosensei::Coroutine::<(), (), bool>::new(|_, ()| {
+        scope(|| Coroutine::try_named("named", || ()).is_err())
+    });
+    assert_eq!(foreign.resume(()).as_return(), Some(true));
+}
+
+/// In its scope it is unwound, at once; after it leaked. One that has not begun is simply dropped.
+#[test]
+fn dropped_in_the_scope_unwound_and_after_it_leaked() {
+    let count = Rc::new(Cell::new(0));
+    struct Counts(Rc<Cell<u32>>);
+    impl Drop for Counts {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    let make = |begins: bool| {
+        let counts = Counts(count.clone());
+        let mut coroutine = Coroutine::new(move || {
+            let _counts = counts;
+            wait(pending::<()>());
+        });
+        if begins {
+            assert!(poll(&mut coroutine).is_pending());
+        }
+        coroutine
+    };
+    scope(|| drop(make(true)));
+    assert_eq!((count.get(), counters().in_use()), (1, 0));
+    drop(scope(|| make(false)));
+    assert_eq!((count.get(), counters().in_use()), (2, 0));
+    drop(scope(|| make(true)));
+    assert_eq!(
+        (count.get(), counters().in_use()),
+        (2, 1),
+        "its stack is nobody's any more"
+    );
+    // Nor is it gone on with in another scope.
+    let mut kept = scope(|| make(true));
+    scope(|| assert!(message(|| assert!(poll(&mut kept).is_ready())).contains("scope")));
+    scope(|| drop(kept));
+    assert_eq!((count.get(), counters().in_use()), (2, 2));
+}
+
+/// `exit(3)` destroys the thread-locals of the thread that calls it, in the midst of a scope: also
+/// one that holds the very coroutine that calls it, and another that refers to what is gone.
+#[test]
+fn a_process_that_exits_in_a_coroutine_leaks_them_all() {
+    const CHILD: &str = "ONRUSH_TEST_EXITS";
+    let name = "a_process_that_exits_in_a_coroutine_leaks_them_all";
+    if std::env::var_os(CHILD).is_none() {
+        let program = std::env::current_exe().unwrap();
+        let mut command = std::process::Command::new(program);
+        let output = command
+            .args([name, "--exact", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(7), "{text}");
+        assert!(
+            text.contains("the keeper is dropped") && !text.contains("looked"),
+            "{text}"
+        );
+        return;
+    }
+    struct Tells(&'static str);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            eprintln!("{}", self.0);
+        }
+    }
+    thread_local! {
+        static KEEPER: RefCell<(Option<Coroutine<()>>, Option<Coroutine<()>>, Tells)> =
+            const { RefCell::new((None, None, Tells("the keeper is dropped"))) };
+    }
+    KEEPER.with(|_| ());
+    scope(|| {
+        KEEPER.with_borrow_mut(|(waits, exits, _)| {
+            let waits = waits.insert(Coroutine::new(|| {
+                let _looks = Tells("it has looked");
+                wait(pending::<()>());
+            }));
+            assert!(poll(waits).is_pending());
+            let exits = exits.insert(Coroutine::new(|| {
+                let _looks = Tells("it has looked");
+                std::process::exit(7);
+            }));
+            let _ = poll(exits);
+        });
+    });
+}
