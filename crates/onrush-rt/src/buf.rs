@@ -31,7 +31,10 @@ impl Budget {
     }
 
     /// Takes `bytes` out of the budget; `false` and no change when that much is not left.
-    pub fn charge(&self, bytes: usize) -> bool {
+    ///
+    /// Private, as [`Budget::refund`] is: only blocks are charged, each once, and refunded when they
+    /// are freed. So the counter cannot wrap.
+    fn charge(&self, bytes: usize) -> bool {
         let used = self.used.get();
         if bytes > self.max.saturating_sub(used) {
             return false;
@@ -42,7 +45,7 @@ impl Budget {
 
     /// Takes `bytes` although they may not be left, as long as the cap has not been reached; so
     /// the cap is exceeded by one such charge at most. `false` and no change at or above the cap.
-    pub fn overdraw(&self, bytes: usize) -> bool {
+    fn overdraw(&self, bytes: usize) -> bool {
         let used = self.used.get();
         if used >= self.max {
             return false;
@@ -52,8 +55,11 @@ impl Budget {
     }
 
     /// Gives back what [`Budget::charge`] took.
-    pub fn refund(&self, bytes: usize) {
-        debug_assert!(bytes <= self.used.get());
+    fn refund(&self, bytes: usize) {
+        assert!(
+            bytes <= self.used.get(),
+            "more is given back than was taken"
+        );
         self.used.set(self.used.get() - bytes);
     }
 
@@ -134,7 +140,7 @@ impl Pool {
         }
     }
 
-    /// A block of at least `bytes`, or `None` when the budget is spent.
+    /// A block of at least `bytes`; `None` when the budget is spent, and from 4 GiB on.
     pub fn take_sized(&self, bytes: usize) -> Option<Block> {
         if bytes <= self.0.block_bytes {
             self.take()
@@ -144,7 +150,7 @@ impl Pool {
     }
 
     /// A block of just `bytes`, for keeping little without holding a standard block for it; `None`
-    /// when the budget is spent.
+    /// when the budget is spent, and from 4 GiB on.
     pub fn take_exact(&self, bytes: usize) -> Option<Block> {
         self.allocate(bytes)
     }
@@ -167,6 +173,7 @@ impl Pool {
     }
 
     fn allocate(&self, bytes: usize) -> Option<Block> {
+        u32::try_from(bytes).ok()?;
         if !self.0.budget.charge(HEADER_BYTES + bytes) {
             // Unused blocks of the standard size must not stand in the way of another size.
             for header in self.0.free.take() {
@@ -555,6 +562,52 @@ mod tests {
         drop(two);
         let budget = pool.budget().clone();
         drop(pool);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn no_size_and_no_range_reaches_beyond_a_block() {
+        let pool = pool(usize::MAX);
+        for bytes in [1 << 32, usize::MAX - HEADER_BYTES, usize::MAX] {
+            assert!(pool.take_sized(bytes).is_none() && pool.take_exact(bytes).is_none());
+        }
+        let mut empty = pool.take_exact(0).unwrap();
+        assert_eq!(
+            (empty.capacity(), empty.extend(b"x"), empty.spare().len()),
+            (0, 0, 0)
+        );
+        assert!(empty.into_buf().is_empty());
+        let mut block = pool.take().unwrap();
+        block.extend(b"hello");
+        let panics = |act: &mut dyn FnMut()| {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err()
+        };
+        assert!(panics(&mut || block.advance(60)) && panics(&mut || block.advance(usize::MAX)));
+        let mut view = block.into_buf();
+        assert!(panics(&mut || drop(view.slice(2..6))));
+        #[allow(clippy::reversed_empty_ranges)]
+        let reversed = 3..2;
+        assert!(panics(&mut || drop(view.slice(reversed.clone()))));
+        assert!(panics(&mut || view.advance(6)) && panics(&mut || view.advance(usize::MAX)));
+        view.truncate(usize::MAX);
+        assert_eq!(&*view, b"hello");
+        assert_eq!(&*view.slice(5..5), b"");
+    }
+
+    /// Blocks may outlive every other handle on their pool, and the pool their budget's owner.
+    #[test]
+    fn blocks_outlive_their_pool() {
+        let pool = pool(1 << 20);
+        let budget = pool.budget().clone();
+        let kept = pool.take().unwrap();
+        let mut block = pool.take().unwrap();
+        block.extend(b"kept");
+        let (view, other) = (block.into_buf(), pool.take_exact(7).unwrap());
+        drop(pool);
+        let again = view.slice(1..3);
+        drop(view);
+        assert_eq!(&*again, b"ep");
+        drop((kept, other, again));
         assert_eq!(budget.used_bytes(), 0);
     }
 

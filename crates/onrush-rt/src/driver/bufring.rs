@@ -22,6 +22,8 @@ pub(crate) struct BufferRing {
     /// Ids without a block.
     vacant: Vec<u16>,
     pool: Pool,
+    /// The kernel may not have let go of the memory, so it is not freed.
+    leaks: bool,
 }
 
 impl BufferRing {
@@ -55,6 +57,7 @@ impl BufferRing {
             posted: (0..count).map(|_| None).collect(),
             vacant: (0..count).rev().collect(),
             pool,
+            leaks: false,
         };
         // SAFETY: the mapping is page-aligned, holds `count` entries and lives until `this` is
         // dropped, which the driver does after the ring.
@@ -114,12 +117,28 @@ impl BufferRing {
         block.advance(bytes as usize);
         block.into_buf()
     }
+
+    /// Has the mapping and the blocks that the kernel was given leaked when this is dropped: for
+    /// when an operation may be left that writes to them.
+    pub(crate) fn leak(&mut self) {
+        self.leaks = true;
+    }
+
+    /// Where the blocks are that the kernel may write to.
+    #[cfg(test)]
+    pub(crate) fn addresses(&self) -> Vec<*mut u8> {
+        self.posted.iter().flatten().map(Block::as_ptr).collect()
+    }
 }
 
 impl Drop for BufferRing {
     fn drop(&mut self) {
+        if self.leaks {
+            return std::mem::forget(std::mem::take(&mut self.posted));
+        }
         let bytes = usize::from(self.count) * size_of::<BufRingEntry>();
-        // SAFETY: mapped by `register` with this size; the ring that used it is closed.
+        // SAFETY: mapped by `register` with this size; the ring that used it is closed, and has no
+        // operation left, as its owner would have said otherwise.
         let _ = unsafe { rustix::mm::munmap(self.entries.cast(), bytes) };
     }
 }

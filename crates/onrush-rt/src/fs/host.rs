@@ -254,12 +254,9 @@ impl File {
             })?);
         }
         // Fewer bytes are wanted than fit.
-        let spare = &mut buf.spare_capacity_mut()[..len];
-        let read = retry_on_intr(|| {
-            rustix::io::pread(&self.fd, &mut *spare, offset).map(|(read, _)| read.len())
-        })?;
-        resident::grow(buf, read);
-        Ok(read)
+        Ok(retry_on_intr(|| {
+            resident::read_some(self.fd.as_fd(), buf, len, offset)
+        })?)
     }
 
     pub(super) fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {

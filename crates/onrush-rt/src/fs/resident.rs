@@ -186,19 +186,45 @@ pub(super) fn read_cached(
         )
     };
     let read = usize::try_from(read).map_err(|_| io::Error::last_os_error())?;
-    grow(buf, read);
+    // SAFETY: the kernel has written that many bytes to the one slice, at the start of the spare
+    // capacity.
+    unsafe { grow(buf, read) };
     Ok(read)
 }
 
 /// Counts `read` bytes, just written by the kernel into the spare capacity, as part of `buf`.
-pub(super) fn grow(buf: &mut Vec<u8>, read: usize) {
+///
+/// # Safety
+/// The first `read` bytes of the spare capacity are initialised.
+///
+/// # Panics
+/// When there is not that much capacity.
+unsafe fn grow(buf: &mut Vec<u8>, read: usize) {
     assert!(
         read <= buf.capacity() - buf.len(),
         "the kernel read more than it was given room"
     );
-    // SAFETY: both callers are in this floor and pass what a read call returned for a slice at
-    // the start of this spare capacity, so that many bytes there are initialised.
+    // SAFETY: within the capacity, and initialised by this function's contract.
     unsafe { buf.set_len(buf.len() + read) };
+}
+
+/// Appends to `buf` at most `len` bytes, which must fit, by one `pread(2)`.
+///
+/// # Panics
+/// When there is less spare capacity than `len`.
+pub(super) fn read_some(
+    fd: BorrowedFd<'_>,
+    buf: &mut Vec<u8>,
+    len: usize,
+    offset: u64,
+) -> rustix::io::Result<usize> {
+    let spare = &mut buf.spare_capacity_mut()[..len];
+    let (read, _) = rustix::io::pread(fd, &mut *spare, offset)?;
+    let read = read.len();
+    // SAFETY: rustix gives the part of the slice that was read to, which begins where the spare
+    // capacity does.
+    unsafe { grow(buf, read) };
+    Ok(read)
 }
 
 pub(super) fn start_writeback(fd: BorrowedFd<'_>, offset: u64, len: u64) {

@@ -138,6 +138,9 @@ pub struct Uring {
     follow: Option<StreamId>,
     /// Completions taken since the last turn; a bound, so that the worker's tasks get their turn.
     taken: u32,
+    /// What cancelling everything fails with.
+    #[cfg(test)]
+    cancel_fails: Option<i32>,
 }
 
 impl Uring {
@@ -162,6 +165,8 @@ impl Uring {
             closing: Vec::new(),
             follow: None,
             taken: 0,
+            #[cfg(test)]
+            cancel_fails: None,
         })
     }
 
@@ -458,6 +463,27 @@ fn abort(socket: OwnedFd) {
     }
 }
 
+impl Uring {
+    /// Ends every operation (`IORING_REGISTER_SYNC_CANCEL`, Linux 6.0), within a second.
+    fn cancel_everything(&mut self) -> io::Result<()> {
+        #[cfg(test)]
+        if let Some(errno) = self.cancel_fails {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        let second = types::Timespec::new().sec(1);
+        loop {
+            let everything = types::CancelBuilder::any();
+            let submitter = self.ring.submitter();
+            match submitter.register_sync_cancel(Some(second), everything) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // There was none.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+                result => return result,
+            }
+        }
+    }
+}
+
 impl Drop for Uring {
     fn drop(&mut self) {
         // The kernel must have let go of every buffer before they are freed: closing a ring only
@@ -467,15 +493,14 @@ impl Drop for Uring {
                 let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
             }
         }
-        let everything = types::CancelBuilder::any();
-        let second = types::Timespec::new().sec(1);
-        let _ = self
-            .ring
-            .submitter()
-            .register_sync_cancel(Some(second), everything);
+        // Should that fail, or take too long, a receive may be left that writes to a buffer.
+        let cancelled = self.cancel_everything();
         // Lets the cancelled operations go, and with them the sockets they hold: a listener's
         // address is free when this returns.
-        let _ = self.enter(Some(Duration::ZERO));
+        let let_go = self.enter(Some(Duration::ZERO));
+        if cancelled.is_err() || let_go.is_err() {
+            self.buffers.leak();
+        }
         self.taken = 0;
         while self.next().is_some() {}
     }
@@ -528,6 +553,54 @@ mod tests {
             Then::PauseAgain => assert!(!driver.pause(id), "it is owed a `Quiet`"),
         }
         Some(std::iter::from_fn(|| driver.next()).collect())
+    }
+
+    /// With a receive in the ring, the driver is dropped: are the blocks that the kernel had been
+    /// given used again? `None` where io_uring is refused.
+    fn blocks_are_used_again(cancel_fails: Option<i32>) -> Option<bool> {
+        let config = Config {
+            ring_buffers: 4,
+            ..Config::default()
+        };
+        let mut driver = Setup::LADDER
+            .iter()
+            .find_map(|&setup| Uring::new(setup, &config).ok())?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let (ours, theirs) = pair.unwrap();
+        let id = driver.attach(Socket::Os(ours), 1).unwrap();
+        driver.receive(id);
+        for _ in 0..3 {
+            driver.turn(Some(Duration::ZERO)).unwrap();
+            while driver.next().is_some() {}
+        }
+        assert_eq!(driver.stream(id).unwrap().receive, Receive::Armed);
+        let posted = driver.buffers.addresses();
+        assert_eq!(posted.len(), 4);
+        let pool = driver.pool().clone();
+        let used_bytes = pool.budget().used_bytes();
+        driver.cancel_fails = cancel_fails;
+        drop(driver);
+        assert_eq!(pool.budget().used_bytes(), used_bytes, "kept, or leaked");
+        let _ = rustix::io::write(&theirs, b"late");
+        let blocks: Vec<_> = (0..4).map(|_| pool.take().unwrap()).collect();
+        let again = |block: &crate::buf::Block| posted.contains(&block.as_ptr());
+        assert!(blocks.iter().all(again) || !blocks.iter().any(again));
+        Some(again(&blocks[0]))
+    }
+
+    #[test]
+    fn buffers_that_the_kernel_may_still_have_are_leaked() {
+        for (cancel_fails, again) in [
+            (None, true),
+            (Some(libc::ETIME), false),
+            (Some(libc::EINVAL), false),
+        ] {
+            match blocks_are_used_again(cancel_fails) {
+                Some(found) => assert_eq!(found, again, "{cancel_fails:?}"),
+                None => println!("skipped: io_uring is refused"),
+            }
+        }
     }
 
     #[test]
