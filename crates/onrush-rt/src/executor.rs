@@ -7,12 +7,13 @@
 //! Must not know what wakes them.
 
 use crate::coop;
+use crate::job::discard;
 use crate::mailbox::Mailbox;
 use async_task::Runnable;
 use slab::Slab;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -67,7 +68,7 @@ impl Executor {
         let future = Tracked {
             key: entry.key(),
             live: self.live.clone(),
-            future,
+            future: Some(future),
         };
         let mailbox = self.mailbox.clone();
         let schedule = move |runnable| mailbox.push(runnable);
@@ -148,29 +149,47 @@ impl Executor {
 }
 
 pin_project! {
-    /// A future that takes itself off the list of live tasks when it is dropped.
+    /// A future that takes itself off the list of live tasks when it is dropped, and whose
+    /// destructor may panic: async-task would end the process.
     struct Tracked<F> {
         key: usize,
         live: Rc<RefCell<Slab<Option<Waker>>>>,
         #[pin]
-        future: F,
+        future: Option<F>, // `None` while this is dropped, or when it has panicked.
     }
 
     impl<F> PinnedDrop for Tracked<F> {
         fn drop(this: Pin<&mut Self>) {
             let waker = this.live.borrow_mut().try_remove(this.key);
             drop(waker); // Outside the borrow: the last waker may drop a whole task.
+            end(this.project().future);
         }
     }
 }
 
 use pin_project_lite::pin_project;
 
+/// Drops a task's future. A panic of its destructor was printed by the panic hook and is lost.
+fn end<F>(mut future: Pin<&mut Option<F>>) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
+        std::mem::forget(payload); // It might panic as well.
+    }
+}
+
 impl<F: Future> Future for Tracked<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        self.project().future.poll(cx)
+        let mut this = self.project();
+        let future = this.future.as_mut().as_pin_mut();
+        let future = future.expect("a task that has panicked is not polled");
+        match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
+            Ok(polled) => polled,
+            Err(payload) => {
+                end(this.future); // Not while this unwinds: a second panic would end the process.
+                resume_unwind(payload)
+            }
+        }
     }
 }
 
@@ -331,13 +350,20 @@ impl Future for Lodged {
         let Some(mut future) = shell.future.take() else {
             return Poll::Pending; // Woken by what an earlier one has left behind.
         };
-        let ready = shell.stage.get() != Stage::Cancelled && future.as_mut().poll(cx).is_ready();
+        let poll = || shell.stage.get() != Stage::Cancelled && future.as_mut().poll(cx).is_ready();
+        let ready = match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(ready) => ready,
+            Err(payload) => {
+                discard(future); // Not while this unwinds: a second panic would end the process.
+                resume_unwind(payload)
+            }
+        };
         // It may have been cancelled meanwhile, by itself.
         if !ready && shell.stage.get() != Stage::Cancelled {
             shell.future.set(Some(future));
             return Poll::Pending;
         }
-        drop(future);
+        discard(future);
         match shell.stage.get() {
             Stage::Held => shell.stage.set(Stage::Done),
             _ => shell.vacate(),

@@ -5,7 +5,8 @@
 //! worker through a [`worker::Local`].
 //!
 //! Floors inside this crate, lowest first: `sys` · [`coop`] · [`buf`] · [`fs`] · [`driver`] ·
-//! [`environment`] · [`timer`] · [`durations`] · `job` · `crew` · [`blocking`] · [`offload`] ·
+//! [`environment`] · [`timer`] · [`durations`] · `job` · `wakers` · `crew` · [`blocking`] ·
+//! [`offload`] ·
 //! `mailbox` · [`executor`] · `sources` · [`worker`] · [`net`] · [`coroutine`]. This is the only
 //! crate with `unsafe`, and all of it says why it is sound.
 
@@ -26,4 +27,5 @@ pub mod offload;
 mod sources;
 mod sys;
 pub mod timer;
+mod wakers;
 pub mod worker;

@@ -293,20 +293,26 @@ impl Stream {
 
     /// The event takes the writer's waker away; a waker still there means a spurious poll.
     fn source_is_woken(&self, cx: &mut Context<'_>) -> bool {
-        let mut streams = self.local.sources().streams.borrow_mut();
-        match &mut streams[self.source].writer {
-            Some(waker) => {
-                waker.clone_from(cx.waker());
-                false
+        let before = {
+            let mut streams = self.local.sources().streams.borrow_mut();
+            match &mut streams[self.source].writer {
+                Some(waker) if waker.will_wake(cx.waker()) => None,
+                Some(waker) => Some(std::mem::replace(waker, cx.waker().clone())),
+                None => return true,
             }
-            None => true,
-        }
+        };
+        drop(before); // Outside the borrow: its destructor may do anything.
+        false
     }
 
     fn wait_writable(&self, cx: &mut Context<'_>) {
         let waker = Some(cx.waker().clone());
-        self.local.sources().streams.borrow_mut()[self.source].writer = waker;
+        let before = {
+            let source = &mut self.local.sources().streams.borrow_mut()[self.source];
+            std::mem::replace(&mut source.writer, waker)
+        };
         self.local.driver().want_write(self.id);
+        drop(before); // Outside the borrow: its destructor may do anything.
     }
 
     /// Reads what has arrived, waiting for the first byte; 0 at the end of the stream.
@@ -321,9 +327,13 @@ impl Stream {
         match result {
             Err(ref error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let waker = Some(cx.waker().clone());
-                let source = &mut self.local.sources().streams.borrow_mut()[self.source];
-                (source.reader, source.reader_stack) = (waker, (&raw const result).addr());
+                let before = {
+                    let source = &mut self.local.sources().streams.borrow_mut()[self.source];
+                    source.reader_stack = (&raw const result).addr();
+                    std::mem::replace(&mut source.reader, waker)
+                };
                 self.local.driver().want_read(self.id);
+                drop(before); // Outside the borrow: its destructor may do anything.
                 Poll::Pending
             }
             result => {
@@ -432,20 +442,22 @@ impl Listener {
     /// [`Listener::accept`] as a poll.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
         ready!(coop::poll_proceed(cx));
-        let next = {
+        let (next, before) = {
             let mut listeners = self.local.sources().listeners.borrow_mut();
             let found = listeners.iter_mut().find(|(id, _)| *id == self.id);
             let (_, accepting) = found.expect("registered until dropped");
             let next = accepting.queue.pop_front();
-            if next.is_none() {
-                accepting.waker = Some(cx.waker().clone());
-            }
+            let before = match next {
+                None => accepting.waker.replace(cx.waker().clone()),
+                Some(_) => None,
+            };
             if accepting.held && accepting.queue.len() <= ACCEPTED_AHEAD_MAX / 2 {
                 accepting.held = false;
                 self.local.driver().accept_again(self.id);
             }
-            next
+            (next, before)
         };
+        drop(before); // Outside the borrow: its destructor may do anything.
         match next {
             Some(socket) => {
                 coop::spend(0);
@@ -459,10 +471,11 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.local.driver().unlisten(self.id);
-        self.local
-            .sources()
-            .listeners
-            .borrow_mut()
-            .retain(|(id, _)| *id != self.id);
+        let left = {
+            let mut listeners = self.local.sources().listeners.borrow_mut();
+            let place = listeners.iter().position(|(id, _)| *id == self.id);
+            place.map(|place| listeners.swap_remove(place))
+        };
+        drop(left); // Outside the borrow: the destructor of its waker may do anything.
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::driver::{Driver, Event, ListenerId, Socket};
 use crate::sys::prefetch;
+use crate::wakers::wake;
 use slab::Slab;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -76,7 +77,7 @@ impl Sources {
             }
         };
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
         None
     }
@@ -102,7 +103,7 @@ impl Sources {
         let waker = accepting.waker.take();
         drop(listeners);
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
         None
     }

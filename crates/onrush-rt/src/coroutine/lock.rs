@@ -2,6 +2,7 @@
 //!
 //! Whoever waits may give up at any time. Must not know what is locked.
 
+use crate::wakers::wake;
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -77,7 +78,7 @@ impl Lock {
         let waker = first.and_then(|(_, waker)| waker.take());
         drop(queue);
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
     }
 }

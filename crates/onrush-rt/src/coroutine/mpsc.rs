@@ -5,6 +5,7 @@
 use super::switch::{Unwinding, is_inside, is_unwinding, try_wait};
 use super::thread::local;
 use crate::coop;
+use crate::wakers::wake;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
@@ -81,7 +82,7 @@ impl<T> Sender<T> {
         channel.queue.push_back(value);
         let receivers = std::mem::take(&mut channel.receivers);
         drop(channel);
-        receivers.into_iter().for_each(Waker::wake);
+        receivers.into_iter().for_each(wake);
         Ok(())
     }
 }
@@ -179,7 +180,7 @@ impl<T> Receiver<T> {
         // All of them, for the one called may have given up; the rest wait again.
         let waiting = std::mem::take(&mut channel.waiting);
         drop(channel);
-        waiting.into_iter().for_each(Waker::wake);
+        waiting.into_iter().for_each(wake);
         Ok(value)
     }
 
@@ -269,7 +270,7 @@ impl<T> Drop for Sender<T> {
             _ => VecDeque::new(),
         };
         drop(channel);
-        receivers.into_iter().for_each(Waker::wake);
+        receivers.into_iter().for_each(wake);
     }
 }
 
@@ -280,7 +281,7 @@ impl<T> Drop for Receiver<T> {
         let left = std::mem::take(&mut channel.queue);
         let waiting = std::mem::take(&mut channel.waiting);
         drop(channel);
-        waiting.into_iter().for_each(Waker::wake);
+        waiting.into_iter().for_each(wake);
         drop(left); // Outside the borrow: destructors may send.
     }
 }

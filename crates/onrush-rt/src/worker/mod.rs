@@ -22,6 +22,7 @@ use crate::mailbox::Mailbox;
 use crate::offload;
 use crate::sources::{RUNTIME, Sources};
 use crate::timer::{TimerId, Wheel};
+use crate::wakers::wake;
 use machine::monotonic;
 use slab::Slab;
 use std::cell::{Cell, RefCell, RefMut};
@@ -379,7 +380,7 @@ impl Worker {
                 .get_mut(key)
                 .and_then(Option::take);
             if let Some(waker) = waker {
-                waker.wake();
+                wake(waker);
             }
         }
     }

@@ -1,0 +1,47 @@
+//! Calls of wakers, which may be the user's code: `Wake::wake`, and the destructor of what
+//! implements it, may panic and may call back.
+//!
+//! So no waker is woken or dropped while a cell of the worker is borrowed, and none is woken by a
+//! plain call where a panic would end the worker. Must not know who waits.
+
+use crate::job::discard;
+use std::task::Waker;
+
+/// Wakes `waker`. A panic of its code, or of its destructor, was printed by the panic hook and is
+/// lost.
+#[inline]
+pub(crate) fn wake(waker: Waker) {
+    discard(Call(Some(waker)));
+}
+
+/// Wakes when it is dropped.
+struct Call(Option<Waker>);
+
+impl Drop for Call {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(waker) = self.0.take() {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_harms_nobody() {
+        wake(Waker::from(Arc::new(Panics)));
+    }
+}

@@ -1,0 +1,339 @@
+//! Wakers and destructors of the user's that call back or panic wherever a worker calls them. Each
+//! costs the future that it belongs to, never the worker.
+#![forbid(unsafe_code)]
+
+use onrush_rt::coroutine::{Coroutine, mpsc, scope, wait};
+use onrush_rt::driver::sim::{Behaviour, Net};
+use onrush_rt::driver::{Config, ListenSocket, Preference, Socket, choose};
+use onrush_rt::net::{Listener, Stream};
+use onrush_rt::worker::{Local, Pools, Worker};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::cell::{Cell, RefCell};
+use std::future::{Future, pending, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// A worker of each driver, with two connected streams and a listener with a connection to take.
+struct Rig {
+    worker: Worker,
+    net: Option<Net>,
+}
+
+impl Rig {
+    fn turn(&mut self) {
+        if let Some(net) = &self.net {
+            net.advance(20);
+        }
+        let may_sleep = self.net.is_none();
+        let nudge = self.worker.local().sleep(Duration::from_millis(1));
+        self.worker.local().spawn(nudge).detach();
+        self.worker
+            .turn(&(), may_sleep)
+            .expect("the worker goes on");
+    }
+
+    fn pair(&self) -> (Stream, Stream) {
+        let local = self.worker.local();
+        let sockets = match &self.net {
+            Some(net) => {
+                let (a, b) = net.pair();
+                [Socket::Sim(a), Socket::Sim(b)]
+            }
+            None => {
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+                let (a, b) = pair.expect("a pair");
+                [Socket::Os(a), Socket::Os(b)]
+            }
+        };
+        let [a, b] = sockets.map(|socket| Stream::new(local, socket).expect("attached"));
+        (a, b)
+    }
+
+    fn listener(&self) -> Listener {
+        let socket = match &self.net {
+            Some(net) => net.listen().0,
+            None => {
+                let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+                listener.set_nonblocking(true).expect("set");
+                ListenSocket::Os(listener.into())
+            }
+        };
+        Listener::new(self.worker.local(), socket).expect("listens")
+    }
+
+    /// It still serves streams, timers and tasks.
+    fn works(&mut self) {
+        let (mut a, mut b) = self.pair();
+        let done = Rc::new(Cell::new(false));
+        let says = done.clone();
+        let local = self.worker.local().clone();
+        let task = async move {
+            local.sleep(Duration::from_millis(1)).await;
+            a.write_all(b"hello").await.expect("written");
+            let mut got = Vec::new();
+            while got.len() < 5 {
+                let mut piece = [0; 5];
+                let n = b.read(&mut piece).await.expect("read");
+                got.extend_from_slice(&piece[..n]);
+            }
+            assert_eq!(got, b"hello");
+            says.set(true);
+        };
+        self.worker.local().spawn(task).detach();
+        while !done.get() {
+            self.turn();
+        }
+    }
+}
+
+fn everywhere(test: impl Fn(&mut Rig)) {
+    let net = Net::new(5, Behaviour::default());
+    let worker = Worker::simulated(net.clone(), 0).expect("a worker");
+    let mut rigs = vec![Rig {
+        worker,
+        net: Some(net),
+    }];
+    for preference in [Preference::Uring, Preference::Epoll] {
+        let config = Config::default();
+        match choose(preference, &config) {
+            Ok(choice) => {
+                let worker = Worker::new(&choice, &config, Pools::default(), 0).expect("a worker");
+                rigs.push(Rig { worker, net: None });
+            }
+            Err(error) => println!("skipped: {error}"),
+        }
+    }
+    for mut rig in rigs {
+        scope(|| test(&mut rig));
+        rig.works();
+    }
+}
+
+thread_local! {
+    /// What a waker's code does when it is woken or dropped: here, since wakers must be `Send`.
+    static ACTS: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
+}
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+/// Calls what this thread has in [`ACTS`] when it is woken and when it is dropped.
+struct Calls;
+
+fn act() {
+    CALLS.fetch_add(1, SeqCst);
+    let act = ACTS.try_with(|acts| acts.borrow().clone()).ok().flatten();
+    if let Some(act) = act {
+        act();
+    }
+}
+
+impl Wake for Calls {
+    fn wake(self: Arc<Self>) {
+        act();
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        act();
+    }
+}
+
+fn waker() -> Waker {
+    Waker::from(Arc::new(Calls))
+}
+
+/// Polls `future` with a waker of its own.
+fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(&waker()))
+}
+
+/// Uses everything of the worker that a waker's code can reach.
+fn uses(local: &Local, streams: &Rc<RefCell<Option<(Stream, Stream)>>>) {
+    drop(local.driver());
+    local.spawn(async {}).detach();
+    drop(local.standby());
+    let mut sleep = pin!(local.sleep(Duration::from_millis(3)));
+    assert!(
+        sleep
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+    );
+    local.unschedule(local.schedule(local.now_ms() + 5, 1));
+    if let Ok(mut streams) = streams.try_borrow_mut()
+        && let Some((a, b)) = &mut *streams
+    {
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(a.poll_read(cx, &mut [0; 8]).is_pending());
+        assert!(matches!(
+            b.poll_write(cx, b""),
+            Poll::Ready(_) | Poll::Pending
+        ));
+    }
+}
+
+/// Every place that keeps a waker has it replaced, woken and dropped, while its code calls back.
+#[test]
+fn wakers_call_back() {
+    everywhere(|rig| {
+        let local = rig.worker.local().clone();
+        let others = Rc::new(RefCell::new(Some(rig.pair())));
+        let (reached, theirs) = (local.clone(), others.clone());
+        ACTS.set(Some(Rc::new(move || uses(&reached, &theirs))));
+        let before = CALLS.load(SeqCst);
+        keep_replace_wake_and_drop(rig);
+        assert!(CALLS.load(SeqCst) > before + 20, "the code was called");
+        ACTS.set(None);
+        drop((others.take(), local));
+    });
+}
+
+/// The same with code that panics: in the poll, which is the caller's to catch, or when it is woken.
+#[test]
+fn wakers_panic_when_they_are_woken() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            CALLS.fetch_add(1, SeqCst);
+            panic!("on purpose");
+        }
+    }
+    everywhere(|rig| {
+        let waker = Waker::from(Arc::new(Panics));
+        let cx = &mut Context::from_waker(&waker);
+        let before = CALLS.load(SeqCst);
+        let (mut reads, mut writes) = rig.pair();
+        assert!(reads.poll_read(cx, &mut [0; 8]).is_pending());
+        let mut sleep = Box::pin(rig.worker.local().sleep(Duration::from_millis(2)));
+        assert!(sleep.as_mut().poll(cx).is_pending());
+        let mut job = rig.worker.local().blocking().run(|| 7);
+        if Pin::new(&mut job).poll(cx).is_pending() {
+            while Pin::new(&mut job).poll(cx).is_pending() {
+                rig.turn();
+            }
+        }
+        assert!(writes.poll_write(cx, b"x").is_ready());
+        while CALLS.load(SeqCst) < before + 2 || sleep.as_mut().poll(cx).is_pending() {
+            rig.turn();
+        }
+        let (sender, receiver) = mpsc::sync_channel::<u8>(1);
+        let mut waits = Coroutine::new(move || receiver.recv().is_ok());
+        assert!(Pin::new(&mut waits).poll(cx).is_pending());
+        sender.send(1).expect("the receiver is there");
+        assert_eq!(Pin::new(&mut waits).poll(cx), Poll::Ready(true));
+    });
+}
+
+fn keep_replace_wake_and_drop(rig: &mut Rig) {
+    let (mut reads, mut writes) = rig.pair();
+    for _ in 0..3 {
+        assert!(poll_fn_once(|cx| reads.poll_read(cx, &mut [0; 8])).is_pending());
+    }
+    let filled = loop {
+        let full = vec![0; 1 << 20];
+        if poll_fn_once(|cx| writes.poll_write(cx, &full)).is_pending() {
+            break true;
+        }
+    };
+    assert!(filled && poll_fn_once(|cx| writes.poll_write(cx, b"more")).is_pending());
+    let mut sleep = Box::pin(rig.worker.local().sleep(Duration::from_millis(2)));
+    assert!(poll(&mut sleep).is_pending() && poll(&mut sleep).is_pending());
+    let mut listener = rig.listener();
+    for _ in 0..3 {
+        assert!(poll_fn_once(|cx| listener.poll_accept(cx)).is_pending());
+    }
+    let mut into = vec![0; 1 << 20];
+    for _ in 0..20 {
+        rig.turn();
+        let _ = poll_fn_once(|cx| reads.poll_read(cx, &mut into));
+        let _ = poll_fn_once(|cx| writes.poll_write(cx, b"more"));
+    }
+    let _ = poll(&mut sleep);
+    let mut job = rig.worker.local().blocking().run(|| 7);
+    let _ = poll(&mut job);
+    drop((reads, writes, listener, sleep, job));
+    let lock = Rc::new(onrush_rt::coroutine::Mutex::new(0));
+    let (held, wants) = (lock.clone(), lock.clone());
+    let mut holds = Coroutine::new(move || {
+        let _held = held.lock();
+        wait(pending::<()>());
+    });
+    let mut waits = Coroutine::new(move || *wants.lock().expect("never poisoned") += 1);
+    let (sender, receiver) = mpsc::sync_channel::<u8>(1);
+    let mut receives = Coroutine::new(move || receiver.iter().count());
+    for _ in 0..3 {
+        assert!(poll(&mut holds).is_pending() && poll(&mut waits).is_pending());
+        assert!(poll(&mut receives).is_pending());
+    }
+    drop(holds);
+    assert!(poll(&mut waits).is_ready());
+    sender.send(1).expect("the receiver is there");
+    drop(sender);
+    assert_eq!(poll(&mut receives), Poll::Ready(1));
+    rig.turn();
+}
+
+fn poll_fn_once<T>(mut act: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    poll(&mut poll_fn(|cx| act(cx)))
+}
+
+/// What panics again when it is dropped, and so does the payload.
+struct Bomb(u32);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            std::panic::panic_any(Bomb(self.0 - 1));
+        }
+    }
+}
+
+/// Is ready at once, panics, or is never ready; panics when it is dropped in any case.
+struct Ends(u32, #[allow(dead_code)] Bomb);
+
+impl Future for Ends {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        match self.0 {
+            0 => Poll::Ready(()),
+            1 => std::panic::panic_any(Bomb(2)),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// Tasks whose futures panic when they are dropped: at their end, by cancelling, after a panic of
+/// their own, and with the worker.
+#[test]
+fn futures_panic_when_they_are_dropped() {
+    std::panic::set_hook(Box::new(|_| {}));
+    everywhere(|rig| {
+        let local = rig.worker.local().clone();
+        let ends = |how| Ends(how, Bomb(2));
+        for how in 0..3 {
+            local.spawn(ends(how)).detach();
+            drop(local.spawn(ends(how)));
+            let standby = local.standby();
+            let waker = standby.waker().clone();
+            standby.begin(ends(how)).detach();
+            waker.wake();
+            let standby = local.standby();
+            drop(standby.begin(ends(how)));
+            let cancelled = local.spawn(ends(how));
+            rig.turn();
+            drop(cancelled);
+        }
+        for _ in 0..5 {
+            rig.turn();
+        }
+        rig.works();
+    });
+    let _ = std::panic::take_hook();
+}
