@@ -7,6 +7,7 @@ mod fuzz;
 mod setup;
 mod test;
 mod tidy;
+mod verify;
 
 use std::process::ExitCode;
 use xtask::{packages, shell};
@@ -27,6 +28,8 @@ usage: cargo xtask CHORE [OPTIONS]
                       `cargo xtask bench --help`
   experiment [NAME…]  experiments that others could not finish, repeated; see
                       `cargo xtask experiment --help`
+  loom                what threads share, in every order of their steps (part of test)
+  miri                unsafe code without system calls, under Miri, where a nightly toolchain has it
 ";
 
 fn main() -> ExitCode {
@@ -47,6 +50,8 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::main(options),
         "bench" => bench::main(options),
         "experiment" => bench::experiment(options),
+        "loom" => verify::loom(options),
+        "miri" => verify::miri(options),
         other => Err(Failure::Usage(format!("no chore is named '{other}'"))),
     };
     match done {

@@ -4,7 +4,7 @@
 use crate::{
     Failure, Options, commands, fuzz, setup,
     shell::{Outcome, cargo, elapsed, flush, run, run_watched},
-    tidy,
+    tidy, verify,
 };
 use std::{
     fmt,
@@ -49,6 +49,7 @@ pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
             .iter()
             .try_for_each(|manifest| test(manifest, &mut tally))
     });
+    steps.run("loom", verify::check_interleavings);
     steps.run("gate", gate);
     steps.run("commands", commands::run_all);
     steps.close(tally)

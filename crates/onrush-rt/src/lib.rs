@@ -6,15 +6,15 @@
 //!
 //! Floors inside this crate, lowest first: `sys` · [`coop`] · [`buf`] · [`fs`] · [`driver`] ·
 //! [`environment`] · [`timer`] · [`durations`] · `job` · `wakers` · `crew` · [`blocking`] ·
-//! [`offload`] ·
-//! `mailbox` · [`executor`] · `sources` · [`worker`] · [`net`] · [`coroutine`]. This is the only
-//! crate with `unsafe`, and all of it says why it is sound.
+//! [`offload`] · `doze` · `mailbox` · [`executor`] · `sources` · [`worker`] · [`net`] ·
+//! [`coroutine`]. This is the only crate with `unsafe`, and all of it says why it is sound.
 
 pub mod blocking;
 pub mod buf;
 pub mod coop;
 pub mod coroutine;
 mod crew;
+mod doze;
 pub mod driver;
 pub mod durations;
 pub mod environment;

@@ -5,6 +5,7 @@
 //!
 //! Must not know how tasks run or what the driver is.
 
+use crate::doze::Doze;
 use async_task::Runnable;
 use crossbeam_queue::SegQueue;
 use rustix::event::{EventfdFlags, eventfd};
@@ -16,10 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     runnable: SegQueue<Runnable>,
-    /// The owner is in the kernel, or about to be.
-    sleeping: AtomicBool,
-    /// Somebody called [`Mailbox::notify`] since the owner last looked.
-    notified: AtomicBool,
+    doze: Doze,
     /// The worker is gone: what is pushed now never runs.
     closed: AtomicBool,
     eventfd: OwnedFd,
@@ -29,8 +27,7 @@ impl Mailbox {
     pub(crate) fn new() -> io::Result<Mailbox> {
         Ok(Mailbox {
             runnable: SegQueue::new(),
-            sleeping: AtomicBool::new(false),
-            notified: AtomicBool::new(false),
+            doze: Doze::new(),
             closed: AtomicBool::new(false),
             eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
@@ -49,46 +46,38 @@ impl Mailbox {
             return;
         }
         self.runnable.push(runnable);
-        self.wake();
+        if self.doze.wakes() {
+            self.wake();
+        }
     }
 
     /// Makes the worker look at what its sink shares with other threads. From any thread.
     pub(crate) fn notify(&self) {
-        self.notified.store(true, Ordering::Release);
-        self.wake();
+        if self.doze.notify() {
+            self.wake();
+        }
     }
 
     fn wake(&self) {
-        // Pairs with the fence in `prepare_to_sleep`: either this sees the flag, or the worker
-        // sees what was pushed.
-        std::sync::atomic::fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
-            // Fails only when the counter is full, and then the worker is being woken already.
-            let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
-        }
+        // Fails only when the counter is full, and then the worker is being woken already.
+        let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
     }
 
     /// Announces sleep; `false` when something came in meanwhile and the worker must not sleep.
     pub(crate) fn prepare_to_sleep(&self) -> bool {
-        self.sleeping.store(true, Ordering::Relaxed);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        if self.runnable.is_empty() && !self.notified.load(Ordering::Acquire) {
-            return true;
-        }
-        self.awake();
-        false
+        self.doze.prepare(|| self.runnable.is_empty())
     }
 
     pub(crate) fn awake(&self) {
-        self.sleeping.store(false, Ordering::Relaxed);
+        self.doze.awake();
     }
 
     pub(crate) fn is_asleep(&self) -> bool {
-        self.sleeping.load(Ordering::Relaxed)
+        self.doze.is_asleep()
     }
 
     pub(crate) fn take_notified(&self) -> bool {
-        self.notified.load(Ordering::Relaxed) && self.notified.swap(false, Ordering::AcqRel)
+        self.doze.take_notified()
     }
 
     pub(crate) fn pop(&self) -> Option<Runnable> {

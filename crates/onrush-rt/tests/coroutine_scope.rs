@@ -319,8 +319,9 @@ fn a_process_that_exits_in_a_coroutine_leaks_them_all() {
             eprintln!("{}", self.0);
         }
     }
+    type Place = Option<Coroutine<()>>;
     thread_local! {
-        static KEEPER: RefCell<(Option<Coroutine<()>>, Option<Coroutine<()>>, Tells)> =
+        static KEEPER: RefCell<(Place, Place, Tells)> =
             const { RefCell::new((None, None, Tells("the keeper is dropped"))) };
     }
     KEEPER.with(|_| ());

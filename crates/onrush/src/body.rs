@@ -239,7 +239,9 @@ impl BodySender {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
             if channel.queued_bytes > 0 && channel.queued_bytes >= channel.bytes_max {
-                channel.sender = Some(cx.waker().clone());
+                let before = channel.sender.replace(cx.waker().clone());
+                drop(channel);
+                drop(before); // Outside the borrow: its destructor may do anything.
                 return Poll::Pending;
             }
             if let Some(bytes) = bytes.take().filter(|bytes| !bytes.is_empty()) {
@@ -300,7 +302,9 @@ impl Stream for Receiver {
             }
             None if channel.sender_gone => Poll::Ready(None),
             None => {
-                channel.receiver = Some(cx.waker().clone());
+                let before = channel.receiver.replace(cx.waker().clone());
+                drop(channel);
+                drop(before); // Outside the borrow: its destructor may do anything.
                 Poll::Pending
             }
         }

@@ -5,9 +5,17 @@
 //! the same moment do not both give theirs to the same third one. Must not know what a connection
 //! is, nor how a worker is driven.
 
+#[cfg(loom)]
+use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+};
 use onrush_rt::worker::Remote;
+#[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+#[cfg(not(loom))]
+use std::sync::{Mutex, MutexGuard};
 
 /// Which worker a new connection is served by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -312,7 +320,96 @@ pub(crate) struct Other {
     pub(crate) busy: u32,
 }
 
-#[cfg(test)]
+/// Every order in which two workers may take their steps (`cargo xtask loom`).
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+    use onrush_rt::driver::sim::{Behaviour, Net};
+    use onrush_rt::worker::Worker;
+
+    const WORKERS: usize = 2;
+
+    /// Runs `act` for each of two workers at once, the second on a thread of its own, and `check`
+    /// when both have ended.
+    fn both(
+        act: impl Fn(&Crew<u32>, usize) + Clone + Send + Sync + 'static,
+        check: impl Fn(&Crew<u32>) + Send + Sync + 'static,
+    ) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3); // Without a bound it takes minutes.
+        model.check(move || {
+            let net = Net::new(1, Behaviour::default());
+            let crew = Arc::new(Crew::new(WORKERS, Placement::LeastLoaded));
+            let workers: Vec<Worker> = (0..WORKERS)
+                .map(|own| {
+                    let worker = Worker::simulated(net.clone(), own).expect("a worker");
+                    crew.join(own, worker.remote());
+                    worker
+                })
+                .collect();
+            let (theirs, acts) = (crew.clone(), act.clone());
+            let thread = thread::spawn(move || acts(&theirs, 1));
+            act(&crew, 0);
+            thread.join().unwrap();
+            check(&crew);
+            drop(workers);
+        });
+    }
+
+    fn open(crew: &Crew<u32>) -> [usize; WORKERS] {
+        [crew.open(0), crew.open(1)]
+    }
+
+    #[test]
+    fn two_that_accept_at_once_stay_level() {
+        let accepts = |crew: &Crew<u32>, own| (0..2).for_each(|_| _ = crew.place(own));
+        both(accepts, |crew| assert_eq!(open(crew), [2, 2]));
+    }
+
+    /// Places are as many as connections, while some come and others go.
+    #[test]
+    fn places_taken_and_given_up_are_counted() {
+        let comes_and_goes = |crew: &Crew<u32>, own: usize| {
+            let index = match crew.place(own) {
+                Place::Here => own,
+                Place::At(other) => other,
+            };
+            crew.reserve(own);
+            crew.release(index);
+        };
+        both(comes_and_goes, |crew| assert_eq!(open(crew), [1, 1]));
+    }
+
+    /// What is passed to a worker that leaves at that moment is taken, found when it leaves, or
+    /// given back: once, and its place goes with it.
+    #[test]
+    fn nothing_is_lost_that_is_passed_to_one_that_leaves() {
+        let found = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counts = found.clone();
+        let act = move |crew: &Crew<u32>, own: usize| {
+            let add = |more| counts.fetch_add(more, std::sync::atomic::Ordering::SeqCst);
+            if own == 1 {
+                let taken = crew.take(1).len() + crew.leave(1).len();
+                (0..taken).for_each(|_| crew.release(1));
+                add(taken);
+                return;
+            }
+            crew.reserve(1);
+            if let Err(item) = crew.pass(0, 1, 7) {
+                assert_eq!(item, 7);
+                crew.release(0);
+                add(1);
+            }
+        };
+        both(act, move |crew| {
+            assert_eq!(found.swap(0, std::sync::atomic::Ordering::SeqCst), 1);
+            assert_eq!(open(crew), [0, 0]);
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use onrush_rt::driver::sim::{Behaviour, Net};
