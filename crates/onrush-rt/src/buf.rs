@@ -32,8 +32,8 @@ impl Budget {
 
     /// Takes `bytes` out of the budget; `false` and no change when that much is not left.
     ///
-    /// Private, as [`Budget::refund`] is: only blocks are charged, each once, and refunded when they
-    /// are freed. So the counter cannot wrap.
+    /// Private, as [`Budget::refund`] is: only blocks are charged, each once, and refunded when
+    /// they are freed. So the counter cannot wrap.
     fn charge(&self, bytes: usize) -> bool {
         let used = self.used.get();
         if bytes > self.max.saturating_sub(used) {

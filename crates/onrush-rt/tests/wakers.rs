@@ -194,7 +194,7 @@ fn wakers_call_back() {
     });
 }
 
-/// The same with code that panics: in the poll, which is the caller's to catch, or when it is woken.
+/// The same with code that panics when it is woken.
 #[test]
 fn wakers_panic_when_they_are_woken() {
     struct Panics;

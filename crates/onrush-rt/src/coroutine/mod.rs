@@ -54,8 +54,9 @@
 //! there to its beginning, and everything on the stack is dropped. Code that catches it and goes on
 //! is unwound again where it next waits. Locks of `std` that are held are poisoned.
 //!
-//! Modules, lowest first: `scope` · `memory` · `stack` · `overflow` · `switch` · `lock` · [`thread`] ·
-//! [`mpsc`] · [`sync`] · `address` · `ports` · [`net`] · [`fs`] · `run`. Must not know protocols.
+//! Modules, lowest first: `scope` · `memory` · `stack` · `overflow` · `switch` · `lock` ·
+//! [`thread`] · [`mpsc`] · [`sync`] · `address` · `ports` · [`net`] · [`fs`] · `run`. Must not know
+//! protocols.
 
 mod address;
 pub mod fs;

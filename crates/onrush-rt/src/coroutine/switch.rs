@@ -282,8 +282,8 @@ enum Mood {
 }
 
 impl Frame {
-    /// Puts a frame at the beginning of a stack that was just taken. `name` lives for as long as the
-    /// coroutine may run.
+    /// Puts a frame at the beginning of a stack that was just taken. `name` lives for as long as
+    /// the coroutine may run.
     #[inline]
     fn begin(stack: Bounds, name: &str) {
         let frame = Frame {
