@@ -293,6 +293,7 @@ fn very_many_at_once_all_end() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri knows no io_uring, and rustix asks for more")]
 fn another_thread_may_wake_it() {
     let _dog = watchdog("another_thread_may_wake_it");
     for kind in KERNEL {
