@@ -273,6 +273,7 @@ fn turn_until_idle(worker: &mut Worker) {
 
 /// More than are kept for later.
 #[test]
+#[cfg_attr(miri, ignore = "Miri takes minutes for so many")]
 fn very_many_at_once_all_end() {
     let (mut worker, local) = simulated();
     for detached in [false, true, false] {
