@@ -25,6 +25,13 @@ pub struct Limits {
     pub body_timeout_ms: u32,
     /// Longest pause without the peer taking a byte of an answer; beyond it the connection ends.
     pub write_timeout_ms: u32,
+    /// Bytes per second that a peer must send of a request body, or take of a response, on average
+    /// over [`Limits::rate_window_ms`] in which the server waits for it; below it 408 if no
+    /// response has begun, else the connection is reset. 0 switches this off.
+    pub rate_bytes_per_s_min: u32,
+    /// Time spent waiting for the peer, over which its rate is an average. A request that has not
+    /// waited that long in all is not judged.
+    pub rate_window_ms: u32,
     /// Keep-alive: longest silence between two requests; beyond it the connection ends.
     pub idle_timeout_ms: u32,
     /// From the head of a request to the end of its answer, an hour unless set; beyond it the
@@ -52,6 +59,8 @@ impl Default for Limits {
             head_timeout_ms: 15_000,
             body_timeout_ms: 30_000,
             write_timeout_ms: 30_000,
+            rate_bytes_per_s_min: 100,
+            rate_window_ms: 30_000,
             idle_timeout_ms: 75_000,
             total_timeout_ms: 3_600_000,
             linger_timeout_ms: 2_000,

@@ -2,6 +2,7 @@
 //! called, nor do what is asked for.
 
 use crate::failure::{self, Failure};
+use crate::memory::{self, Shortage};
 use crate::options::{
     AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, Options, PlacementName, Switch,
 };
@@ -21,7 +22,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const RING_BYTES_MAX: u64 = 128 << 20;
 
 /// Receive memory of all workers, and of one at least.
-const RECEIVE_MEMORY: Size = Size::kib(256 * 1024);
+const RECEIVE_BYTES: u64 = 256 << 20;
 const WORKER_BYTES_MIN: usize = 1 << 20;
 
 /// Everything the server is to do, with nothing left open.
@@ -48,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) drain_timeout: Duration,
     pub(crate) log: LogSettings,
     pub(crate) access_log: AccessLog,
+    /// Set when the machine's memory, or a cgroup's limit, made a default smaller.
+    pub(crate) shortage: Option<Shortage>,
 }
 
 /// What is logged, and how.
@@ -98,11 +101,27 @@ pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
 }
 
 impl Settings {
-    /// Puts the defaults where nothing was said, and refuses what makes no sense.
-    pub(crate) fn new(options: Options) -> Result<Settings, Failure> {
+    /// Puts the defaults where nothing was said, and refuses what makes no sense. `memory_bytes`:
+    /// what the process may use, if that is known.
+    pub(crate) fn new(options: Options, memory_bytes: Option<u64>) -> Result<Settings, Failure> {
         let at_most = u32::MAX as usize;
+        let files = files(&options, memory_bytes)?;
+        let receive_bytes_max = match options.receive_memory {
+            Some(size) => size.bytes,
+            None => memory::share(memory_bytes, memory::RECEIVE_PART, RECEIVE_BYTES),
+        };
+        let cache_is_less = files.cache_bytes_max < FilesOptions::default().cache_bytes_max;
+        let is_less = options.receive_memory.is_none() && receive_bytes_max < RECEIVE_BYTES
+            || options.cache_size.is_none() && cache_is_less;
         Ok(Settings {
-            files: files(&options)?,
+            shortage: memory_bytes
+                .filter(|_| is_less)
+                .map(|limit_bytes| Shortage {
+                    limit_bytes,
+                    receive_bytes: receive_bytes_max,
+                    cache_bytes: files.cache_bytes_max as u64,
+                }),
+            files,
             address: address(options.bind, options.port.unwrap_or(8080)),
             hosts: (options.host.unwrap_or_default().into_iter())
                 .map(|name| name.0)
@@ -124,12 +143,13 @@ impl Settings {
                 Some(PlacementName::LeastLoaded) | None => Placement::LeastLoaded,
             },
             rebalance: options.rebalance != Some(Switch::Off),
-            receive_bytes_max: options.receive_memory.unwrap_or(RECEIVE_MEMORY).bytes,
+            receive_bytes_max,
             limits: Limits {
                 body_bytes_max: options.body_max.unwrap_or(Size::UNLIMITED).bytes,
                 head_timeout_ms: ms(options.header_timeout, 15),
                 body_timeout_ms: ms(options.body_timeout, 30),
                 write_timeout_ms: ms(options.write_timeout, 30),
+                rate_bytes_per_s_min: rate(options.min_rate)?,
                 idle_timeout_ms: ms(options.idle_timeout, 75),
                 total_timeout_ms: ms(options.total_timeout, 86_400),
                 ..Limits::default()
@@ -167,15 +187,17 @@ impl Settings {
     }
 }
 
-fn files(options: &Options) -> Result<FilesOptions, Failure> {
+fn files(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, Failure> {
     let allow = options.allow.as_deref().unwrap_or_default();
     if allow.contains(&Change::None) && allow.len() > 1 {
         return Err(Failure::usage("allow: none goes with nothing else"));
     }
     let default = FilesOptions::default();
-    let cache_bytes_max = options.cache_size.map_or(default.cache_bytes_max, |size| {
-        usize::try_from(size.bytes).unwrap_or(usize::MAX)
-    });
+    let share = |part, default| memory::share(memory_bytes, part, default as u64) as usize;
+    let cache_bytes_max = match options.cache_size {
+        Some(size) => usize::try_from(size.bytes).unwrap_or(usize::MAX),
+        None => share(memory::CACHE_PART, default.cache_bytes_max),
+    };
     let depth_max = bounded("depth-max", options.depth_max, 1..=Key::SEGMENTS_MAX)?;
     let file_threads = bounded("file-threads", options.file_threads, 1..=1024)?;
     Ok(FilesOptions {
@@ -193,6 +215,7 @@ fn files(options: &Options) -> Result<FilesOptions, Failure> {
         },
         cache_bytes_max,
         depth_max: depth_max.unwrap_or(default.depth_max),
+        upload_bytes_max: share(memory::UPLOAD_PART, default.upload_bytes_max),
         blocking_threads: file_threads.unwrap_or(default.blocking_threads),
         ..default
     })
@@ -229,6 +252,13 @@ fn ring(buffers: Option<u16>, size: Option<Size>) -> Result<driver::Config, Fail
     })
 }
 
+fn rate(bytes_per_s: Option<Size>) -> Result<u32, Failure> {
+    let default = Limits::default().rate_bytes_per_s_min;
+    bytes_per_s.map_or(Ok(default), |size| {
+        u32::try_from(size.bytes).map_err(|_| Failure::usage("min-rate: less than 4GiB"))
+    })
+}
+
 fn ms(time: Option<Time>, default_seconds: u32) -> u32 {
     time.unwrap_or(Time::seconds(default_seconds)).ms
 }
@@ -261,11 +291,11 @@ mod tests {
     #[test]
     fn a_file_says_what_flags_say() {
         let text = "dir = '/srv'\nallow = ['put', 'delete']\nport = 81\nbind = '::1'\n\
-            workers = 3\ndriver = 'io_uring'\nheader-timeout = '5s'\nbody-max = '1GiB'\n\
-            ring-buffer-size = 2048\nidle-timeout = 0\nlog-format = 'json'\nsite = true\n\
-            placement = 'round-robin'\nrebalance = 'off'\nhost = ['a.example', '[::2]']\n\
+            workers = 3\ndriver = 'io_uring'\nheader-timeout = '5s'\nmin-rate = '1KB'\n\
+            body-max = '1GiB'\nring-buffer-size = 2048\nidle-timeout = 0\nlog-format = 'json'\n\
+            site = true\nplacement = 'round-robin'\nrebalance = 'off'\nhost = ['a.example', '[::2]']\n\
             depth-max = 3\n";
-        let settings = Settings::new(parse(text).unwrap()).unwrap();
+        let settings = Settings::new(parse(text).unwrap(), None).unwrap();
         assert_eq!(settings.dir, Path::new("/srv"));
         assert_eq!(
             settings.files.allow,
@@ -282,6 +312,7 @@ mod tests {
         assert_eq!(settings.placement, Placement::RoundRobin);
         assert!(!settings.rebalance);
         assert_eq!(settings.limits.head_timeout_ms, 5000);
+        assert_eq!(settings.limits.rate_bytes_per_s_min, 1000);
         assert_eq!(settings.limits.body_bytes_max, 1 << 30);
         assert_eq!(settings.limits.idle_timeout_ms, 0);
         assert_eq!(settings.driver_config.ring_buffer_bytes, 2048);
@@ -291,7 +322,7 @@ mod tests {
 
     #[test]
     fn nothing_said_is_read_only_and_near() {
-        let settings = Settings::new(parse("").unwrap()).unwrap();
+        let settings = Settings::new(parse("").unwrap(), None).unwrap();
         assert_eq!(settings.address, "127.0.0.1:8080");
         let defaults = Limits {
             body_bytes_max: u64::MAX,
@@ -313,7 +344,7 @@ mod tests {
     #[test]
     fn receive_memory_is_shared_and_never_too_little_for_a_ring() {
         let share = |text: &str, workers| {
-            let settings = Settings::new(parse(text).unwrap()).unwrap();
+            let settings = Settings::new(parse(text).unwrap(), None).unwrap();
             settings.driver_config(workers).receive_bytes_max
         };
         assert_eq!(share("", 2), 128 << 20);
@@ -323,6 +354,24 @@ mod tests {
         assert!(share("receive-memory = '1B'", 1) > 2 * ring);
         assert!(share("", 1000) > 2 * ring);
         assert_eq!(share("receive-memory = 0\nring-buffers = 16", 1), 1 << 20);
+    }
+
+    #[test]
+    fn defaults_are_parts_of_the_memory_there_is() {
+        let with = |text: &str, mib: u64| {
+            let settings = Settings::new(parse(text).unwrap(), Some(mib << 20)).unwrap();
+            let cache = settings.files.cache_bytes_max as u64;
+            let told = settings.shortage.is_some();
+            (settings.receive_bytes_max >> 20, cache >> 20, told)
+        };
+        assert_eq!(with("", 4096), (256, 64, false));
+        assert_eq!(with("", 1000), (200, 50, true));
+        assert_eq!(with("", 96), (19, 4, true));
+        assert_eq!(with("cache-size = '64MiB'", 96), (19, 64, true));
+        let both = "receive-memory = '256MiB'\ncache-size = '1MiB'";
+        assert_eq!(with(both, 96), (256, 1, false));
+        let settings = Settings::new(parse("").unwrap(), Some(96 << 20)).unwrap();
+        assert_eq!(settings.files.upload_bytes_max, 6 << 20);
     }
 
     #[test]
@@ -384,9 +433,10 @@ mod tests {
             "file-threads = 0",
             "depth-max = 0",
             "depth-max = 5000",
+            "min-rate = 'unlimited'",
             "allow = ['put', 'none']",
         ] {
-            let result = Settings::new(parse(text).unwrap());
+            let result = Settings::new(parse(text).unwrap(), None);
             assert!(matches!(result, Err(Failure::Usage(_))), "{text}");
         }
     }

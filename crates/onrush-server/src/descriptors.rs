@@ -1,17 +1,19 @@
-//! The limit on open descriptors, and how many connections that allows. Must not know what else the
-//! server does with them.
+//! The limit on open descriptors, and the budget that connections and files share within it. Must
+//! not know what else the server does with them.
 
+use onrush_rt::descriptors::Descriptors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Fewer than this are worth a word: a server of this kind is made for thousands.
 const FEW: u64 = 4096;
 
-/// A thread for file work has this many open at a time: a file, and a folder on the way to it.
+/// A thread for file work has this many open at a time: folders on the way to a file. Files have
+/// places in the budget.
 const OF_FILE_THREAD: u64 = 2;
 /// A worker's: its ring or epoll, what wakes it, two for listening, and some that come and go.
-pub(crate) const OF_WORKER: u64 = 8;
-/// Of the process: its streams, signals, the folder served, files that are being sent.
-const OF_PROCESS: u64 = 32;
+pub(crate) const OF_WORKER: u64 = 6;
+/// Of the process: its streams, signals, the folder served, the folders for uploads.
+const OF_PROCESS: u64 = 16;
 
 /// Raises the soft limit to the hard one (`setrlimit(2)`), and says so when that is low. Gives the
 /// limit in force; `None` when there is none.
@@ -44,22 +46,34 @@ pub(crate) fn cached_files_max(descriptors: Option<u64>) -> usize {
     descriptors.map_or(MAX, |descriptors| (descriptors / 16).min(MAX)) as usize
 }
 
-/// How many connections leave descriptors enough to serve them all: accepting takes the last one,
-/// if it may, and then no file can be opened for those who are in. `aside` are taken by others.
-pub(crate) fn connections_max(
+/// How many threads for file work `wanted` ones come to: each holds descriptors while it works.
+pub(crate) fn file_threads(descriptors: Option<u64>, wanted: usize) -> usize {
+    let most = descriptors.map_or(u64::MAX, |descriptors| (descriptors / 32).max(2));
+    wanted.min(usize::try_from(most).unwrap_or(usize::MAX))
+}
+
+/// How many connections the admin address takes.
+pub(crate) fn admin_connections_max(descriptors: Option<u64>) -> usize {
+    const MAX: u64 = 64;
+    descriptors.map_or(MAX, |descriptors| (descriptors / 16).clamp(4, MAX)) as usize
+}
+
+/// The budget for connections and files: what the process does not need for itself. `aside` are
+/// taken by others. Connections over the cap that are about to be told so have descriptors too.
+pub(crate) fn budget(
     descriptors: Option<u64>,
     workers: usize,
     file_threads: usize,
     aside: usize,
-) -> usize {
+) -> Descriptors {
     let Some(descriptors) = descriptors else {
-        return usize::MAX;
+        return Descriptors::default();
     };
-    let (workers, file_threads) = (workers as u64, file_threads as u64);
-    let cached_files = cached_files_max(Some(descriptors)) as u64;
-    let needed = OF_PROCESS + OF_WORKER * workers + OF_FILE_THREAD * file_threads + cached_files;
-    let left = descriptors.saturating_sub(needed.max(descriptors / 8) + aside as u64);
-    usize::try_from(left.max(1)).unwrap_or(usize::MAX)
+    let (workers, file_threads) = (workers.max(1) as u64, file_threads as u64);
+    let needed = OF_PROCESS + OF_WORKER * workers + OF_FILE_THREAD * file_threads + aside as u64;
+    let left = descriptors.saturating_sub(needed);
+    let turned_away = workers * (left / 32 / workers).clamp(4, 64);
+    Descriptors::new(left.saturating_sub(turned_away))
 }
 
 #[cfg(test)]
@@ -68,15 +82,27 @@ mod tests {
 
     #[test]
     fn connections_leave_descriptors_for_their_requests() {
-        assert_eq!(connections_max(None, 2, 16, 0), usize::MAX);
-        assert_eq!(connections_max(Some(1 << 20), 2, 16, 0), 7 << 17);
-        assert_eq!(
-            connections_max(Some(1024), 2, 16, 0),
-            1024 - 32 - 16 - 32 - 64
-        );
-        assert_eq!(connections_max(Some(128), 2, 16, 0), 128 - 32 - 16 - 32 - 8);
-        assert_eq!(connections_max(Some(1 << 20), 2, 16, 72), (7 << 17) - 72);
-        assert_eq!(connections_max(Some(64), 2, 16, 0), 1, "one can be served");
-        assert_eq!(connections_max(Some(3), 64, 1024, 0), 1);
+        let most = |descriptors, workers, threads, aside| {
+            budget(descriptors, workers, threads, aside).connections_max()
+        };
+        assert_eq!(most(None, 2, 16, 0), usize::MAX);
+        let many = (1 << 20) - 16 - 12 - 32 - 128;
+        assert_eq!(most(Some(1 << 20), 2, 16, 0), many - 256 - many / 8);
+        let few = 128 - 16 - 12 - 8 - 8;
+        assert_eq!(most(Some(128), 2, 4, 0), few - few / 16 - few / 8);
+        assert_eq!(most(Some(128), 2, 4, 10), few - 10 - 4 - 9);
+        assert_eq!(most(Some(64), 2, 2, 0), 24 - 2 - 3, "not one only");
+        assert_eq!(most(Some(3), 64, 1024, 0), 1);
+    }
+
+    #[test]
+    fn where_descriptors_are_few_so_are_threads() {
+        assert_eq!(file_threads(None, 16), 16);
+        assert_eq!(file_threads(Some(512), 16), 16);
+        assert_eq!(file_threads(Some(128), 16), 4);
+        assert_eq!(file_threads(Some(1024), 1), 1);
+        assert_eq!(file_threads(Some(3), 16), 2);
+        assert_eq!(admin_connections_max(Some(64)), 4);
+        assert_eq!(admin_connections_max(None), 64);
     }
 }

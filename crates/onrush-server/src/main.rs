@@ -1,8 +1,8 @@
 //! The program `onrush`: a folder, served over HTTP.
 //!
-//! `units`, `failure` · `options` (each option, once) · `config` (the file, and what all options
-//! come to) · `cli` · `logging`, `signals`, `descriptors` (what a process has to do with) · this
-//! file, which puts them together and serves.
+//! `units`, `failure`, `memory` · `options` (each option, once) · `config` (the file, and what all
+//! options come to) · `cli` · `logging`, `signals`, `descriptors` (what a process has to do with) ·
+//! this file, which puts them together and serves.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod config;
 mod descriptors;
 mod failure;
 mod logging;
+mod memory;
 mod options;
 mod signals;
 mod units;
@@ -18,19 +19,23 @@ mod units;
 use config::Settings;
 use failure::Failure;
 use onrush::{Admin, Metrics, Router, Running, Server};
+use onrush_rt::descriptors::Descriptors;
 use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{Files, FilesOptions, Guard, Hosts};
 use options::{AdminAt, LogFormat};
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
-/// Connections to the admin address at most.
-const ASIDE_CONNECTIONS_MAX: usize = 64;
+/// Connections to the admin address over its cap, each to be told so.
+const TURNED_AWAY: usize = 4;
 
 fn main() -> ExitCode {
     let settings = match cli::read(std::env::args_os().collect()) {
-        Ok(cli::Request::Serve(options)) => Settings::new(*options),
+        Ok(cli::Request::Serve(options)) => {
+            Settings::new(*options, memory::limit_bytes(Path::new("/")))
+        }
         Ok(cli::Request::Print(page)) => match cli::print(&page) {
             Ok(()) => return ExitCode::SUCCESS,
             Err(failure) => Err(failure),
@@ -51,6 +56,9 @@ fn main() -> ExitCode {
 /// Serves until a signal ends it.
 fn serve(settings: Settings) -> Result<(), Failure> {
     logging::start(settings.log);
+    if let Some(shortage) = settings.shortage {
+        shortage.log();
+    }
     let ending = signals::watch().map_err(|error| {
         Failure::run(format!(
             "signals cannot be caught: {}",
@@ -61,6 +69,8 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     let plan = Plan::new(&settings, descriptors);
     let options = FilesOptions {
         cache_files_max: descriptors::cached_files_max(descriptors),
+        blocking_threads: plan.file_threads,
+        descriptors: plan.descriptors.clone(),
         ..settings.files.clone()
     };
     let files = Files::open(&settings.dir, options).map_err(|error| {
@@ -73,7 +83,7 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     let metrics = Metrics::new();
     let admin = Admin::new(&metrics);
     // First, so that its failure leaves nothing behind; it ends last, to tell of the end.
-    let aside = start_aside(&settings, &admin)?;
+    let aside = start_aside(&settings, &plan, &admin)?;
     let running = start(&settings, &plan, &files, &admin, &metrics)?;
     admin.watch(running.handle());
     ending.serve(running.handle());
@@ -94,30 +104,41 @@ fn serve(settings: Settings) -> Result<(), Failure> {
 /// What the settings leave to this machine.
 struct Plan {
     workers: usize,
+    file_threads: usize,
     connections_max: usize,
+    admin_connections_max: usize,
+    /// For connections and files.
+    descriptors: Descriptors,
 }
 
 impl Plan {
     /// `descriptors`: how many this process may have open; `None` when nothing bounds them.
     fn new(settings: &Settings, descriptors: Option<u64>) -> Plan {
         let workers = settings.workers.unwrap_or_else(|| affinity().len());
-        let files = settings.files.blocking_threads;
+        let file_threads = descriptors::file_threads(descriptors, settings.files.blocking_threads);
+        let admin_connections_max = descriptors::admin_connections_max(descriptors);
         let aside = match settings.admin {
-            Some(AdminAt::Own(_)) => ASIDE_CONNECTIONS_MAX + descriptors::OF_WORKER as usize,
+            Some(AdminAt::Own(_)) => {
+                admin_connections_max + TURNED_AWAY + descriptors::OF_WORKER as usize
+            }
             _ => 0,
         };
-        let possible = descriptors::connections_max(descriptors, workers, files, aside);
-        let connections_max = settings.connections_max.unwrap_or(possible);
-        if connections_max > possible {
+        let budget = descriptors::budget(descriptors, workers, file_threads, aside);
+        let possible = budget.connections_max();
+        let wanted = settings.connections_max.unwrap_or(possible);
+        if wanted > possible {
             tracing::warn!(
-                connections_max,
+                connections_max = wanted,
                 possible,
                 "more connections than the limit on open files (ulimit -n) is enough for"
             );
         }
         Plan {
             workers,
-            connections_max,
+            file_threads,
+            connections_max: wanted.min(possible),
+            admin_connections_max,
+            descriptors: budget,
         }
     }
 }
@@ -145,7 +166,11 @@ fn start(
 }
 
 /// Starts what serves figures and health on an address of its own, if that is wanted.
-fn start_aside(settings: &Settings, admin: &Admin) -> Result<Option<Running>, Failure> {
+fn start_aside(
+    settings: &Settings,
+    plan: &Plan,
+    admin: &Admin,
+) -> Result<Option<Running>, Failure> {
     let Some(AdminAt::Own(address)) = &settings.admin else {
         return Ok(None);
     };
@@ -154,7 +179,7 @@ fn start_aside(settings: &Settings, admin: &Admin) -> Result<Option<Running>, Fa
         .workers(1)
         .pinned(false)
         .driver(settings.driver)
-        .connections_max(ASIDE_CONNECTIONS_MAX)
+        .connections_max(plan.admin_connections_max)
         .start(Guard::new(hosts, admin.router()));
     let running = server.map_err(|error| refused(&error))?;
     tracing::info!(address = %running.address(), "admin");
@@ -179,6 +204,7 @@ fn server(settings: &Settings, plan: &Plan) -> Server {
         .placement(settings.placement)
         .rebalance(settings.rebalance)
         .connections_max(plan.connections_max)
+        .descriptors(&plan.descriptors)
         .driver_config(settings.driver_config(plan.workers))
         .limits(settings.limits.clone())
         .drain_timeout(settings.drain_timeout)

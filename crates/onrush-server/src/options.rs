@@ -62,6 +62,9 @@ pub(crate) struct Options {
 
     /// Memory for small objects that are asked for often; 0: none [default: 64MiB]
     ///
+    /// The default is lower where memory is: at most a twentieth of the machine's, and of any limit
+    /// of the process's cgroups.
+    ///
     /// What others change in the folder is seen within a second all the same, and what is changed
     /// through this server at once, unless by another name of the file (a link).
     #[arg(
@@ -189,8 +192,10 @@ pub(crate) struct Options {
 
     /// Memory for what is received and not dealt with yet, of all workers [default: 256MiB]
     ///
-    /// Each worker has its share, and never less than twice its receive buffers or 1MiB. When it
-    /// runs short, the oldest partial request heads are answered 408, requests with a body 503.
+    /// The default is lower where memory is: at most a fifth of the machine's, and of any limit of
+    /// the process's cgroups. Each worker has its share, and never less than twice its
+    /// receive buffers or 1MiB. When it runs short, the oldest partial request heads are answered
+    /// 408, requests with a body 503.
     #[arg(
         long,
         env = "ONRUSH_RECEIVE_MEMORY",
@@ -228,8 +233,11 @@ pub(crate) struct Options {
 
     /// Open connections at most; more are answered 503 [default: as descriptors allow]
     ///
-    /// The default is the limit on open files (ulimit -Hn) less an eighth, or less what workers
-    /// and file threads need; the log says the figure.
+    /// The default is the limit on open files (ulimit -Hn) less what workers and file threads
+    /// need, and less an eighth of the rest, which is kept for files; the log says the figure.
+    /// Files share the rest with connections: downloads that need an open file may take nearly
+    /// three eighths and uploads two, with less when connections are many; beyond that they get
+    /// 503.
     #[arg(
         long,
         env = "ONRUSH_CONNECTIONS_MAX",
@@ -264,6 +272,19 @@ pub(crate) struct Options {
         help_heading = "Limits"
     )]
     pub(crate) write_timeout: Option<Time>,
+
+    /// The least bytes per second, on average, of a body sent or a response taken; 0: any
+    /// [default: 100]
+    ///
+    /// The average is over 30 s spent waiting for the client; a request that has waited less is not
+    /// judged. Too slow a body is answered 408, too slow a reader is reset.
+    #[arg(
+        long,
+        env = "ONRUSH_MIN_RATE",
+        value_name = "SIZE",
+        help_heading = "Limits"
+    )]
+    pub(crate) min_rate: Option<Size>,
 
     /// The longest silence between two requests of a connection [default: 75s]
     #[arg(
@@ -351,6 +372,7 @@ impl Options {
             header_timeout: self.header_timeout.or(other.header_timeout),
             body_timeout: self.body_timeout.or(other.body_timeout),
             write_timeout: self.write_timeout.or(other.write_timeout),
+            min_rate: self.min_rate.or(other.min_rate),
             idle_timeout: self.idle_timeout.or(other.idle_timeout),
             total_timeout: self.total_timeout.or(other.total_timeout),
             drain_timeout: self.drain_timeout.or(other.drain_timeout),

@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use onrush_rt::descriptors::{Descriptors, FileUse};
 use onrush_server::FilesOptions;
 
 /// The bound of the default options.
@@ -237,6 +238,31 @@ fn files_kept_open_are_few_and_closed_soon() {
             // However long what is in memory may be answered from there.
             eventually(&mut host, |host| open_files(host) == 0);
         }
+    }
+}
+
+#[test]
+fn idle_files_are_closed_when_descriptors_are_scarce() {
+    for seed in 1..5 {
+        // Room for two files that stay open.
+        let budget = Descriptors::new(4);
+        let options = FilesOptions {
+            descriptors: budget.clone(),
+            ..FilesOptions::default()
+        };
+        let mut host = Host::simulated("/", &options, seed);
+        let content = vec![b'x'; 100_000];
+        host.add("a", &content);
+        host.add("b", &content);
+        assert_eq!(host.get("/a").body, content);
+        assert_eq!(budget.used().files, 1, "it is kept open");
+        let first = budget.open_file(FileUse::Download).unwrap();
+        assert_eq!(host.get("/b").body, content);
+        assert_eq!(budget.used().files, 2, "for it the other was closed");
+        let second = budget.open_file(FileUse::Brief).unwrap();
+        assert_eq!(host.get("/a").status, 503, "nothing idle is enough");
+        drop((first, second));
+        assert_eq!(host.get("/a").body, content);
     }
 }
 

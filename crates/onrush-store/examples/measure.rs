@@ -67,7 +67,7 @@ fn main() {
     let full = Folder::open(&dir, pool.clone(), options).unwrap();
     let options = FolderOptions {
         durability: Durability::None,
-        ..options
+        ..FolderOptions::default()
     };
     let quick = Folder::open(&dir, pool.clone(), options).unwrap();
     let small = Key::parse(b"some/folder/small").unwrap();

@@ -132,6 +132,7 @@ impl Simulation {
             limits,
             connections_max: usize::MAX,
             connections: Arc::default(),
+            descriptors: Default::default(),
             crowd_max: CROWD_MAX,
             accept_warned_s: Arc::default(),
             access_log: AccessLog::Off,

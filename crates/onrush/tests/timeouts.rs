@@ -16,6 +16,7 @@ fn limits() -> Limits {
         write_timeout_ms: 3_000,
         idle_timeout_ms: 5_000,
         total_timeout_ms: 0,
+        rate_bytes_per_s_min: 0,
         linger_timeout_ms: 500,
         ..Limits::default()
     }

@@ -18,6 +18,7 @@ pub mod sim;
 mod tests;
 mod walk;
 
+use crate::descriptors::{FilePermit, FileUse};
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
@@ -126,7 +127,7 @@ enum DirInner {
 /// An open file. Its kind is for the caller to check by [`File::metadata`]: it may be a directory
 /// or a FIFO. Closed when dropped.
 #[derive(Debug)]
-pub struct File(FileInner);
+pub struct File(FileInner, Option<FilePermit>);
 
 #[derive(Debug)]
 enum FileInner {
@@ -170,8 +171,8 @@ impl Dir {
     /// within are followed, except in the fallback.
     pub fn open(&self, path: &[u8], how: OpenHow) -> io::Result<File> {
         match &self.0 {
-            DirInner::Host(dir) => dir.open(path, how).map(|f| File(FileInner::Host(f))),
-            DirInner::Sim(dir) => dir.open(path, how).map(|f| File(FileInner::Sim(f))),
+            DirInner::Host(dir) => dir.open(path, how).map(|f| File(FileInner::Host(f), None)),
+            DirInner::Sim(dir) => dir.open(path, how).map(|f| File(FileInner::Sim(f), None)),
         }
     }
 
@@ -180,8 +181,10 @@ impl Dir {
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) and [`Dir::open`] is to be used on the pool.
     pub fn open_cached(&self, path: &[u8]) -> io::Result<File> {
         match &self.0 {
-            DirInner::Host(dir) => dir.open_cached(path).map(|f| File(FileInner::Host(f))),
-            DirInner::Sim(dir) => dir.open_cached(path).map(|f| File(FileInner::Sim(f))),
+            DirInner::Host(dir) => dir
+                .open_cached(path)
+                .map(|f| File(FileInner::Host(f), None)),
+            DirInner::Sim(dir) => dir.open_cached(path).map(|f| File(FileInner::Sim(f), None)),
         }
     }
 
@@ -306,6 +309,17 @@ impl Dir {
 }
 
 impl File {
+    /// The file with its place in a budget of descriptors, which it gives back after it is closed.
+    pub fn with_permit(self, permit: FilePermit) -> File {
+        File(self.0, Some(permit))
+    }
+
+    /// Whether the budget lets this file stay open for `what_for`; always without a budget.
+    pub fn may_stay_open(&self, what_for: FileUse) -> bool {
+        let permit = self.1.as_ref();
+        permit.is_none_or(|permit| permit.allows(what_for))
+    }
+
     /// Reads at `offset` into `buf` (`pread(2)`): the bytes read, 0 at the end, perhaps fewer than
     /// asked for.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -216,6 +216,27 @@ impl Cache {
         (std::mem::take(&mut part.stale), next_ms)
     }
 
+    /// Takes out, from every worker's part, the open files that no response is sent from, to be
+    /// closed: for when descriptors are scarce.
+    pub(super) fn take_idle(&self) -> Vec<Found> {
+        let mut idle = Vec::new();
+        for worker in 0..self.parts.len() {
+            let mut part = self.part(worker);
+            let is_idle = |entries: &HashMap<Box<[u8]>, Entry>, key: &Key| {
+                let entry = entries.get(key.as_bytes());
+                entry.is_some_and(|entry| entry.found.is_idle_file())
+            };
+            let (entries, files) = (&part.entries, &part.files);
+            let keys = files.iter().filter(|key| is_idle(entries, key));
+            for key in keys.cloned().collect::<Vec<_>>() {
+                part.remove(key.as_bytes());
+            }
+            // `closes` stays: who calls `take_stale` finds nothing then, and ends.
+            idle.append(&mut part.stale);
+        }
+        idle
+    }
+
     /// All open files, since nobody will call [`Cache::take_stale`] for this worker.
     pub(super) fn abandon(&self, worker: usize) -> Vec<Found> {
         let mut part = self.part(worker);

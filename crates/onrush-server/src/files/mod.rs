@@ -31,6 +31,7 @@ use cache::Cache;
 use failure::Failure;
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::Pool;
+use onrush_rt::descriptors::Descriptors;
 use onrush_store::{Durability, Folder, FolderOptions};
 use std::future::Future;
 use std::io;
@@ -89,6 +90,11 @@ pub struct FilesOptions {
     pub upload_bytes_max: usize,
     /// Threads for file work that may block, at most.
     pub blocking_threads: usize,
+    /// Counts the files that are kept open, with the connections of the server if that has the
+    /// same. Uploads, and downloads of objects that are not in memory, get 503 when it has no room
+    /// for them. Without a limit by default. [`Files::new`] is given a store, which has its own
+    /// ([`FolderOptions::descriptors`]).
+    pub descriptors: Descriptors,
 }
 
 impl Default for FilesOptions {
@@ -106,6 +112,7 @@ impl Default for FilesOptions {
             cache_fresh_ms: 1_000,
             upload_bytes_max: 32 << 20,
             blocking_threads: 16,
+            descriptors: Descriptors::default(),
         }
     }
 }
@@ -149,6 +156,7 @@ impl Files {
         let folder = FolderOptions {
             writable,
             durability: options.durability,
+            descriptors: options.descriptors.clone(),
             ..FolderOptions::default()
         };
         let pool = Pool::threads(options.blocking_threads, 4096);

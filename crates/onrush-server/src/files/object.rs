@@ -9,6 +9,7 @@ use onrush_proto::date;
 use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::Current;
 use onrush_proto::response::FieldLines;
+use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::File;
 use onrush_store::{Key, Meta, Object, Result, StoreError, Version};
 use std::io;
@@ -54,7 +55,8 @@ enum Content {
 
 impl Found {
     /// Reads or keeps open an object without waiting for a disk; `None` when that cannot be done,
-    /// or when the file is shorter than it was a moment ago.
+    /// when the file is shorter than it was a moment ago, or when the budget of descriptors does
+    /// not let it stay open.
     pub(super) fn now(
         object: &Object,
         key: &Key,
@@ -64,6 +66,7 @@ impl Found {
         let meta = object.meta();
         let file = object.local_file()?;
         let content = match Room::of(meta.size, memory) {
+            Room::None if !file.may_stay_open(FileUse::Download) => return None,
             Room::None => Content::File(file.clone()),
             room => {
                 let size = meta.size as usize;
@@ -80,7 +83,8 @@ impl Found {
         Some(Found::new(meta, key, now_s, content))
     }
 
-    /// The same, waiting where it must. A file that became shorter meanwhile is an error.
+    /// The same, waiting where it must. A file that became shorter meanwhile is an error;
+    /// [`StoreError::Busy`]: the budget of descriptors does not let it stay open.
     pub(super) async fn load(
         object: &Object,
         key: &Key,
@@ -89,7 +93,10 @@ impl Found {
     ) -> Result<Found> {
         let meta = object.meta();
         let content = match (Room::of(meta.size, memory), object.local_file()) {
-            (Room::None, Some(file)) => Content::File(file.clone()),
+            (Room::None, Some(file)) => match file.may_stay_open(FileUse::Download) {
+                true => Content::File(file.clone()),
+                false => return Err(StoreError::Busy),
+            },
             (Room::None, None) => return Err(StoreError::Io(io::ErrorKind::Unsupported)),
             (room, _) => {
                 let size = meta.size as usize;
@@ -152,6 +159,14 @@ impl Found {
     pub(super) fn settled(&self, now_s: u64) -> bool {
         self.modified_s
             .is_none_or(|modified_s| modified_s + SETTLED_AFTER_S <= now_s)
+    }
+
+    /// Whether it is an open file that nobody else refers to.
+    pub(super) fn is_idle_file(&self) -> bool {
+        match &self.content {
+            Content::Memory(_) => false,
+            Content::File(file) => Arc::strong_count(file) == 1,
+        }
     }
 
     /// Its content, when that is in memory.

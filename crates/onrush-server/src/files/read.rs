@@ -112,6 +112,7 @@ impl Inner {
         let generation = self.store.generation(key);
         let object = match self.store.try_open_now(key)? {
             Ok(object) => object,
+            Err(StoreError::Busy) => return None, // Waiting for others to close may help.
             Err(error) => return Some(Err(error)),
         };
         let version = &object.meta().version;
@@ -127,11 +128,22 @@ impl Inner {
     async fn open(self: &Arc<Self>, key: &Key, request: &Request) -> Result<Found> {
         let at = moment(request.local());
         let generation = self.store.generation(key);
-        let object = self.store.get(key).await?;
-        let found = Found::load(&object, key, at.now_s, &self.memory).await?;
+        let found = match self.load(key, at).await {
+            Err(StoreError::Busy) => {
+                let idle = self.cache.take_idle();
+                self.store.pool().run(move || drop(idle)).await?;
+                self.load(key, at).await?
+            }
+            result => result?,
+        };
         let found = self.restricted(found);
         self.keep(key, at, generation, &found, request);
         Ok(found)
+    }
+
+    async fn load(&self, key: &Key, at: Moment) -> Result<Found> {
+        let object = self.store.get(key).await?;
+        Found::load(&object, key, at.now_s, &self.memory).await
     }
 
     /// An object as opened, with a sandbox unless the folder is a site. The cache keeps it with its

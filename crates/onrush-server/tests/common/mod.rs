@@ -153,6 +153,7 @@ impl Host {
         let how = FolderOptions {
             writable: options.allow.put || options.allow.delete,
             durability: options.durability,
+            descriptors: options.descriptors.clone(),
             ..FolderOptions::default()
         };
         let folder = Folder::on(disk.root().unwrap(), Pool::inline(), how).unwrap();

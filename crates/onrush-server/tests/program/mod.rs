@@ -88,6 +88,22 @@ impl Server {
         Server::run(command)
     }
 
+    /// As [`Server::start`], with a limit on open files (`ulimit -n`).
+    pub fn with_descriptors(descriptors: u32, dir: &Path, arguments: &[&str]) -> Server {
+        let mut shell = Command::new("sh");
+        let script = format!("ulimit -n {descriptors}; exec \"$@\"");
+        let program = env!("CARGO_BIN_EXE_onrush");
+        shell.args(["-c", &script, "sh", program, "--port", "0"]);
+        shell.arg(dir).args(arguments);
+        Server::run(shell)
+    }
+
+    /// How many descriptors it has open.
+    pub fn descriptors(&self) -> usize {
+        let path = format!("/proc/{}/fd", self.child.id());
+        std::fs::read_dir(path).expect("it runs").count()
+    }
+
     /// Runs a command that was made with [`onrush`], and waits for the address it prints.
     pub fn run(command: Command) -> Server {
         Server::try_run(command).unwrap_or_else(|log| panic!("it does not serve: {log}"))

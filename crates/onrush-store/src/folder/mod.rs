@@ -24,6 +24,7 @@ use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::store::{Condition, ListHow, LocalFuture, Object, Page, Store, Upload, now};
 use onrush_rt::blocking::Pool;
+use onrush_rt::descriptors::{Descriptors, FileUse};
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
 use parents::Parents;
 use staging::Staging;
@@ -52,7 +53,7 @@ pub enum Durability {
 }
 
 /// How a [`Folder`] is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderOptions {
     /// Whether anything may be changed. Only then `.onrush` is made.
     pub writable: bool,
@@ -62,6 +63,9 @@ pub struct FolderOptions {
     pub file_mode: u32,
     /// Permission bits of new folders, before the umask.
     pub dir_mode: u32,
+    /// Counts the files that objects and uploads keep open. When it has no room for one more,
+    /// operations fail with [`StoreError::Busy`]. Without a limit by default.
+    pub descriptors: Descriptors,
 }
 
 impl Default for FolderOptions {
@@ -72,6 +76,7 @@ impl Default for FolderOptions {
             durability: Durability::Full,
             file_mode: 0o666,
             dir_mode: 0o777,
+            descriptors: Descriptors::default(),
         }
     }
 }
@@ -144,8 +149,12 @@ impl Folder {
         if key.reserved() {
             return Some(Err(StoreError::NotFound));
         }
-        let opened = now(self.inner.root.open_cached(key.as_bytes()))?.and_then(check);
-        Some(opened.map(|opened| self.inner.object(opened)))
+        let Some(permit) = self.inner.options.descriptors.open_file(FileUse::Brief) else {
+            return Some(Err(StoreError::Busy));
+        };
+        let opened = now(self.inner.root.open_cached(key.as_bytes()))?;
+        let checked = opened.and_then(|file| check(file.with_permit(permit)));
+        Some(checked.map(|opened| self.inner.object(opened)))
     }
 
     /// Changes with every change made through this store; see [`Store::generation`].
@@ -187,11 +196,10 @@ impl Folder {
 
 impl Inner {
     fn open(&self, key: &Key) -> Result<(Meta, File)> {
-        check(
-            self.root
-                .open(key.as_bytes(), OpenHow::READ)
-                .map_err(StoreError::of_read)?,
-        )
+        let permit = self.options.descriptors.open_file(FileUse::Brief);
+        let permit = permit.ok_or(StoreError::Busy)?;
+        let opened = self.root.open(key.as_bytes(), OpenHow::READ);
+        check(opened.map_err(StoreError::of_read)?.with_permit(permit))
     }
 
     fn object(&self, (meta, file): (Meta, File)) -> Object {

@@ -5,7 +5,9 @@
 //! This module must not know keys or conditions.
 
 use super::Inner;
+use crate::error::{Result, StoreError};
 use crate::key::OWN;
+use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
 use std::io;
 use std::mem;
@@ -74,19 +76,21 @@ pub(super) struct Temp {
 }
 
 impl Temp {
-    pub(super) fn create(inner: &Arc<Inner>) -> io::Result<Temp> {
-        let staging = inner
-            .staging
-            .as_ref()
-            .ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
+    /// Creates the file, to be open for `what_for`; fails with [`StoreError::Busy`] when the budget
+    /// of descriptors has no room for it.
+    pub(super) fn create(inner: &Arc<Inner>, what_for: FileUse) -> Result<Temp> {
+        let staging = inner.staging()?;
+        let permit = inner.options.descriptors.open_file(what_for);
+        let permit = permit.ok_or(StoreError::Busy)?;
         let number = staging.next.fetch_add(1, Ordering::Relaxed);
         let name = number.to_string().into_bytes();
         let file = staging
             .own
-            .open(&name, OpenHow::create_new(inner.options.file_mode))?;
+            .open(&name, OpenHow::create_new(inner.options.file_mode))
+            .map_err(StoreError::of_any)?;
         Ok(Temp {
             inner: inner.clone(),
-            file,
+            file: file.with_permit(permit),
             name,
         })
     }

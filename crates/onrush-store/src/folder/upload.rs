@@ -10,6 +10,7 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::store::{Committed, Condition, LocalFuture, Upload};
 use onrush_rt::coop;
+use onrush_rt::descriptors::FileUse;
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -41,6 +42,9 @@ pub(super) struct Staged {
 }
 
 enum Body {
+    /// Too much for memory is announced, and nothing has come. A client that announces an upload
+    /// and sends nothing must not hold a file.
+    Announced,
     Memory(Vec<u8>),
     File(Temp),
     /// A write failed, or is under way and takes the file with it.
@@ -66,9 +70,9 @@ impl Staged {
             let (shared, key) = (inner.clone(), key.clone());
             inner
                 .changes
-                .run(move || create(&shared, &key, size_bytes))
-                .await?
-                .map(Body::File)?
+                .run(move || look(&shared, &key, size_bytes))
+                .await??;
+            Body::Announced
         } else {
             Body::Memory(Vec::new())
         };
@@ -81,7 +85,6 @@ impl Staged {
     }
 
     async fn add(&mut self, mut buf: Vec<u8>) -> Result<Vec<u8>> {
-        let offset = self.written_bytes;
         let added = buf.len();
         match mem::replace(&mut self.body, Body::Lost) {
             Body::Memory(held) if held.is_empty() && buf.capacity() <= MEMORY_BYTES_MAX => {
@@ -92,30 +95,9 @@ impl Staged {
                 buf.clear();
                 self.body = Body::Memory(held);
             }
-            Body::Memory(held) => {
-                let inner = self.inner.clone();
-                let job = move || write(Temp::create(&inner), &[&held, &buf], 0).map(|t| (t, buf));
-                buf = self.finish(self.inner.changes.run(job).await?)?;
-            }
-            Body::File(mut temp) => {
-                let pool = &self.inner.changes;
-                let step_bytes = match pool.is_inline() {
-                    true => INLINE_BYTES_MAX,
-                    false => usize::MAX,
-                };
-                let mut written = 0;
-                while written < added {
-                    let part = written..added.min(written.saturating_add(step_bytes));
-                    let at = offset + written as u64;
-                    written = part.end;
-                    let bytes = part.len();
-                    let job = move || write(Ok(temp), &[&buf[part]], at).map(|temp| (temp, buf));
-                    (temp, buf) = pool.run(job).await??;
-                    if pool.is_inline() {
-                        coop::spend(bytes.saturating_mul(INLINE_COST));
-                    }
-                }
-                buf = self.finish(Ok((temp, buf)))?;
+            Body::Announced if added == 0 => self.body = Body::Announced,
+            begun @ (Body::Announced | Body::Memory(_) | Body::File(_)) => {
+                buf = self.write_file(begun, buf).await?;
             }
             Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
         }
@@ -123,10 +105,37 @@ impl Staged {
         Ok(buf)
     }
 
-    /// Takes the file back from a job that went well, and empties the buffer for its owner.
-    fn finish(&mut self, result: Result<(Temp, Vec<u8>)>) -> Result<Vec<u8>> {
-        let (temp, mut buf) = result?;
-        self.body = Body::File(temp);
+    /// Writes `buf` to the staged file, which is first created with what was held in memory if
+    /// that is where the upload was until now.
+    async fn write_file(&mut self, mut body: Body, mut buf: Vec<u8>) -> Result<Vec<u8>> {
+        let pool = self.inner.changes.clone();
+        let step_bytes = match pool.is_inline() {
+            true => INLINE_BYTES_MAX,
+            false => usize::MAX,
+        };
+        let mut written = 0;
+        while written < buf.len() {
+            let part = written..buf.len().min(written.saturating_add(step_bytes));
+            let at = self.written_bytes + written as u64;
+            written = part.end;
+            let bytes = part.len();
+            let inner = self.inner.clone();
+            let job = move || {
+                let temp = match body {
+                    Body::File(temp) => temp,
+                    Body::Memory(held) => write(upload_file(&inner)?, &[&held], 0)?,
+                    Body::Announced => upload_file(&inner)?,
+                    Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
+                };
+                write(temp, &[&buf[part]], at).map(|temp| (temp, buf))
+            };
+            let (temp, given_back) = pool.run(job).await??;
+            (body, buf) = (Body::File(temp), given_back);
+            if pool.is_inline() {
+                coop::spend(bytes.saturating_mul(INLINE_COST));
+            }
+        }
+        self.body = body;
         buf.clear();
         Ok(buf)
     }
@@ -200,7 +209,8 @@ fn publish(
     };
     let temp = match body {
         Body::File(temp) => temp,
-        Body::Memory(held) => write(Temp::create(inner), &[&held], 0)?,
+        Body::Memory(held) => write(brief(inner)?, &[&held], 0)?,
+        Body::Announced => brief(inner)?,
         Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
     };
     let committed = commit::commit(inner, key, &parent, temp, &condition, sync_failures)?;
@@ -210,20 +220,32 @@ fn publish(
     })
 }
 
-/// A staged file for a body whose size is known, if the disk seems to have room for it. Space is
-/// not reserved: a client that only announces bytes must not be able to fill the disk.
-fn create(inner: &Arc<Inner>, key: &Key, size_bytes: u64) -> Result<Temp> {
+/// Refuses a body whose size is known when the disk or the budget of descriptors has no room for
+/// it. Neither is reserved: a client that only announces bytes must not be able to use them up.
+fn look(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
     inner.replaced(key)?; // what is in the way is told now, too
     if inner.root.free_bytes().map_err(StoreError::of_any)? < size_bytes {
         return Err(StoreError::Full);
     }
-    Temp::create(inner).map_err(StoreError::of_any)
+    match inner.options.descriptors.has_room(FileUse::Upload) {
+        true => Ok(()),
+        false => Err(StoreError::Busy),
+    }
+}
+
+/// A staged file that is open for as long as a client takes.
+fn upload_file(inner: &Arc<Inner>) -> Result<Temp> {
+    Temp::create(inner, FileUse::Upload)
+}
+
+/// A staged file that is open only while it is committed.
+fn brief(inner: &Arc<Inner>) -> Result<Temp> {
+    Temp::create(inner, FileUse::Brief)
 }
 
 /// Writes `parts` one after the other from `offset` on. On failure the file is removed before
 /// this returns.
-fn write(temp: io::Result<Temp>, parts: &[&[u8]], mut offset: u64) -> Result<Temp> {
-    let temp = temp.map_err(StoreError::of_any)?;
+fn write(temp: Temp, parts: &[&[u8]], mut offset: u64) -> Result<Temp> {
     let begin = offset;
     for part in parts {
         if let Err(error) = temp.file.write_all_at(part, offset) {

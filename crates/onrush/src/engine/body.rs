@@ -223,6 +223,7 @@ fn look(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> Look {
         data.advance(piece.consumed);
         conn.active().unpop_input(data);
         if !body.is_empty() {
+            conn.active().body_pace.moved(body.len());
             return Look::Piece(body);
         }
     }
@@ -259,6 +260,9 @@ impl Engine {
         conn.active().reader = Some(cx.waker().clone());
         if conn.active().body_deadline_ms.is_none() {
             self.set_wait(id, conn, Wait::Body, self.limits().body_timeout_ms);
+            if !self.is_fast_enough(conn, Wait::Body) {
+                return Err(self.break_late(conn));
+            }
         }
         Ok(())
     }
@@ -330,6 +334,7 @@ impl Engine {
                 }
                 coop::spend(n);
                 self.set_wait(id, conn, Wait::Body, 0);
+                conn.active().body_pace.moved(n);
                 return Poll::Ready(Ok(n));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

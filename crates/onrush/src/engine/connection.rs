@@ -3,6 +3,7 @@
 //!
 //! Must not know how the entry is driven.
 
+use super::pace::Pace;
 use crate::host::ConnId;
 use crate::log::Entry as LogEntry;
 use crate::metrics::Measured;
@@ -115,6 +116,9 @@ pub(crate) struct Active {
     pub(crate) write_deadline_ms: Option<u64>,
     /// The last send took fewer bytes than it was given: there is no room for now.
     pub(crate) is_full: bool,
+    /// How fast body bytes come, and how fast the peer takes bytes.
+    pub(super) body_pace: Pace,
+    pub(super) write_pace: Pace,
     /// The time to take bytes is over; the next try decides.
     pub(crate) last_try: bool,
     /// The driver is paused and quiet: body bytes may be received directly.

@@ -62,18 +62,40 @@ impl Engine {
     /// Gives a task's wait for its peer `limit_ms` from now; 0 when it waits no more, or may wait
     /// for ever.
     pub(super) fn set_wait(&self, id: ConnId, conn: &mut Conn, wait: Wait, limit_ms: u32) {
-        let deadline = (limit_ms > 0).then(|| self.local.now_ms() + u64::from(limit_ms));
+        let now_ms = self.local.now_ms();
+        let deadline = (limit_ms > 0).then(|| now_ms + u64::from(limit_ms));
         let active = conn.active();
-        match wait {
+        let pace = match wait {
             Wait::Body => {
                 active.body_deadline_ms = deadline;
                 active.last_look &= deadline.is_some();
+                &mut active.body_pace
             }
-            Wait::Write => active.write_deadline_ms = deadline,
+            Wait::Write => {
+                active.write_deadline_ms = deadline;
+                &mut active.write_pace
+            }
+        };
+        if limit_ms == 0 {
+            pace.stop(now_ms);
         }
         if conn.phase == Phase::Busy {
             self.set_busy_deadline(id, conn);
         }
+    }
+
+    /// Begins, or goes on with, a wait for the peer, whose rate is measured meanwhile. `false`: it
+    /// has been too slow ([`Limits::rate_bytes_per_s_min`]).
+    ///
+    /// [`Limits::rate_bytes_per_s_min`]: onrush_proto::limits::Limits::rate_bytes_per_s_min
+    pub(super) fn is_fast_enough(&self, conn: &mut Conn, wait: Wait) -> bool {
+        let answered = conn.answered;
+        let active = conn.active();
+        let pace = match wait {
+            Wait::Body => &mut active.body_pace,
+            Wait::Write => &mut active.write_pace,
+        };
+        pace.wait(answered, self.local.now_ms(), self.limits())
     }
 
     /// Gives the peer `limit_ms` from now to take what was sent; 0 for no limit.

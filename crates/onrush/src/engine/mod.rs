@@ -4,11 +4,11 @@
 //! engine's cells is held while user code runs, because user code calls back in (reading a body,
 //! dropping a request), and dropping a task is running user code as well.
 //!
-//! Modules, lowest first: `connection` (what is kept) · `deadline` (time limits) · `send` (bytes
-//! out) · `body` (bytes of bodies in) · `pressure` (when receive memory runs short) · `answer`
-//! (answers) · `pending` (answers that take their time) · `receive` (requests) · `handover`
-//! (connections from and to other workers) · `balance` (which of them go). Must not know how
-//! workers are made.
+//! Modules, lowest first: `pace` (transfer rates) · `connection` (what is kept) · `deadline` (time
+//! limits) · `send` (bytes out) · `body` (bytes of bodies in) · `pressure` (when receive memory runs
+//! short) · `answer` (answers) · `pending` (answers that take their time) · `receive` (requests) ·
+//! `handover` (connections from and to other workers) · `balance` (which of them go). Must not know
+//! how workers are made.
 
 mod answer;
 mod balance;
@@ -16,6 +16,7 @@ mod body;
 mod connection;
 mod deadline;
 mod handover;
+mod pace;
 mod pending;
 mod pressure;
 mod receive;
@@ -33,6 +34,7 @@ use connection::{Conn, Conns, Phase, Then};
 pub(crate) use handover::Passed;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
+use onrush_rt::descriptors::Descriptors;
 use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
 use onrush_rt::executor::Standby;
 use onrush_rt::worker::{Local, Sink};
@@ -62,6 +64,8 @@ pub(crate) struct Settings {
     /// Open connections of all workers at most, and now.
     pub(crate) connections_max: usize,
     pub(crate) connections: Arc<AtomicUsize>,
+    /// Counts them too, with other descriptors of the process.
+    pub(crate) descriptors: Descriptors,
     /// See [`CROWD_MAX`]. Fewer where connections are few: they take descriptors too.
     pub(crate) crowd_max: usize,
     /// When it was last told that accepting pauses, in seconds of the epoch; by any worker.
@@ -78,6 +82,7 @@ impl Settings {
     /// Gives up a place under the cap.
     fn release(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
+        self.descriptors.close_connection();
     }
 }
 
@@ -310,10 +315,15 @@ impl Engine {
 
     /// Whether there is room for one more connection under the cap; it is counted then.
     fn reserve_place(&self) -> bool {
-        let open = &self.settings.connections;
-        let free = open.fetch_add(1, Ordering::Relaxed) < self.settings.connections_max;
+        let Settings {
+            connections,
+            descriptors,
+            ..
+        } = &self.settings;
+        let below_cap = connections.fetch_add(1, Ordering::Relaxed) < self.settings.connections_max;
+        let free = below_cap && descriptors.open_connection();
         if !free {
-            self.settings.release();
+            connections.fetch_sub(1, Ordering::Relaxed);
         }
         free
     }

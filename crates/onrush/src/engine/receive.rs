@@ -7,7 +7,7 @@
 use super::answer::Answer;
 use super::body::AHEAD_BYTES_MAX;
 use super::connection::{Active, BURST_MAX, Conn, Phase, Then};
-use super::deadline::DRAIN_IDLE_MS;
+use super::deadline::{DRAIN_IDLE_MS, Wait};
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
 use crate::log::{AccessLog, Entry as LogEntry};
@@ -323,6 +323,9 @@ impl Engine {
             Ok(piece) => {
                 conn.draining_body = !piece.end;
                 data.advance(piece.consumed);
+                let pace = &mut conn.active().body_pace;
+                pace.stop(self.local.now_ms());
+                pace.moved(piece.consumed);
                 Next::Again(data)
             }
             Err(_) => Next::Last(Then::Linger), // The answer has left; none is due any more.
@@ -528,7 +531,9 @@ impl Engine {
                 self.resume(conn); // Somebody read a body directly and answered at once.
             }
             if !conn.in_head {
-                conn.settle();
+                if !conn.draining_body {
+                    conn.settle();
+                }
                 self.limit_rest(id, conn);
             }
             (conn.ended, conn.in_head)
@@ -544,7 +549,10 @@ impl Engine {
     fn limit_rest(&self, id: ConnId, conn: &mut Conn) {
         let limit_ms = match conn.draining_body {
             _ if self.draining.get() => DRAIN_IDLE_MS,
-            true => self.limits().body_timeout_ms,
+            true => match self.is_fast_enough(conn, Wait::Body) {
+                true => self.limits().body_timeout_ms,
+                false => 1, // Nothing is owed for the rest of a body: the connection ends.
+            },
             false => self.limits().idle_timeout_ms,
         };
         self.set_limit(id, conn, limit_ms);

@@ -40,6 +40,7 @@ impl Engine {
                 if let Some(conn) = conns.get(id) {
                     conn.phase = Phase::Flushing;
                     conn.active().after_flush = Some(then);
+                    self.is_fast_enough(conn, Wait::Write); // It begins to be measured.
                     self.set_limit(id, conn, self.limits().write_timeout_ms);
                 }
                 false
@@ -125,7 +126,14 @@ impl Engine {
         Ok(false)
     }
 
-    /// Sends what is kept. `Ok(true)`: nothing is left.
+    /// The error for a peer that takes an answer too slowly, which is counted.
+    fn too_slow(&self) -> io::Error {
+        self.counters.timed_out.count(Limit::Write);
+        io::ErrorKind::TimedOut.into()
+    }
+
+    /// Sends what is kept. `Ok(true)`: nothing is left. An error of kind `TimedOut`: the peer takes
+    /// it too slowly.
     fn send_kept(&self, id: ConnId) -> io::Result<bool> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(gone)?;
@@ -141,7 +149,11 @@ impl Engine {
             .driver()
             .send(stream, &active.out[active.out_sent..])
         {
-            Ok(sent) => active.out_sent += sent,
+            Ok(sent) => {
+                active.out_sent += sent;
+                active.write_pace.moved(sent);
+                active.write_pace.stop(self.local.now_ms());
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
@@ -157,6 +169,9 @@ impl Engine {
             self.set_limit(id, conn, limit_ms);
         } else {
             self.set_wait(id, conn, Wait::Write, limit_ms);
+        }
+        if !done && !self.is_fast_enough(conn, Wait::Write) {
+            return Err(self.too_slow());
         }
         Ok(done)
     }
@@ -175,6 +190,10 @@ impl Engine {
                 Ok(true) if flushing => (None, active.after_flush.take()),
                 Ok(true) => (active.writer.take(), None),
                 Ok(false) => return,
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    drop(conns);
+                    return self.abort(id, Ending::TimedOut);
+                }
                 Err(_) => {
                     drop(conns);
                     return self.close(id, Ending::Broken);
@@ -201,12 +220,17 @@ impl Engine {
         };
         let before = unsent().unwrap_or(0);
         if before > 0 {
-            let sent = self.send_kept(id);
-            if sent.is_ok_and(|done| done) {
-                self.writable(id);
-                return true;
+            match self.send_kept(id) {
+                Ok(true) => {
+                    self.writable(id);
+                    return true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    self.abort(id, Ending::TimedOut); // Counted already.
+                    return true;
+                }
+                _ => return unsent().is_some_and(|left| left < before),
             }
-            return unsent().is_some_and(|left| left < before);
         }
         let writer = {
             let mut conns = self.conns.borrow_mut();
@@ -245,28 +269,38 @@ impl Engine {
             match send(&mut self.local.driver(), conn.stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
-                        self.counters.timed_out.count(Limit::Write);
-                        return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                        return Poll::Ready(Err(self.too_slow()));
                     }
                 }
                 result => {
-                    coop::spend(*result.as_ref().unwrap_or(&0));
+                    let bytes = *result.as_ref().unwrap_or(&0);
+                    coop::spend(bytes);
                     self.set_wait(id, conn, Wait::Write, 0);
+                    conn.active().write_pace.moved(bytes);
                     return Poll::Ready(result);
                 }
             }
         }
         self.local.driver().want_write(conn.stream);
-        self.wait_for_room(id, conn, cx);
-        Poll::Pending
+        self.wait_for_room(id, conn, cx)
     }
 
-    /// Has the task woken when the peer takes bytes again, which the driver was asked to tell.
-    fn wait_for_room(&self, id: ConnId, conn: &mut Conn, cx: &mut Context<'_>) {
+    /// Has the task woken when the peer takes bytes again, which the driver was asked to tell;
+    /// fails when it takes them too slowly.
+    fn wait_for_room(
+        &self,
+        id: ConnId,
+        conn: &mut Conn,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         conn.active().writer = Some(cx.waker().clone());
         if conn.active().write_deadline_ms.is_none() {
             self.set_wait(id, conn, Wait::Write, self.limits().write_timeout_ms);
+            if !self.is_fast_enough(conn, Wait::Write) {
+                return Poll::Ready(Err(self.too_slow()));
+            }
         }
+        Poll::Pending
     }
 
     /// Sends from memory; gives the bytes taken.
@@ -320,8 +354,7 @@ impl Engine {
             && std::mem::take(&mut conn.active().is_full)
         {
             self.local.driver().want_write_anew(conn.stream);
-            self.wait_for_room(id, conn, cx);
-            return Poll::Pending;
+            return self.wait_for_room(id, conn, cx);
         }
         let sent = ready!(self.poll_with(id, cx, |driver, stream| {
             driver.send_file(stream, file, offset, bytes)

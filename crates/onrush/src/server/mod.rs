@@ -16,6 +16,7 @@ use job::Job;
 use onrush_proto::limits::Limits;
 use onrush_rt::blocking;
 use onrush_rt::coroutine as stacks;
+use onrush_rt::descriptors::Descriptors;
 use onrush_rt::driver::{self, Choice, ListenSocket, Preference, choose};
 use onrush_rt::environment::Environment;
 use onrush_rt::net::{self, Address, ListenOptions, Spread};
@@ -41,6 +42,7 @@ pub struct Server {
     limits: Limits,
     driver: driver::Config,
     connections_max: usize,
+    descriptors: Descriptors,
     access_log: AccessLog,
     metrics: Option<Metrics>,
     drain_timeout: Duration,
@@ -71,6 +73,7 @@ impl Server {
             limits: Limits::default(),
             driver: driver::Config::default(),
             connections_max: usize::MAX,
+            descriptors: Descriptors::default(),
             access_log: AccessLog::Off,
             metrics: None,
             drain_timeout: Duration::from_secs(30),
@@ -166,6 +169,13 @@ impl Server {
     /// default: the number of descriptors ends it.
     pub fn connections_max(mut self, connections: usize) -> Server {
         self.connections_max = connections;
+        self
+    }
+
+    /// Counts connections in a budget of descriptors that they share with files; those it has no
+    /// room for are answered 503. Without a limit by default.
+    pub fn descriptors(mut self, descriptors: &Descriptors) -> Server {
+        self.descriptors = descriptors.clone();
         self
     }
 
@@ -302,11 +312,13 @@ impl Server {
     }
 
     fn settings(&self, workers: usize) -> Settings {
+        let connections_max = self.connections_max.min(self.descriptors.connections_max());
         Settings {
             limits: self.limits.clone(),
-            connections_max: self.connections_max,
+            connections_max,
             connections: Arc::default(),
-            crowd_max: (self.connections_max / 32 / workers).clamp(CROWD_MIN, CROWD_MAX),
+            descriptors: self.descriptors.clone(),
+            crowd_max: (connections_max / 32 / workers).clamp(CROWD_MIN, CROWD_MAX),
             accept_warned_s: Arc::default(),
             access_log: self.access_log,
             metrics: self.metrics.clone(),

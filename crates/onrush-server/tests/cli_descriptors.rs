@@ -1,0 +1,238 @@
+//! Attacks on the descriptors of the running program: slow uploads, and downloads that nobody
+//! reads, each more of them than there are descriptors for. Others are served meanwhile and
+//! afterwards.
+
+mod program;
+
+use program::{Folder, PATIENCE, Server, drivers};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// What a response may take. The aim is 1 s; machines that test are loaded.
+const SOON: Duration = Duration::from_secs(3);
+/// Of the program.
+const DESCRIPTORS: u32 = 512;
+/// Each with a connection and a file, these would be more.
+const ATTACKERS: usize = 255;
+const LARGE: usize = 100_000;
+
+/// A served folder: `small-N`, and `large-N` that no socket takes whole. All are old enough for the
+/// cache.
+fn objects() -> Folder {
+    let folder = Folder::new();
+    let an_hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+    let old = |path: std::path::PathBuf, bytes: u64| {
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_len(bytes).unwrap();
+        file.set_modified(an_hour_ago).unwrap();
+    };
+    for at in 0..20 {
+        old(folder.file(&format!("small-{at}"), ""), 1_000);
+    }
+    for at in 0..ATTACKERS {
+        old(folder.file(&format!("large-{at}"), ""), 8 << 20);
+    }
+    old(folder.file("medium", ""), LARGE as u64);
+    folder
+}
+
+/// Sends a request and reads its whole response; gives the status, and fails when that takes long.
+fn ask(stream: &mut TcpStream, request: &[u8]) -> u16 {
+    let begin = Instant::now();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream.write_all(request).unwrap();
+    let (mut answer, mut piece) = (Vec::new(), [0; 16 * 1024]);
+    let whole = |answer: &[u8]| {
+        let head = answer.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+        let text = String::from_utf8_lossy(&answer[..head]).to_lowercase();
+        let length = text.split("content-length: ").nth(1);
+        let length = length.and_then(|rest| rest.split('\r').next()?.parse().ok());
+        let status: u16 = text.get(9..12)?.parse().ok()?;
+        assert!(status != 503 || text.contains("retry-after: "), "{text}");
+        (answer.len() >= head + length.unwrap_or(0)).then_some(status)
+    };
+    loop {
+        let n = stream.read(&mut piece).expect("a response, and soon");
+        assert!(n > 0, "no response");
+        answer.extend_from_slice(&piece[..n]);
+        if let Some(status) = whole(&answer) {
+            assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+            return status;
+        }
+    }
+}
+
+fn get(stream: &mut TcpStream, path: &str) -> u16 {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    ask(stream, request.as_bytes())
+}
+
+fn put(stream: &mut TcpStream, path: &str, bytes: usize) -> u16 {
+    let head = format!("PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {bytes}\r\n\r\n");
+    ask(stream, &[head.as_bytes(), &vec![b'x'; bytes]].concat())
+}
+
+/// The status that each has been told so far; `None`: nothing.
+fn told(streams: &[TcpStream]) -> Vec<Option<u16>> {
+    let look = |stream: &TcpStream| {
+        let mut head = [0; 12];
+        stream.set_nonblocking(true).unwrap();
+        let peeked = stream.peek(&mut head);
+        stream.set_nonblocking(false).unwrap();
+        match peeked {
+            Ok(12) => std::str::from_utf8(&head[9..]).ok()?.parse().ok(),
+            Ok(_) => None,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(_) => Some(0), // Closed, and its response with it.
+        }
+    };
+    streams.iter().map(look).collect()
+}
+
+/// Waits until the attackers have been told something that `is_enough`.
+fn wait_for(streams: &[TcpStream], is_enough: impl Fn(&[Option<u16>]) -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_enough(&told(streams)) {
+        assert!(Instant::now() < end, "told: {:?}", told(streams));
+        sleep(Duration::from_millis(20));
+    }
+}
+
+struct Attacked {
+    server: Server,
+    /// A connection that was there before, and what the server had open then.
+    established: TcpStream,
+    descriptors: usize,
+}
+
+impl Attacked {
+    fn start(folder: &Folder, driver: &str) -> Attacked {
+        let flags = ["--allow=put", "--workers=2", "--driver", driver];
+        let server = Server::with_descriptors(DESCRIPTORS, folder.path(), &flags);
+        let mut established = server.connect();
+        for _ in 0..2 {
+            assert_eq!(get(&mut established, "/small-0"), 200);
+        }
+        let descriptors = server.descriptors();
+        Attacked {
+            server,
+            established,
+            descriptors,
+        }
+    }
+
+    fn attack(&self, request: impl Fn(usize) -> String) -> Vec<TcpStream> {
+        let attack = |at| {
+            let mut stream = self.server.connect();
+            stream.write_all(request(at).as_bytes()).unwrap();
+            stream
+        };
+        (0..ATTACKERS).map(attack).collect()
+    }
+
+    /// Small objects are read and written, on new connections and on the one that was there.
+    fn serves_what_is_small(&mut self) {
+        for at in 0..10 {
+            let mut new = self.server.connect();
+            for stream in [&mut self.established, &mut new] {
+                assert_eq!(get(stream, "/small-0"), 200, "cached");
+                assert_eq!(get(stream, &format!("/small-{at}")), 200);
+            }
+            let path = format!("/new-{at}");
+            assert!([201, 204].contains(&put(&mut new, &path, 1_000)));
+            assert_eq!(get(&mut new, &path), 200);
+        }
+    }
+
+    /// When the attackers are gone everything works, and every descriptor is given back.
+    fn recovers(&mut self, attackers: Vec<TcpStream>) {
+        drop(attackers);
+        let end = Instant::now() + PATIENCE;
+        while self.server.descriptors() > self.descriptors + 4 {
+            let now = self.server.descriptors();
+            assert!(Instant::now() < end, "{now} of {}", self.descriptors);
+            sleep(Duration::from_millis(20));
+        }
+        self.serves_what_is_small();
+        let mut new = self.server.connect();
+        for stream in [&mut self.established, &mut new] {
+            assert!([201, 204].contains(&put(stream, "/put", LARGE)));
+            assert_eq!(get(stream, "/put"), 200);
+            assert_eq!(get(stream, "/medium"), 200);
+        }
+    }
+}
+
+#[test]
+fn slow_uploads_leave_descriptors_for_others() {
+    let folder = objects();
+    for driver in drivers() {
+        let mut it = Attacked::start(&folder, driver);
+        // Some find room in memory for all of it; what the others send is written as it comes.
+        let begun = "x".repeat(40_000);
+        let attackers = it.attack(|at| {
+            let head = format!("PUT /slow-{at} HTTP/1.1\r\nHost: x\r\nContent-Length: 262000");
+            format!("{head}\r\n\r\n{begun}")
+        });
+        let count = |told: &[Option<u16>], what| told.iter().filter(|told| **told == what).count();
+        wait_for(&attackers, |told| count(told, Some(503)) >= 40);
+        let told = told(&attackers);
+        let (refused, go_on) = (count(&told, Some(503)), count(&told, None));
+        assert!(
+            refused + go_on == ATTACKERS && go_on > 100,
+            "{driver}: {told:?}"
+        );
+        assert!(
+            it.server.descriptors() > it.descriptors + go_on + 40,
+            "files"
+        );
+        it.serves_what_is_small();
+        assert_eq!(get(&mut it.established, "/medium"), 200);
+        it.recovers(attackers);
+        assert!(!folder.path().join("slow-0").exists());
+    }
+}
+
+/// A client that announces a body and sends none of it holds a connection, and no file.
+#[test]
+fn announced_uploads_hold_no_files() {
+    let folder = objects();
+    for driver in drivers() {
+        let mut it = Attacked::start(&folder, driver);
+        let silent =
+            |at| format!("PUT /silent-{at} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n");
+        let attackers = it.attack(silent);
+        let connected = it.descriptors + ATTACKERS;
+        let end = Instant::now() + PATIENCE;
+        while it.server.descriptors() < connected {
+            assert!(Instant::now() < end, "{}", it.server.descriptors());
+            sleep(Duration::from_millis(20));
+        }
+        it.serves_what_is_small();
+        assert_eq!(put(&mut it.established, "/put", LARGE), 201);
+        std::fs::remove_file(folder.path().join("put")).unwrap();
+        assert!(it.server.descriptors() <= connected + 4);
+        it.recovers(attackers);
+        std::fs::remove_file(folder.path().join("put")).unwrap();
+    }
+}
+
+#[test]
+fn downloads_that_nobody_reads_leave_descriptors_for_others() {
+    let folder = objects();
+    for driver in drivers() {
+        let mut it = Attacked::start(&folder, driver);
+        let attackers = it.attack(|at| format!("GET /large-{at} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        wait_for(&attackers, |told| told.iter().all(Option::is_some));
+        let told = told(&attackers);
+        let count = |status| told.iter().filter(|told| **told == Some(status)).count();
+        assert_eq!(count(200) + count(503), ATTACKERS, "{driver}: {told:?}");
+        assert!(count(200) > 40 && count(503) > 20, "{driver}: {told:?}");
+        it.serves_what_is_small();
+        // Uploads that need a file of their own are refused first.
+        assert_eq!(put(&mut it.server.connect(), "/refused", LARGE), 503);
+        it.recovers(attackers);
+    }
+}

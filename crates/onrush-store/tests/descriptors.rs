@@ -1,0 +1,84 @@
+//! Files within a budget of descriptors: what is refused, when a staged file is created, and that
+//! everything is given back.
+mod common;
+
+use common::{Ground, block_on, key, staged};
+use onrush_rt::descriptors::{Descriptors, FileUse};
+use onrush_store::{Condition, Folder, FolderOptions, Store, StoreError};
+
+fn folder(ground: &Ground, budget: &Descriptors) -> Folder {
+    ground.folder_with(FolderOptions {
+        descriptors: budget.clone(),
+        ..FolderOptions::default()
+    })
+}
+
+#[test]
+fn a_staged_file_is_created_when_bytes_have_come() {
+    for ground in [Ground::real(), Ground::memory(), Ground::sim()] {
+        let budget = Descriptors::new(100);
+        let folder = folder(&ground, &budget);
+        for size_bytes in [Some(1 << 20), None] {
+            let mut upload = block_on(folder.stage(&key("a"), size_bytes)).unwrap();
+            block_on(upload.write(Vec::with_capacity(1 << 20))).unwrap();
+            assert_eq!((staged(&folder, &ground), budget.used().files), (0, 0));
+            block_on(upload.write(vec![b'x'; 100_000])).unwrap();
+            assert_eq!((staged(&folder, &ground), budget.used().files), (1, 1));
+            block_on(upload.commit(Condition::None)).unwrap();
+            assert_eq!((staged(&folder, &ground), budget.used().files), (0, 0));
+        }
+        let object = block_on(folder.get(&key("a"))).unwrap();
+        assert_eq!((object.meta().size, budget.used().files), (100_000, 1));
+        drop(object);
+        // An announced length that nothing follows makes an empty object; its sender is at fault.
+        let upload = block_on(folder.stage(&key("b"), Some(1 << 20))).unwrap();
+        block_on(upload.commit(Condition::None)).unwrap();
+        assert_eq!(block_on(folder.meta(&key("b"))).unwrap().size, 0);
+        assert_eq!(budget.used().files, 0);
+    }
+}
+
+#[test]
+fn without_room_uploads_are_refused_and_objects_still_read() {
+    for ground in [Ground::real(), Ground::sim()] {
+        let budget = Descriptors::new(160);
+        let folder = folder(&ground, &budget);
+        let upload = |name: &str| {
+            let mut upload = block_on(folder.stage(&key(name), None)).unwrap();
+            let written = block_on(upload.write(vec![b'x'; 20_000]));
+            written.map(|_| upload)
+        };
+        let early = block_on(folder.stage(&key("early"), Some(1 << 20))).unwrap();
+        let mut uploads = Vec::new();
+        let refused = loop {
+            match upload(&uploads.len().to_string()) {
+                Ok(upload) => uploads.push(upload),
+                Err(error) => break error,
+            }
+            assert!(uploads.len() <= 160);
+        };
+        assert_eq!(refused, StoreError::Busy);
+        assert_eq!(uploads.len(), 150 - 100 - 20);
+        // Told at once when the size is known, and at the first bytes otherwise.
+        let announced = block_on(folder.stage(&key("a"), Some(1 << 20)));
+        assert_eq!(announced.err(), Some(StoreError::Busy));
+        let mut early = early;
+        let late = block_on(early.write(vec![b'x'; 20_000]));
+        assert_eq!(late.err(), Some(StoreError::Busy));
+        drop(early);
+        // What is small has no staged file until its commit.
+        let mut small = block_on(folder.stage(&key("small"), Some(5))).unwrap();
+        block_on(small.write(b"small".to_vec())).unwrap();
+        block_on(small.commit(Condition::None)).unwrap();
+        let mut objects = Vec::new();
+        while budget.has_room(FileUse::Brief) {
+            objects.push(block_on(folder.get(&key("small"))).unwrap());
+        }
+        assert_eq!(objects.len(), 160 - 30);
+        let one_more = block_on(folder.get(&key("small")));
+        assert_eq!(one_more.err(), Some(StoreError::Busy));
+        drop((objects, uploads));
+        assert_eq!(budget.used().files, 0);
+        drop(upload("again").unwrap());
+    }
+}

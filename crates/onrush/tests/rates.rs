@@ -1,0 +1,298 @@
+//! The least rate of transfers (`Limits::rate_bytes_per_s_min`): a client that trickles is cut off
+//! in both directions; one that waits for the server is not.
+mod common;
+
+use common::app::{Endless, app};
+use common::{calm, drivers, get, plain, read_some, serve_with, statuses, text, watchdog};
+use onrush::sim::Simulation;
+use onrush::{Body, Bytes, Limits, Request, Response};
+use onrush_rt::worker::Local;
+use std::future::Future;
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+fn limits(rate_bytes_per_s_min: u32, rate_window_ms: u32) -> Limits {
+    Limits {
+        rate_bytes_per_s_min,
+        rate_window_ms,
+        body_timeout_ms: 60_000,
+        write_timeout_ms: 60_000,
+        idle_timeout_ms: 0,
+        total_timeout_ms: 0,
+        ..Limits::default()
+    }
+}
+
+fn post(path: &str, bytes: usize) -> String {
+    format!("POST {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {bytes}\r\n\r\n")
+}
+
+/// A stream that gives a piece of ten bytes after each pause.
+struct Rare {
+    local: Local,
+    pause: Duration,
+    left: usize,
+    sleep: Option<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+impl futures_core::Stream for Rare {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        if self.sleep.is_none() {
+            let (local, pause) = (self.local.clone(), self.pause);
+            self.sleep = Some(Box::pin(async move { local.sleep(pause).await }));
+        }
+        if let Some(sleep) = &mut self.sleep {
+            ready!(sleep.as_mut().poll(cx));
+        }
+        (self.sleep, self.left) = (None, self.left - 1);
+        Poll::Ready(Some(Ok(Bytes::from_static(b"ten bytes\n"))))
+    }
+}
+
+/// [`app`], and handlers that are slow themselves: for `?MS` each.
+async fn slow_app(mut request: Request) -> Response {
+    let ms = request.query().and_then(|ms| ms.parse().ok()).unwrap_or(0);
+    let (local, pause) = (request.local().clone(), Duration::from_millis(ms));
+    match request.path() {
+        "/endless" => Response::with_body(Body::stream(Endless { left: 1 << 40 }, None)),
+        "/rare" => {
+            let (left, sleep) = (8, None);
+            let stream = Rare {
+                local,
+                pause,
+                left,
+                sleep,
+            };
+            Response::with_body(Body::stream(stream, None))
+        }
+        "/slow-reader" => {
+            let mut bytes = 0;
+            let mut room = Vec::with_capacity(100);
+            loop {
+                local.sleep(pause).await;
+                room.clear();
+                match request.body().fill(&mut room).await {
+                    Ok(0) => return Response::text(format!("read {bytes}")),
+                    Ok(n) => bytes += n,
+                    Err(_) => return Response::text("read a part"),
+                }
+            }
+        }
+        _ => app(request).await,
+    }
+}
+
+#[test]
+fn a_body_that_trickles_is_answered_408() {
+    for path in ["/echo", "/fill", "/whole", "/discard", "/late-echo"] {
+        for bytes in [1_000, 1_000_000] {
+            let mut sim = calm(&slow_app, limits(100, 10_000));
+            let client = sim.connect();
+            sim.send(&client, post(path, bytes).as_bytes());
+            for _ in 0..9 {
+                sim.advance(1_000);
+                sim.send(&client, b"x");
+            }
+            assert_eq!(client.receive().unwrap(), b"", "{path}: it has its time");
+            // Who waits for many bytes at a time looks at few when the pause limit is over.
+            for _ in 0..120 {
+                sim.advance(1_000);
+                sim.send(&client, b"x");
+            }
+            let answer = client.receive().unwrap();
+            assert_eq!(statuses(&answer), [408], "{path} {bytes}");
+            assert_eq!(sim.counters().timed_out.get(), 1);
+            sim.advance(3_000);
+            assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_body_at_just_the_rate_is_received() {
+    for path in ["/echo", "/fill", "/whole", "/discard"] {
+        let mut sim = calm(&slow_app, limits(100, 10_000));
+        let client = sim.connect();
+        sim.send(&client, post(path, 6_000).as_bytes());
+        for _ in 0..60 {
+            assert_eq!(client.receive().unwrap(), b"", "{path}");
+            sim.advance(1_000);
+            sim.send(&client, &[b'x'; 100]);
+        }
+        assert_eq!(statuses(&client.receive().unwrap()), [200], "{path}");
+    }
+}
+
+#[test]
+fn a_slow_handler_is_not_its_clients_fault() {
+    let mut sim = calm(&slow_app, limits(100, 10_000));
+    let client = sim.connect();
+    sim.send(&client, post("/slow-reader?9000", 1_000).as_bytes());
+    sim.send(&client, &[b'x'; 1_000]);
+    sim.advance(120_000);
+    let answer = client.receive().unwrap();
+    assert_eq!(statuses(&answer), [200]);
+    assert!(answer.ends_with(b"read 1000"), "{}", text(&answer));
+}
+
+#[test]
+fn requests_are_judged_one_by_one() {
+    let mut sim = calm(&slow_app, limits(100, 10_000));
+    let client = sim.connect();
+    for _ in 0..5 {
+        sim.send(&client, post("/echo", 4).as_bytes());
+        sim.advance(9_000);
+        sim.send(&client, b"late");
+        sim.run();
+        assert!(text(&client.receive().unwrap()).ends_with("late"));
+    }
+}
+
+#[test]
+fn a_rate_of_zero_is_no_limit() {
+    let mut sim = calm(&slow_app, limits(0, 10_000));
+    let client = sim.connect();
+    sim.send(&client, post("/echo", 60).as_bytes());
+    for _ in 0..60 {
+        assert_eq!(client.receive().unwrap(), b"");
+        sim.advance(30_000);
+        sim.send(&client, b"x");
+    }
+    assert_eq!(statuses(&client.receive().unwrap()), [200]);
+}
+
+#[test]
+fn the_rest_of_an_unread_body_may_not_trickle() {
+    let mut sim = calm(&slow_app, limits(100, 10_000));
+    let client = sim.connect();
+    sim.send(&client, post("/early", 1_000).as_bytes());
+    assert_eq!(statuses(&client.receive().unwrap()), [200]);
+    for _ in 0..9 {
+        sim.advance(1_000);
+        sim.send(&client, b"x");
+    }
+    assert!(!client.at_end());
+    for _ in 0..5 {
+        sim.advance(1_000);
+        sim.send(&client, b"x");
+    }
+    assert_eq!(sim.open_connections(), 0);
+}
+
+/// 4 KiB each second are too few; five times as many are enough.
+#[test]
+fn who_takes_an_answer_too_slowly_is_reset() {
+    let many = get("/hello").repeat(1_000);
+    for (requests, pipe_bytes) in [
+        (get("/big"), 4096),
+        (get("/late-big"), 4096),
+        (get("/endless"), 4096),
+        (many, 1024),
+    ] {
+        for pause_ms in [1_000, 200] {
+            let network = plain(pipe_bytes);
+            let limits = limits(pipe_bytes as u32 * 2, 5_000);
+            let mut sim = Simulation::with_behaviour(1, &slow_app, limits, network);
+            let client = sim.connect();
+            sim.send(&client, requests.as_bytes());
+            let mut cut_ms = None;
+            for now_ms in (0..12_000).step_by(pause_ms) {
+                sim.advance(pause_ms as u64);
+                if client.receive().is_err() {
+                    cut_ms = Some(now_ms);
+                    break;
+                }
+                sim.run();
+            }
+            if pause_ms == 200 {
+                assert_eq!(cut_ms, None);
+                continue;
+            }
+            let cut_ms = cut_ms.unwrap_or_else(|| panic!("{pipe_bytes}: not cut"));
+            assert!(cut_ms >= 3_000, "cut after {cut_ms} ms");
+            assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+            assert_eq!(sim.counters().timed_out.get(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_has_nothing_to_send_is_not_slow() {
+    let mut sim = calm(&slow_app, limits(1_000_000, 5_000));
+    let client = sim.connect();
+    sim.send(&client, get("/rare?20000").as_bytes());
+    sim.advance(200_000);
+    let answer = text(&client.receive().unwrap());
+    assert_eq!(answer.matches("ten bytes").count(), 8, "{answer}");
+}
+
+/// What comes until the connection ends, read with a pause before each piece.
+fn read_slowly(stream: &mut TcpStream, pause: Duration) -> (usize, io::Result<()>) {
+    let (mut bytes, mut room) = (0, vec![0; 64 * 1024]);
+    let end = Instant::now() + Duration::from_secs(50);
+    while Instant::now() < end {
+        sleep(pause);
+        match read_some(stream, &mut room) {
+            Ok(0) => return (bytes, Ok(())),
+            Ok(n) => bytes += n,
+            Err(error) => return (bytes, Err(error)),
+        }
+    }
+    panic!("{bytes} bytes, and it goes on");
+}
+
+#[test]
+fn both_drivers_end_transfers_that_trickle() {
+    let _watchdog = watchdog("rates");
+    for driver in drivers() {
+        // A loaded machine makes this client slower still, and so it is cut all the same.
+        let fast = serve_with(driver, slow_app, |server| {
+            server.limits(limits(100_000_000, 500))
+        });
+        let mut stream = fast.connect();
+        stream.write_all(post("/echo", 100_000).as_bytes()).unwrap();
+        let mut trickle = stream.try_clone().unwrap();
+        let sender = std::thread::spawn(move || {
+            let end = Instant::now() + Duration::from_secs(50);
+            while Instant::now() < end && trickle.write_all(b"xx").is_ok() {
+                sleep(Duration::from_millis(20));
+            }
+        });
+        let mut answer = vec![0; 1024];
+        let n = read_some(&mut stream, &mut answer).expect("an answer");
+        assert_eq!(statuses(&answer[..n]), [408], "{driver:?}");
+        stream.shutdown(Shutdown::Both).unwrap();
+        sender.join().unwrap();
+        let mut stream = fast.connect();
+        stream.write_all(get("/endless").as_bytes()).unwrap();
+        let (bytes, _) = read_slowly(&mut stream, Duration::from_millis(20));
+        assert!(bytes > 0, "{driver:?}: it was answered first");
+    }
+}
+
+#[test]
+fn both_drivers_wait_for_slow_handlers_and_streams() {
+    let _watchdog = watchdog("slow handlers");
+    for driver in drivers() {
+        let server = serve_with(driver, slow_app, |server| {
+            server.limits(limits(1_000_000, 200))
+        });
+        let mut stream = server.connect();
+        let request = post("/slow-reader?100", 1_000) + &"x".repeat(1_000);
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = vec![0; 1024];
+        let n = read_some(&mut stream, &mut answer).unwrap();
+        assert_eq!(statuses(&answer[..n]), [200], "{driver:?}");
+        let answer = server.get("/rare?100");
+        assert_eq!(text(&answer).matches("ten bytes").count(), 8, "{driver:?}");
+    }
+}
