@@ -293,7 +293,8 @@ mod tests {
         let text = "dir = '/srv'\nallow = ['put', 'delete']\nport = 81\nbind = '::1'\n\
             workers = 3\ndriver = 'io_uring'\nheader-timeout = '5s'\nmin-rate = '1KB'\n\
             body-max = '1GiB'\nring-buffer-size = 2048\nidle-timeout = 0\nlog-format = 'json'\n\
-            site = true\nplacement = 'round-robin'\nrebalance = 'off'\nhost = ['a.example', '[::2]']\n\
+            site = true\nplacement = 'round-robin'\nrebalance = 'off'\n\
+            host = ['a.example', '[::2]']\n\
             depth-max = 3\n";
         let settings = Settings::new(parse(text).unwrap(), None).unwrap();
         assert_eq!(settings.dir, Path::new("/srv"));
