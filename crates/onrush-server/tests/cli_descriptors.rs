@@ -65,12 +65,12 @@ fn ask(stream: &mut TcpStream, request: &[u8]) -> u16 {
 }
 
 fn get(stream: &mut TcpStream, path: &str) -> u16 {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     ask(stream, request.as_bytes())
 }
 
 fn put(stream: &mut TcpStream, path: &str, bytes: usize) -> u16 {
-    let head = format!("PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {bytes}\r\n\r\n");
+    let head = format!("PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {bytes}\r\n\r\n");
     ask(stream, &[head.as_bytes(), &vec![b'x'; bytes]].concat())
 }
 
@@ -173,7 +173,8 @@ fn slow_uploads_leave_descriptors_for_others() {
         // Some find room in memory for all of it; what the others send is written as it comes.
         let begun = "x".repeat(40_000);
         let attackers = it.attack(|at| {
-            let head = format!("PUT /slow-{at} HTTP/1.1\r\nHost: x\r\nContent-Length: 262000");
+            let head =
+                format!("PUT /slow-{at} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 262000");
             format!("{head}\r\n\r\n{begun}")
         });
         let count = |told: &[Option<u16>], what| told.iter().filter(|told| **told == what).count();
@@ -201,8 +202,11 @@ fn announced_uploads_hold_no_files() {
     let folder = objects();
     for driver in drivers() {
         let mut it = Attacked::start(&folder, driver);
-        let silent =
-            |at| format!("PUT /silent-{at} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n");
+        let silent = |at| {
+            format!(
+                "PUT /silent-{at} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+            )
+        };
         let attackers = it.attack(silent);
         let connected = it.descriptors + ATTACKERS;
         let end = Instant::now() + PATIENCE;
@@ -224,7 +228,8 @@ fn downloads_that_nobody_reads_leave_descriptors_for_others() {
     let folder = objects();
     for driver in drivers() {
         let mut it = Attacked::start(&folder, driver);
-        let attackers = it.attack(|at| format!("GET /large-{at} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        let attackers =
+            it.attack(|at| format!("GET /large-{at} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         wait_for(&attackers, |told| told.iter().all(Option::is_some));
         let told = told(&attackers);
         let count = |status| told.iter().filter(|told| **told == Some(status)).count();
