@@ -7,8 +7,9 @@
 //! Must not know what wakes them.
 
 use crate::coop;
-use crate::job::discard;
+use crate::job::{discard, guarded};
 use crate::mailbox::Mailbox;
+use crate::task::Joined;
 use async_task::Runnable;
 use slab::Slab;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -19,9 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A spawned task. Dropping it cancels the task; [`Task::detach`] lets it run on. Awaiting it gives
-/// the future's output.
-pub type Task<T> = async_task::Task<T>;
+pub use crate::task::{FallibleTask, Task};
 
 /// Tasks without a future that are kept, at most; others end with theirs.
 const VACANT_MAX: usize = 1024;
@@ -30,6 +29,8 @@ const VACANT_MAX: usize = 1024;
 const POLLS_MAX: usize = 128;
 /// No further task is polled in an iteration in which tasks have moved this many bytes.
 const BYTES_MAX: u32 = 256 << 10;
+/// When a worker ends, tasks that destructors spawn are dropped in so many rounds, and then leaked.
+const SHUT_DOWN_ROUNDS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Executor {
@@ -53,15 +54,15 @@ impl Executor {
         F: Future + 'static,
         F::Output: 'static,
     {
-        let (runnable, task) = self.make(future);
+        let (joined, waiting) = Joined::new(future);
+        let (runnable, task) = self.make(joined);
         runnable.schedule();
-        task
+        waiting.on(task)
     }
 
-    fn make<F>(&self, future: F) -> (Runnable, Task<F::Output>)
+    fn make<F>(&self, future: F) -> (Runnable, async_task::Task<()>)
     where
-        F: Future + 'static,
-        F::Output: 'static,
+        F: Future<Output = ()> + 'static,
     {
         let mut live = self.live.borrow_mut();
         let entry = live.vacant_entry();
@@ -99,7 +100,8 @@ impl Executor {
     /// Runs what is scheduled now, each task with a budget of its own, up to the bounds of one
     /// iteration of the event loop. What is scheduled meanwhile, or left over, runs in the next
     /// iteration, so that events are looked at in between. `false` when there was nothing to run.
-    pub(crate) fn run(&self) -> bool {
+    /// Calls `panicked` for each task that panics.
+    pub(crate) fn run(&self, panicked: impl Fn()) -> bool {
         let due = self.mailbox.len();
         let mut bytes = 0;
         for _ in 0..due.min(POLLS_MAX) {
@@ -114,6 +116,7 @@ impl Executor {
             // It may itself panic when it is dropped.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| runnable.run())) {
                 std::mem::forget(payload);
+                panicked();
             }
             bytes += coop::spent_bytes();
         }
@@ -138,10 +141,16 @@ impl Executor {
             .filter_map(|(_, waker)| waker.take())
             .collect();
         wakers.into_iter().for_each(Waker::wake);
-        while let Some(runnable) = self.mailbox.pop() {
-            drop(runnable);
+        // A destructor may spawn, and what it spawned may do so when it is dropped: not for ever.
+        for _ in 0..SHUT_DOWN_ROUNDS_MAX {
+            for _ in 0..self.mailbox.len() {
+                drop(self.mailbox.pop());
+            }
+            if self.mailbox.is_empty() {
+                break;
+            }
         }
-        self.mailbox.close();
+        self.mailbox.close(); // What is spawned from here on is leaked.
         while let Some(runnable) = self.mailbox.pop() {
             drop(runnable);
         }
@@ -149,20 +158,22 @@ impl Executor {
 }
 
 pin_project! {
-    /// A future that takes itself off the list of live tasks when it is dropped, and whose
-    /// destructor may panic: async-task would end the process.
+    /// A future that takes itself off the list of live tasks when it is dropped. Its destructor
+    /// does not panic: `async_task` would end the process.
     struct Tracked<F> {
         key: usize,
         live: Rc<RefCell<Slab<Option<Waker>>>>,
+        // `None` only while this is being dropped.
         #[pin]
-        future: Option<F>, // `None` while this is dropped, or when it has panicked.
+        future: Option<F>,
     }
 
     impl<F> PinnedDrop for Tracked<F> {
         fn drop(this: Pin<&mut Self>) {
-            let waker = this.live.borrow_mut().try_remove(this.key);
+            let mut this = this.project();
+            end(this.future.as_mut());
+            let waker = this.live.borrow_mut().try_remove(*this.key);
             drop(waker); // Outside the borrow: the last waker may drop a whole task.
-            end(this.project().future);
         }
     }
 }
@@ -171,9 +182,7 @@ use pin_project_lite::pin_project;
 
 /// Drops a task's future. A panic of its destructor was printed by the panic hook and is lost.
 fn end<F>(mut future: Pin<&mut Option<F>>) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| future.set(None))) {
-        std::mem::forget(payload); // It might panic as well.
-    }
+    guarded(|| future.set(None));
 }
 
 impl<F: Future> Future for Tracked<F> {

@@ -173,16 +173,22 @@ where
         let before = mem::replace(&mut *self.lock(), State::Over);
         // Outside the lock: the destructor of a closure or of a result may do anything.
         let is_unfinished = matches!(before, State::Queued(..) | State::Running(_));
-        drop(before);
+        discard(before); // A future is often dropped by a panic: a second one would end all.
         is_unfinished
     }
 }
 
 /// Drops what is the user's; a panic of its destructor was printed by the panic hook and is lost.
 pub(crate) fn discard<T>(value: T) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        mem::forget(payload); // It might panic as well, and so on.
-    }
+    guarded(|| drop(value));
+}
+
+/// Runs what is the user's; `None` when it panicked. The payload is leaked, since it may panic as
+/// well when it is dropped.
+pub(crate) fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(call))
+        .map_err(mem::forget)
+        .ok()
 }
 
 #[cfg(test)]

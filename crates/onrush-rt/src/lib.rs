@@ -6,9 +6,9 @@
 //!
 //! Floors inside this crate, lowest first: `sys` · [`coop`] · [`buf`] · [`descriptors`] · [`fs`] ·
 //! [`driver`] · [`environment`] · [`timer`] · [`durations`] · `job` · `wakers` · `crew` ·
-//! [`blocking`] · [`offload`] · `doze` · `mailbox` · [`executor`] · `sources` · [`worker`] ·
-//! [`net`] · [`coroutine`]. This is the only crate with `unsafe`, and all of it says why it is
-//! sound.
+//! [`blocking`] · [`offload`] · `doze` · `mailbox` · `task` · [`executor`] · `sources` ·
+//! [`worker`] · [`net`] · [`coroutine`]. This is the only crate with `unsafe`, and all of it says
+//! why it is sound.
 
 pub mod blocking;
 pub mod buf;
@@ -28,6 +28,7 @@ pub mod net;
 pub mod offload;
 mod sources;
 mod sys;
+mod task;
 pub mod timer;
 mod wakers;
 pub mod worker;

@@ -52,15 +52,8 @@ impl Sources {
     /// Takes an event that a future waits for; gives back those that are the sink's.
     #[inline]
     pub(crate) fn route(&self, event: Event, driver: &RefCell<Driver>) -> Option<Event> {
-        let token = match &event {
-            Event::Data { token, .. }
-            | Event::End { token, .. }
-            | Event::Quiet { token, .. }
-            | Event::Readable { token, .. }
-            | Event::Writable { token, .. } => *token,
-            Event::Accepted { .. } | Event::AcceptPaused { .. } => {
-                return self.accepted(event, driver);
-            }
+        let Some(token) = event.token() else {
+            return self.accepted(event, driver);
         };
         if token & RUNTIME == 0 {
             return Some(event);

@@ -13,7 +13,7 @@
 
 use crate::files::failure::Failure;
 use onrush::handler::{Pending, Service};
-use onrush::{Application, Local, Request, Response};
+use onrush::{Application, Request, Response, WorkerHandle};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::task::Context;
@@ -175,7 +175,7 @@ impl<A> Guard<A> {
 }
 
 impl<A: Application> Application for Guard<A> {
-    fn instantiate(&self, local: &Local) -> Rc<dyn Service> {
+    fn instantiate(&self, local: &WorkerHandle) -> Rc<dyn Service> {
         Rc::new(Guarded {
             hosts: self.hosts.clone(),
             service: self.application.instantiate(local),

@@ -1,7 +1,7 @@
 //! The content of an answer: bytes, pieces of files, or a stream. Must not know how it is framed.
 
 use crate::kept::Kept;
-use crate::shield::Shield;
+use crate::shield::{self, Shield};
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_rt::coop;
@@ -16,9 +16,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-/// The content of an answer.
+/// The content of an answer. Its destructor does not panic, whatever the content's does
+/// ([`Bytes::from_owner`] has user code in it).
 #[derive(Default)]
 pub struct Body(pub(crate) Content);
+
+impl Drop for Body {
+    #[inline]
+    fn drop(&mut self) {
+        if let Content::Bytes(_) | Content::Parts(_) = self.0 {
+            shield::discard(std::mem::take(&mut self.0));
+        }
+    }
+}
 
 #[derive(Default)]
 pub(crate) enum Content {
@@ -234,14 +244,13 @@ impl BodySender {
         let mut bytes = Some(bytes.into());
         poll_fn(|cx| {
             ready!(coop::poll_proceed(cx));
+            let _replaced; // A waker is user code: dropped after the borrow.
             let mut channel = self.0.borrow_mut();
             if channel.receiver_gone {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
             if channel.queued_bytes > 0 && channel.queued_bytes >= channel.bytes_max {
-                let before = channel.sender.replace(cx.waker().clone());
-                drop(channel);
-                drop(before); // Outside the borrow: its destructor may do anything.
+                _replaced = channel.sender.replace(cx.waker().clone());
                 return Poll::Pending;
             }
             if let Some(bytes) = bytes.take().filter(|bytes| !bytes.is_empty()) {
@@ -275,9 +284,7 @@ impl Drop for BodySender {
         }
         let waker = channel.receiver.take();
         drop(channel);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        shield::wake(waker);
     }
 }
 
@@ -317,8 +324,6 @@ impl Drop for Receiver {
         channel.receiver_gone = true;
         let waker = channel.sender.take();
         drop(channel);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        shield::wake(waker);
     }
 }

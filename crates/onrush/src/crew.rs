@@ -117,6 +117,15 @@ impl Busy {
         }
     }
 
+    /// Milliseconds since the worker began its present event-loop iteration, and the tag of what it
+    /// runs; `None` while it sleeps or is gone. `now_ms`: of `CLOCK_MONOTONIC`.
+    pub(crate) fn iteration(&self, now_ms: u64) -> Option<(u64, u32)> {
+        let remote = self.remote();
+        let remote = remote.as_ref().filter(|remote| !remote.is_asleep())?;
+        let running = remote.running();
+        Some((running.iteration_ms(now_ms), running.tag()))
+    }
+
     /// Whether there is such a worker.
     pub(crate) fn is_alive(&self) -> bool {
         self.remote().is_some()

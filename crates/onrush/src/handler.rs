@@ -6,7 +6,7 @@
 
 use crate::request::Request;
 use crate::response::{IntoResponse, Response};
-use onrush_rt::worker::Local;
+use crate::worker::WorkerHandle;
 use pin_project_lite::pin_project;
 use std::cell::Cell;
 use std::future::Future;
@@ -18,8 +18,8 @@ use std::task::{Context, Poll};
 /// by types that want a name.
 ///
 /// The future runs on the worker the request came to and need not be `Send`. It is dropped when the
-/// client goes away. It must not block: file work belongs to [`Local::blocking`], and what keeps a
-/// core busy to [`offload()`](crate::offload()).
+/// client goes away. It must not block: file work belongs to [`WorkerHandle::blocking`], and what
+/// keeps a core busy to [`offload()`](crate::offload()).
 pub trait Handler: 'static {
     /// Answers one request.
     fn handle(&self, request: Request) -> impl Future<Output = Response> + use<Self> + 'static;
@@ -66,11 +66,11 @@ impl<Answer: Future<Output: IntoResponse>> Future for Mapped<Answer> {
 /// [`Router`](crate::Router).
 pub trait Application: Send + Sync + 'static {
     /// Makes one worker's instance. Called on that worker's thread.
-    fn instantiate(&self, local: &Local) -> Rc<dyn Service>;
+    fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service>;
 }
 
 impl<H: Handler + Clone + Send + Sync> Application for H {
-    fn instantiate(&self, _: &Local) -> Rc<dyn Service> {
+    fn instantiate(&self, _: &WorkerHandle) -> Rc<dyn Service> {
         erase(self.clone())
     }
 }
@@ -80,16 +80,16 @@ impl<H: Handler + Clone + Send + Sync> Application for H {
 pub fn per_worker<H, Make>(make: Make) -> impl Application
 where
     H: Handler,
-    Make: Fn(&Local) -> H + Send + Sync + 'static,
+    Make: Fn(&WorkerHandle) -> H + Send + Sync + 'static,
 {
     struct PerWorker<Make>(Make);
     impl<H, Make> Application for PerWorker<Make>
     where
         H: Handler,
-        Make: Fn(&Local) -> H + Send + Sync + 'static,
+        Make: Fn(&WorkerHandle) -> H + Send + Sync + 'static,
     {
-        fn instantiate(&self, local: &Local) -> Rc<dyn Service> {
-            erase(self.0(local))
+        fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
+            erase(self.0(worker))
         }
     }
     PerWorker(make)

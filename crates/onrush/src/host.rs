@@ -3,8 +3,8 @@
 //! Must not know how connections are kept or driven; the engine above implements [`Host`].
 
 use crate::params::Template;
+use crate::worker::WorkerHandle;
 use onrush_rt::buf::Buf;
-use onrush_rt::worker::Local;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -40,7 +40,7 @@ pub(crate) struct BodyId {
 
 /// Serves requests; errors are those of [`RequestBody`](crate::RequestBody).
 pub(crate) trait Host {
-    fn local(&self) -> &Local;
+    fn local(&self) -> &WorkerHandle;
     fn peer(&self, connection: ConnId) -> Option<SocketAddr>;
     /// A request was refused because its handler is at work on as many as it may.
     fn limit_hit(&self);

@@ -19,8 +19,8 @@
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
 //! Floors inside this crate, lowest first: `shield` · `kept` · `log` · [`body`] · [`response`] ·
-//! `offload` · `params` · `crew` · `host` · [`request`] · [`handler`] · [`coroutine`] · `limited` ·
-//! `route` · [`metrics`] · [`engine`] · [`server`] · `admin` · [`sim`].
+//! `offload` · [`worker`] · `params` · `crew` · `host` · [`request`] · [`handler`] ·
+//! [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ mod admin;
 pub mod body;
 pub mod coroutine;
 mod crew;
-pub mod engine;
+mod engine;
 pub mod handler;
 mod host;
 mod kept;
@@ -43,6 +43,7 @@ mod route;
 pub mod server;
 mod shield;
 pub mod sim;
+pub mod worker;
 
 pub use admin::Admin;
 pub use body::{Body, BodySender, Part};
@@ -56,8 +57,8 @@ pub use offload::{offload, offload_with};
 pub use onrush_proto::limits::Limits;
 pub use onrush_rt::buf::Buf;
 pub use onrush_rt::driver::Preference as DriverPreference;
-pub use onrush_rt::worker::Local;
 pub use request::{Request, RequestBody};
 pub use response::{IntoResponse, Response};
 pub use route::Router;
 pub use server::{Handle, Running, Server};
+pub use worker::WorkerHandle;

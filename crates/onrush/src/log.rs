@@ -1,6 +1,7 @@
 //! The access log: one event a request, under the target `onrush::access`. What prints it, and in
 //! which form, is the subscriber's business. Must not know about connections.
 
+use crate::shield;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -36,14 +37,16 @@ impl Entry {
 
     /// The answer has been handed to the kernel, as far as it went.
     pub(crate) fn finish(self, status: u16, body_bytes: Option<u64>) {
-        tracing::info!(
-            target: "onrush::access",
-            method = %self.method,
-            target = %self.target,
-            peer = self.peer.map(tracing::field::display),
-            status,
-            body_bytes,
-            duration_us = self.begun.elapsed().as_micros() as u64,
-        );
+        shield::tell(|| {
+            tracing::info!(
+                target: "onrush::access",
+                method = %self.method,
+                target = %self.target,
+                peer = self.peer.map(tracing::field::display),
+                status,
+                body_bytes,
+                duration_us = self.begun.elapsed().as_micros() as u64,
+            )
+        });
     }
 }

@@ -75,6 +75,15 @@ where
     F: FnOnce(&Token) -> T + Send + 'static,
 {
     let local = Local::current().expect("offload is for handlers and tasks on a worker");
+    on(&local, job)
+}
+
+/// The same for the worker of `local`.
+pub(crate) fn on<T, F>(local: &Local, job: F) -> Offload<T>
+where
+    T: Send + 'static,
+    F: FnOnce(&Token) -> T + Send + 'static,
+{
     let pool = local.offload();
     Offload {
         job: pool.run(job),

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 
 #[derive(Clone, Debug)]
 enum Segment {
@@ -10,10 +11,36 @@ enum Segment {
     Rest(String),
 }
 
+/// The tag of user code that no route has led to.
+pub(crate) const UNROUTED: u32 = 0;
+
+/// The texts of all templates of the process. A worker tells others by number what it runs, since
+/// that is one store.
+static TEXTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn id_of(text: &str) -> u32 {
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let index = texts.iter().position(|known| known == text);
+    let index = index.unwrap_or_else(|| {
+        texts.push(text.to_owned());
+        texts.len() - 1
+    });
+    UNROUTED + 1 + index as u32
+}
+
+/// The text of the template with this [`Template::id`]; `None` for [`UNROUTED`].
+pub(crate) fn text_of(id: u32) -> Option<String> {
+    let texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let index = id.checked_sub(UNROUTED + 1)?;
+    texts.get(index as usize).cloned()
+}
+
 /// A parsed template.
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
     pub(crate) text: String,
+    /// Names the text where a number is needed: see [`text_of`].
+    pub(crate) id: u32,
     segments: Vec<Segment>,
 }
 
@@ -46,6 +73,7 @@ impl Template {
         );
         Template {
             text: text.to_owned(),
+            id: id_of(text),
             segments,
         }
     }

@@ -4,9 +4,9 @@
 
 use crate::host::{BodyId, ConnId, Host};
 use crate::params::Params;
+use crate::worker::WorkerHandle;
 use onrush_proto::head::{Head, Version};
 use onrush_rt::buf::Buf;
-use onrush_rt::worker::Local;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -221,8 +221,9 @@ impl Request {
         parts.host.peer(parts.connection)
     }
 
-    /// The worker this request runs on: to sleep, to spawn tasks, to reach the blocking pool.
-    pub fn local(&self) -> &Local {
+    /// A handle to the worker this request runs on: to sleep, to spawn tasks, to run blocking
+    /// calls and CPU work on other threads.
+    pub fn local(&self) -> &WorkerHandle {
         self.parts().host.local()
     }
 

@@ -4,7 +4,7 @@ use crate::handler::{Application, Handler, Pending, Service, erase};
 use crate::params::{Params, Template};
 use crate::request::Request;
 use crate::response::Response;
-use onrush_rt::worker::Local;
+use crate::worker::WorkerHandle;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -44,11 +44,11 @@ struct Route {
 
 /// Makes one worker's instance of a handler.
 trait Make: Send + Sync {
-    fn make(&self, local: &Local) -> Rc<dyn Service>;
+    fn make(&self, worker: &WorkerHandle) -> Rc<dyn Service>;
 }
 
 impl<H: Handler + Clone + Send + Sync> Make for H {
-    fn make(&self, _: &Local) -> Rc<dyn Service> {
+    fn make(&self, _: &WorkerHandle) -> Rc<dyn Service> {
         erase(self.clone())
     }
 }
@@ -120,7 +120,7 @@ impl Router {
 }
 
 impl Application for Router {
-    fn instantiate(&self, local: &Local) -> Rc<dyn Service> {
+    fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
         let mut literal: HashMap<String, Vec<Entry>> = HashMap::new();
         let mut patterns = Vec::new();
         for route in &self.routes {
@@ -128,7 +128,7 @@ impl Application for Router {
                 method: route.method,
                 // A worker's own: no two are to count references to the same one.
                 template: Rc::new((*route.template).clone()),
-                service: route.make.make(local),
+                service: route.make.make(worker),
             };
             if route.template.is_literal() {
                 literal
@@ -146,7 +146,7 @@ impl Application for Router {
         for entries in literal.values_mut() {
             entries.sort_by_key(stands_in);
         }
-        let fallback = self.fallback.as_ref().map(|make| make.make(local));
+        let fallback = self.fallback.as_ref().map(|make| make.make(worker));
         Rc::new(Routes {
             literal,
             patterns,

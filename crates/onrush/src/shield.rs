@@ -1,8 +1,39 @@
-//! User code that panics while it is dropped: that costs no more than a panic elsewhere in it.
+//! The boundary to user code: handlers, destructors, wakers and log subscribers may panic, and a
+//! panic must cost no more than the request that it belongs to.
 //!
-//! Must not know what is dropped.
+//! Each function here ends a panic of the code that it runs. A payload is leaked instead of
+//! dropped, because its destructor is user code as well. Must not know what runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+
+/// Runs user code. `None` when it panicked; the panic hook has printed the message.
+pub(crate) fn run<T>(call: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(call))
+        .map_err(std::mem::forget)
+        .ok()
+}
+
+/// Emits a log event. Its subscriber is user code, and a log line is not worth a request.
+pub(crate) fn tell(event: impl FnOnce()) {
+    let _ = run(event);
+}
+
+/// Drops a value that holds user code. A panic of its destructor is logged.
+pub(crate) fn discard<T>(value: T) {
+    if run(|| drop(value)).is_none() {
+        tell(|| tracing::error!("a destructor in a handler panicked"));
+    }
+}
+
+/// Calls a waker, which may be one that a handler made (`std::task::Wake`).
+pub(crate) fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker
+        && run(|| waker.wake()).is_none()
+    {
+        tell(|| tracing::error!("a waker of a handler panicked"));
+    }
+}
 
 /// Holds a value of user code; a panic of its destructor ends here.
 #[derive(Debug)]
@@ -13,6 +44,10 @@ impl<T> Shield<T> {
         Shield(Some(value))
     }
 
+    pub(crate) fn get(&self) -> &T {
+        self.0.as_ref().expect("there until dropped")
+    }
+
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.as_mut().expect("there until dropped")
     }
@@ -20,10 +55,8 @@ impl<T> Shield<T> {
 
 impl<T> Drop for Shield<T> {
     fn drop(&mut self) {
-        let value = self.0.take();
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-            std::mem::forget(payload); // It may itself panic when it is dropped.
-            tracing::error!("a destructor in a handler panicked");
+        if let Some(value) = self.0.take() {
+            discard(value);
         }
     }
 }

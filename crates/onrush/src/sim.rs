@@ -19,10 +19,11 @@ use crate::engine::{CROWD_MAX, Engine, Inlet, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::{Counters, Metrics};
+use crate::worker::WorkerHandle;
 use onrush_proto::limits::Limits;
 use onrush_rt::driver::sim::{Address, Behaviour, Client, Net};
 use onrush_rt::offload;
-use onrush_rt::worker::{Local, Pools, Worker};
+use onrush_rt::worker::{Pools, Worker};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -165,7 +166,7 @@ impl Simulation {
             let (net, pools) = (net.clone(), pools.clone());
             let worker = Worker::simulated_within(net, pools, index, receive_bytes_max);
             let worker = worker.expect("an eventfd can be had");
-            let service = application.instantiate(worker.local());
+            let service = application.instantiate(&WorkerHandle::new(worker.local()));
             let engine = Engine::new(worker.local(), settings.clone(), service);
             settings.crew.join(index, worker.remote());
             let inlet = Inlet(engine.clone());
@@ -264,9 +265,14 @@ impl Simulation {
         &self.net
     }
 
-    /// The first worker's own handle.
-    pub fn local(&self) -> &Local {
-        self.crew[0].worker.local()
+    /// A handle to the first worker, as its handlers have it.
+    pub fn local(&self) -> &WorkerHandle {
+        self.crew[0].engine.handle()
+    }
+
+    /// Bytes of memory for receiving that the first worker uses now.
+    pub fn receive_bytes(&self) -> usize {
+        self.crew[0].worker.local().pool().held_bytes()
     }
 
     /// What the first worker has counted.

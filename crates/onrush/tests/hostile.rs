@@ -260,7 +260,7 @@ fn views_outlive_their_connection() {
     }
     sim.advance(2_000);
     assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
-    let used = sim.local().pool().budget().used_bytes();
+    let used = sim.receive_bytes();
     assert!(used < 200 << 10, "free blocks only: {used}");
 }
 

@@ -129,7 +129,7 @@ fn each_worker_has_its_own_state() {
         for spread in [Spread::PerWorker, Spread::Shared] {
             let made = Arc::new(AtomicUsize::new(0));
             let counting = made.clone();
-            let application = per_worker(move |local: &onrush::Local| {
+            let application = per_worker(move |local: &onrush::WorkerHandle| {
                 counting.fetch_add(1, Ordering::Relaxed);
                 let (index, served) = (local.index(), Rc::new(Cell::new(0)));
                 move |_: Request| {

@@ -6,7 +6,7 @@ use common::gate::{Gate, application, assert_shed, until};
 use common::{Served, content, drivers, serve_with, text, watchdog};
 use onrush::metrics::Format;
 use onrush::offload::{Options, Pool, Refused};
-use onrush::{DriverPreference, Local, Metrics, Request, Response, offload};
+use onrush::{DriverPreference, Metrics, Request, Response, WorkerHandle, offload};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ fn results_come_back_to_the_worker_that_asked() {
     async fn whereabouts(_: Request) -> Result<Response, Refused> {
         let here = || {
             (
-                Local::current().map(|local| local.index()),
+                WorkerHandle::current().map(|local| local.index()),
                 thread::current().id(),
             )
         };

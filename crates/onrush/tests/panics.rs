@@ -196,7 +196,7 @@ fn statuses_so_far(answers: &[u8]) -> usize {
 fn an_application_that_cannot_be_made_ends_the_start() {
     let _dog = watchdog("an_application_that_cannot_be_made");
     for driver in drivers() {
-        let application = per_worker(|local: &onrush::Local| {
+        let application = per_worker(|local: &onrush::WorkerHandle| {
             assert_ne!(local.index(), 1, "on purpose: on the second worker");
             async |_: Request| Response::new(204)
         });

@@ -37,7 +37,7 @@ fn a_handler_that_does_not_read_makes_its_client_wait() {
         }
         // A pipe, what is received ahead, and what was under way.
         assert!((64_000..256_000).contains(&sent), "{sent}");
-        assert!(sim.local().pool().budget().used_bytes() < 512 << 10);
+        assert!(sim.receive_bytes() < 512 << 10);
         // It goes on when the handler reads.
         sim.advance(10_100);
         while sent < 2_000_000 {
@@ -61,7 +61,7 @@ fn single_bytes_are_gathered() {
         client.send(b"x").unwrap();
         sim.turn();
     }
-    let held = sim.local().pool().budget().used_bytes();
+    let held = sim.receive_bytes();
     assert!(held < 512 << 10, "{held}");
     sim.advance(10_100);
     assert_eq!(content(&client.receive().unwrap()), b"30000");
@@ -84,9 +84,9 @@ fn many_waiting_handlers_hold_little_each() {
         client
     };
     let mut clients: Vec<_> = (0..100).map(|number| send(&mut sim, number, "")).collect();
-    let before = sim.local().pool().budget().used_bytes();
+    let before = sim.receive_bytes();
     clients.extend((100..1_100).map(|number| send(&mut sim, number, "")));
-    let held = sim.local().pool().budget().used_bytes() - before;
+    let held = sim.receive_bytes() - before;
     assert!(held < 1_000 * 200, "{held}");
     // What is pipelined behind a head stays where it is.
     let last = send(&mut sim, 1_100, &get("/last"));
@@ -121,7 +121,7 @@ fn pipelined_requests_wait_for_the_first() {
     }
     assert!(sent < 256_000, "{sent}");
     assert_eq!(sim.counters().requests.get(), 1);
-    assert!(sim.local().pool().budget().used_bytes() < 512 << 10);
+    assert!(sim.receive_bytes() < 512 << 10);
 }
 
 /// Says how much of it was made.

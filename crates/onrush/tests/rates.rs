@@ -4,9 +4,9 @@ mod common;
 
 use common::app::{Endless, app};
 use common::{calm, drivers, get, plain, read_some, serve_with, statuses, text, watchdog};
+use onrush::WorkerHandle;
 use onrush::sim::Simulation;
 use onrush::{Body, Bytes, Limits, Request, Response};
-use onrush_rt::worker::Local;
 use std::future::Future;
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
@@ -33,7 +33,7 @@ fn post(path: &str, bytes: usize) -> String {
 
 /// A stream that gives a piece of ten bytes after each pause.
 struct Rare {
-    local: Local,
+    local: WorkerHandle,
     pause: Duration,
     left: usize,
     sleep: Option<Pin<Box<dyn Future<Output = ()>>>>,

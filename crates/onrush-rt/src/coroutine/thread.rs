@@ -3,9 +3,8 @@
 //! All of them run on the worker they were started on. Must not know sockets and files.
 
 use super::switch::{Coroutine, Unwinding, is_unwinding, try_wait};
-use crate::executor::Task;
+use crate::executor::{FallibleTask, Task};
 use crate::worker::Local;
-use async_task::FallibleTask;
 use std::any::{Any, type_name};
 use std::borrow::Cow;
 use std::cell::Cell;

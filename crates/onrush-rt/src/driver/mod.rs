@@ -116,6 +116,21 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The token of the stream that the event is of; `None` for an event of a listener.
+    #[inline]
+    pub fn token(&self) -> Option<u64> {
+        match self {
+            Event::Data { token, .. }
+            | Event::End { token, .. }
+            | Event::Quiet { token, .. }
+            | Event::Readable { token, .. }
+            | Event::Writable { token, .. } => Some(*token),
+            Event::Accepted { .. } | Event::AcceptPaused { .. } => None,
+        }
+    }
+}
+
 /// Sizes a driver is built with.
 #[derive(Clone, Debug)]
 pub struct Config {

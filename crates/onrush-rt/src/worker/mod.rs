@@ -4,13 +4,16 @@
 //! a [`Local`]. A thread has no worker of its own, so that one can turn many (the simulator): only
 //! while a worker is turned can what runs there ask for it, by [`Local::current`].
 //!
-//! Files, lowest first: `machine` · this one · `sleep`.
+//! Files, lowest first: `machine` · this one · `dispatch` · `running` · `sleep`.
 
+mod dispatch;
 mod machine;
+mod running;
 mod sleep;
 
 pub use crate::sys::own_cores;
 pub use machine::{affinity, monotonic_ms, page_bytes, pin_to, ticks_per_second};
+pub use running::{Blocked, Running};
 pub use sleep::Sleep;
 
 use crate::blocking;
@@ -18,12 +21,13 @@ use crate::buf::Pool;
 use crate::coop;
 use crate::driver::{self, Choice, Driver, Event, sim};
 use crate::executor::{Executor, Standby, Task};
+use crate::job::guarded;
 use crate::mailbox::Mailbox;
 use crate::offload;
 use crate::sources::{RUNTIME, Sources};
 use crate::timer::{TimerId, Wheel};
-use crate::wakers::wake;
 use machine::monotonic;
+use running::Tagged;
 use slab::Slab;
 use std::cell::{Cell, RefCell, RefMut};
 use std::future::{Future, poll_fn};
@@ -33,14 +37,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-
-/// A timer that fires so many milliseconds late shows that the worker was away. Longer than the
-/// work of one iteration of the event loop, shorter than any time limit of a connection.
-const LATE_MS: u64 = 50;
-/// Calls to the driver, at most, that fetch what arrived while the worker was away, and the time
-/// after which no further one is begun: tasks and timers wait meanwhile.
-const CATCH_UP_CALLS_MAX: u32 = 64;
-const CATCH_UP_NS_MAX: u64 = 20_000_000;
 
 /// Who takes the events of the streams, listeners and timers that no future waits for: a server.
 ///
@@ -54,6 +50,18 @@ pub trait Sink {
     fn notified(&self);
     /// The worker is back from the kernel; what has happened is told next.
     fn awake(&self) {}
+    /// The last event-loop iteration took too long: something in it blocked the worker.
+    fn blocked(&self, blocked: Blocked) {
+        let _ = blocked;
+    }
+    /// A call of this sink, a waker or a task panicked. `token`: of the stream or the timer that
+    /// the call was for, when it was for one of the sink's. Gives whether the worker goes on behind
+    /// that call; otherwise the panic goes on to whoever turns the worker. A task that panicked
+    /// ends alone in any case.
+    fn panicked(&self, token: Option<u64>) -> bool {
+        let _ = token;
+        false
+    }
 }
 
 /// A sink for workers that run nothing but tasks.
@@ -61,6 +69,9 @@ impl Sink for () {
     fn event(&self, _: Event) {}
     fn timer(&self, _: u64) {}
     fn notified(&self) {}
+    fn panicked(&self, _: Option<u64>) -> bool {
+        true // It was a waker: the sink itself does nothing that could.
+    }
 }
 
 #[derive(Debug)]
@@ -78,6 +89,7 @@ struct Inner {
     sleepers: RefCell<Slab<Option<Waker>>>,
     pub(crate) sources: Sources,
     mailbox: Arc<Mailbox>,
+    running: Arc<Running>,
     pools: Pools,
     clock: Clock,
     now_ms: Cell<u64>,
@@ -131,7 +143,7 @@ pub struct Worker {
 
 /// What other threads may do to a worker.
 #[derive(Clone, Debug)]
-pub struct Remote(Arc<Mailbox>);
+pub struct Remote(Arc<Mailbox>, Arc<Running>);
 
 impl Remote {
     /// Has [`Sink::notified`] called in the worker's next turn, waking it if it sleeps.
@@ -142,6 +154,11 @@ impl Remote {
     /// Whether the worker waits in the kernel, or is about to, as far as can be seen from here.
     pub fn is_asleep(&self) -> bool {
         self.0.is_asleep()
+    }
+
+    /// What the worker runs.
+    pub fn running(&self) -> &Running {
+        &self.1
     }
 }
 
@@ -199,6 +216,7 @@ impl Worker {
             sleepers: RefCell::default(),
             sources: Sources::default(),
             mailbox,
+            running: Arc::default(),
             pools,
             clock,
             now_ms: Cell::new(0),
@@ -223,7 +241,8 @@ impl Worker {
 
     /// The handle for other threads.
     pub fn remote(&self) -> Remote {
-        Remote(self.local.0.mailbox.clone())
+        let inner = &self.local.0;
+        Remote(inner.mailbox.clone(), inner.running.clone())
     }
 
     /// Enters the kernel once and deals with everything that came of it: events, timers, tasks.
@@ -249,70 +268,30 @@ impl Worker {
         let result = inner.driver.borrow_mut().turn(timeout);
         inner.mailbox.awake();
         result?;
-        let before_ms = inner.now_ms.get();
+        let began_ns = inner.now_ns.get();
         self.local.read_clock();
-        let gap_ms = inner.now_ms.get().saturating_sub(before_ms);
         if let Some(asleep_ns) = asleep_ns {
             let slept_ns = inner.now_ns.get().saturating_sub(asleep_ns);
             inner.idle_ns.set(inner.idle_ns.get() + slept_ns);
         }
 
-        sink.awake();
-        // First, so that a connection passed from elsewhere can be served in this turn.
-        let mut busy = inner.mailbox.take_notified();
-        if busy {
-            coop::renew();
-            sink.notified();
-        }
-        busy |= self.take_events(sink);
-        if gap_ms > LATE_MS && self.is_overdue() {
-            busy |= self.catch_up(sink)?;
-        }
-        busy |= self.expire(sink);
-        Ok(inner.executor.run() || busy)
-    }
-
-    /// Hands out all events that the driver has fetched; gives whether there was one.
-    fn take_events(&self, sink: &impl Sink) -> bool {
-        let inner = &*self.local.0;
-        let mut any = false;
-        loop {
-            let event = inner.driver.borrow_mut().next();
-            let Some(event) = event else { return any };
-            any = true;
-            coop::renew();
-            if let Some(event) = inner.sources.route(event, &inner.driver) {
-                sink.event(event);
+        let blocked = match inner.clock {
+            Clock::Kernel => {
+                let now_ns = inner.now_ns.get();
+                let ended_ns = asleep_ns.unwrap_or(now_ns);
+                inner.running.turned(began_ns, ended_ns, now_ns)
             }
+            Clock::Sim(_) => None, // Its time passes between iterations, and not in one.
+        };
+        if let Some(blocked) = blocked {
+            guarded(|| sink.blocked(blocked));
         }
-    }
-
-    /// Whether a timer should have fired more than [`LATE_MS`] ago.
-    fn is_overdue(&self) -> bool {
-        let inner = &*self.local.0;
-        let due = inner.wheel.borrow().next_ms();
-        due.is_some_and(|due| due.saturating_add(LATE_MS) < inner.now_ms.get())
-    }
-
-    /// Fetches what has arrived while the worker was away: stopped (SIGSTOP), or without its core.
-    /// The call that was under way then may end without events (`EINTR`, signal(7)), and one call
-    /// fetches a bounded number of them. Without this, timers would end waits for input that has
-    /// arrived in time. Bounded, so that a flood of events does not keep timers from firing.
-    #[cold]
-    fn catch_up(&self, sink: &impl Sink) -> io::Result<bool> {
-        let inner = &*self.local.0;
-        let mut busy = false;
-        let end_ns = self.local.clock_ns() + CATCH_UP_NS_MAX;
-        for _ in 0..CATCH_UP_CALLS_MAX {
-            inner.driver.borrow_mut().turn(Some(Duration::ZERO))?;
-            sink.awake();
-            let any = self.take_events(sink);
-            busy |= any;
-            if !any || self.local.clock_ns() >= end_ns {
-                break;
-            }
-        }
-        Ok(busy)
+        let gap_ms = (inner.now_ns.get() - began_ns) / 1_000_000;
+        let busy = self.dispatch(sink, gap_ms > dispatch::LATE_MS)?;
+        let panicked = || {
+            guarded(|| sink.panicked(None));
+        };
+        Ok(inner.executor.run(panicked) || busy)
     }
 
     /// Turns the worker until `future` is ready; tasks spawned on it make progress meanwhile.
@@ -358,31 +337,6 @@ impl Worker {
         let due = self.local.0.wheel.borrow().next_ms()?;
         // One more millisecond than the difference, because `now` is rounded down.
         Some(Duration::from_millis((due + 1).saturating_sub(now)))
-    }
-
-    fn expire(&self, sink: &impl Sink) -> bool {
-        let inner = &*self.local.0;
-        let now = inner.now_ms.get();
-        let mut any = false;
-        loop {
-            let due = inner.wheel.borrow_mut().expire(now);
-            let Some(payload) = due else { return any };
-            any = true;
-            if payload & RUNTIME == 0 {
-                coop::renew();
-                sink.timer(payload);
-                continue;
-            }
-            let key = (payload & !RUNTIME) as usize;
-            let waker = inner
-                .sleepers
-                .borrow_mut()
-                .get_mut(key)
-                .and_then(Option::take);
-            if let Some(waker) = waker {
-                wake(waker);
-            }
-        }
     }
 }
 
@@ -462,7 +416,8 @@ impl Local {
         self.0.index
     }
 
-    /// The driver, borrowed for one call: hold it across nothing else.
+    /// The driver, borrowed for one call: the worker panics when it is turned while this is held.
+    /// Handlers of the crate `onrush` cannot reach it.
     #[inline]
     pub fn driver(&self) -> RefMut<'_, Driver> {
         self.0.driver.borrow_mut()
@@ -489,7 +444,7 @@ impl Local {
         F: Future + 'static,
         F::Output: 'static,
     {
-        self.0.executor.spawn(future)
+        self.0.executor.spawn(Tagged::new(self, future))
     }
 
     /// A task for a future that is polled first and becomes one only when it is pending.

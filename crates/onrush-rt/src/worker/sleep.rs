@@ -2,6 +2,7 @@
 
 use super::Local;
 use crate::coop;
+use crate::job::discard;
 use crate::sources::RUNTIME;
 use crate::timer::TimerId;
 use std::future::Future;
@@ -35,7 +36,7 @@ impl Future for Sleep {
                     let mut sleepers = self.local.0.sleepers.borrow_mut();
                     std::mem::replace(&mut sleepers[key], waker)
                 };
-                drop(before); // Outside the borrow: whose last waker it is may go with it.
+                discard(before); // Outside the borrow: whose last waker it is may go with it.
             }
             None => {
                 let key = self.local.0.sleepers.borrow_mut().insert(waker);
@@ -58,7 +59,7 @@ impl Sleep {
         if let Some((timer, key)) = self.timer.take() {
             self.local.0.wheel.borrow_mut().cancel(timer);
             let waker = self.local.0.sleepers.borrow_mut().remove(key);
-            drop(waker);
+            discard(waker); // It may be a handler's own, and this a destructor.
         }
     }
 }

@@ -8,11 +8,10 @@ use super::failure::{Failure, While};
 use super::object::Found;
 use super::path::{self, Split, Target};
 use super::{Inner, ranges};
-use onrush::{Request, Response};
+use onrush::{Request, Response, WorkerHandle};
 use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::{Outcome, evaluate};
 use onrush_proto::range;
-use onrush_rt::worker::Local;
 use onrush_store::{Key, Result, Store, StoreError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -183,7 +182,7 @@ struct Closing {
 }
 
 impl Closing {
-    async fn run(self, local: Local) {
+    async fn run(self, local: WorkerHandle) {
         while let Some(inner) = self.inner.upgrade() {
             let (stale, next_ms) = inner.cache.take_stale(moment(&local));
             if !stale.is_empty() {
@@ -204,7 +203,7 @@ impl Drop for Closing {
     }
 }
 
-fn moment(local: &Local) -> Moment {
+fn moment(local: &WorkerHandle) -> Moment {
     Moment {
         worker: local.index(),
         now_ms: local.now_ms(),

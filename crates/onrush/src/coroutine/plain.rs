@@ -10,6 +10,7 @@ use crate::body::Body;
 use crate::handler::Handler;
 use crate::request::Request as AnyRequest;
 use crate::response::Response as Answer;
+use crate::shield;
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_rt::coroutine::Coroutine;
@@ -111,7 +112,7 @@ fn failed(request: &Request, response: &Response, error: io::Error) -> End {
     if response.has_left() {
         return End::Broken(error);
     }
-    tracing::debug!(%error, "a handler failed");
+    shield::tell(|| tracing::debug!(%error, "a handler failed"));
     let (status, text) = match request.failed() {
         Some(io::ErrorKind::FileTooLarge) => (413, "request body too large\n"),
         Some(io::ErrorKind::TimedOut) => (408, "request body came too slowly\n"),

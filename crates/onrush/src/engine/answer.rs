@@ -6,9 +6,10 @@ use super::Engine;
 use super::connection::Conn;
 use crate::body::{Content, Part};
 use crate::host::ConnId;
+use crate::log::AccessLog;
 use crate::metrics::Ending;
 use crate::response::Response;
-use crate::shield::Shield;
+use crate::shield::{self, Shield};
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_proto::chunked;
@@ -53,6 +54,9 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Answer {
         let date = self.date();
+        if self.settings.access_log == AccessLog::On {
+            self.log_answer(id, response);
+        }
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
             return Answer::Gone;
@@ -61,9 +65,6 @@ impl Engine {
         if let Some(reject) = reject.filter(|_| response.status.0 < 400) {
             // The request broke the rules after it was handed out: no success can be told.
             conn.machine.send_reject(reject, &date, out);
-            if let Some(log) = conn.active.as_mut().and_then(|active| active.log.take()) {
-                log.finish(reject.status, None);
-            }
             self.note_answer(conn, reject.status, None);
             return Answer::Rendered(self.next_request(conn));
         }
@@ -88,9 +89,6 @@ impl Engine {
                 out,
             ),
         };
-        if let Some(log) = conn.active.as_mut().and_then(|active| active.log.take()) {
-            log.finish(response.status.0, length);
-        }
         if self.recorder.is_some() {
             let body_bytes = match send_as {
                 SendAs::Nothing => Some(0),
@@ -115,6 +113,25 @@ impl Engine {
             }
         }
         Answer::Rendered(self.next_request(conn))
+    }
+
+    /// Logs the answer that is about to be rendered. Not while a connection is borrowed: the
+    /// subscriber is user code.
+    #[inline(never)]
+    fn log_answer(&self, id: ConnId, response: &Response) {
+        let (log, rejected) = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(active) = conns.get(id).and_then(|conn| conn.active.as_mut()) else {
+                return;
+            };
+            let rejected = active.reject.as_ref().map(|reject| reject.status);
+            (active.log.take(), rejected)
+        };
+        let Some(log) = log else { return };
+        match rejected.filter(|_| response.status.0 < 400) {
+            Some(status) => log.finish(status, None),
+            None => log.finish(response.status.0, response.body.length()),
+        }
     }
 
     /// Remembers of an answer what is measured of it.
@@ -160,13 +177,16 @@ impl Engine {
         let result = match content {
             Content::Empty => self.send_all(id, &head).await,
             Content::Static(bytes) => self.send_both(id, &head, bytes).await,
-            Content::Bytes(bytes) => self.send_both(id, &head, &bytes).await,
+            Content::Bytes(bytes) => {
+                let bytes = Shield::new(bytes);
+                self.send_both(id, &head, bytes.get()).await
+            }
             Content::Kept(kept) => self.send_both(id, &head, &kept.0).await,
             Content::Parts(parts) => self.send_parts(id, head, parts).await,
             Content::Stream(streamed) => self.send_stream(id, head, streamed.stream, send_as).await,
         };
         if let Err(error) = result {
-            tracing::debug!(%error, "an answer was not sent whole");
+            shield::tell(|| tracing::debug!(%error, "an answer was not sent whole"));
             let ending = match error.kind() {
                 io::ErrorKind::TimedOut => Ending::TimedOut,
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ending::Broken,
@@ -205,7 +225,8 @@ impl Engine {
         for part in parts {
             match part {
                 Part::Bytes(bytes) => {
-                    self.send_both(id, head, &bytes).await?;
+                    let bytes = Shield::new(bytes);
+                    self.send_both(id, head, bytes.get()).await?;
                     head = &[];
                 }
                 Part::File {
@@ -303,10 +324,12 @@ impl Engine {
             let Some(bytes) = item.flatten().transpose()? else {
                 break;
             };
+            let bytes = Shield::new(bytes);
             left = left
-                .checked_sub(bytes.len() as u64)
+                .checked_sub(bytes.get().len() as u64)
                 .ok_or(io::ErrorKind::InvalidData)?;
-            self.send_piece(id, &mut pending, &bytes, send_as).await?;
+            self.send_piece(id, &mut pending, bytes.get(), send_as)
+                .await?;
         }
         match send_as {
             SendAs::Chunked => {

@@ -48,6 +48,7 @@ impl Engine {
         let (now_ms, balance) = (self.local.now_ms(), &self.balance);
         balance.next_ms.set(now_ms + PERIOD_MS);
         let now = (self.local.now_ns(), self.local.idle_ns());
+        self.look_for_stalls();
         let Some(last) = balance.last_ns.replace(Some(now)) else {
             return;
         };

@@ -9,16 +9,16 @@ use super::connection::{Conn, Conns};
 use super::deadline::Wait;
 use crate::host::{BodyId, ConnId, Host};
 use crate::params::Template;
+use crate::worker::WorkerHandle;
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
 use onrush_rt::coop;
 use onrush_rt::driver::{Driver, StreamId};
-use onrush_rt::worker::Local;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 /// Body bytes received ahead of the handler, per connection, before the client is slowed down.
 pub(super) const AHEAD_BYTES_MAX: usize = 64 * 1024;
@@ -56,8 +56,8 @@ fn present(conns: &mut Conns, body: BodyId) -> Option<&mut Conn> {
 }
 
 impl Host for Engine {
-    fn local(&self) -> &Local {
-        &self.local
+    fn local(&self) -> &WorkerHandle {
+        &self.handle
     }
 
     fn peer(&self, connection: ConnId) -> Option<SocketAddr> {
@@ -69,6 +69,7 @@ impl Host for Engine {
     }
 
     fn routed(&self, template: &Rc<Template>) {
+        self.local.running().retag(template.id);
         if self.recorder.is_some()
             && let Some(measured) = self.measuring.borrow_mut().as_mut()
         {
@@ -78,6 +79,7 @@ impl Host for Engine {
 
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
         ready!(coop::poll_proceed(cx));
+        let mut replaced = None; // Dropped when the connections are free: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Some(Err(gone())));
@@ -90,7 +92,8 @@ impl Host for Engine {
             }
             Look::End => Poll::Ready(None),
             Look::Failed(error) => Poll::Ready(Some(Err(error))),
-            Look::Empty => match self.wait_for_body(body.connection, conn, cx, true) {
+            Look::Empty => match self.wait_for_body(body.connection, conn, cx, true, &mut replaced)
+            {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Some(Err(error))),
             },
@@ -105,6 +108,7 @@ impl Host for Engine {
         low_water: u32,
     ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_proceed(cx));
+        let mut replaced = None; // Dropped when the connections are free: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Err(gone()));
@@ -125,11 +129,18 @@ impl Host for Engine {
                 Look::Failed(error) => return Poll::Ready(Err(error)),
                 Look::Empty => {
                     let id = body.connection;
-                    return self.poll_direct(id, conn, cx, low_water, |driver, stream, run| {
-                        let room = run.min(into.capacity() - into.len());
-                        let result = driver.recv_append(stream, into, run);
-                        Direct { room, result }
-                    });
+                    return self.poll_direct(
+                        id,
+                        conn,
+                        cx,
+                        low_water,
+                        &mut replaced,
+                        |driver, stream, run| {
+                            let room = run.min(into.capacity() - into.len());
+                            let result = driver.recv_append(stream, into, run);
+                            Direct { room, result }
+                        },
+                    );
                 }
             }
         }
@@ -140,6 +151,7 @@ impl Host for Engine {
 
     fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(coop::poll_proceed(cx));
+        let mut replaced = None; // Dropped when the connections are free: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Err(gone()));
@@ -158,11 +170,18 @@ impl Host for Engine {
                     *nowhere = vec![0; DISCARD_BYTES];
                 }
                 let (id, low_water) = (body.connection, DISCARD_LOW_WATER);
-                self.poll_direct(id, conn, cx, low_water, |driver, stream, run| {
-                    let room = run.min(DISCARD_BYTES);
-                    let result = driver.discard(stream, &mut nowhere[..room]);
-                    Direct { room, result }
-                })
+                self.poll_direct(
+                    id,
+                    conn,
+                    cx,
+                    low_water,
+                    &mut replaced,
+                    |driver, stream, run| {
+                        let room = run.min(DISCARD_BYTES);
+                        let result = driver.discard(stream, &mut nowhere[..room]);
+                        Direct { room, result }
+                    },
+                )
             }
         }
     }
@@ -230,13 +249,15 @@ fn look(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> Look {
 }
 
 impl Engine {
-    /// Has the reader woken when more has come; fails when nothing more will come.
+    /// Has the reader woken when more has come; fails when nothing more will come. `replaced` is
+    /// the waker of whoever was to be woken before.
     fn wait_for_body(
         &self,
         id: ConnId,
         conn: &mut Conn,
         cx: &mut Context<'_>,
         resume: bool,
+        replaced: &mut Option<Waker>,
     ) -> io::Result<()> {
         if conn.ended {
             let reject = Reject::new(400, "request body ended early");
@@ -257,7 +278,7 @@ impl Engine {
         if resume && conn.paused {
             self.resume(conn);
         }
-        conn.active().reader = Some(cx.waker().clone());
+        *replaced = conn.active().reader.replace(cx.waker().clone());
         if conn.active().body_deadline_ms.is_none() {
             self.set_wait(id, conn, Wait::Body, self.limits().body_timeout_ms);
             if !self.is_fast_enough(conn, Wait::Body) {
@@ -298,12 +319,13 @@ impl Engine {
         conn: &mut Conn,
         cx: &mut Context<'_>,
         low_water: u32,
+        replaced: &mut Option<Waker>,
         receive: impl FnOnce(&mut Driver, StreamId, usize) -> Direct,
     ) -> Poll<io::Result<usize>> {
         let run = conn.machine.body_run();
         let already = conn.active().quiet;
         if run < DIRECT_BYTES_MIN && !(already && run > 0) || conn.ended {
-            let result = self.wait_for_body(id, conn, cx, true);
+            let result = self.wait_for_body(id, conn, cx, true, replaced);
             return result.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending);
         }
         if !conn.paused {
@@ -312,7 +334,7 @@ impl Engine {
         }
         if !conn.active().quiet {
             // `Quiet` or the last of what was under way wakes the reader.
-            let result = self.wait_for_body(id, conn, cx, false);
+            let result = self.wait_for_body(id, conn, cx, false, replaced);
             return result.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending);
         }
         let bytes_max = usize::try_from(run).unwrap_or(usize::MAX);
@@ -356,7 +378,7 @@ impl Engine {
                 return Poll::Ready(Err(error));
             }
         }
-        let result = self.wait_for_body(id, conn, cx, false);
+        let result = self.wait_for_body(id, conn, cx, false, replaced);
         result.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
     }
 

@@ -12,6 +12,7 @@ use super::{Engine, count};
 use crate::crew::Place;
 use crate::host::ConnId;
 use crate::metrics::Ending;
+use crate::shield;
 use onrush_proto::connection::Connection as Machine;
 use onrush_rt::driver::Socket;
 use std::rc::Rc;
@@ -62,12 +63,16 @@ impl Engine {
     /// Serves what was passed from elsewhere.
     pub(crate) fn arrived(self: &Rc<Self>, passed: Vec<Passed>) {
         for passed in passed {
-            match passed {
+            // Each by itself: a panic while one is served must not lose the others.
+            let served = shield::run(|| match passed {
                 Passed::Fresh(socket) => self.welcome(socket),
                 Passed::Live(live) => {
                     count(&self.counters.taken_over);
                     self.adopt(*live);
                 }
+            });
+            if served.is_none() {
+                self.survive(None);
             }
         }
     }

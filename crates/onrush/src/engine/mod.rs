@@ -7,8 +7,8 @@
 //! Modules, lowest first: `pace` (transfer rates) · `connection` (what is kept) · `deadline` (time
 //! limits) · `send` (bytes out) · `body` (bytes of bodies in) · `pressure` (when receive memory runs
 //! short) · `answer` (answers) · `pending` (answers that take their time) · `receive` (requests) ·
-//! `handover` (connections from and to other workers) · `balance` (which of them go). Must not know
-//! how workers are made.
+//! `handover` (connections from and to other workers) · `balance` (which of them go) · `stall`
+//! (workers that are blocked). Must not know how workers are made.
 
 mod answer;
 mod balance;
@@ -21,6 +21,7 @@ mod pending;
 mod pressure;
 mod receive;
 mod send;
+mod stall;
 
 use crate::crew::Crew;
 use crate::handler::Service;
@@ -29,6 +30,8 @@ use crate::log::AccessLog;
 use crate::metrics::{Counter, Counters, Ending, Measured, Metrics, Recorder};
 use crate::request::Spares;
 use crate::response::Response;
+use crate::shield;
+use crate::worker::WorkerHandle;
 use balance::Balance;
 use connection::{Conn, Conns, Phase, Then};
 pub(crate) use handover::Passed;
@@ -37,11 +40,11 @@ use onrush_proto::response::HeadCache;
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
 use onrush_rt::executor::Standby;
-use onrush_rt::worker::{Local, Sink};
+use onrush_rt::worker::{Blocked, Local, Sink};
+use stall::Stalls;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -87,8 +90,9 @@ impl Settings {
 }
 
 /// See the module's description.
-pub struct Engine {
+pub(crate) struct Engine {
     local: Local,
+    handle: WorkerHandle,
     settings: Settings,
     service: Rc<dyn Service>,
     conns: RefCell<Conns>,
@@ -120,6 +124,7 @@ pub struct Engine {
     /// The request that is being started, until it is answered or waits for something.
     measuring: RefCell<Option<Measured>>,
     balance: Balance,
+    stalls: Stalls,
 }
 
 #[inline]
@@ -137,6 +142,7 @@ impl Engine {
         });
         Rc::new(Engine {
             local: local.clone(),
+            handle: WorkerHandle::new(local),
             settings,
             service,
             conns: RefCell::default(),
@@ -157,16 +163,22 @@ impl Engine {
             standby: RefCell::new(local.standby()),
             measuring: RefCell::default(),
             balance: Balance::default(),
+            stalls: Stalls::default(),
         })
     }
 
+    /// What handlers get of this worker.
+    pub(crate) fn handle(&self) -> &WorkerHandle {
+        &self.handle
+    }
+
     /// What this engine has counted.
-    pub fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
 
     /// Connections open now.
-    pub fn open_connections(&self) -> usize {
+    pub(crate) fn open_connections(&self) -> usize {
         self.conns.borrow().open()
     }
 
@@ -218,7 +230,7 @@ impl Engine {
         self.spares.close();
         let ids = self.conns.borrow().ids();
         for id in ids {
-            self.close(id, Ending::Stopped);
+            shield::run(|| self.close(id, Ending::Stopped));
         }
     }
 
@@ -263,7 +275,7 @@ impl Engine {
                 Some(id)
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be taken over");
+                shield::tell(|| tracing::warn!(%error, "a connection could not be taken over"));
                 self.conns.borrow_mut().release(id);
                 self.gone(Ending::Exhausted);
                 None
@@ -309,7 +321,7 @@ impl Engine {
         let is_due = last_s.abs_diff(now_s) >= ACCEPT_WARNING_S;
         let swap = |to| warned.compare_exchange(last_s, to, Ordering::Relaxed, Ordering::Relaxed);
         if is_due && swap(now_s).is_ok() {
-            tracing::warn!(%error, "accepting pauses");
+            shield::tell(|| tracing::warn!(%error, "accepting pauses"));
         }
     }
 
@@ -410,6 +422,27 @@ impl Engine {
         }
     }
 
+    /// A panic reached the event loop, or the end of a task: in a waker or a destructor of user
+    /// code, in a log subscriber, or in the engine itself. It costs the connection that was served
+    /// when it came, and nothing else.
+    ///
+    /// All cells are free again then: a borrow ends with the frame that has it. The engine changes
+    /// what it keeps before it calls user code, so what is shared by connections is consistent. A
+    /// connection that was being served may be anywhere in its protocol, so it is reset.
+    #[cold]
+    fn survive(&self, id: Option<ConnId>) {
+        count(&self.counters.caught);
+        if let Some((recorder, measured)) = self.recorder.as_ref().zip(self.measuring.take()) {
+            recorder.abort(&measured);
+        }
+        let worker = self.local.index();
+        let cut = id.is_some();
+        shield::tell(|| tracing::error!(worker, cut, "a panic was caught by the event loop"));
+        if let Some(id) = id {
+            self.abort(id, Ending::Cut);
+        }
+    }
+
     /// A body that somebody reads directly has become readable, or may be from now on.
     fn readable(self: &Rc<Self>, id: ConnId, quiet: bool) {
         let reader = {
@@ -470,19 +503,25 @@ impl Sink for Inlet {
         self.0.look_around();
         self.0.relieve(); // The driver may have taken memory for what comes next.
     }
+
+    fn blocked(&self, blocked: Blocked) {
+        self.0.was_blocked(blocked);
+    }
+
+    fn panicked(&self, token: Option<u64>) -> bool {
+        self.0.survive(token.map(ConnId::from_token));
+        true
+    }
 }
 
 /// Runs user code; `None` when it panicked. The panic hook has printed why.
 fn guarded<T>(engine: &Engine, call: impl FnOnce() -> T) -> Option<T> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(value) => Some(value),
-        Err(payload) => {
-            std::mem::forget(payload); // It may itself panic when it is dropped.
-            count(&engine.counters.panicked);
-            tracing::error!("a handler panicked");
-            None
-        }
+    let value = shield::run(call);
+    if value.is_none() {
+        count(&engine.counters.panicked);
+        shield::tell(|| tracing::error!("a handler panicked"));
     }
+    value
 }
 
 /// The answer to a request whose handler panicked.

@@ -9,10 +9,12 @@ use super::{Engine, guarded, panic_response};
 use crate::handler::Pending;
 use crate::host::ConnId;
 use crate::metrics::Ending;
-use crate::shield::Shield;
+use crate::shield::{self, Shield};
 use onrush_proto::connection::After;
 use onrush_rt::buf::Buf;
+use pin_project_lite::pin_project;
 use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -72,7 +74,7 @@ impl Engine {
     /// Makes a task of what was just polled with the waker of [`Engine::standby`] and is not ready,
     /// and keeps the input for after it. The times that it waits for its peer run already.
     pub(super) fn make_task(
-        &self,
+        self: &Rc<Self>,
         id: ConnId,
         data: Buf,
         work: impl Future<Output = ()> + 'static,
@@ -92,7 +94,12 @@ impl Engine {
         // What is answered at once needs no total: it counts from the turn that the head came in.
         let total_ms = u64::from(self.limits().total_timeout_ms);
         active.total_deadline_ms = (total_ms > 0).then(|| self.local.now_ms() + total_ms);
-        active.task = Some(standby.begin(work));
+        active.task = Some(standby.begin(GuardedTask {
+            engine: self.clone(),
+            id,
+            tag: self.local.running().tag(),
+            work,
+        }));
         self.set_busy_deadline(id, conn);
         self.pause_if_short(conn);
     }
@@ -157,5 +164,30 @@ impl Engine {
         if self.flush(id, out, Then::behind(after, self.has_input(id))) {
             self.go_on(id);
         }
+    }
+}
+
+pin_project! {
+    /// A task of a connection. A panic beyond what it catches itself costs that connection: a waker
+    /// or a destructor of user code may panic in the middle of what the engine does.
+    struct GuardedTask<Work> {
+        engine: Rc<Engine>,
+        id: ConnId,
+        tag: u32,
+        #[pin]
+        work: Work,
+    }
+}
+
+impl<Work: Future<Output = ()>> Future for GuardedTask<Work> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        this.engine.local.begin_poll(*this.tag);
+        shield::run(|| this.work.poll(cx)).unwrap_or_else(|| {
+            shield::run(|| this.engine.survive(Some(*this.id)));
+            Poll::Ready(())
+        })
     }
 }

@@ -12,8 +12,10 @@ use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
 use crate::log::{AccessLog, Entry as LogEntry};
 use crate::metrics::{Ending, Refusal};
+use crate::params::UNROUTED;
 use crate::request::Parts;
 use crate::response::Response;
+use crate::shield;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
 use onrush_proto::reject::Reject;
@@ -311,7 +313,8 @@ impl Engine {
             Err((reject, after)) => {
                 self.spares.give(parts);
                 self.counters.rejected.count(Refusal::of(reject.status));
-                tracing::debug!(status = reject.status, reason = reject.reason, "refused");
+                let Reject { status, reason } = reject;
+                shield::tell(|| tracing::debug!(status, reason, "refused"));
                 Next::Last(Then::behind(after, false))
             }
         }
@@ -393,6 +396,7 @@ impl Engine {
         let has_body = body.is_some();
         let request = parts.into_request(bytes, id, body);
         let mut answer = None;
+        self.local.begin_poll(UNROUTED);
         let started = {
             let standby = self.standby.borrow();
             let mut cx = Context::from_waker(standby.waker());

@@ -59,6 +59,12 @@ pub struct Counters {
     pub timed_out: By<Limit>,
     /// Handlers that panicked.
     pub panicked: Counter,
+    /// Panics that were caught by the event loop: of wakers, destructors and spawned tasks.
+    pub caught: Counter,
+    /// Event-loop iterations of more than 100 ms, and their time in milliseconds.
+    pub blocked: Counter,
+    /// See [`Counters::blocked`].
+    pub blocked_ms: Counter,
     /// Bytes of receive memory that are taken, as of a moment ago. Not a count: it falls, too.
     pub receive_bytes: Counter,
     /// Requests refused by [`limited`](crate::limited()).
@@ -200,7 +206,7 @@ fn by_worker<'w, F>(
 type Figure = fn(&Counters) -> u64;
 
 fn connections(text: &mut Text, workers: &[Worker]) {
-    let families: [(_, _, _, Figure); 9] = [
+    let families: [(_, _, _, Figure); 11] = [
         (
             "onrush_connections_accepted",
             Family::Counter,
@@ -253,6 +259,18 @@ fn connections(text: &mut Text, workers: &[Worker]) {
             Family::Counter,
             "Handlers that panicked.",
             |counters| counters.panicked.get(),
+        ),
+        (
+            "onrush_worker_panics",
+            Family::Counter,
+            "Panics of wakers, destructors and spawned tasks that the worker caught.",
+            |counters| counters.caught.get(),
+        ),
+        (
+            "onrush_worker_blocked",
+            Family::Counter,
+            "Event-loop iterations of more than 100 ms: a handler that computes or blocks.",
+            |counters| counters.blocked.get(),
         ),
         (
             "onrush_limit_hits",
@@ -308,6 +326,26 @@ fn at_work(text: &mut Text, workers: &[Worker]) {
     for (index, permille) in ratios {
         let ratio = f64::from(permille) / 1000.0;
         text.sample(&[("worker", &index.to_string())], ratio);
+    }
+    let mut blocked: BTreeMap<usize, u64> = BTreeMap::new();
+    for worker in workers {
+        *blocked.entry(worker.index).or_default() += worker.counters.blocked_ms.get();
+    }
+    let help = "Time in event-loop iterations of more than 100 ms.";
+    text.family("onrush_worker_blocked_seconds", Family::Counter, help);
+    for (index, ms) in blocked {
+        text.sample(&[("worker", &index.to_string())], ms as f64 / 1000.0);
+    }
+    let mut iterations: BTreeMap<usize, u64> = BTreeMap::new();
+    for worker in alive() {
+        let ms = worker.busy.iteration(now_ms).map_or(0, |(ms, _)| ms);
+        let longest = iterations.entry(worker.index).or_default();
+        *longest = ms.max(*longest);
+    }
+    let help = "How long the present event-loop iteration has taken; 0 while the worker sleeps.";
+    text.family("onrush_worker_iteration_seconds", Family::Gauge, help);
+    for (index, ms) in iterations {
+        text.sample(&[("worker", &index.to_string())], ms as f64 / 1000.0);
     }
     let help = "Memory for receiving when the worker was last awake: posted to the kernel, kept \
                 for reuse, or holding what was not dealt with yet.";

@@ -5,6 +5,8 @@ use super::control::{Control, DRAINING, ENDING, RUNNING};
 use crate::crew::Crew;
 use crate::engine::{Engine, Inlet, Passed, Settings};
 use crate::handler::Application;
+use crate::shield::{self, Shield};
+use crate::worker::WorkerHandle;
 use onrush_rt::coroutine as stacks;
 use onrush_rt::driver::{self, Choice, ListenSocket};
 use onrush_rt::net::Closing;
@@ -64,8 +66,12 @@ impl Job {
     }
 
     fn serve(&mut self, ready: impl FnOnce()) -> io::Result<()> {
+        // Dropped after the worker: the last reference to handlers, whose destructors may panic.
+        let _handlers;
         let mut worker = Worker::new(&self.choice, &self.config, self.pools.clone(), self.index)?;
-        let service = self.application.instantiate(worker.local());
+        let handle = WorkerHandle::new(worker.local());
+        let service = self.application.instantiate(&handle);
+        _handlers = Shield::new(service.clone());
         let engine = Engine::new(worker.local(), self.settings.clone(), service);
         let inlet = Inlet(engine.clone());
         for socket in &self.sockets {
@@ -129,7 +135,7 @@ impl Job {
             }
             if now_ms >= end_ms {
                 let open = engine.open_connections();
-                tracing::warn!(open, "the drain time-out ended connections");
+                shield::tell(|| tracing::warn!(open, "the drain time-out ended connections"));
                 break;
             }
             worker.turn(inlet, true)?;

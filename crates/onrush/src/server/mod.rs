@@ -11,6 +11,7 @@ use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::Metrics;
 use crate::offload;
+use crate::worker::WorkerHandle;
 use control::{Control, DRAINING, ENDING, RUNNING};
 use job::Job;
 use onrush_proto::limits::Limits;
@@ -237,7 +238,11 @@ impl Server {
     /// The calling thread is one of the workers: with one worker there is no other thread, unless
     /// for work that may block, and a process with one thread needs no reference to a descriptor
     /// in each call (in the kernel, `fdget`). Afterwards it may run where it might before.
+    ///
+    /// Fails as [`Server::start`] does, and with `WouldBlock` on a thread that runs a worker (in a
+    /// handler), which must not be blocked until another server ends.
     pub fn serve(self, application: impl Application) -> io::Result<()> {
+        not_on_a_worker()?;
         let (mut running, mut jobs) = self.prepare(application)?;
         let own = jobs.remove(0);
         running.spawn(jobs)?;
@@ -470,8 +475,10 @@ impl Running {
     }
 
     /// Waits until all workers have ended; gives the first failure among them, on which the others
-    /// are ended too.
+    /// are ended too. On a thread that runs a worker (in a handler) it fails with `WouldBlock`,
+    /// and the server goes on without anybody waiting for it.
     pub fn wait(mut self) -> io::Result<()> {
+        not_on_a_worker()?;
         self.join()
     }
 
@@ -485,6 +492,17 @@ impl Running {
             }
         }
         result
+    }
+}
+
+/// Fails where waiting for a server would block a worker, perhaps one of that very server.
+fn not_on_a_worker() -> io::Result<()> {
+    match WorkerHandle::current() {
+        None => Ok(()),
+        Some(_) => Err(io::Error::new(
+            io::ErrorKind::WouldBlock,
+            "a handler cannot wait for a server: its worker would serve nobody meanwhile",
+        )),
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod app;
+pub mod attack;
 pub mod gate;
 pub mod script;
 

@@ -9,7 +9,7 @@ use onrush::{
     Metrics, Response, Router, Server,
     coroutine::{self, TcpStream, handler},
 };
-use onrush_rt::net::Stream;
+use onrush_rt::{net::Stream, worker::Local};
 use std::{
     cell::RefCell,
     io::{self, ErrorKind, Write},
@@ -24,7 +24,8 @@ thread_local! {
 
 pub(super) fn of_async(address: SocketAddr, behind: SocketAddr) -> io::Result<()> {
     let call = move |request: onrush::Request| async move {
-        match call_async(&request, behind).await {
+        let _held = request; // Until there is an answer, as the plain function holds it.
+        match call_async(behind).await {
             Ok(content) => Response::text(content),
             Err(_) => Response::new(502),
         }
@@ -40,11 +41,14 @@ pub(super) fn of_async(address: SocketAddr, behind: SocketAddr) -> io::Result<()
     serve(address, router)
 }
 
-async fn call_async(request: &onrush::Request, behind: SocketAddr) -> io::Result<Vec<u8>> {
+async fn call_async(behind: SocketAddr) -> io::Result<Vec<u8>> {
     let kept = STREAMS.with_borrow_mut(Vec::pop);
     let mut stream = match kept {
         Some(stream) => stream,
-        None => Stream::connect(request.local(), behind).await?,
+        None => {
+            let local = Local::current().expect("a handler runs on a worker");
+            Stream::connect(&local, behind).await?
+        }
     };
     stream.write_all(REQUEST).await?;
     let mut received = [0; BYTES_MAX];

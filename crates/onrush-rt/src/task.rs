@@ -1,0 +1,197 @@
+//! The two ends of a spawned task: the future that runs, and the handle that waits for its output.
+//!
+//! `async_task` ends the process when a destructor or a waker panics that it calls itself. So it
+//! sees neither the user's output nor the waker of whoever waits: both are kept here, and a panic
+//! of either ends here. Must not know what schedules a task.
+
+use crate::job::{discard, guarded};
+use pin_project_lite::pin_project;
+use std::cell::RefCell;
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// What both ends share. No user code runs while it is borrowed.
+struct Shared<T>(RefCell<State<T>>);
+
+enum State<T> {
+    /// The task runs; the waker of whoever waits.
+    Running(Option<Waker>),
+    /// The future is ready and is being dropped.
+    Ready(T, Option<Waker>),
+    /// The task has ended: with an output, or without one when it panicked or was cancelled.
+    Ended(Option<T>),
+    /// Nobody wants the output.
+    Unwanted,
+}
+
+/// A spawned task. Dropping it cancels the task: its future is dropped in the next event-loop
+/// iteration of its worker. [`Task::detach`] lets the task run on. Awaiting it gives the output of
+/// the future, after the future was dropped.
+///
+/// # Panics
+/// Awaiting a task that panicked, or that ended with its worker, panics. [`Task::fallible`] gives
+/// `None` instead.
+#[must_use = "dropping it cancels the task"]
+pub struct Task<T>(FallibleTask<T>);
+
+/// A [`Task`] whose output is `None` when the task panicked or ended with its worker.
+#[must_use = "dropping it cancels the task"]
+pub struct FallibleTask<T> {
+    shared: Rc<Shared<T>>,
+    /// `None` once it is detached.
+    running: Option<async_task::Task<()>>,
+}
+
+impl<T> Task<T> {
+    /// Lets the task run to its end; its output is dropped then.
+    pub fn detach(self) {
+        self.0.detach();
+    }
+
+    /// Whether the task has ended, with or without an output.
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// The same task, awaited without panics.
+    pub fn fallible(self) -> FallibleTask<T> {
+        self.0
+    }
+}
+
+impl<T> FallibleTask<T> {
+    /// As [`Task::detach`].
+    pub fn detach(mut self) {
+        if let Some(running) = self.running.take() {
+            running.detach();
+        } // The rest of it is dropped: nobody wants the output.
+    }
+
+    /// As [`Task::is_finished`].
+    pub fn is_finished(&self) -> bool {
+        matches!(*self.shared.0.borrow(), State::Ended(_))
+    }
+}
+
+impl<T> Drop for FallibleTask<T> {
+    fn drop(&mut self) {
+        let before = mem::replace(&mut *self.shared.0.borrow_mut(), State::Unwanted);
+        discard(before);
+        drop(self.running.take()); // Schedules the task once more, to drop its future.
+    }
+}
+
+impl<T> Future for FallibleTask<T> {
+    type Output = Option<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let waker = cx.waker().clone();
+        let mut state = self.shared.0.borrow_mut();
+        let before = match &mut *state {
+            State::Running(waiting) | State::Ready(_, waiting) => waiting.replace(waker),
+            State::Ended(output) => return Poll::Ready(output.take()),
+            State::Unwanted => return Poll::Ready(None),
+        };
+        drop(state);
+        discard(before);
+        Poll::Pending
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let output = Pin::new(&mut self.0).poll(cx);
+        output.map(|output| output.expect("a task has an output until it panics or is awaited"))
+    }
+}
+
+impl<T> fmt::Debug for FallibleTask<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FallibleTask")
+            .field("is_finished", &self.is_finished())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task")
+            .field("is_finished", &self.is_finished())
+            .finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// The running end. Fields are dropped in this order: the future before its end is told.
+    pub(crate) struct Joined<F: Future> {
+        #[pin]
+        future: F,
+        end: End<F::Output>,
+    }
+}
+
+/// Tells the end of a task when it is dropped.
+struct End<T>(Rc<Shared<T>>);
+
+impl<F: Future> Joined<F> {
+    pub(crate) fn new(future: F) -> (Joined<F>, Waiting<F::Output>) {
+        let shared = Rc::new(Shared(RefCell::new(State::Running(None))));
+        let end = End(shared.clone());
+        (Joined { future, end }, Waiting(shared))
+    }
+}
+
+/// The waiting end, before the task is there.
+pub(crate) struct Waiting<T>(Rc<Shared<T>>);
+
+impl<T> Waiting<T> {
+    pub(crate) fn on(self, running: async_task::Task<()>) -> Task<T> {
+        Task(FallibleTask {
+            shared: self.0,
+            running: Some(running),
+        })
+    }
+}
+
+impl<F: Future> Future for Joined<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        let Poll::Ready(output) = this.future.poll(cx) else {
+            return Poll::Pending;
+        };
+        let mut state = this.end.0.0.borrow_mut();
+        let unwanted = match &mut *state {
+            State::Running(waiting) => {
+                let waiting = waiting.take();
+                *state = State::Ready(output, waiting);
+                None
+            }
+            _ => Some(output),
+        };
+        drop(state);
+        discard(unwanted);
+        Poll::Ready(())
+    }
+}
+
+impl<T> Drop for End<T> {
+    fn drop(&mut self) {
+        let mut state = self.0.0.borrow_mut();
+        let (output, waker) = match mem::replace(&mut *state, State::Unwanted) {
+            State::Running(waker) => (None, waker),
+            State::Ready(output, waker) => (Some(output), waker),
+            State::Ended(_) | State::Unwanted => return,
+        };
+        *state = State::Ended(output);
+        drop(state);
+        guarded(|| waker.map(Waker::wake));
+    }
+}

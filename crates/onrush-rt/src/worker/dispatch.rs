@@ -1,0 +1,184 @@
+//! From the driver's events and the timers to the sink and to the wakers of futures, and what
+//! happens when one of those panics.
+//!
+//! Must not know how the worker sleeps.
+
+use super::{Sink, Worker};
+use crate::coop;
+use crate::job::guarded;
+use crate::sources::RUNTIME;
+use crate::wakers::wake;
+use std::cell::Cell;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+/// A worker that was away for longer fetches what has arrived before it fires overdue timers.
+pub(super) const LATE_MS: u64 = 50;
+/// It does so for this long at most, and by so many calls of the driver.
+const CATCH_UP_NS_MAX: u64 = 20_000_000;
+const CATCH_UP_CALLS_MAX: u32 = 64;
+
+/// What [`Worker::dispatch`] is about to tell, in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+enum Step {
+    #[default]
+    Begin,
+    Awake,
+    Notified,
+    Events,
+    Timers,
+}
+
+/// How far [`Worker::dispatch`] is.
+#[derive(Debug, Default)]
+struct Dispatch {
+    step: Cell<Step>,
+    /// Whether the sink or a waker is being called, rather than the driver or the timers.
+    is_calling: Cell<bool>,
+    /// Of the stream or the timer that is called for, when it is the sink's.
+    token: Cell<Option<u64>>,
+    any: Cell<bool>,
+    /// The worker was away for longer than [`LATE_MS`].
+    is_late: bool,
+    /// Calls of the driver to catch up, when to stop, and whether the last one gave an event.
+    fetches: Cell<u32>,
+    fetch_until_ns: Cell<u64>,
+    any_fetched: Cell<bool>,
+}
+
+impl Dispatch {
+    /// Whether this step has not begun before; it has, from then on.
+    fn begins(&self, step: Step) -> bool {
+        let begins = self.step.get() < step;
+        if begins {
+            self.step.set(step);
+        }
+        begins
+    }
+
+    #[inline]
+    fn call(&self, token: Option<u64>) {
+        coop::renew(); // Each call has a budget of its own.
+        self.is_calling.set(true);
+        self.any.set(true);
+        self.token.set(token.filter(|token| token & RUNTIME == 0));
+    }
+}
+
+impl Worker {
+    /// Tells what happened: to the sink, and to whoever waits for it. Gives whether anything did.
+    ///
+    /// What is called may run user code, and may panic. Such a panic ends here, and the calls that
+    /// are left go on. A panic of the driver or of the timers does not: all connections share them,
+    /// and nothing is known of their state then, so the worker ends.
+    /// Fails when the driver does.
+    pub(super) fn dispatch(&self, sink: &impl Sink, is_late: bool) -> io::Result<bool> {
+        let dispatch = Dispatch {
+            is_late,
+            ..Dispatch::default()
+        };
+        // One frame for all calls, not one for each: entering it is not free.
+        loop {
+            let gone_on = catch_unwind(AssertUnwindSafe(|| self.go_on(sink, &dispatch)));
+            let payload = match gone_on {
+                Ok(result) => return result.map(|()| dispatch.any.get()),
+                Err(payload) => payload,
+            };
+            let was_calling = dispatch.is_calling.replace(false);
+            let token = dispatch.token.take();
+            // A sink that panicked once more has been told, and goes on.
+            if !was_calling || !guarded(|| sink.panicked(token)).unwrap_or(true) {
+                resume_unwind(payload);
+            }
+            std::mem::forget(payload); // It may itself panic when it is dropped.
+        }
+    }
+
+    /// The rest of [`Worker::dispatch`], from the beginning or behind a call that panicked.
+    fn go_on(&self, sink: &impl Sink, dispatch: &Dispatch) -> io::Result<()> {
+        let inner = &*self.local.0;
+        if dispatch.begins(Step::Awake) {
+            dispatch.is_calling.set(true);
+            sink.awake();
+        }
+        // Before events, so that a connection passed from elsewhere can be served in this turn.
+        if dispatch.begins(Step::Notified) && inner.mailbox.take_notified() {
+            dispatch.call(None);
+            sink.notified();
+        }
+        if dispatch.step.get() <= Step::Events {
+            dispatch.step.set(Step::Events);
+            self.take_events(sink, dispatch);
+            while dispatch.is_late && self.is_behind(dispatch) {
+                inner.driver.borrow_mut().turn(Some(Duration::ZERO))?;
+                dispatch.is_calling.set(true);
+                sink.awake();
+                self.take_events(sink, dispatch);
+            }
+        }
+        dispatch.step.set(Step::Timers);
+        self.expire(sink, dispatch);
+        Ok(())
+    }
+
+    /// Hands out all events that the driver has fetched.
+    fn take_events(&self, sink: &impl Sink, dispatch: &Dispatch) {
+        let inner = &*self.local.0;
+        loop {
+            dispatch.is_calling.set(false);
+            let event = inner.driver.borrow_mut().next();
+            let Some(event) = event else { return };
+            dispatch.any_fetched.set(true);
+            dispatch.call(event.token());
+            if let Some(event) = inner.sources.route(event, &inner.driver) {
+                sink.event(event);
+            }
+        }
+    }
+
+    /// Whether there may be more to fetch before overdue timers fire.
+    ///
+    /// A worker that was stopped (SIGSTOP), or without its core, finds timers due that end waits
+    /// for input which has arrived in time. The call of the kernel that was under way may have
+    /// ended without events (`EINTR`, signal(7)), and one call fetches a bounded number of them.
+    /// Bounded as well, so that a flood of events does not keep timers from firing.
+    #[cold]
+    fn is_behind(&self, dispatch: &Dispatch) -> bool {
+        let inner = &*self.local.0;
+        let now_ns = self.local.clock_ns();
+        let any = dispatch.any_fetched.replace(false);
+        let fetches = dispatch.fetches.get();
+        dispatch.fetches.set(fetches + 1);
+        if fetches == 0 {
+            dispatch.fetch_until_ns.set(now_ns + CATCH_UP_NS_MAX);
+            let due = inner.wheel.borrow().next_ms();
+            return due.is_some_and(|due| due.saturating_add(LATE_MS) < inner.now_ms.get());
+        }
+        any && fetches < CATCH_UP_CALLS_MAX && now_ns < dispatch.fetch_until_ns.get()
+    }
+
+    fn expire(&self, sink: &impl Sink, dispatch: &Dispatch) {
+        let inner = &*self.local.0;
+        let now = inner.now_ms.get();
+        loop {
+            dispatch.is_calling.set(false);
+            let due = inner.wheel.borrow_mut().expire(now);
+            let Some(payload) = due else { return };
+            dispatch.call(Some(payload));
+            if payload & RUNTIME == 0 {
+                sink.timer(payload);
+                continue;
+            }
+            let key = (payload & !RUNTIME) as usize;
+            let waker = inner
+                .sleepers
+                .borrow_mut()
+                .get_mut(key)
+                .and_then(Option::take);
+            if let Some(waker) = waker {
+                wake(waker);
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! What a worker runs, so that one that is blocked can be told, and by what.
+//!
+//! The worker stores what it begins (two relaxed stores for each handler and task poll) and
+//! compares the clock once for each event-loop iteration, where it is read anyway. Other threads
+//! see what runs now, and since when, so a worker that never comes back is seen as well. Must not
+//! know what the tags mean.
+
+use super::Local;
+use pin_project_lite::pin_project;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+/// An iteration of the event loop that is longer, without the time in the kernel, is reported.
+pub(super) const BLOCKED_NS: u64 = 100_000_000;
+/// Polls are measured one by one for so long after an iteration whose culprit was not clear.
+const CLOSELY_NS: u64 = 60_000_000_000;
+
+/// What one worker runs. Written by that worker only.
+#[derive(Debug, Default)]
+pub struct Running {
+    /// When the present iteration began, in ms of `CLOCK_MONOTONIC`; 0 for none yet.
+    since_ms: AtomicU64,
+    /// Whose poll began last.
+    tag: AtomicU32,
+    /// Polls begun in the present iteration.
+    polls: AtomicU32,
+    /// Whether each poll is measured.
+    closely: AtomicBool,
+    closely_until_ns: AtomicU64,
+    /// When the present poll began, and the longest of this iteration; while they are measured.
+    poll_ns: AtomicU64,
+    longest_ns: AtomicU64,
+    longest_tag: AtomicU32,
+}
+
+/// An iteration of the event loop that took too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// How long it took, in nanoseconds.
+    pub duration_ns: u64,
+    /// Handler and task polls in it.
+    pub polls: u32,
+    /// The tag of the longest poll; `None` when there was none, or several that were not measured.
+    /// The next ones will be.
+    pub tag: Option<u32>,
+}
+
+impl Running {
+    /// The tag of the poll that began last.
+    #[inline]
+    pub fn tag(&self) -> u32 {
+        self.tag.load(Relaxed)
+    }
+
+    /// Gives the present poll another tag.
+    #[inline]
+    pub fn retag(&self, tag: u32) {
+        self.tag.store(tag, Relaxed);
+    }
+
+    /// Milliseconds since the present iteration began, `now_ms` being the monotonic clock's.
+    /// Meaningless while the worker sleeps.
+    pub fn iteration_ms(&self, now_ms: u64) -> u64 {
+        match self.since_ms.load(Relaxed) {
+            0 => 0,
+            since_ms => now_ms.saturating_sub(since_ms),
+        }
+    }
+
+    #[inline]
+    fn begin(&self, tag: u32, clock_ns: impl FnOnce() -> u64) {
+        if self.closely.load(Relaxed) {
+            self.measure(clock_ns());
+        }
+        self.tag.store(tag, Relaxed);
+        self.polls.store(self.polls.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// A poll ends, and perhaps another begins.
+    #[cold]
+    fn measure(&self, now_ns: u64) {
+        let took_ns = now_ns.saturating_sub(self.poll_ns.swap(now_ns, Relaxed));
+        if self.polls.load(Relaxed) > 0 && took_ns > self.longest_ns.load(Relaxed) {
+            self.longest_ns.store(took_ns, Relaxed);
+            self.longest_tag.store(self.tag(), Relaxed);
+        }
+    }
+
+    /// An iteration that began at `began_ns` has ended at `ended_ns`; the next begins at `now_ns`.
+    pub(super) fn turned(&self, began_ns: u64, ended_ns: u64, now_ns: u64) -> Option<Blocked> {
+        let duration_ns = ended_ns.saturating_sub(began_ns);
+        let before_any = self.since_ms.load(Relaxed) == 0;
+        let blocked =
+            (duration_ns > BLOCKED_NS && !before_any).then(|| self.too_long(duration_ns, ended_ns));
+        self.since_ms.store((now_ns / 1_000_000).max(1), Relaxed);
+        self.polls.store(0, Relaxed);
+        if self.closely.load(Relaxed) {
+            self.longest_ns.store(0, Relaxed);
+            self.poll_ns.store(now_ns, Relaxed);
+            if now_ns > self.closely_until_ns.load(Relaxed) {
+                self.closely.store(false, Relaxed);
+            }
+        }
+        blocked
+    }
+
+    #[cold]
+    fn too_long(&self, duration_ns: u64, ended_ns: u64) -> Blocked {
+        let polls = self.polls.load(Relaxed);
+        let tag = match polls {
+            0 => None,
+            1 => Some(self.tag()),
+            _ if self.closely.load(Relaxed) => {
+                self.measure(ended_ns);
+                Some(self.longest_tag.load(Relaxed))
+            }
+            _ => None,
+        };
+        self.closely.store(true, Relaxed);
+        self.closely_until_ns.store(ended_ns + CLOSELY_NS, Relaxed);
+        Blocked {
+            duration_ns,
+            polls,
+            tag,
+        }
+    }
+}
+
+impl Local {
+    /// What this worker runs.
+    #[inline]
+    pub fn running(&self) -> &Running {
+        &self.0.running
+    }
+
+    /// User code is about to be polled; `tag` says whose, and is told when it blocks the worker.
+    #[inline]
+    pub fn begin_poll(&self, tag: u32) {
+        self.0.running.begin(tag, || self.clock_ns());
+    }
+}
+
+pin_project! {
+    /// A task, under the tag of whoever spawned it.
+    pub(super) struct Tagged<F> {
+        local: Local,
+        tag: u32,
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F> Tagged<F> {
+    pub(super) fn new(local: &Local, future: F) -> Tagged<F> {
+        Tagged {
+            local: local.clone(),
+            tag: local.running().tag(),
+            future,
+        }
+    }
+}
+
+impl<F: Future> Future for Tagged<F> {
+    type Output = F::Output;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        this.local.begin_poll(*this.tag);
+        this.future.poll(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn blocked(duration_ms: u64, polls: u32, tag: Option<u32>) -> Option<Blocked> {
+        Some(Blocked {
+            duration_ns: duration_ms * MS,
+            polls,
+            tag,
+        })
+    }
+
+    #[test]
+    fn the_only_poll_is_told_at_once_and_one_of_many_the_next_time() {
+        let running = Running::default();
+        let clock = |ms: u64| move || ms * MS;
+        // What came before the first iteration is not one.
+        assert_eq!(running.turned(0, 500 * MS, 500 * MS), None);
+        running.begin(7, clock(0));
+        assert_eq!(running.turned(500 * MS, 600 * MS, 1000 * MS), None);
+        running.begin(7, clock(0));
+        let told = running.turned(1000 * MS, 1101 * MS, 1200 * MS);
+        assert_eq!(told, blocked(101, 1, Some(7)));
+        assert_eq!(running.iteration_ms(1300), 100);
+
+        let running = Running::default();
+        running.turned(0, MS, MS);
+        for tag in [1, 2, 3] {
+            running.begin(tag, clock(0));
+        }
+        assert_eq!(
+            running.turned(MS, 201 * MS, 201 * MS),
+            blocked(200, 3, None)
+        );
+        for (tag, ms) in [(1, 201), (2, 211), (3, 391)] {
+            running.begin(tag, clock(ms));
+        }
+        let told = running.turned(201 * MS, 401 * MS, 401 * MS);
+        assert_eq!(told, blocked(200, 3, Some(2)));
+        // The last one of an iteration, and one that is alone among short ones.
+        for (tag, ms) in [(1, 401), (2, 402)] {
+            running.begin(tag, clock(ms));
+        }
+        let told = running.turned(401 * MS, 601 * MS, 601 * MS);
+        assert_eq!(told, blocked(200, 2, Some(2)));
+        // It is not looked at closely for ever.
+        assert_eq!(running.turned(601 * MS, 602 * MS, 100_000 * MS), None);
+        for tag in [1, 2] {
+            running.begin(tag, || unreachable!("the clock is not read"));
+        }
+        assert_eq!(
+            running.turned(100_000 * MS, 100_001 * MS, 100_001 * MS),
+            None
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! What happens to a worker when what it calls panics.
+#![forbid(unsafe_code)]
+
+use onrush_rt::driver::Event;
+use onrush_rt::driver::sim::{Behaviour, Net};
+use onrush_rt::worker::{Sink, Worker};
+use std::cell::{Cell, RefCell};
+use std::future::{Future, pending};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// Panics in every call, and notes what it is told.
+#[derive(Default)]
+struct Hostile {
+    /// Whether the worker is to go on.
+    goes_on: Cell<bool>,
+    timers: RefCell<Vec<u64>>,
+    panicked: RefCell<Vec<Option<u64>>>,
+}
+
+impl Sink for Hostile {
+    fn event(&self, _: Event) {}
+    fn timer(&self, payload: u64) {
+        self.timers.borrow_mut().push(payload);
+        panic!("on purpose: a timer");
+    }
+    fn notified(&self) {
+        panic!("on purpose: notified");
+    }
+    fn awake(&self) {
+        panic!("on purpose: awake");
+    }
+    fn panicked(&self, token: Option<u64>) -> bool {
+        self.panicked.borrow_mut().push(token);
+        if token == Some(2) {
+            panic!("on purpose: told of a panic");
+        }
+        self.goes_on.get()
+    }
+}
+
+#[test]
+fn every_call_is_made_once_whatever_panics() {
+    let net = Net::new(1, Behaviour::default());
+    let mut worker = Worker::simulated(net.clone(), 0).unwrap();
+    let sink = Hostile::default();
+    sink.goes_on.set(true);
+    for payload in [1, 2, 3] {
+        worker.local().schedule(5, payload);
+    }
+    worker.remote().notify();
+    net.advance(10);
+    assert!(worker.turn(&sink, false).unwrap());
+    let mut timers = sink.timers.take();
+    timers.sort_unstable();
+    assert_eq!(timers, [1, 2, 3]);
+    let told = sink.panicked.take();
+    assert_eq!((told.len(), &told[..2]), (5, &[None, None][..]));
+    assert!(told[2..].contains(&Some(2)));
+}
+
+#[test]
+fn a_sink_that_does_not_go_on_gets_its_panic_back() {
+    let net = Net::new(1, Behaviour::default());
+    let mut worker = Worker::simulated(net, 0).unwrap();
+    let sink = Hostile::default();
+    let turned = catch_unwind(AssertUnwindSafe(|| worker.turn(&sink, false)));
+    let payload = turned.expect_err("the sink panics");
+    assert_eq!(payload.downcast_ref(), Some(&"on purpose: awake"));
+}
+
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("on purpose: dropped");
+    }
+}
+
+struct BombWaker;
+
+impl Wake for BombWaker {
+    fn wake(self: Arc<Self>) {
+        panic!("on purpose: woken");
+    }
+}
+
+/// `async_task` ends the process when such a thing panics: it must not see them.
+#[test]
+fn tasks_whose_outputs_futures_and_wakers_panic() {
+    let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
+    let local = worker.local().clone();
+    local.spawn(async { Bomb }).detach();
+    let held = Bomb;
+    local
+        .spawn(async move {
+            let _held = held;
+            pending::<()>().await;
+        })
+        .detach();
+    let held = Bomb;
+    let cancelled = local.spawn(async move {
+        let _held = held;
+        pending::<()>().await;
+    });
+    let unwanted = local.spawn(async { Bomb });
+    let mut awaited = local.spawn(async { 7 });
+    let waker = Waker::from(Arc::new(BombWaker));
+    let mut cx = Context::from_waker(&waker);
+    assert!(Pin::new(&mut awaited).poll(&mut cx).is_pending());
+    let mut panics = local
+        .spawn(async { panic!("on purpose: polled") })
+        .fallible();
+    let turn = |worker: &mut Worker| while worker.turn(&(), false).unwrap() {};
+    turn(&mut worker);
+    drop(cancelled);
+    drop(unwanted);
+    turn(&mut worker);
+    assert!(awaited.is_finished() && panics.is_finished());
+    assert_eq!(Pin::new(&mut awaited).poll(&mut cx), Poll::Ready(7));
+    assert_eq!(Pin::new(&mut panics).poll(&mut cx), Poll::Ready(None::<()>));
+    assert_eq!(local.live_tasks(), 1);
+    drop(worker); // And with it the task that is left.
+}
+
+/// The end of a task is told after its future was dropped.
+#[test]
+fn a_task_has_ended_when_it_is_told() {
+    let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
+    let local = worker.local().clone();
+    let shared = Rc::new(());
+    let held = shared.clone();
+    let nap = local.sleep(Duration::ZERO);
+    let task = local.spawn(async move {
+        nap.await;
+        let _held = held;
+        "output"
+    });
+    let output = worker.block_on(async move {
+        let output = task.await;
+        (output, Rc::strong_count(&shared))
+    });
+    assert_eq!(output.unwrap(), ("output", 1));
+}

@@ -1,0 +1,129 @@
+//! What a handler may do with the worker that it runs on.
+//!
+//! The runtime's own handle ([`Local`]) reaches the driver, the timers and the buffers that all
+//! connections of the worker share. A handler must not hold those, so it gets this one instead.
+//! Must not know requests or connections.
+
+use crate::offload::{self, Offload};
+use onrush_rt::blocking;
+use onrush_rt::worker::Local;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
+use std::time::Duration;
+
+pub use onrush_rt::blocking::JobPanicked;
+pub use onrush_rt::executor::Task;
+pub use onrush_rt::worker::Sleep;
+
+/// A handle to the worker of a request, for handlers and their tasks. See
+/// [`Request::local`](crate::Request::local).
+///
+/// It is cheap to clone and not `Send`. Every method may be called at any time, also from a
+/// destructor and from a waker; none gives access to what other requests of the worker use.
+#[derive(Clone)]
+pub struct WorkerHandle(Local);
+
+impl WorkerHandle {
+    pub(crate) fn new(local: &Local) -> WorkerHandle {
+        WorkerHandle(local.clone())
+    }
+
+    /// The worker that runs the calling code; `None` on a thread that runs no worker now.
+    pub fn current() -> Option<WorkerHandle> {
+        Local::current().map(WorkerHandle)
+    }
+
+    /// The index of the worker, from 0.
+    pub fn index(&self) -> usize {
+        self.0.index()
+    }
+
+    /// Milliseconds of the worker's monotonic clock (`CLOCK_MONOTONIC`), as of the beginning of
+    /// the present event-loop iteration: reading it costs no system call. In a simulation it is
+    /// the simulated time.
+    pub fn now_ms(&self) -> u64 {
+        self.0.now_ms()
+    }
+
+    /// Nanoseconds of the same clock, as of the beginning of the present event-loop iteration.
+    pub fn now_ns(&self) -> u64 {
+        self.0.now_ns()
+    }
+
+    /// Seconds since 1970 (`CLOCK_REALTIME_COARSE`), as of the beginning of the present event-loop
+    /// iteration.
+    pub fn unix_seconds(&self) -> u64 {
+        self.0.unix_seconds()
+    }
+
+    /// The number of tasks on this worker that have not ended.
+    pub fn live_tasks(&self) -> usize {
+        self.0.live_tasks()
+    }
+
+    /// Waits for `duration`, measured from this call; never less, and up to a millisecond more.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        self.0.sleep(duration)
+    }
+
+    /// The output of `future`, or `None` when it has none after `duration`; it is dropped then.
+    pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Option<F::Output> {
+        self.0.timeout(duration, future).await
+    }
+
+    /// Starts a task on this worker. It is first polled in the present event-loop iteration or the
+    /// next. A panic in it ends the task alone.
+    pub fn spawn<F>(&self, future: F) -> Task<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        self.0.spawn(future)
+    }
+
+    /// Runs `job` on the server's thread pool for calls that may block, such as file operations
+    /// (see [`Server::blocking_threads`](crate::Server::blocking_threads)). The future gives its
+    /// result, or [`JobPanicked`]. Dropping the future cancels a job that has not started;
+    /// [`Blocking::detach`] lets it run without anybody waiting.
+    pub fn blocking<T, F>(&self, job: F) -> Blocking<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        self.0.blocking().run(job)
+    }
+
+    /// Runs `job` on the server's thread pool for CPU work; see [`offload()`](crate::offload()).
+    pub fn offload<T, F>(&self, job: F) -> Offload<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        offload::on(&self.0, move |_| job())
+    }
+
+    /// Lets the other tasks and connections of this worker run before the caller goes on.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// The future result of [`WorkerHandle::blocking`].
+pub type Blocking<T> = blocking::Job<T>;
+
+impl fmt::Debug for WorkerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerHandle")
+            .field("index", &self.index())
+            .finish_non_exhaustive()
+    }
+}

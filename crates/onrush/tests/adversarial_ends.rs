@@ -1,0 +1,152 @@
+//! Code of the user's that the engine calls beside handlers: destructors when the server ends, and
+//! the log's subscriber.
+#![forbid(unsafe_code)]
+mod common;
+mod evil;
+
+use common::attack::closing;
+use common::{drivers, serve, watchdog};
+use evil::{Bomb, Evil, FIRED, alone, ask, others};
+use onrush::{Request, Response, Server, WorkerHandle, per_worker};
+use std::future::pending;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Destructors that spawn, when the server ends: for ever, or with a panic.
+#[test]
+fn destructors_at_the_end() {
+    let _alone = alone();
+    let _dog = watchdog("destructors_at_the_end");
+    struct Hydra(WorkerHandle);
+    impl Drop for Hydra {
+        fn drop(&mut self) {
+            let next = Hydra(self.0.clone());
+            self.0
+                .spawn(async move {
+                    let _next = next;
+                    pending::<()>().await;
+                })
+                .detach();
+        }
+    }
+    for driver in drivers() {
+        // Handlers, too, are dropped then.
+        let application = per_worker(|_| {
+            let bomb = Bomb(Evil::Nested);
+            move |request: Request| {
+                let _armed = &bomb;
+                async move {
+                    let worker = request.local().clone();
+                    if request.path() == "/hydra" {
+                        let hydra = Hydra(worker.clone());
+                        let bomb = Bomb(Evil::Panic);
+                        let hold = async move {
+                            let _held = (hydra, bomb);
+                            pending::<()>().await;
+                        };
+                        worker.spawn(hold).detach();
+                    }
+                    Response::text("hello")
+                }
+            }
+        });
+        let fired = FIRED.load(Ordering::SeqCst);
+        let server = serve(driver, application);
+        assert!(server.get("/hydra").ends_with(b"hello"));
+        server.running().handle().shutdown();
+        server.wait().expect("no worker failed");
+        assert!(FIRED.load(Ordering::SeqCst) >= fired + 2, "{driver:?}");
+    }
+}
+
+/// A log subscriber is user code as well.
+#[test]
+fn a_subscriber_that_panics() {
+    let _alone = alone();
+    let _dog = watchdog("a_subscriber_that_panics");
+    struct Hostile;
+    impl tracing::Subscriber for Hostile {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            metadata.target().starts_with("onrush")
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            // Not before the server runs: its start may fail.
+            if event.metadata().target() != "onrush::server" {
+                FIRED.fetch_add(1, Ordering::SeqCst);
+                panic!("on purpose: an event");
+            }
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+    for driver in drivers() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let serves = move || {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            tell.send(listener.local_addr().unwrap()).unwrap();
+            let server = Server::bind("").inherit(vec![listener.into()]);
+            let server = server.driver(driver).workers(1).pinned(false);
+            let server = server.access_log(onrush::AccessLog::On);
+            let ends = move |request: Request| async move {
+                match request.path() {
+                    "/panic" => panic!("on purpose"),
+                    _ => others_or_hello(request).await,
+                }
+            };
+            tracing::subscriber::with_default(Hostile, || server.serve(ends))
+        };
+        // The calling thread is the worker, and so the subscriber is the worker's. The thread goes
+        // on until the process ends, as nothing tells it to.
+        std::thread::spawn(serves);
+        let address = told.recv().unwrap();
+        let connect = || {
+            let stream = TcpStream::connect(address).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(60)))
+                .unwrap();
+            stream
+        };
+        let fired = FIRED.load(Ordering::SeqCst);
+        let mut before = connect();
+        for path in [
+            "/",
+            "/panic",
+            "/other/bytes-small",
+            "/other/stream-error",
+            "/bad",
+        ] {
+            let mut stream = connect();
+            let request = match path {
+                "/bad" => "GET / HTTP/1.1\r\nbad header\r\n\r\n".to_owned(),
+                path => closing(path),
+            };
+            stream.write_all(request.as_bytes()).unwrap();
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            let cut = path.ends_with("stream-error"); // Before anything was sent.
+            assert_eq!(answer.is_empty(), cut, "{driver:?} {path}");
+            assert!(
+                ask(&mut before, "/").ends_with("hello"),
+                "{driver:?} {path}"
+            );
+        }
+        assert!(FIRED.load(Ordering::SeqCst) > fired + 5);
+    }
+}
+
+async fn others_or_hello(request: Request) -> Response {
+    match request.path().strip_prefix("/other/") {
+        Some(what) => {
+            let what = what.to_owned();
+            others(request, &what).await
+        }
+        None => Response::text("hello"),
+    }
+}

@@ -1,0 +1,464 @@
+//! Handler code that panics, or calls back into the engine, in every call that the engine makes of
+//! user code: and an application of it.
+// Each test binary uses a part of this.
+#![allow(dead_code, unreachable_pub)]
+
+use crate::common::{content, get, read_some, text};
+use onrush::{Body, BodySender, Bytes, Request, Response, WorkerHandle, offload};
+use std::cell::RefCell;
+use std::future::{Future, pending};
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// What hostile code does when it is called.
+#[derive(Clone, Copy)]
+pub enum Evil {
+    Nothing,
+    Panic,
+    /// Panics with a payload that panics when it is dropped, and so on.
+    Nested,
+    /// Calls back into the engine.
+    CallBack,
+}
+
+/// How often hostile code ran: an attack that never happened proves nothing.
+pub static FIRED: AtomicUsize = AtomicUsize::new(0);
+
+/// One test at a time, since all count in [`FIRED`].
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    /// What hostile code of a `Send` type finds on the worker's thread.
+    static STASH: RefCell<Vec<Stashed>> = const { RefCell::new(Vec::new()) };
+}
+
+pub struct Stashed {
+    request: Option<Request>,
+    body: onrush::RequestBody,
+    sender: BodySender,
+    answer: Body,
+}
+
+impl Evil {
+    fn act(self) {
+        match self {
+            Evil::Nothing => return,
+            Evil::Panic => {
+                FIRED.fetch_add(1, Ordering::SeqCst);
+                panic!("on purpose");
+            }
+            Evil::Nested => {
+                FIRED.fetch_add(1, Ordering::SeqCst);
+                std::panic::panic_any(Bomb(Evil::Panic));
+            }
+            Evil::CallBack => FIRED.fetch_add(1, Ordering::SeqCst),
+        };
+        let Some(worker) = WorkerHandle::current() else {
+            return; // A thread of a pool.
+        };
+        let mut cx = Context::from_waker(Waker::noop());
+        worker.spawn(async {}).detach();
+        drop(worker.spawn(pending::<()>()));
+        let mut sleep = worker.sleep(Duration::from_millis(1));
+        assert!(Pin::new(&mut sleep).poll(&mut cx).is_pending());
+        drop(sleep);
+        drop(worker.blocking(|| ()));
+        drop(worker.offload(|| ()));
+        let stashed = STASH.with(|stash| stash.borrow_mut().pop());
+        if let Some(mut stashed) = stashed {
+            drop(stashed.request.take());
+            let mut next = Box::pin(stashed.body.next());
+            let _ = next.as_mut().poll(&mut cx);
+            drop(next);
+            let mut sent = Box::pin(stashed.sender.send("more"));
+            let _ = sent.as_mut().poll(&mut cx);
+            drop(sent);
+            drop((stashed.answer, stashed.sender));
+        }
+    }
+}
+
+/// Is evil when it is dropped.
+pub struct Bomb(pub Evil);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        self.0.act();
+    }
+}
+
+impl AsRef<[u8]> for Bomb {
+    fn as_ref(&self) -> &[u8] {
+        &PAYLOAD
+    }
+}
+
+pub static PAYLOAD: [u8; 100_000] = [b'x'; 100_000];
+
+pub struct EvilWaker {
+    on_wake: Evil,
+    _on_drop: Bomb,
+}
+
+impl Wake for EvilWaker {
+    fn wake(self: Arc<Self>) {
+        self.on_wake.act();
+    }
+}
+
+/// Polls once, with a waker of the handler's own.
+pub fn poll_with<F: Future + Unpin>(future: &mut F, evil: (Evil, Evil)) -> Poll<F::Output> {
+    let waker = Waker::from(Arc::new(EvilWaker {
+        on_wake: evil.0,
+        _on_drop: Bomb(evil.1),
+    }));
+    Pin::new(future).poll(&mut Context::from_waker(&waker))
+}
+
+/// Holds what a hostile waker is left with until that has been called.
+pub fn keep_a_while(worker: &WorkerHandle, kept: impl Sized + 'static) {
+    let nap = worker.sleep(Duration::from_millis(30));
+    let hold = async move {
+        nap.await;
+        drop(kept);
+    };
+    worker.spawn(hold).detach();
+}
+
+pub struct EvilStream {
+    pieces: usize,
+    on_poll: Evil,
+    _on_drop: Bomb,
+}
+
+impl futures_core::Stream for EvilStream {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.pieces += 1;
+        match self.pieces {
+            1 => Poll::Ready(Some(Ok(Bytes::from_static(b"first")))),
+            2 => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            _ => {
+                self.on_poll.act();
+                Poll::Ready(None)
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct EvilError;
+
+impl std::fmt::Display for EvilError {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        FIRED.fetch_add(1, Ordering::SeqCst);
+        panic!("on purpose: told");
+    }
+}
+
+impl std::error::Error for EvilError {}
+
+impl Drop for EvilError {
+    fn drop(&mut self) {
+        FIRED.fetch_add(1, Ordering::SeqCst);
+        panic!("on purpose: an error that is dropped");
+    }
+}
+
+pub fn evil_of(name: &str) -> (Evil, Evil) {
+    match name {
+        "wake-panics" => (Evil::Panic, Evil::Nothing),
+        "wake-nested" => (Evil::Nested, Evil::Nothing),
+        "drop-panics" => (Evil::Nothing, Evil::Panic),
+        "wake-calls-back" => (Evil::CallBack, Evil::Nothing),
+        "drop-calls-back" => (Evil::Nothing, Evil::CallBack),
+        other => panic!("no such evil: {other}"),
+    }
+}
+
+pub const WAKERS: [&str; 5] = [
+    "wake-panics",
+    "wake-nested",
+    "drop-panics",
+    "wake-calls-back",
+    "drop-calls-back",
+];
+
+/// Futures of the server that a handler may poll with a waker of its own.
+pub const POLLED: [&str; 8] = [
+    "sleep",
+    "blocking",
+    "offload",
+    "task",
+    "yield",
+    "channel",
+    "body",
+    "body-fill",
+];
+
+pub async fn polls(mut request: Request, what: &str, evil: (Evil, Evil)) -> Response {
+    let worker = request.local().clone();
+    match what {
+        "sleep" => {
+            let mut sleep = worker.sleep(Duration::from_millis(2));
+            assert!(poll_with(&mut sleep, evil).is_pending());
+            keep_a_while(&worker, sleep);
+        }
+        "blocking" => {
+            let mut job = worker.blocking(|| std::thread::sleep(Duration::from_millis(5)));
+            assert!(poll_with(&mut job, evil).is_pending());
+            keep_a_while(&worker, job);
+        }
+        "offload" => {
+            let mut job = worker.offload(|| std::thread::sleep(Duration::from_millis(5)));
+            assert!(poll_with(&mut job, evil).is_pending());
+            keep_a_while(&worker, job);
+        }
+        "task" => {
+            let mut task = worker.spawn(worker.sleep(Duration::from_millis(2)));
+            assert!(poll_with(&mut task, evil).is_pending());
+            keep_a_while(&worker, task);
+        }
+        "yield" => {
+            let on = worker.clone();
+            let mut other = Box::pin(async move { on.yield_now().await });
+            let polled = std::panic::AssertUnwindSafe(|| poll_with(&mut other, evil));
+            let _ = std::panic::catch_unwind(polled); // Wakes, and so panics, at once.
+        }
+        "channel" => {
+            let (mut sender, answer) = Body::channel(10);
+            let filled = sender.send(&PAYLOAD[..]).await;
+            assert!(filled.is_ok());
+            let mut full = Box::pin(async move { sender.send("more").await.is_ok() });
+            assert!(poll_with(&mut full, evil).is_pending());
+            keep_a_while(&worker, full);
+            return Response::with_body(answer);
+        }
+        "body" | "body-fill" => {
+            let fill = what == "body-fill";
+            let mut next = Box::pin(async move {
+                match fill {
+                    true => {
+                        let mut into = Vec::with_capacity(64 * 1024);
+                        request.body().fill_whole(&mut into).await.is_ok()
+                    }
+                    false => request.body().next().await.is_some(),
+                }
+            });
+            assert!(poll_with(&mut next, evil).is_pending());
+            // Twice: the first waker is replaced, and dropped for that.
+            assert!(poll_with(&mut next, evil).is_pending());
+            worker.sleep(Duration::from_millis(40)).await;
+        }
+        other => panic!("nothing to poll: {other}"),
+    }
+    Response::text("done")
+}
+
+/// Attacks without an evil waker.
+pub const OTHERS: [&str; 22] = [
+    "bytes-small",
+    "bytes-large",
+    "bytes-of-a-head",
+    "parts",
+    "stream-of-bombs",
+    "stream-polled",
+    "stream-dropped",
+    "stream-both",
+    "stream-error",
+    "future-dropped",
+    "task-output",
+    "task-output-joined",
+    "task-dropped",
+    "task-cancelled",
+    "task-panics",
+    "task-payload",
+    "poll-panics",
+    "job-result",
+    "job-closure",
+    "calls-back",
+    "sender-unwound",
+    "kept-response",
+];
+
+pub async fn others(request: Request, what: &str) -> Response {
+    let worker = request.local().clone();
+    let bomb = || Bomb(Evil::Panic);
+    let stream = |on_poll, on_drop| {
+        let stream = EvilStream {
+            pieces: 0,
+            on_poll,
+            _on_drop: Bomb(on_drop),
+        };
+        Response::with_body(Body::stream(stream, None))
+    };
+    match what {
+        "bytes-small" => {
+            return Response::with_body(Bytes::from_owner(bomb()).slice(..10));
+        }
+        "bytes-large" | "bytes-of-a-head" => {
+            return Response::with_body(Bytes::from_owner(Bomb(Evil::Nested)));
+        }
+        "parts" => {
+            let part = || onrush::Part::Bytes(Bytes::from_owner(bomb()));
+            return Response::with_body(Body::parts([part(), part()]));
+        }
+        "stream-of-bombs" => {
+            let (mut sender, answer) = Body::channel(1 << 20);
+            sender.send(Bytes::from_owner(bomb())).await.unwrap();
+            sender
+                .send(Bytes::from_owner(bomb()).slice(..1))
+                .await
+                .unwrap();
+            return Response::with_body(answer);
+        }
+        "stream-polled" => return stream(Evil::Nested, Evil::Nothing),
+        "stream-dropped" => return stream(Evil::Nothing, Evil::Nested),
+        "stream-both" => return stream(Evil::Panic, Evil::Panic),
+        "stream-error" => {
+            let (sender, answer) = Body::channel(1 << 20);
+            sender.abort(io::Error::other(EvilError));
+            return Response::with_body(answer);
+        }
+        "future-dropped" => {
+            let _bomb = bomb();
+            worker.sleep(Duration::from_millis(1)).await;
+            return Response::text("done");
+        }
+        "task-output" => worker.spawn(async { Bomb(Evil::Nested) }).detach(),
+        "task-output-joined" => {
+            let task = worker.spawn(async { Bomb(Evil::Panic) });
+            worker.yield_now().await;
+            worker.sleep(Duration::from_millis(1)).await;
+            assert!(task.is_finished());
+            drop(task);
+        }
+        "task-dropped" => {
+            let bomb = bomb();
+            let nap = worker.sleep(Duration::from_millis(1));
+            let task = async move {
+                nap.await;
+                drop(bomb);
+            };
+            worker.spawn(task).await;
+        }
+        "task-cancelled" => {
+            let bomb = Bomb(Evil::Nested);
+            let task = worker.spawn(async move {
+                let _bomb = bomb;
+                pending::<()>().await;
+            });
+            worker.yield_now().await;
+            drop(task);
+            worker.sleep(Duration::from_millis(1)).await;
+        }
+        "task-panics" => {
+            let task = worker.spawn(async { Evil::Panic.act() });
+            task.await; // This panics, too.
+        }
+        "task-payload" => {
+            let nap = worker.sleep(Duration::from_millis(1));
+            let task = async move {
+                nap.await;
+                Evil::Nested.act();
+            };
+            worker.spawn(task).detach();
+            worker.sleep(Duration::from_millis(3)).await;
+        }
+        "poll-panics" => {
+            worker.sleep(Duration::from_millis(1)).await;
+            Evil::Nested.act();
+        }
+        "job-result" => drop(worker.blocking(|| Bomb(Evil::Nested)).await),
+        "job-closure" => {
+            let bomb = bomb();
+            let result = offload(move || drop(bomb)).await;
+            assert_eq!(result, Err(offload::Refused::Panicked));
+        }
+        "calls-back" => {
+            let _bomb = Bomb(Evil::CallBack);
+            worker.sleep(Duration::from_millis(1)).await;
+            return Response::with_body(Bytes::from_owner(Bomb(Evil::CallBack)).slice(..4));
+        }
+        "sender-unwound" => {
+            let (mut sender, answer) = Body::channel(10);
+            let nap = worker.sleep(Duration::from_millis(2));
+            let task = async move {
+                sender.send("first").await.unwrap();
+                nap.await;
+                Evil::Panic.act();
+                drop(sender);
+            };
+            worker.spawn(task).detach();
+            return Response::with_body(answer);
+        }
+        "kept-response" => {
+            // An answer that is never given.
+            let response = Response::with_body(Bytes::from_owner(bomb()));
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(response)));
+        }
+        other => panic!("no such attack: {other}"),
+    }
+    Response::text("done")
+}
+
+/// Leaves something for [`Evil::CallBack`].
+pub async fn stash(mut request: Request) -> Response {
+    let body = std::mem::take(request.body());
+    let (sender, answer) = Body::channel(1);
+    let stashed = Stashed {
+        request: Some(request),
+        body,
+        sender,
+        answer,
+    };
+    STASH.with(|stash| stash.borrow_mut().push(stashed));
+    Response::text("done")
+}
+
+pub async fn app(request: Request) -> Response {
+    let path = request.path().to_owned();
+    let mut parts = path.split('/').skip(1);
+    let (kind, what, how) = (parts.next(), parts.next(), parts.next());
+    match (kind, what.unwrap_or(""), how) {
+        (Some("poll"), what, Some(how)) => polls(request, what, evil_of(how)).await,
+        (Some("other"), what, _) => others(request, what).await,
+        (Some("stash"), ..) => stash(request).await,
+        (Some("quiet"), ..) => {
+            // A handler counts as a task once it has waited. When it is the only one left, the
+            // attack is over.
+            loop {
+                request.local().sleep(Duration::from_millis(1)).await;
+                if request.local().live_tasks() <= 1 {
+                    break;
+                }
+            }
+            Response::text("quiet")
+        }
+        _ => Response::text("hello"),
+    }
+}
+
+/// One request on a connection that is kept.
+pub fn ask(stream: &mut TcpStream, path: &str) -> String {
+    stream.write_all(get(path).as_bytes()).unwrap();
+    let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
+    while !text(&answer).contains("\r\n\r\n") || content(&answer).is_empty() {
+        let n = read_some(stream, &mut piece).expect("an answer");
+        assert!(n > 0, "{path}: {}", text(&answer));
+        answer.extend_from_slice(&piece[..n]);
+    }
+    text(&answer)
+}
