@@ -22,6 +22,9 @@ pub const OPERATIONS: u32 = 128;
 /// millisecond.
 pub const BYTES: u32 = 512 << 10;
 
+/// Bytes that an event may move whatever the events before it in this iteration have moved.
+const EVENT_BYTES_MIN: u32 = 64 << 10;
+
 /// Refusals of [`poll_proceed`] in one poll after which the budget is renewed.
 const REFUSALS: u32 = 1024;
 
@@ -29,12 +32,15 @@ const REFUSALS: u32 = 1024;
 struct Left {
     operations: u32,
     bytes: u32,
+    /// What `bytes` was at the beginning.
+    granted_bytes: u32,
     refusals: u32,
 }
 
 const FULL: Left = Left {
     operations: OPERATIONS,
     bytes: BYTES,
+    granted_bytes: BYTES,
     refusals: REFUSALS,
 };
 
@@ -42,6 +48,7 @@ const FULL: Left = Left {
 const UNBOUNDED: Left = Left {
     operations: u32::MAX,
     bytes: BYTES,
+    granted_bytes: BYTES,
     refusals: 0,
 };
 
@@ -49,10 +56,23 @@ thread_local! {
     static LEFT: Cell<Left> = const { Cell::new(UNBOUNDED) };
 }
 
-/// Starts a new budget: before each poll of a task, and before each event.
+/// Starts a new budget, before each poll of a task.
 #[inline]
 pub(crate) fn renew() {
     LEFT.set(FULL);
+}
+
+/// Starts a new budget for an event, when the events before it in this iteration have moved
+/// `moved_bytes`. When many large responses begin at once, each sends little at first, so that
+/// the events behind them are soon reached; tasks send the rest.
+#[inline]
+pub(crate) fn renew_for_event(moved_bytes: u32) {
+    let bytes = BYTES.saturating_sub(moved_bytes).max(EVENT_BYTES_MIN);
+    LEFT.set(Left {
+        bytes,
+        granted_bytes: bytes,
+        ..FULL
+    });
 }
 
 /// Restores the budget that was in force when this was made, for code that polls in between: an
@@ -77,7 +97,16 @@ impl Drop for Restore {
 /// Bytes that were spent since the last [`renew`].
 #[inline]
 pub(crate) fn spent_bytes() -> u32 {
-    BYTES - LEFT.get().bytes
+    let left = LEFT.get();
+    left.granted_bytes - left.bytes
+}
+
+/// The most that the next operation should move, in bytes. It may exceed what is left by as much
+/// again, so that a large transfer is not cut into small calls.
+#[inline]
+pub fn operation_bytes_max() -> usize {
+    let left = LEFT.get().bytes as usize;
+    (2 * left).max(EVENT_BYTES_MIN as usize)
 }
 
 /// Whether the present poll has used up its budget.
@@ -207,6 +236,21 @@ mod tests {
             polls += 1;
             assert!(polls < 100_000);
         }
+    }
+
+    #[test]
+    fn events_that_follow_large_ones_move_less() {
+        renew_for_event(0);
+        assert_eq!(operation_bytes_max(), 2 * BYTES as usize);
+        renew_for_event(BYTES - 100_000);
+        assert_eq!(operation_bytes_max(), 200_000);
+        spend(30_000);
+        assert_eq!((spent_bytes(), operation_bytes_max()), (30_000, 140_000));
+        renew_for_event(u32::MAX);
+        assert!(!is_exhausted());
+        spend(EVENT_BYTES_MIN as usize);
+        assert!(is_exhausted());
+        assert_eq!(operation_bytes_max(), EVENT_BYTES_MIN as usize);
     }
 
     #[test]

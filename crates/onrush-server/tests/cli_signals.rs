@@ -29,7 +29,7 @@ struct Outcomes {
 
 fn request(keep_alive: bool) -> String {
     let connection = if keep_alive { "keep-alive" } else { "close" };
-    format!("GET /x HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\n\r\n")
+    format!("GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\n\r\n")
 }
 
 /// Reads one response, to the end of its content; whether it says that it is the last.

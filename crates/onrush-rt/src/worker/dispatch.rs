@@ -39,6 +39,8 @@ struct Dispatch {
     /// Of the stream or the timer that is called for, when it is the sink's.
     token: Cell<Option<u64>>,
     any: Cell<bool>,
+    /// Bytes that the calls so far have moved.
+    moved_bytes: Cell<u32>,
     /// The worker was away for longer than [`LATE_MS`].
     is_late: bool,
     /// Calls of the driver to catch up, when to stop, and whether the last one gave an event.
@@ -59,7 +61,10 @@ impl Dispatch {
 
     #[inline]
     fn call(&self, token: Option<u64>) {
-        coop::renew(); // Each call has a budget of its own.
+        // Each call has a budget of its own.
+        let moved_bytes = self.moved_bytes.get().saturating_add(coop::spent_bytes());
+        self.moved_bytes.set(moved_bytes);
+        coop::renew_for_event(moved_bytes);
         self.is_calling.set(true);
         self.any.set(true);
         self.token.set(token.filter(|token| token & RUNTIME == 0));
@@ -74,6 +79,7 @@ impl Worker {
     /// and nothing is known of their state then, so the worker ends.
     /// Fails when the driver does.
     pub(super) fn dispatch(&self, sink: &impl Sink, is_late: bool) -> io::Result<bool> {
+        coop::renew(); // What was spent before is not the first call's.
         let dispatch = Dispatch {
             is_late,
             ..Dispatch::default()

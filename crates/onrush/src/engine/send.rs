@@ -310,6 +310,7 @@ impl Engine {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        let bytes = &bytes[..bytes.len().min(coop::operation_bytes_max())];
         self.poll_with(id, cx, |driver, stream| driver.send(stream, bytes))
     }
 
@@ -331,6 +332,7 @@ impl Engine {
         first: &[u8],
         second: &[u8],
     ) -> Poll<io::Result<usize>> {
+        let second = &second[..second.len().min(coop::operation_bytes_max())];
         let parts = [io::IoSlice::new(first), io::IoSlice::new(second)];
         self.poll_with(id, cx, |driver, stream| {
             driver.send_vectored(stream, &parts)
@@ -356,6 +358,7 @@ impl Engine {
             self.local.driver().want_write_anew(conn.stream);
             return self.wait_for_room(id, conn, cx);
         }
+        let bytes = bytes.min(coop::operation_bytes_max());
         let sent = ready!(self.poll_with(id, cx, |driver, stream| {
             driver.send_file(stream, file, offset, bytes)
         }));
