@@ -88,6 +88,11 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo run -p onrush --example coroutine", Runs(&[EXAMPLES])),
     ("cargo xtask test", Tested(TEST, "fn main")),
     ("cargo xtask tidy", Step("tidy")),
+    ("cargo xtask loom", Step("loom")),
+    (
+        "cargo xtask miri",
+        Tested("xtask/src/verify.rs", "pub(crate) fn miri"),
+    ),
     ("cargo xtask fuzz [TARGET…]", Step("fuzz")),
     ("cargo xtask bench", Runs(&[BENCH])),
     ("cargo xtask bench [PROFILE…]", Runs(&[BENCH_PAIR])),

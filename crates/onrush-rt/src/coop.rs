@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 pub const OPERATIONS: u32 = 128;
 /// Bytes moved by one poll. The last operation may exceed it. At some GB/s this is well below a
 /// millisecond.
-pub const BYTES: u32 = 512 << 10;
+pub const BYTES: u32 = 256 << 10;
 
 /// Bytes that an event may move whatever the events before it in this iteration have moved.
 const EVENT_BYTES_MIN: u32 = 64 << 10;

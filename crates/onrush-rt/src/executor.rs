@@ -28,7 +28,7 @@ const VACANT_MAX: usize = 1024;
 /// Tasks polled in one iteration of the event loop, at most. Events wait that long.
 const POLLS_MAX: usize = 128;
 /// No further task is polled in an iteration in which tasks have moved this many bytes.
-const BYTES_MAX: u32 = 256 << 10;
+const BYTES_MAX: u32 = 128 << 10;
 /// When a worker ends, tasks that destructors spawn are dropped in so many rounds, and then leaked.
 const SHUT_DOWN_ROUNDS_MAX: usize = 64;
 

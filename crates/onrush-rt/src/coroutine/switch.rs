@@ -416,9 +416,11 @@ impl From<Unwinding> for io::Error {
 /// ```
 /// use onrush_rt::coroutine::{self, Coroutine};
 /// # use std::{pin::pin, task::{Context, Poll, Waker}, future::Future};
-/// let coroutine = Coroutine::new(|| coroutine::wait(async { 6 * 7 }));
-/// # let mut cx = Context::from_waker(Waker::noop());
-/// assert_eq!(pin!(coroutine).poll(&mut cx), Poll::Ready(42));
+/// coroutine::scope(|| {
+///     let coroutine = Coroutine::new(|| coroutine::wait(async { 6 * 7 }));
+///     # let mut cx = Context::from_waker(Waker::noop());
+///     assert_eq!(pin!(coroutine).poll(&mut cx), Poll::Ready(42));
+/// });
 /// ```
 ///
 /// # Panics

@@ -25,7 +25,7 @@ const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 /// The most that a worker writes by itself, without a pool, before others may run. A write to
 /// memory takes much longer than a receive of as many bytes, because it allocates and clears the
 /// pages: it draws on the cooperative budget as so many times its bytes.
-const INLINE_BYTES_MAX: usize = 128 * 1024;
+const INLINE_BYTES_MAX: usize = 64 * 1024;
 const INLINE_COST: usize = 4;
 
 /// How often to make the folders again when somebody deletes one of them meanwhile.

@@ -52,7 +52,7 @@ impl Then {
 }
 
 /// Requests of one connection that are started in one iteration of the event loop, at most.
-pub(crate) const BURST_MAX: u8 = 128;
+pub(crate) const BURST_MAX: u8 = 64;
 
 /// One connection.
 #[derive(Debug)]
