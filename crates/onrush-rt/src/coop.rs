@@ -11,7 +11,7 @@
 //! of their worker. A thread polls one task at a time. Outside of a worker's polls there is no
 //! bound: another executor that waits for a job of a pool gives nobody else a turn. An executor
 //! *within* a poll (a handler that blocks on a future) would be refused for ever; after
-//! 1,024 refusals it gets a new budget. Must not know what is polled.
+//! 1,024 refusals it gets a few operations more. Must not know what is polled.
 
 use std::cell::Cell;
 use std::task::{Context, Poll};
@@ -22,8 +22,11 @@ pub const OPERATIONS: u32 = 128;
 /// millisecond.
 pub const BYTES: u32 = 256 << 10;
 
-/// Bytes that an event may move whatever the events before it in this iteration have moved.
+/// What an operation costs beside its bytes, as a number of bytes: about a microsecond.
+const OPERATION_COST: u32 = 2 << 10;
+/// What an event may do whatever the events before it in this iteration have done.
 const EVENT_BYTES_MIN: u32 = 64 << 10;
+const EVENT_OPERATIONS_MIN: u32 = 8;
 
 /// Refusals of [`poll_proceed`] in one poll after which the budget is renewed.
 const REFUSALS: u32 = 1024;
@@ -32,7 +35,8 @@ const REFUSALS: u32 = 1024;
 struct Left {
     operations: u32,
     bytes: u32,
-    /// What `bytes` was at the beginning.
+    /// What both were at the beginning.
+    granted_operations: u32,
     granted_bytes: u32,
     refusals: u32,
 }
@@ -40,6 +44,7 @@ struct Left {
 const FULL: Left = Left {
     operations: OPERATIONS,
     bytes: BYTES,
+    granted_operations: OPERATIONS,
     granted_bytes: BYTES,
     refusals: REFUSALS,
 };
@@ -48,6 +53,7 @@ const FULL: Left = Left {
 const UNBOUNDED: Left = Left {
     operations: u32::MAX,
     bytes: BYTES,
+    granted_operations: OPERATIONS,
     granted_bytes: BYTES,
     refusals: 0,
 };
@@ -62,14 +68,21 @@ pub(crate) fn renew() {
     LEFT.set(FULL);
 }
 
-/// Starts a new budget for an event, when the events before it in this iteration have moved
-/// `moved_bytes`. When many large responses begin at once, each sends little at first, so that
-/// the events behind them are soon reached; tasks send the rest.
+/// Starts a new budget for an event, when the events before it in this iteration have spent
+/// `spent`. When many large responses or long pipelines begin at once, each does little at first,
+/// so that the events behind them are soon reached; tasks do the rest.
 #[inline]
-pub(crate) fn renew_for_event(moved_bytes: u32) {
-    let bytes = BYTES.saturating_sub(moved_bytes).max(EVENT_BYTES_MIN);
+pub(crate) fn renew_for_event(spent: u32) {
+    if spent == 0 {
+        return LEFT.set(FULL);
+    }
+    let bytes = BYTES.saturating_sub(spent).max(EVENT_BYTES_MIN);
+    let operations = OPERATIONS.saturating_sub(spent / OPERATION_COST);
+    let operations = operations.max(EVENT_OPERATIONS_MIN);
     LEFT.set(Left {
+        operations,
         bytes,
+        granted_operations: operations,
         granted_bytes: bytes,
         ..FULL
     });
@@ -87,6 +100,13 @@ impl Restore {
     }
 }
 
+/// Lifts the bound until the result is dropped, for a poll that must not be refused.
+pub(crate) fn unbounded() -> Restore {
+    let restore = Restore::new();
+    LEFT.set(UNBOUNDED);
+    restore
+}
+
 impl Drop for Restore {
     #[inline]
     fn drop(&mut self) {
@@ -94,11 +114,17 @@ impl Drop for Restore {
     }
 }
 
-/// Bytes that were spent since the last [`renew`].
+/// What was spent since the budget was renewed: bytes, and [`OPERATION_COST`] for each operation.
 #[inline]
-pub(crate) fn spent_bytes() -> u32 {
+pub(crate) fn spent() -> u32 {
     let left = LEFT.get();
-    left.granted_bytes - left.bytes
+    match left.operations {
+        u32::MAX => 0,
+        operations => {
+            let operations = left.granted_operations - operations;
+            left.granted_bytes - left.bytes + operations * OPERATION_COST
+        }
+    }
 }
 
 /// The most that the next operation should move, in bytes. It may exceed what is left by as much
@@ -161,7 +187,14 @@ pub fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
 fn refuse() {
     let left = LEFT.get();
     LEFT.set(match left.refusals {
-        0 => FULL,
+        // Some operations only: what was spent still counts for the iteration.
+        0 => Left {
+            operations: EVENT_OPERATIONS_MIN,
+            granted_operations: left.granted_operations + EVENT_OPERATIONS_MIN,
+            bytes: left.bytes.max(1),
+            refusals: REFUSALS,
+            ..left
+        },
         refusals => Left {
             refusals: refusals - 1,
             ..left
@@ -245,7 +278,8 @@ mod tests {
         renew_for_event(BYTES - 100_000);
         assert_eq!(operation_bytes_max(), 200_000);
         spend(30_000);
-        assert_eq!((spent_bytes(), operation_bytes_max()), (30_000, 140_000));
+        assert_eq!(spent(), 30_000 + OPERATION_COST);
+        assert_eq!(operation_bytes_max(), 140_000);
         renew_for_event(u32::MAX);
         assert!(!is_exhausted());
         spend(EVENT_BYTES_MIN as usize);
@@ -254,14 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn spent_bytes_are_told() {
+    fn what_is_spent_is_told() {
         renew();
         spend(10);
         spend(20);
-        assert_eq!(spent_bytes(), 30);
+        assert_eq!(spent(), 30 + 2 * OPERATION_COST);
         spend(usize::MAX);
-        assert_eq!(spent_bytes(), BYTES);
+        assert_eq!(spent(), BYTES + 3 * OPERATION_COST);
         renew();
-        assert_eq!(spent_bytes(), 0);
+        assert_eq!(spent(), 0);
     }
 }

@@ -27,8 +27,9 @@ const VACANT_MAX: usize = 1024;
 
 /// Tasks polled in one iteration of the event loop, at most. Events wait that long.
 const POLLS_MAX: usize = 128;
-/// No further task is polled in an iteration in which tasks have moved this many bytes.
-const BYTES_MAX: u32 = 128 << 10;
+/// No further task is polled in an iteration in which tasks have spent this: bytes, and operations
+/// as if they were bytes.
+const SPENT_MAX: u32 = 128 << 10;
 /// When a worker ends, tasks that destructors spawn are dropped in so many rounds, and then leaked.
 const SHUT_DOWN_ROUNDS_MAX: usize = 64;
 
@@ -103,9 +104,9 @@ impl Executor {
     /// Calls `panicked` for each task that panics.
     pub(crate) fn run(&self, panicked: impl Fn()) -> bool {
         let due = self.mailbox.len();
-        let mut bytes = 0;
+        let mut spent = 0_u32;
         for _ in 0..due.min(POLLS_MAX) {
-            if bytes >= BYTES_MAX {
+            if spent >= SPENT_MAX {
                 break;
             }
             let Some(runnable) = self.mailbox.pop() else {
@@ -118,7 +119,7 @@ impl Executor {
                 std::mem::forget(payload);
                 panicked();
             }
-            bytes += coop::spent_bytes();
+            spent = spent.saturating_add(coop::spent());
         }
         due > 0
     }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::thread;
+use std::time::Duration;
 
 /// Items that are always ready and hold nothing: nothing is ever sent for them.
 struct Empty;
@@ -73,6 +74,38 @@ fn ping_pong(_: &mut coroutine::Request, response: &mut coroutine::Response) {
     coroutine::spawn(move || while receiver.recv().is_ok_and(|()| back.send(()).is_ok()) {});
 }
 
+/// A time limit around what never waits.
+async fn limited_in_time(request: Request) -> Response {
+    let worker = request.local().clone();
+    let spinning = async {
+        while {
+            worker.sleep(Duration::ZERO).await;
+            true
+        } {}
+    };
+    match worker.timeout(Duration::from_millis(50), spinning).await {
+        Some(()) => Response::new(500),
+        None => Response::text("hello"),
+    }
+}
+
+/// A coroutine that uses its budget up, and then panics, with a destructor that waits for what is
+/// ready.
+fn waits_in_a_destructor(_: &mut coroutine::Request, _: &mut coroutine::Response) {
+    struct Waits(onrush::WorkerHandle);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            coroutine::wait(self.0.sleep(Duration::ZERO));
+        }
+    }
+    let worker = onrush::WorkerHandle::current().unwrap();
+    let _waits = Waits(worker.clone());
+    for _ in 0..128 {
+        coroutine::wait(worker.sleep(Duration::ZERO));
+    }
+    panic!("on purpose");
+}
+
 fn router() -> Router {
     Router::new()
         .get("/hello", async |_: Request| Response::text("hello"))
@@ -84,6 +117,8 @@ fn router() -> Router {
         .get("/empty", empty)
         .get("/channel", channel)
         .get("/ping-pong", handler(ping_pong))
+        .get("/limited-in-time", limited_in_time)
+        .get("/destructor", handler(waits_in_a_destructor))
 }
 
 /// Sends for ever until told to stop, or the server is gone.
@@ -216,6 +251,25 @@ fn beside_clients_that_pipeline_without_end() {
     on_each_driver(pipeline, "");
 }
 
+#[test]
+fn a_time_limit_ends_what_uses_its_budget_up() {
+    let _dog = watchdog("a_time_limit_ends_what_uses_its_budget_up");
+    for driver in drivers() {
+        let server = serve(driver, router());
+        assert_eq!(statuses(&server.get("/limited-in-time")), [200]);
+    }
+}
+
+#[test]
+fn a_used_up_budget_does_not_refuse_a_destructor() {
+    let _dog = watchdog("a_used_up_budget_does_not_refuse_a_destructor");
+    for driver in drivers() {
+        let server = serve(driver, router());
+        assert_eq!(statuses(&server.get("/destructor")), [500]);
+        assert_eq!(statuses(&server.get("/hello")), [200]);
+    }
+}
+
 /// A burst of pipelined requests is served in bounded parts: each iteration of the event loop
 /// starts so many of them, and the rest in those that follow.
 #[test]
@@ -239,7 +293,7 @@ fn a_pipeline_is_served_in_parts_on_the_simulator() {
         sim.turn();
         turns += 1;
         let part = STARTED.get() - before;
-        assert!(part <= 64, "{part} requests in one iteration");
+        assert!(part <= 128, "{part} requests in one iteration");
         answers.extend(client.receive().unwrap());
         assert!(turns < 10_000, "it makes progress");
     }
@@ -247,6 +301,36 @@ fn a_pipeline_is_served_in_parts_on_the_simulator() {
     answers.extend(client.receive().unwrap());
     assert_eq!(statuses(&answers), vec![204; REQUESTS]);
     assert!(is_idle_again(&mut sim, &client));
+}
+
+/// The bound holds for all connections together: of forty that pipeline, an iteration serves the
+/// first ones, and a little of each of the others.
+#[test]
+fn many_pipelines_are_served_in_parts_on_the_simulator() {
+    thread_local! {
+        static STARTED: Cell<usize> = const { Cell::new(0) };
+    }
+    let app = async |_: Request| {
+        STARTED.set(STARTED.get() + 1);
+        Response::new(204)
+    };
+    let mut sim = calm(&app, Limits::default());
+    let clients: Vec<_> = (0..40).map(|_| sim.connect()).collect();
+    sim.run();
+    let requests = get("/").repeat(500);
+    for client in &clients {
+        assert_eq!(client.send(requests.as_bytes()).unwrap(), requests.len());
+    }
+    let mut turns = 0;
+    while STARTED.get() < 40 * 500 {
+        let before = STARTED.get();
+        sim.turn();
+        let part = STARTED.get() - before;
+        assert!(part <= 1_000, "{part} requests in one iteration");
+        clients.iter().for_each(|client| drop(client.receive()));
+        turns += 1;
+        assert!(turns < 10_000, "it makes progress");
+    }
 }
 
 /// The connection goes on as before.

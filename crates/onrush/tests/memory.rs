@@ -382,3 +382,81 @@ fn clients_that_do_not_read_do_not_delay_others() {
         );
     }
 }
+
+/// Clients that pipeline requests and do not read what they are answered hold receive memory that
+/// nobody will look at. They are reset, the oldest first, when others need it.
+#[test]
+fn pipelines_that_are_not_read_leave_memory_to_others() {
+    let _dog = watchdog("pipelines_that_are_not_read_leave_memory_to_others");
+    static PIECE: [u8; 12_000] = [b'x'; 12_000];
+    async fn sized(request: Request) -> Response {
+        match request.path() {
+            "/hello" => Response::text("hello"),
+            _ => Response::with_body(onrush::Body::from(&PIECE[..])),
+        }
+    }
+    for driver in drivers() {
+        let metrics = Metrics::new();
+        let server = serve(driver, sized, &metrics);
+        let mut established = server.connect();
+        prompt(&mut established);
+        let requests = get("/piece").repeat(4_000);
+        let mut attackers = Vec::new();
+        for number in 0..500 {
+            let mut stream = server.connect();
+            rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 4096).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let _ = stream.write(requests.as_bytes()); // It may take a part.
+            attackers.push(stream);
+            if number % 50 == 0 {
+                prompt(&mut established);
+                prompt(&mut server.connect());
+            }
+        }
+        for _ in 0..10 {
+            // They send on as far as they can.
+            for stream in &mut attackers {
+                let _ = stream.write(requests.as_bytes());
+            }
+            prompt(&mut established);
+            prompt(&mut server.connect());
+        }
+        assert!(
+            figure(&metrics, "onrush_heads_evicted_total") > 0,
+            "{driver:?}"
+        );
+    }
+}
+
+/// Complete requests that are sent at once are answered, also by a worker with little memory: what
+/// is left for later must not be what memory is short of.
+#[test]
+fn whole_pipelines_are_answered_with_little_memory() {
+    let _dog = watchdog("whole_pipelines_are_answered_with_little_memory");
+    const REQUESTS: usize = 300;
+    for driver in drivers() {
+        let metrics = Metrics::new();
+        let server = serve(driver, hello, &metrics);
+        let mut clients: Vec<TcpStream> = (0..ATTACKERS).map(|_| server.connect()).collect();
+        let requests = get("/hello").repeat(REQUESTS);
+        for client in &mut clients {
+            client.write_all(requests.as_bytes()).unwrap();
+        }
+        for client in &mut clients {
+            let (mut answers, mut memory) = (0, [0; 16 * 1024]);
+            let mut tail = Vec::new();
+            while answers < REQUESTS {
+                let n = read_some(client, &mut memory).expect("no reset");
+                assert!(n > 0, "{driver:?}: closed after {answers} responses");
+                tail.extend_from_slice(&memory[..n]);
+                answers = tail.windows(9).filter(|w| *w == b"HTTP/1.1 ").count();
+            }
+            assert!(statuses(&tail).iter().all(|&status| status == 200));
+        }
+        assert_eq!(
+            figure(&metrics, "onrush_heads_evicted_total"),
+            0,
+            "{driver:?}"
+        );
+    }
+}

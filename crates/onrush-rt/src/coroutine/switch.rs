@@ -8,6 +8,7 @@
 use super::overflow::{self, Bounds, Label};
 use super::scope::{self, Scope};
 use super::stack::{Counters, Options, Pool, RESERVED_BYTES, Stack};
+use crate::coop;
 use corosensei::{CoroutineResult, Yielder};
 use std::any::{Any, type_name};
 use std::borrow::Cow;
@@ -458,6 +459,7 @@ pub fn try_wait<F: Future>(future: F) -> Result<F::Output, Unwinding> {
                     frame.refused();
                 }
                 let _busy = Busy::new(frame);
+                let _unbounded = coop::unbounded(); // What is ready must not be refused.
                 let cx = &mut Context::from_waker(Waker::noop());
                 return match future.as_mut().poll(cx) {
                     Poll::Ready(output) => Ok(output),

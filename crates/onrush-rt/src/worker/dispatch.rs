@@ -39,8 +39,8 @@ struct Dispatch {
     /// Of the stream or the timer that is called for, when it is the sink's.
     token: Cell<Option<u64>>,
     any: Cell<bool>,
-    /// Bytes that the calls so far have moved.
-    moved_bytes: Cell<u32>,
+    /// What the calls so far have spent of their budgets.
+    spent: Cell<u32>,
     /// The worker was away for longer than [`LATE_MS`].
     is_late: bool,
     /// Calls of the driver to catch up, when to stop, and whether the last one gave an event.
@@ -62,9 +62,9 @@ impl Dispatch {
     #[inline]
     fn call(&self, token: Option<u64>) {
         // Each call has a budget of its own.
-        let moved_bytes = self.moved_bytes.get().saturating_add(coop::spent_bytes());
-        self.moved_bytes.set(moved_bytes);
-        coop::renew_for_event(moved_bytes);
+        let spent = self.spent.get().saturating_add(coop::spent());
+        self.spent.set(spent);
+        coop::renew_for_event(spent);
         self.is_calling.set(true);
         self.any.set(true);
         self.token.set(token.filter(|token| token & RUNTIME == 0));
@@ -118,7 +118,7 @@ impl Worker {
             self.take_events(sink, dispatch);
             while dispatch.is_late && self.is_behind(dispatch) {
                 inner.driver.borrow_mut().turn(Some(Duration::ZERO))?;
-                dispatch.is_calling.set(true);
+                dispatch.call(None);
                 sink.awake();
                 self.take_events(sink, dispatch);
             }

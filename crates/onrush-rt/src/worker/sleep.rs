@@ -23,9 +23,12 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if self.local.now_ms() >= self.deadline_ms {
-            // A loop of sleeps that are over at once must not keep others from running.
-            ready!(coop::poll_proceed(cx));
-            coop::spend(0);
+            // A loop of sleeps that are over at once must not keep others from running. One that
+            // was waited for is over in any case: it may bound a future that uses the budget up.
+            if self.timer.is_none() {
+                ready!(coop::poll_proceed(cx));
+                coop::spend(0);
+            }
             self.disarm();
             return Poll::Ready(());
         }

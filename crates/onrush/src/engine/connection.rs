@@ -218,6 +218,12 @@ impl Conn {
         self.active.get_or_insert_default()
     }
 
+    /// Whether it is in a list of connections whose input may be given up.
+    #[inline]
+    pub(crate) fn is_listed(&self) -> bool {
+        (self.active.as_ref()).is_some_and(|active| active.links.is_some())
+    }
+
     /// How many more requests may be started in the iteration with this number: one connection
     /// that pipelines without end must not keep the others waiting.
     #[inline]
@@ -301,7 +307,7 @@ impl Conns {
 
     /// Takes a connection out. The caller drops it outside any borrow: its task is user code.
     pub(crate) fn remove(&mut self, id: ConnId) -> Option<Conn> {
-        self.unlist_head(id);
+        self.unlist(id);
         let entry = self.entries.get_mut(id.index as usize)?;
         if entry.generation != id.generation {
             return None;
@@ -350,11 +356,13 @@ struct List {
 
 const SMALL: usize = 0;
 const LARGE: usize = 1;
+const UNREAD: usize = 2;
 
-/// The connections that hold a partial head.
+/// The connections whose input may be given up: those that hold a partial head, and those whose
+/// peer does not take its responses, so that what it has sent behind them is not looked at.
 #[derive(Debug, Default)]
 struct Heads {
-    lists: [List; 2],
+    lists: [List; 3],
     /// What all of them hold.
     bytes: usize,
 }
@@ -362,17 +370,30 @@ struct Heads {
 impl Conns {
     /// Lists a connection that keeps a partial head, or moves it to the large ones.
     pub(crate) fn list_head(&mut self, id: ConnId) {
+        let active = self.get(id).and_then(|conn| conn.active.as_ref());
+        let is_large = active.is_some_and(|active| active.input_bytes >= LARGE_HEAD_BYTES);
+        self.list(id, if is_large { LARGE } else { SMALL });
+    }
+
+    /// Lists a connection whose peer does not take its responses, if it keeps input.
+    pub(crate) fn list_unread(&mut self, id: ConnId) {
+        let active = self.get(id).and_then(|conn| conn.active.as_ref());
+        if active.is_some_and(|active| active.input_bytes > 0) {
+            self.list(id, UNREAD);
+        }
+    }
+
+    fn list(&mut self, id: ConnId, list: usize) {
         let Some(active) = self.get(id).and_then(|conn| conn.active.as_ref()) else {
             return;
         };
-        let list = usize::from(active.input_bytes >= LARGE_HEAD_BYTES);
         let bytes = active.input.iter().map(Buf::block_bytes).sum();
         match active.links {
             Some(links) if links.list == list => {
                 self.heads.bytes = self.heads.bytes - links.bytes + bytes;
                 return self.with_links(id, |links| links.bytes = bytes);
             }
-            Some(_) => self.unlist_head(id),
+            Some(_) => self.unlist(id),
             None => {}
         }
         self.heads.bytes += bytes;
@@ -393,7 +414,7 @@ impl Conns {
     }
 
     /// Takes a connection out of its list, if it is in one.
-    pub(crate) fn unlist_head(&mut self, id: ConnId) {
+    pub(crate) fn unlist(&mut self, id: ConnId) {
         let active = self.get(id).and_then(|conn| conn.active.as_mut());
         let Some(links) = active.and_then(|active| active.links.take()) else {
             return;
@@ -416,7 +437,7 @@ impl Conns {
         }
     }
 
-    /// Memory that partial heads hold, in bytes.
+    /// Memory that listed connections hold, in bytes.
     pub(crate) fn head_bytes(&self) -> usize {
         self.heads.bytes
     }
@@ -426,5 +447,10 @@ impl Conns {
         self.heads.lists[LARGE]
             .oldest
             .or(self.heads.lists[SMALL].oldest)
+    }
+
+    /// The connection to be reset first of those whose peer does not take its responses.
+    pub(crate) fn unread_to_evict(&self) -> Option<ConnId> {
+        self.heads.lists[UNREAD].oldest
     }
 }

@@ -113,6 +113,7 @@ impl Engine {
             let task = {
                 let mut conns = engine.conns.borrow_mut();
                 let Some(conn) = conns.get(id) else { return };
+                conn.burst = 0; // This poll has a budget of its own.
                 conn.active().total_deadline_ms = None;
                 conn.active().task.take()
             };

@@ -7,8 +7,8 @@
 //! evicted, each answered 408, until the mark is reached; what lies above it is the reserve, from
 //! which whole requests are received. Partial heads are listed in two lists, each in order of age:
 //! large ones go before small ones, so that clients that send much cannot displace slow clients
-//! that send little. Requests that are whole when they are received, and have no body, never come
-//! here.
+//! that send little. When no partial head is left, connections are reset whose clients pipeline
+//! requests and do not take the responses, the oldest first: see [`Engine::evict_unread`].
 //!
 //! Must not know how heads are parsed.
 
@@ -16,7 +16,8 @@ use super::Engine;
 use super::body::AHEAD_BYTES_MAX;
 use super::connection::{Conn, Phase, Then};
 use crate::host::ConnId;
-use crate::metrics::Refusal;
+use crate::metrics::{Ending, Refusal};
+use crate::shield;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Pool;
 use std::rc::Rc;
@@ -54,7 +55,7 @@ impl Engine {
     /// what follows, or `None` when the connection is gone.
     #[cold]
     pub(super) fn turn_body_away(&self, id: ConnId, out: &mut Vec<u8>) -> Option<Then> {
-        let reject = Reject::new(503, "receive memory is short");
+        let reject = Reject::new(503, "server is low on memory");
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;
         conn.machine.send_reject(reject, &self.date(), out);
@@ -71,7 +72,8 @@ impl Engine {
         }
     }
 
-    /// Brings the memory in use below the mark for heads, as far as partial heads hold it. To be
+    /// Brings the memory in use below the mark for heads, as far as partial heads hold it, or
+    /// requests of clients that do not take the responses to earlier ones. To be
     /// called once per iteration of the event loop, and after a partial head, or input of a
     /// connection at work, has been kept.
     #[inline]
@@ -83,12 +85,29 @@ impl Engine {
             return;
         }
         while self.is_above(HEADS_MARK) {
-            let oldest = self.conns.borrow().head_to_evict();
-            let Some(id) = oldest else {
-                return self.pause_all_ahead();
+            let (head, unread) = {
+                let conns = self.conns.borrow();
+                (conns.head_to_evict(), conns.unread_to_evict())
             };
-            self.evict(id);
+            match (head, unread) {
+                (Some(id), _) => self.evict(id),
+                (None, Some(id)) => self.evict_unread(id),
+                (None, None) => return self.pause_all_ahead(),
+            }
         }
+    }
+
+    /// Resets a connection whose peer sends requests and does not take the responses.
+    fn evict_unread(&self, id: ConnId) {
+        self.counters.evicted.add(1);
+        self.abort(id, Ending::Exhausted);
+        let what = "receive memory is short: a client that does not read is reset";
+        shield::tell(|| tracing::debug!("{what}"));
+    }
+
+    /// Whether receive memory is short.
+    pub(super) fn is_short(&self) -> bool {
+        self.is_above(BODIES_MARK)
     }
 
     /// Gives up a partial head: its memory at once, its connection after a 408 (RFC 9110,
@@ -96,7 +115,7 @@ impl Engine {
     fn evict(self: &Rc<Self>, id: ConnId) {
         let input = {
             let mut conns = self.conns.borrow_mut();
-            conns.unlist_head(id);
+            conns.unlist(id);
             let Some(conn) = conns.get(id) else { return };
             let active = conn.active();
             active.input_bytes = 0;
@@ -104,8 +123,9 @@ impl Engine {
         };
         drop(input);
         self.counters.evicted.add(1);
-        tracing::debug!("receive memory is short: a partial request head is evicted");
-        self.refuse(id, Reject::new(408, "request head took too long"));
+        self.refuse(id, Reject::new(408, "server is low on memory"));
+        let what = "receive memory is short: a partial request head is evicted";
+        shield::tell(|| tracing::debug!("{what}"));
     }
 
     /// Receives nothing more for connections at work whose handlers do not wait for input. Once
@@ -129,7 +149,7 @@ impl Engine {
         }
     }
 
-    fn pause_ahead(&self, conn: &mut Conn) {
+    pub(super) fn pause_ahead(&self, conn: &mut Conn) {
         let at_work = matches!(conn.phase, Phase::Busy | Phase::Flushing);
         let awaited = (conn.active.as_ref()).is_some_and(|active| active.reader.is_some());
         if at_work && !awaited && !conn.paused && !conn.ended {

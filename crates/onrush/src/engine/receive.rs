@@ -19,7 +19,8 @@ use crate::shield;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
 use onrush_proto::reject::Reject;
-use onrush_rt::buf::Buf;
+use onrush_rt::buf::{Block, Buf};
+use onrush_rt::coop;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -71,6 +72,10 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.phase = Phase::Ready;
+            if conn.is_listed() {
+                conns.unlist(id);
+            }
+            let Some(conn) = conns.get(id) else { return };
             // What is queued is parsed first. While much is, the kernel keeps what follows.
             let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
             if conn.paused && queued < AHEAD_BYTES_MAX / 2 {
@@ -138,14 +143,17 @@ impl Engine {
                     None => return Some(Then::Continue),
                 },
             };
-            if *started == 1 {
-                left = self.may_start(id).max(1);
+            match *started {
+                0 => {}
+                1 => left = self.may_start(id).max(1),
+                _ => coop::spend(0),
             }
-            if *started >= left && !self.is_in_head(id) {
+            let is_enough = *started >= left || (*started > 0 && coop::is_exhausted());
+            if is_enough && self.may_yield(id) {
                 self.yield_input(id, input, out);
                 return None;
             }
-            *started += 1;
+            *started = started.saturating_add(1);
             match self.step(id, input, out) {
                 Next::Again(behind) => rest = Some(behind).filter(|behind| !behind.is_empty()),
                 Next::NeedMore => {
@@ -169,6 +177,7 @@ impl Engine {
                 if let Some(rest) = rest.take() {
                     self.conns.borrow_mut().get(id)?.active().unpop_input(rest);
                 }
+                coop::spend(out.len());
                 let sent = self.flush(id, out, Then::Continue);
                 out.clear();
                 if !sent {
@@ -193,11 +202,12 @@ impl Engine {
         }
     }
 
-    fn is_in_head(&self, id: ConnId) -> bool {
-        self.conns
-            .borrow_mut()
-            .get(id)
-            .is_some_and(|conn| conn.in_head)
+    /// Whether requests may be left for later. Not within a head, which has its time. Not while
+    /// receive memory is short either: parsing gives memory back, and deferring holds it.
+    #[inline(never)]
+    fn may_yield(&self, id: ConnId) -> bool {
+        let mut conns = self.conns.borrow_mut();
+        conns.get(id).is_some_and(|conn| !conn.in_head) && !self.is_short()
     }
 
     /// Sends what is rendered and leaves `input`, and what is queued behind it, to a task: the
@@ -210,6 +220,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             conn.active().unpop_input(input);
         }
+        coop::spend(out.len());
         let sent = self.flush(id, out, Then::Continue);
         out.clear();
         if sent {
@@ -220,7 +231,7 @@ impl Engine {
     /// The input to parse next: what is queued first, then `data`; joined when a head spans them.
     /// `None` when the connection is gone.
     #[inline]
-    fn next_input(&self, id: ConnId, data: Option<Buf>) -> Option<Option<Buf>> {
+    fn next_input(self: &Rc<Self>, id: ConnId, data: Option<Buf>) -> Option<Option<Buf>> {
         let data = data.filter(|data| !data.is_empty());
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;
@@ -231,13 +242,11 @@ impl Engine {
             if let Some(data) = data {
                 active.push_input(data);
             }
-            let joined = self.join(active);
-            if joined.is_err() {
-                drop(conns);
-                // Half a head is lost, and the rest cannot be told from a request.
-                self.close(id, Ending::Exhausted);
+            if let Ok(joined) = self.join(active) {
+                return Some(joined);
             }
-            return joined.ok();
+            drop(conns);
+            return self.join_after_relief(id);
         }
         match data {
             Some(data) => Some(Some(data)),
@@ -245,8 +254,23 @@ impl Engine {
         }
     }
 
+    /// [`Engine::join`] once more, after older heads have been evicted. It may be this one's turn.
+    #[cold]
+    fn join_after_relief(self: &Rc<Self>, id: ConnId) -> Option<Option<Buf>> {
+        self.relieve();
+        let joined = {
+            let mut conns = self.conns.borrow_mut();
+            let conn = conns.get(id).filter(|conn| conn.phase == Phase::Ready)?;
+            self.join(conn.active())
+        };
+        if joined.is_err() {
+            self.refuse(id, Reject::new(503, "server is low on memory"));
+        }
+        joined.ok()
+    }
+
     /// The first two queued buffers as one, since a head began in the first and goes on behind it.
-    /// Fails when there is no memory for that.
+    /// Fails when there is no memory for that; both are queued as before then.
     fn join(&self, active: &mut Active) -> Result<Option<Buf>, NoMemory> {
         let Some(first) = active.pop_input() else {
             return Ok(None);
@@ -260,7 +284,11 @@ impl Engine {
             // Twice the room, so that a head in many pieces is not copied for each of them.
             kept => {
                 let room = (bytes * 2).max(512);
-                let mut block = self.local.pool().take_exact(room).ok_or(NoMemory)?;
+                let Some(mut block) = self.local.pool().take_exact(room) else {
+                    active.unpop_input(second);
+                    active.unpop_input(kept.map_or_else(|shared| shared, Block::into_buf));
+                    return Err(NoMemory);
+                };
                 match kept {
                     Ok(old) => block.extend(old.filled()),
                     Err(old) => block.extend(&old),
@@ -289,7 +317,7 @@ impl Engine {
             {
                 Ok(Step::Request { head_bytes }) => {
                     if std::mem::take(&mut conn.in_head) {
-                        conns.unlist_head(id);
+                        conns.unlist(id);
                     }
                     Ok(head_bytes)
                 }
@@ -303,7 +331,7 @@ impl Engine {
                 Err(reject) => {
                     conn.machine.send_reject(reject, &self.date(), out);
                     let after = conn.machine.next(self.limits());
-                    conns.unlist_head(id);
+                    conns.unlist(id);
                     Err((reject, after))
                 }
             }
@@ -567,7 +595,7 @@ impl Engine {
         let mut out = Vec::new();
         let after = {
             let mut conns = self.conns.borrow_mut();
-            conns.unlist_head(id);
+            conns.unlist(id);
             let Some(conn) = conns.get(id) else { return };
             conn.machine.send_reject(reject, &self.date(), &mut out);
             conn.machine.next(self.limits())

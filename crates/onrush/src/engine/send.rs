@@ -40,9 +40,11 @@ impl Engine {
                 if let Some(conn) = conns.get(id) {
                     conn.phase = Phase::Flushing;
                     conn.active().after_flush = Some(then);
+                    self.pause_ahead(conn); // Nothing can be started before this has left.
                     self.is_fast_enough(conn, Wait::Write); // It begins to be measured.
                     self.set_limit(id, conn, self.limits().write_timeout_ms);
                 }
+                conns.list_unread(id);
                 false
             }
             Err(_) => {
@@ -277,12 +279,17 @@ impl Engine {
                     coop::spend(bytes);
                     self.set_wait(id, conn, Wait::Write, 0);
                     conn.active().write_pace.moved(bytes);
+                    if conn.is_listed() {
+                        conns.unlist(id);
+                    }
                     return Poll::Ready(result);
                 }
             }
         }
         self.local.driver().want_write(conn.stream);
-        self.wait_for_room(id, conn, cx)
+        let polled = self.wait_for_room(id, conn, cx);
+        conns.list_unread(id);
+        polled
     }
 
     /// Has the task woken when the peer takes bytes again, which the driver was asked to tell;
@@ -352,12 +359,16 @@ impl Engine {
         offset: u64,
         bytes: usize,
     ) -> Poll<io::Result<usize>> {
-        if let Some(conn) = self.conns.borrow_mut().get(id)
+        let mut conns = self.conns.borrow_mut();
+        if let Some(conn) = conns.get(id)
             && std::mem::take(&mut conn.active().is_full)
         {
             self.local.driver().want_write_anew(conn.stream);
-            return self.wait_for_room(id, conn, cx);
+            let polled = self.wait_for_room(id, conn, cx);
+            conns.list_unread(id);
+            return polled;
         }
+        drop(conns);
         let bytes = bytes.min(coop::operation_bytes_max());
         let sent = ready!(self.poll_with(id, cx, |driver, stream| {
             driver.send_file(stream, file, offset, bytes)
@@ -390,6 +401,7 @@ impl Engine {
             self.local.driver().shutdown_write(conn.stream);
             self.resume(conn);
             self.set_limit(id, conn, self.limits().linger_timeout_ms.max(1));
+            conns.unlist(id);
             (ended, input)
         };
         drop(input);
