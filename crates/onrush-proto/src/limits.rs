@@ -27,7 +27,9 @@ pub struct Limits {
     pub write_timeout_ms: u32,
     /// Bytes per second that a peer must send of a request body, or take of a response, on average
     /// over [`Limits::rate_window_ms`] in which the server waits for it; below it 408 if no
-    /// response has begun, else the connection is reset. 0 switches this off.
+    /// response has begun, else the connection is reset. 0, the default, switches this off: an
+    /// application whose bodies are conversations may have clients that say little. The object
+    /// server asks for 100.
     pub rate_bytes_per_s_min: u32,
     /// Time spent waiting for the peer, over which its rate is an average. A request that has not
     /// waited that long in all is not judged.
@@ -57,9 +59,9 @@ impl Default for Limits {
             trailer_bytes_max: 8 * 1024,
             pipelined_requests_max: 64,
             head_timeout_ms: 15_000,
-            body_timeout_ms: 30_000,
-            write_timeout_ms: 30_000,
-            rate_bytes_per_s_min: 100,
+            body_timeout_ms: 60_000,
+            write_timeout_ms: 60_000,
+            rate_bytes_per_s_min: 0,
             rate_window_ms: 30_000,
             idle_timeout_ms: 75_000,
             total_timeout_ms: 3_600_000,

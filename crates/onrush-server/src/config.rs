@@ -147,8 +147,8 @@ impl Settings {
             limits: Limits {
                 body_bytes_max: options.body_max.unwrap_or(Size::UNLIMITED).bytes,
                 head_timeout_ms: ms(options.header_timeout, 15),
-                body_timeout_ms: ms(options.body_timeout, 30),
-                write_timeout_ms: ms(options.write_timeout, 30),
+                body_timeout_ms: ms(options.body_timeout, 60),
+                write_timeout_ms: ms(options.write_timeout, 60),
                 rate_bytes_per_s_min: rate(options.min_rate)?,
                 idle_timeout_ms: ms(options.idle_timeout, 75),
                 total_timeout_ms: ms(options.total_timeout, 86_400),
@@ -252,9 +252,11 @@ fn ring(buffers: Option<u16>, size: Option<Size>) -> Result<driver::Config, Fail
     })
 }
 
+/// Slower transfers of objects are not worth the descriptors that they hold.
+const RATE_DEFAULT_BYTES_PER_S: u32 = 100;
+
 fn rate(bytes_per_s: Option<Size>) -> Result<u32, Failure> {
-    let default = Limits::default().rate_bytes_per_s_min;
-    bytes_per_s.map_or(Ok(default), |size| {
+    bytes_per_s.map_or(Ok(RATE_DEFAULT_BYTES_PER_S), |size| {
         u32::try_from(size.bytes).map_err(|_| Failure::usage("min-rate: less than 4GiB"))
     })
 }
@@ -328,6 +330,7 @@ mod tests {
         let defaults = Limits {
             body_bytes_max: u64::MAX,
             total_timeout_ms: 24 * 3600 * 1000,
+            rate_bytes_per_s_min: 100,
             ..Limits::default()
         };
         assert_eq!(settings.limits, defaults, "and --help says these times");

@@ -16,10 +16,12 @@ use onrush::handler::{Pending, Service};
 use onrush::{Application, Request, Response, WorkerHandle};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Context;
 
-const MISDIRECTED: Failure = Failure::new(421, "this host is not served here; --host NAME adds it");
-const CROSS_SITE: Failure = Failure::new(403, "a page of another site may not change anything");
+const MISDIRECTED: Failure = Failure::new(421, "this host is not served here");
+const CROSS_SITE: Failure =
+    Failure::new(403, "cross-site request refused: Origin is not this host");
 
 /// Which values of `Host` a listener answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,10 +109,18 @@ impl Hosts {
                     || is_loopback(address)
                     || self.names.iter().any(|name| name.parse() == Ok(address))
             }
-            Some(Name::Other(name)) => name.eq_ignore_ascii_case("localhost") || listed(name),
+            Some(Name::Other(name)) => is_localhost(name) || listed(name),
             None => false,
         }
     }
+}
+
+/// Whether a name is `localhost` or beneath it: resolvers give both the loopback address
+/// (RFC 6761 §6.3).
+fn is_localhost(name: &str) -> bool {
+    let end = name.len().saturating_sub("localhost".len());
+    let (beneath, last) = name.split_at_checked(end).unwrap_or((name, ""));
+    last.eq_ignore_ascii_case("localhost") && (beneath.is_empty() || beneath.ends_with('.'))
 }
 
 /// A host without its port.
@@ -199,6 +209,7 @@ impl Service for Guarded {
         match self.refusal(&request) {
             None => self.service.start(request, cx, answer),
             Some(failure) => {
+                log_refusal(&failure, &request);
                 *answer = Some(failure.answer(&request));
                 None
             }
@@ -216,14 +227,44 @@ impl Guarded {
     }
 }
 
+/// Refusals are logged once in this time: an operator has to learn of them, and an attacker must
+/// not fill the log.
+const LOG_S: u64 = 10;
+
+#[cold]
+fn log_refusal(failure: &Failure, request: &Request) {
+    static LOGGED_S: AtomicU64 = AtomicU64::new(0);
+    let (now_s, last_s) = (request.local().unix_seconds(), LOGGED_S.load(Relaxed));
+    if now_s.abs_diff(last_s) < LOG_S {
+        return;
+    }
+    LOGGED_S.store(now_s, Relaxed);
+    let host: String = request
+        .host()
+        .unwrap_or_default()
+        .chars()
+        .take(100)
+        .collect();
+    let origin = request.header_str("origin").unwrap_or_default();
+    let origin: String = origin.chars().take(100).collect();
+    let status = failure.status;
+    match status {
+        421 => tracing::warn!(
+            status,
+            host,
+            "request refused; --host NAME serves another host"
+        ),
+        _ => tracing::warn!(status, host, origin, "cross-site request refused"),
+    }
+}
+
 /// Whether a browser says that a page of another origin asked for this.
 ///
 /// `Sec-Fetch-Site` is told from inside the browser and survives proxies that change `Host` or end
 /// TLS: `same-origin` is believed, and all but that and `none` (the user asked, no page) is
 /// refused, `same-site` too, for that is another port or another name of the same domain. Where it
-/// does not say `same-origin`, `Origin` must be `http://` and the host of the request. Browsers
-/// leave `Sec-Fetch-Site` out only over plain HTTP to another machine, so `https` origins need
-/// it.
+/// does not say `same-origin`, `Origin` must be the host of the request, by `http` or, behind a
+/// proxy that ends TLS and preserves `Host`, by `https`.
 fn is_cross_site<'r>(
     host: Option<&str>,
     headers: impl Iterator<Item = (&'r str, &'r [u8])>,
@@ -243,14 +284,17 @@ fn is_cross_site<'r>(
     foreign && !vouched
 }
 
-/// Whether `origin` is that of `http://host` (RFC 6454 §5). `null` is nobody's.
+/// Whether `origin` is that of `http://host` or `https://host` (RFC 6454 §5). `null` is nobody's.
 fn is_origin_of(origin: &[u8], host: &str) -> bool {
-    let without_default_port = |host: &[u8]| {
-        let end = host.strip_suffix(b":80").or(host.strip_suffix(b":"));
+    let without_port = |host: &[u8], port: &[u8]| {
+        let end = host.strip_suffix(port).or(host.strip_suffix(b":"));
         end.unwrap_or(host).to_ascii_lowercase()
     };
-    origin.strip_prefix(b"http://").is_some_and(|authority| {
-        without_default_port(authority) == without_default_port(host.as_bytes())
+    let schemes: [(&[u8], &[u8]); 2] = [(b"http://", b":80"), (b"https://", b":443")];
+    schemes.iter().any(|(scheme, port)| {
+        origin.strip_prefix(*scheme).is_some_and(|authority| {
+            without_port(authority, port) == without_port(host.as_bytes(), port)
+        })
     })
 }
 
@@ -356,7 +400,7 @@ mod tests {
     #[test]
     fn who_asks_is_told_by_the_browser() {
         type Fields<'f> = &'f [(&'f str, &'f str)];
-        let table: [(&str, Fields<'_>, bool); 22] = [
+        let table: [(&str, Fields<'_>, bool); 26] = [
             ("a:1", &[], false),
             ("a:1", &[("Origin", "http://a:1")], false),
             ("A:1", &[("origin", "http://a:1")], false),
@@ -366,7 +410,11 @@ mod tests {
             ("a:1", &[("Origin", "http://a:2")], true),
             ("a:1", &[("Origin", "http://b:1")], true),
             ("a:1", &[("Origin", "http://a")], true),
-            ("a", &[("Origin", "https://a")], true),
+            ("a", &[("Origin", "https://a")], false),
+            ("a", &[("Origin", "https://a:443")], false),
+            ("a:443", &[("Origin", "https://a")], false),
+            ("a", &[("Origin", "https://a:80")], true),
+            ("a", &[("Origin", "https://b")], true),
             ("a:1", &[("Origin", "null")], true),
             ("a:1", &[("Origin", "")], true),
             ("a:1", &[("Origin", "http://a:1/")], true),

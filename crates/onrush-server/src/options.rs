@@ -222,7 +222,9 @@ pub(crate) struct Options {
     )]
     pub(crate) body_max: Option<Size>,
 
-    /// Names in a path at most, folders and object; a PUT of more is answered 400 [default: 64]
+    /// The most path segments of a PUT, folders and object; more are answered 400 [default: 64]
+    ///
+    /// Objects that other programs have made deeper are read, listed and deleted as usual.
     #[arg(
         long,
         env = "ONRUSH_DEPTH_MAX",
@@ -255,7 +257,7 @@ pub(crate) struct Options {
     )]
     pub(crate) header_timeout: Option<Time>,
 
-    /// The longest pause between two pieces of a request body [default: 30s]
+    /// The longest pause between two pieces of a request body [default: 60s]
     #[arg(
         long,
         env = "ONRUSH_BODY_TIMEOUT",
@@ -264,7 +266,7 @@ pub(crate) struct Options {
     )]
     pub(crate) body_timeout: Option<Time>,
 
-    /// The longest pause in which a client takes no byte of its answer [default: 30s]
+    /// The longest pause in which a client takes no byte of its answer [default: 60s]
     #[arg(
         long,
         env = "ONRUSH_WRITE_TIMEOUT",
@@ -273,7 +275,7 @@ pub(crate) struct Options {
     )]
     pub(crate) write_timeout: Option<Time>,
 
-    /// The least bytes per second, on average, of a body sent or a response taken; 0: any
+    /// The minimum transfer rate, in bytes per second, of uploads and downloads; 0: none
     /// [default: 100]
     ///
     /// The average is over 30 s spent waiting for the client; a request that has waited less is not

@@ -11,7 +11,7 @@ use onrush_store::StoreError;
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    pub(super) status: u16,
+    pub(crate) status: u16,
     pub(super) detail: &'static str,
 }
 

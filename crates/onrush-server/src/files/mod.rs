@@ -71,8 +71,9 @@ pub struct FilesOptions {
     pub admin_beside: bool,
     /// What an acknowledged change survives.
     pub durability: Durability,
-    /// Segments of a path at most, folders and object together: what has more is not there (404),
-    /// and cannot be written (400). It bounds what one `PUT` makes in folders and syncs.
+    /// Segments of a path that a `PUT` may have at most, folders and object together; beyond it 400.
+    /// It bounds the folders that one `PUT` makes and syncs. What others have made deeper is read,
+    /// listed and deleted as usual.
     pub depth_max: usize,
     /// Bytes of small objects kept in memory at most, the cores having an equal share; 0 keeps
     /// none. As much again, up to 16 MiB, may be on its way to clients that take their time; beyond

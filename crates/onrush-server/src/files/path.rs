@@ -8,7 +8,7 @@
 //! | a segment that begins with a dot | hidden, unless the options say otherwise |
 //! | `.onrush` first, in whatever case | 404 to read, 403 to write, always |
 //! | `-` first | the same, where the admin pages share the port |
-//! | more segments than `FilesOptions::depth_max` | 404 to read, 400 to write |
+//! | more segments than `FilesOptions::depth_max` | 400 to put; others may have made it |
 //!
 //! This module must not know what is at a key.
 
@@ -63,17 +63,21 @@ pub(super) fn target(rest: &str, at: While) -> Result<Target, Failure> {
 }
 
 impl Target {
-    /// Refuses what is too deep, hidden, the store's own or somebody else's.
+    /// Refuses a path with more segments than a `PUT` may make.
+    pub(super) fn shallow(self, options: &FilesOptions) -> Result<Target, Failure> {
+        match &self {
+            Target::Object(key) if key.segments().count() > options.depth_max => {
+                Err(Failure::TOO_DEEP)
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Refuses what is hidden, the store's own or somebody else's.
     pub(super) fn visible(self, options: &FilesOptions, at: While) -> Result<Target, Failure> {
         let (Target::Object(key) | Target::Folder(Some(key))) = &self else {
             return Ok(self);
         };
-        if key.segments().count() > options.depth_max {
-            return Err(match at {
-                While::Reading => Failure::NOT_FOUND,
-                While::Writing => Failure::TOO_DEEP,
-            });
-        }
         let other = options.admin_beside && is_admin(key);
         if !key.reserved() && !other && (options.hidden || !key.hidden()) {
             return Ok(self);

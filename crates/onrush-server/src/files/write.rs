@@ -58,7 +58,8 @@ impl Inner {
         refuse_part(request)?;
         let split = path::split(request)?;
         let target = path::target(split.rest, While::Writing)?;
-        match target.visible(&self.options, While::Writing)? {
+        let target = target.visible(&self.options, While::Writing)?;
+        match target.shallow(&self.options)? {
             Target::Object(key) => Ok(key),
             Target::Folder(_) => Err(Failure::new(409, "a name that ends in a slash is a folder")),
         }

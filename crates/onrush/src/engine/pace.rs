@@ -39,6 +39,12 @@ impl Pace {
         true
     }
 
+    /// Goes on with the present window for the request that `answered` names: of a pipeline all
+    /// responses are one transfer.
+    pub(super) fn carry_over(&mut self, answered: u32) {
+        self.answered = answered;
+    }
+
     /// The wait is over, if there is one.
     pub(super) fn stop(&mut self, now_ms: u64) {
         if let Some(since_ms) = self.waiting_since_ms.take() {

@@ -41,6 +41,8 @@ impl Engine {
                     conn.phase = Phase::Flushing;
                     conn.active().after_flush = Some(then);
                     self.pause_ahead(conn); // Nothing can be started before this has left.
+                    let answered = conn.answered;
+                    conn.active().write_pace.carry_over(answered);
                     self.is_fast_enough(conn, Wait::Write); // It begins to be measured.
                     self.set_limit(id, conn, self.limits().write_timeout_ms);
                 }
