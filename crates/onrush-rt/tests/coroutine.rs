@@ -461,3 +461,28 @@ fn panics_of_its_own_are_not_counted_against_it() {
         assert_eq!(count, 110_000);
     });
 }
+
+/// One that catches every unwinding when it is dropped, and waits again, is left as it stands.
+#[test]
+fn whoever_catches_every_unwinding_is_leaked() {
+    scope(|| {
+        let counts = Rc::new(Cell::new(0));
+        let own = counts.clone();
+        let mut stubborn = Coroutine::new(move || {
+            loop {
+                own.set(own.get() + 1);
+                let _ = std::panic::catch_unwind(|| coroutine::wait(std::future::pending::<()>()));
+            }
+        });
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert!(pin!(&mut stubborn).as_mut().poll(&mut cx).is_pending());
+        drop(stubborn);
+        let times = counts.get();
+        assert!(times > 1 && times < 100_000, "{times}");
+        assert_eq!(
+            Rc::strong_count(&counts),
+            2,
+            "nothing on its stack is dropped"
+        );
+    });
+}

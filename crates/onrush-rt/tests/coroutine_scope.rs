@@ -340,3 +340,53 @@ fn a_process_that_exits_in_a_coroutine_leaks_them_all() {
         });
     });
 }
+
+/// The same with thread-locals that are registered after the first coroutine was made, and so are
+/// destroyed before whatever the runtime itself could register: the holder, and then what the
+/// coroutine looks at.
+#[test]
+fn a_process_that_exits_destroys_late_thread_locals_and_unwinds_nothing() {
+    const CHILD: &str = "ONRUSH_TEST_EXITS_LATE";
+    let name = "a_process_that_exits_destroys_late_thread_locals_and_unwinds_nothing";
+    if std::env::var_os(CHILD).is_none() {
+        let program = std::env::current_exe().unwrap();
+        let mut command = std::process::Command::new(program);
+        command.args([name, "--exact", "--nocapture"]);
+        let output = command.env(CHILD, "1").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(7), "{text}");
+        assert!(
+            text.contains("it is destroyed") && !text.contains("looked"),
+            "{text}"
+        );
+        return;
+    }
+    struct Value;
+    impl Drop for Value {
+        fn drop(&mut self) {
+            eprintln!("it is destroyed");
+        }
+    }
+    struct Looks<'v>(&'v Value);
+    impl Drop for Looks<'_> {
+        fn drop(&mut self) {
+            eprintln!("looked at {:p}", self.0);
+        }
+    }
+    thread_local! {
+        static HOLDER: RefCell<Option<Coroutine<()>>> = const { RefCell::new(None) };
+        static VALUE: Value = const { Value };
+    }
+    scope(|| {
+        let mut coroutine = Coroutine::new(|| {
+            VALUE.with(|value| {
+                let _looks = Looks(value);
+                wait(pending::<()>());
+            });
+        });
+        HOLDER.with(|_| ());
+        assert!(poll(&mut coroutine).is_pending());
+        HOLDER.set(Some(coroutine));
+        std::process::exit(7);
+    });
+}

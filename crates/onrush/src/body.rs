@@ -244,6 +244,7 @@ impl BodySender {
         let mut bytes = Some(bytes.into());
         poll_fn(|cx| {
             ready!(coop::poll_proceed(cx));
+            coop::spend(0); // Also for an error: some send on when the client has gone.
             let _replaced; // A waker is user code: dropped after the borrow.
             let mut channel = self.0.borrow_mut();
             if channel.receiver_gone {
@@ -259,7 +260,6 @@ impl BodySender {
             }
             let waker = channel.receiver.take();
             drop(channel);
-            coop::spend(0);
             if let Some(waker) = waker {
                 waker.wake();
             }

@@ -7,13 +7,14 @@ use crate::params::Params;
 use crate::worker::WorkerHandle;
 use onrush_proto::head::{Head, Version};
 use onrush_rt::buf::Buf;
+use onrush_rt::coop;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// A request. Its head is a view into the memory it was received in.
 #[derive(Debug)]
@@ -284,10 +285,21 @@ impl std::fmt::Debug for BodySource {
     }
 }
 
+/// A read of a body that the request does not have. It counts: a loop over it must not keep others
+/// from running.
+fn poll_nothing(cx: &mut Context<'_>) -> Poll<()> {
+    ready!(coop::poll_proceed(cx));
+    coop::spend(0);
+    Poll::Ready(())
+}
+
 impl RequestBody {
     /// The next piece, as large as it happened to arrive; `None` at the end.
     pub async fn next(&mut self) -> Option<io::Result<Buf>> {
-        let BodySource { host, id } = self.0.as_ref()?;
+        let Some(BodySource { host, id }) = self.0.as_ref() else {
+            poll_fn(poll_nothing).await;
+            return None;
+        };
         poll_fn(|cx| host.poll_piece(*id, cx)).await
     }
 
@@ -303,7 +315,10 @@ impl RequestBody {
         );
         match self.0.as_ref() {
             Some(BodySource { host, id }) => poll_fn(|cx| host.poll_fill(*id, cx, into, 1)).await,
-            None => Ok(0),
+            None => {
+                poll_fn(poll_nothing).await;
+                Ok(0)
+            }
         }
     }
 
@@ -331,7 +346,7 @@ impl RequestBody {
         into: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
         let Some(BodySource { host, id }) = self.0.as_ref() else {
-            return Poll::Ready(Ok(0));
+            return poll_nothing(cx).map(|()| Ok(0));
         };
         // Not what is left of it: asking for another number each time would cost a call each.
         let low_water = u32::try_from(into.capacity()).unwrap_or(u32::MAX);
@@ -342,6 +357,7 @@ impl RequestBody {
     /// be had (TCP). Gives its length in bytes.
     pub async fn discard(&mut self) -> io::Result<u64> {
         let Some(BodySource { host, id }) = self.0.as_ref() else {
+            poll_fn(poll_nothing).await;
             return Ok(0);
         };
         let mut total = 0;

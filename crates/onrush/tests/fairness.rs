@@ -366,3 +366,83 @@ fn streams_that_are_always_ready_leave_a_turn_on_the_simulator() {
         assert_eq!(statuses(&answer), [200], "beside {path}");
     }
 }
+
+/// A task that sends on and on when its client has gone, and handlers that read on behind the end
+/// of a body: errors and ends draw on the budget as well.
+#[test]
+fn beside_loops_over_errors_and_ends() {
+    let _dog = watchdog("beside_loops_over_errors_and_ends");
+    async fn sends_on(request: Request) -> Response {
+        let (mut sender, body) = Body::channel(100);
+        let send = async move {
+            loop {
+                let _ = sender.send("data: x\n\n").await;
+            }
+        };
+        request.local().spawn(send).detach();
+        Response::with_body(body)
+    }
+    async fn reads_on(mut request: Request) -> Response {
+        loop {
+            let _ = request.body().next().await;
+        }
+    }
+    async fn fills_on(mut request: Request) -> Response {
+        let mut memory = Vec::with_capacity(10);
+        loop {
+            memory.clear();
+            let _ = request.body().fill(&mut memory).await;
+        }
+    }
+    fn locks_on(_: &mut coroutine::Request, response: &mut coroutine::Response) {
+        response.flush().unwrap();
+        let mutex = coroutine::Mutex::new(0);
+        loop {
+            *mutex.lock().unwrap() += 1;
+        }
+    }
+    fn waits_on(_: &mut coroutine::Request, _: &mut coroutine::Response) {
+        loop {
+            coroutine::wait(std::future::ready(()));
+        }
+    }
+    async fn times_out(request: Request) -> Response {
+        loop {
+            let _ = request
+                .local()
+                .timeout(Duration::from_secs(1), async {})
+                .await;
+        }
+    }
+    let routes = || {
+        router()
+            .get("/sends-on", sends_on)
+            .get("/reads-on", reads_on)
+            .get("/fills-on", fills_on)
+            .get("/locks-on", handler(locks_on))
+            .get("/waits-on", handler(waits_on))
+            .get("/times-out", times_out)
+    };
+    for driver in drivers() {
+        for path in [
+            "/sends-on",
+            "/reads-on",
+            "/fills-on",
+            "/locks-on",
+            "/waits-on",
+            "/times-out",
+        ] {
+            let server = serve(driver, routes());
+            for _ in 0..2 {
+                // It goes at once, and what works for it is to notice or to do no harm.
+                let mut client = server.connect();
+                client.write_all(get(path).as_bytes()).unwrap();
+                let mut byte = [0];
+                let _ = client.set_read_timeout(Some(Duration::from_millis(100)));
+                let _ = client.read(&mut byte);
+                drop(client);
+                assert_eq!(statuses(&server.get("/hello")), [200], "beside {path}");
+            }
+        }
+    }
+}

@@ -2,9 +2,8 @@
 //!
 //! Must not know what is sent.
 
-use super::switch::{Unwinding, is_inside, is_unwinding, try_wait};
+use super::switch::{proceed, try_wait};
 use super::thread::local;
-use crate::coop;
 use crate::wakers::wake;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -66,6 +65,7 @@ pub struct Receiver<T>(Shared<T>);
 impl<T> Sender<T> {
     /// Sends without waiting; gives the value back when the receiver is gone.
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
+        proceed();
         self.try_send(value).map_err(|error| match error {
             TrySendError::Full(value) | TrySendError::Disconnected(value) => SendError(value),
         })
@@ -85,16 +85,6 @@ impl<T> Sender<T> {
         receivers.into_iter().for_each(wake);
         Ok(())
     }
-}
-
-/// Counts one operation on a channel. A coroutine that has used up its budget lets others run
-/// first: two that pass values to each other may never have to wait.
-#[track_caller]
-fn proceed() {
-    if coop::is_exhausted() && is_inside() && !is_unwinding() {
-        let (Ok(()) | Err(Unwinding)) = try_wait(poll_fn(coop::poll_proceed));
-    }
-    coop::spend(0);
 }
 
 impl<T> SyncSender<T> {

@@ -9,6 +9,7 @@
 //! Must not know what a coroutine is.
 #![allow(unsafe_code)]
 
+use libc::{c_int, c_void};
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -84,6 +85,58 @@ pub fn scope<R>(f: impl FnOnce() -> R) -> R {
 /// being destroyed while a scope is active, which `exit(3)` does.
 pub(super) fn end() {
     ACTIVE.set(0);
+}
+
+/// Whether `exit(3)` has been called and not returned, by the thread that asks. It destroys the
+/// thread's thread-locals, the last ones first, while functions of the thread go on: a scope that
+/// is active says nothing then. Walks the stack, so this is for paths that are seldom taken. A
+/// stack that is too deep to walk counts as one that exits.
+#[cold]
+pub(super) fn is_exiting() -> bool {
+    /// Frames walked at most.
+    const FRAMES_MAX: usize = 4096;
+    const CONTINUE: c_int = 0;
+    const STOP: c_int = 4;
+
+    // The unwinder that panics use, too (Itanium C++ ABI, Exception Handling §1.3, §1.6).
+    unsafe extern "C" {
+        fn _Unwind_Backtrace(
+            trace: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
+            argument: *mut c_void,
+        ) -> c_int;
+        fn _Unwind_GetIP(context: *mut c_void) -> usize;
+        fn _Unwind_FindEnclosingFunction(address: *mut c_void) -> *mut c_void;
+    }
+
+    struct Walk {
+        exit: usize,
+        frames: usize,
+        found: bool,
+    }
+
+    extern "C" fn trace(context: *mut c_void, argument: *mut c_void) -> c_int {
+        // SAFETY: `is_exiting` gives this a walk that nobody else uses meanwhile.
+        let walk = unsafe { &mut *argument.cast::<Walk>() };
+        // SAFETY: the context is the one that the unwinder has just given; an address in code is
+        // looked up in tables and not read from. One less, since a call may be the last instruction
+        // of a function that does not return.
+        let function = unsafe {
+            let address = _Unwind_GetIP(context).wrapping_sub(1);
+            _Unwind_FindEnclosingFunction(std::ptr::without_provenance_mut(address))
+        };
+        walk.frames += 1;
+        walk.found = function.addr() == walk.exit || walk.frames >= FRAMES_MAX;
+        if walk.found { STOP } else { CONTINUE }
+    }
+
+    let mut walk = Walk {
+        exit: (libc::exit as unsafe extern "C" fn(c_int) -> !) as usize,
+        frames: 0,
+        found: false,
+    };
+    // SAFETY: `trace` has the type that is asked for, and `walk` lives until this returns.
+    unsafe { _Unwind_Backtrace(trace, (&raw mut walk).cast()) };
+    walk.found
 }
 
 /// Whether the caller runs on the stack that its thread was started with. A function there returns

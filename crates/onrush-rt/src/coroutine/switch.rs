@@ -13,7 +13,7 @@ use corosensei::{CoroutineResult, Yielder};
 use std::any::{Any, type_name};
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
@@ -32,7 +32,10 @@ type Switch<T> = corosensei::Coroutine<Resume, (), Result<T, Payload>, Stack>;
 /// Closures larger than this are put in a box before they are put on the stack, in bytes.
 const INLINE_BYTES_MAX: usize = 512;
 /// How often a stack that is being unwound may go on all the same, by catching that.
-const REFUSALS_MAX: u32 = 100_000;
+const REFUSALS_MAX: u32 = 1_000;
+
+/// What a coroutine that is dropped is unwound with. No hook sees it.
+struct Unwound;
 
 /// A plain function on a stack of its own, as a future: see the [module](super).
 ///
@@ -88,7 +91,7 @@ impl<T: 'static> Coroutine<T> {
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let Some(scope) = Scope::active() else {
-            let why = "no coroutine scope is active here (`onrush_rt::coroutine::scope`)";
+            let why = "no coroutine scope is active here (`coroutine::scope`)";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         };
         let name = name.into(); // The caller's code, which may use the stacks.
@@ -214,13 +217,36 @@ impl<T: 'static> Coroutine<T> {
         // It has no stack pointer while it runs: it was kept in a thread-local and has called
         // `exit(3)`, which destroys those. `resume` panics otherwise, so its switch would be gone.
         let is_running = switch.done();
-        if is_running || (switch.started() && !self.scope.is_active()) {
+        let is_orphan = || !self.scope.is_active() || scope::is_exiting();
+        if is_running || (switch.started() && is_orphan()) {
             // Thread-locals that the stack refers to may be gone. Nothing on it is touched any
             // more: neither is it unwound, nor is it used again or unmapped.
             std::mem::forget(std::mem::take(&mut self.name));
             return std::mem::forget(switch);
         }
-        overflow::watched(self.stack, || drop(switch));
+        if !switch.started() {
+            return overflow::watched(self.stack, || drop(switch));
+        }
+        self.unwind_started(switch);
+    }
+}
+
+impl<T: 'static> Coroutine<T> {
+    /// Resumes a coroutine to be unwound, again and again while it catches that and waits once
+    /// more. One that does not end is leaked, as it stands: it is suspended, and nobody resumes it.
+    fn unwind_started(&mut self, mut switch: Switch<T>) {
+        // SAFETY: the frame lies at the beginning of this coroutine's stack, which is suspended.
+        unsafe { Frame::of(self.stack) }.unwinding.set(true);
+        for _ in 0..REFUSALS_MAX {
+            let nothing = Resume::dangling();
+            match overflow::watched(self.stack, || switch.resume(nothing)) {
+                CoroutineResult::Yield(()) => {}
+                CoroutineResult::Return(result) => return shielded(|| drop(result)),
+            }
+        }
+        eprintln!("a coroutine was dropped and catches every unwinding: its stack is leaked");
+        std::mem::forget(std::mem::take(&mut self.name));
+        std::mem::forget(switch);
     }
 }
 
@@ -242,7 +268,6 @@ struct Frame {
     yielder: Cell<*const Yielder<Resume, ()>>,
     /// The context of the present poll; null when there is none, while the stack is unwound.
     context: Cell<*mut Context<'static>>,
-    refusals: Cell<u32>,
     /// The coroutine's own code runs: between its beginning and its end, and not while it polls a
     /// future that it waits for. That must not suspend it.
     may_wait: Cell<bool>,
@@ -294,7 +319,6 @@ impl Frame {
             },
             yielder: Cell::new(null()),
             context: Cell::new(null_mut()),
-            refusals: Cell::new(0),
             may_wait: Cell::new(false),
             unwinding: Cell::new(false),
             panicking: Cell::new(false),
@@ -358,34 +382,15 @@ impl Frame {
     /// Gives the thread back, until the coroutine is polled again. Unwinds when it is dropped.
     #[inline]
     fn suspend(&self) {
-        /// Looks why the coroutine goes on: without another poll it is being unwound.
-        struct Back<'f>(&'f Frame);
-        impl Drop for Back<'_> {
-            #[inline]
-            fn drop(&mut self) {
-                if self.0.context.get().is_null() {
-                    self.0.unwinding.set(true);
-                }
-            }
-        }
-        let back = Back(self);
         self.context.set(null_mut());
         // SAFETY: the yielder lies at the beginning of the stack that this runs on, set before any
         // code of the coroutine ran.
         let context = unsafe { &*self.yielder.get() }.suspend(());
-        self.context.set(context.as_ptr());
         self.panicking.set(panicking());
-        drop(back);
-    }
-
-    /// Counts what must not go on for ever.
-    #[cold]
-    fn refused(&self) {
-        self.refusals.set(self.refusals.get() + 1);
-        if self.refusals.get() > REFUSALS_MAX {
-            eprintln!("a coroutine was dropped and does not end: it catches every unwinding");
-            std::process::abort();
+        if self.unwinding.get() {
+            resume_unwind(Box::new(Unwound)); // There is no context: it is not a poll.
         }
+        self.context.set(context.as_ptr());
     }
 }
 
@@ -448,16 +453,17 @@ pub fn try_wait<F: Future>(future: F) -> Result<F::Output, Unwinding> {
     let mut future = pin!(future);
     loop {
         match frame.mood() {
+            Mood::Running if coop::is_exhausted() => {
+                // The future may be ready each time, and count nothing.
+                let _ = frame.poll(pin!(poll_fn(coop::poll_proceed)));
+            }
             Mood::Running => {
+                coop::spend(0);
                 if let Poll::Ready(output) = frame.poll(future.as_mut()) {
                     return Ok(output);
                 }
             }
             Mood::InDestructors => {
-                // One that catches panics of its own may go on doing so.
-                if frame.unwinding.get() {
-                    frame.refused();
-                }
                 let _busy = Busy::new(frame);
                 let _unbounded = coop::unbounded(); // What is ready must not be refused.
                 let cx = &mut Context::from_waker(Waker::noop());
@@ -466,7 +472,7 @@ pub fn try_wait<F: Future>(future: F) -> Result<F::Output, Unwinding> {
                     Poll::Pending => Err(Unwinding),
                 };
             }
-            Mood::Refusing => frame.refused(), // Unwinds once more.
+            Mood::Refusing => {} // Unwinds once more.
         }
         frame.suspend();
     }
@@ -479,6 +485,17 @@ fn outside() -> ! {
         panic!("a future that a coroutine waits for must not wait as if it blocked: await instead");
     }
     panic!("only a coroutine can wait as if it blocked: this is not one");
+}
+
+/// Counts an operation that needs no wait: on a channel, on a lock. A coroutine that has used up its
+/// budget lets others run first. Does nothing outside a coroutine, and in destructors.
+#[inline]
+#[track_caller]
+pub(super) fn proceed() {
+    if coop::is_exhausted() && is_inside() && !is_unwinding() {
+        let (Ok(()) | Err(Unwinding)) = try_wait(poll_fn(coop::poll_proceed));
+    }
+    coop::spend(0);
 }
 
 /// Whether the caller is a coroutine, which may [`wait`].

@@ -263,7 +263,10 @@ impl Worker {
         } else {
             Some(Duration::ZERO)
         };
-        let asleep_ns = sleeps.then(|| self.local.clock_ns());
+        let asleep_ns = sleeps.then(|| {
+            inner.running.sleeps();
+            self.local.clock_ns()
+        });
         inner.iteration.set(inner.iteration.get() + 1);
         let result = inner.driver.borrow_mut().turn(timeout);
         inner.mailbox.awake();
@@ -489,6 +492,9 @@ impl Local {
     pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let mut sleep = pin!(self.sleep(duration));
+        // Once, also for a future that is ready at once; later polls must look at the time.
+        poll_fn(coop::poll_proceed).await;
+        coop::spend(0);
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
             Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),

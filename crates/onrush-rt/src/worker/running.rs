@@ -20,8 +20,10 @@ const CLOSELY_NS: u64 = 60_000_000_000;
 /// What one worker runs. Written by that worker only.
 #[derive(Debug, Default)]
 pub struct Running {
-    /// When the present iteration began, in ms of `CLOCK_MONOTONIC`; 0 for none yet.
+    /// When the present iteration began, in ms of `CLOCK_MONOTONIC`; 0 while there is none.
     since_ms: AtomicU64,
+    /// An iteration has ended before.
+    has_turned: AtomicBool,
     /// Whose poll began last.
     tag: AtomicU32,
     /// Polls begun in the present iteration.
@@ -88,10 +90,16 @@ impl Running {
         }
     }
 
+    /// The worker is about to sleep: no iteration goes on until it is back.
+    #[inline]
+    pub(super) fn sleeps(&self) {
+        self.since_ms.store(0, Relaxed);
+    }
+
     /// An iteration that began at `began_ns` has ended at `ended_ns`; the next begins at `now_ns`.
     pub(super) fn turned(&self, began_ns: u64, ended_ns: u64, now_ns: u64) -> Option<Blocked> {
         let duration_ns = ended_ns.saturating_sub(began_ns);
-        let before_any = self.since_ms.load(Relaxed) == 0;
+        let before_any = !self.has_turned.swap(true, Relaxed);
         let blocked =
             (duration_ns > BLOCKED_NS && !before_any).then(|| self.too_long(duration_ns, ended_ns));
         self.since_ms.store((now_ns / 1_000_000).max(1), Relaxed);

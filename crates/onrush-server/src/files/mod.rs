@@ -71,7 +71,7 @@ pub struct FilesOptions {
     pub admin_beside: bool,
     /// What an acknowledged change survives.
     pub durability: Durability,
-    /// Segments of a path that a `PUT` may have at most, folders and object together; beyond it 400.
+    /// Segments of a path that a `PUT` may have at most, folders and object; beyond it 400.
     /// It bounds the folders that one `PUT` makes and syncs. What others have made deeper is read,
     /// listed and deleted as usual.
     pub depth_max: usize,

@@ -204,8 +204,10 @@ impl Engine {
             self.set_deadline(id, conn, deadline_ms);
             self.local.driver().receive(conn.stream);
         }
-        if let Some(input) = input {
-            self.received(id, input);
+        if let Some(input) = input
+            && shield::run(|| self.received(id, input)).is_none()
+        {
+            self.survive(Some(id)); // Its input is lost in the middle.
         }
     }
 

@@ -79,6 +79,7 @@ impl Engine {
         data: Buf,
         work: impl Future<Output = ()> + 'static,
     ) {
+        let data = self.without_much_room(data);
         let standby = self.standby.replace(self.local.standby());
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
@@ -90,6 +91,7 @@ impl Engine {
         if self.recorder.is_some() {
             active.measured = self.measuring.take();
         }
+        let waits_for_peer = active.writer.is_some();
         active.unpop_input(data);
         // What is answered at once needs no total: it counts from the turn that the head came in.
         let total_ms = u64::from(self.limits().total_timeout_ms);
@@ -102,6 +104,9 @@ impl Engine {
         }));
         self.set_busy_deadline(id, conn);
         self.pause_if_short(conn);
+        if waits_for_peer {
+            conns.list_unread(id);
+        }
     }
 
     /// Goes on with the input of a connection in a task, after the tasks that are due before it.

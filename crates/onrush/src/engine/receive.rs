@@ -369,13 +369,18 @@ impl Engine {
             conn.in_head = true;
             self.set_limit(id, conn, self.limits().head_timeout_ms);
         }
-        // Little is moved to a small block, so that slow clients do not hold the large ones.
-        let small = data.len() * 4 < self.local.pool().block_bytes();
-        let kept = match small {
+        let kept = self.without_much_room(data);
+        conn.active().unpop_input(kept);
+    }
+
+    /// The same bytes; little is moved to a small block, so that slow clients do not hold large
+    /// ones for it.
+    pub(super) fn without_much_room(&self, data: Buf) -> Buf {
+        let is_small = data.len() * 4 < self.local.pool().block_bytes();
+        match is_small && !data.is_empty() {
             true => self.moved((data.len() * 2).max(512), data),
             false => data,
-        };
-        conn.active().unpop_input(kept);
+        }
     }
 
     /// Hands a request to the application and takes its answer if it is ready.
