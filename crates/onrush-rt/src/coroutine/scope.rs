@@ -98,7 +98,8 @@ pub(super) fn is_exiting() -> bool {
     const CONTINUE: c_int = 0;
     const STOP: c_int = 4;
 
-    // The unwinder that panics use, too (Itanium C++ ABI, Exception Handling §1.3, §1.6).
+    // SAFETY: these are the functions of the unwinder that panics use, too, with its types
+    // (Itanium C++ ABI, Exception Handling §1.3 and §1.6).
     unsafe extern "C" {
         fn _Unwind_Backtrace(
             trace: extern "C" fn(*mut c_void, *mut c_void) -> c_int,

@@ -487,8 +487,8 @@ fn outside() -> ! {
     panic!("only a coroutine can wait as if it blocked: this is not one");
 }
 
-/// Counts an operation that needs no wait: on a channel, on a lock. A coroutine that has used up its
-/// budget lets others run first. Does nothing outside a coroutine, and in destructors.
+/// Counts an operation that needs no wait: on a channel, on a lock. A coroutine that has used up
+/// its budget lets others run first. Does nothing outside a coroutine, and in destructors.
 #[inline]
 #[track_caller]
 pub(super) fn proceed() {

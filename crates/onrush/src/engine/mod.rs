@@ -5,7 +5,7 @@
 //! dropping a request), and dropping a task is running user code as well.
 //!
 //! Modules, lowest first: `pace` (transfer rates) · `connection` (what is kept) · `deadline` (time
-//! limits) · `send` (bytes out) · `body` (bytes of bodies in) · `pressure` (when receive memory runs
+//! limits) · `send` (bytes out) · `body` (bytes of bodies in) · `pressure` (when receive memory is
 //! short) · `answer` (answers) · `pending` (answers that take their time) · `receive` (requests) ·
 //! `handover` (connections from and to other workers) · `balance` (which of them go) · `stall`
 //! (workers that are blocked). Must not know how workers are made.
