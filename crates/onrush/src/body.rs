@@ -21,25 +21,17 @@ use std::task::{Context, Poll, Waker, ready};
 #[derive(Default)]
 pub struct Body(pub(crate) Content);
 
-impl Drop for Body {
-    #[inline]
-    fn drop(&mut self) {
-        if let Content::Bytes(_) | Content::Parts(_) = self.0 {
-            shield::discard(std::mem::take(&mut self.0));
-        }
-    }
-}
-
 #[derive(Default)]
 pub(crate) enum Content {
     #[default]
     Empty,
     Static(&'static [u8]),
-    Bytes(Bytes),
+    /// `Bytes` may be made of a value of the user's, with a destructor (`Bytes::from_owner`).
+    Bytes(Shield<Bytes>),
     /// Little, in memory that is used again.
     Kept(Kept),
     /// Pieces known ahead, one after the other.
-    Parts(VecDeque<Part>),
+    Parts(Shield<VecDeque<Part>>),
     Stream(Box<Streamed>),
 }
 
@@ -131,9 +123,8 @@ impl Body {
 
     /// Several pieces, one after the other: the parts of a multipart answer, say.
     pub fn parts(parts: impl IntoIterator<Item = Part>) -> Body {
-        Body(Content::Parts(
-            parts.into_iter().filter(|part| part.length() > 0).collect(),
-        ))
+        let parts = parts.into_iter().filter(|part| part.length() > 0);
+        Body(Content::Parts(Shield::new(parts.collect())))
     }
 
     /// Content made while it is sent, at the pace at which the client takes it. Without a `length`
@@ -165,10 +156,10 @@ impl Body {
         match &self.0 {
             Content::Empty => Some(0),
             Content::Static(bytes) => Some(bytes.len() as u64),
-            Content::Bytes(bytes) => Some(bytes.len() as u64),
+            Content::Bytes(bytes) => Some(bytes.get().len() as u64),
             Content::Kept(kept) => Some(kept.0.len() as u64),
             Content::Parts(parts) => {
-                let lengths = parts.iter().map(Part::length);
+                let lengths = parts.get().iter().map(Part::length);
                 Some(lengths.fold(0, u64::saturating_add))
             }
             Content::Stream(streamed) => streamed.length,
@@ -200,13 +191,13 @@ impl From<&'static [u8]> for Body {
 
 impl From<String> for Body {
     fn from(text: String) -> Body {
-        Body(Content::Bytes(text.into()))
+        Body::from(Bytes::from(text))
     }
 }
 
 impl From<Vec<u8>> for Body {
     fn from(bytes: Vec<u8>) -> Body {
-        Body(Content::Bytes(bytes.into()))
+        Body::from(Bytes::from(bytes))
     }
 }
 
@@ -218,7 +209,7 @@ impl From<Kept> for Body {
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Body {
-        Body(Content::Bytes(bytes))
+        Body(Content::Bytes(Shield::new(bytes)))
     }
 }
 

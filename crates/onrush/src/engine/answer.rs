@@ -17,6 +17,7 @@ use onrush_proto::connection::{After, SendAs};
 use onrush_proto::response::ContentLength;
 use onrush_rt::coop;
 use onrush_rt::fs::File;
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -101,8 +102,8 @@ impl Engine {
             (SendAs::Length(_), Content::Static(bytes)) if bytes.len() <= SMALL_BYTES => {
                 out.extend_from_slice(bytes);
             }
-            (SendAs::Length(_), Content::Bytes(bytes)) if bytes.len() <= SMALL_BYTES => {
-                out.extend_from_slice(bytes);
+            (SendAs::Length(_), Content::Bytes(bytes)) if bytes.get().len() <= SMALL_BYTES => {
+                out.extend_from_slice(bytes.get());
             }
             (SendAs::Length(_), Content::Kept(kept)) if kept.0.len() <= SMALL_BYTES => {
                 out.extend_from_slice(&kept.0);
@@ -177,10 +178,7 @@ impl Engine {
         let result = match content {
             Content::Empty => self.send_all(id, &head).await,
             Content::Static(bytes) => self.send_both(id, &head, bytes).await,
-            Content::Bytes(bytes) => {
-                let bytes = Shield::new(bytes);
-                self.send_both(id, &head, bytes.get()).await
-            }
+            Content::Bytes(bytes) => self.send_both(id, &head, bytes.get()).await,
             Content::Kept(kept) => self.send_both(id, &head, &kept.0).await,
             Content::Parts(parts) => self.send_parts(id, head, parts).await,
             Content::Stream(streamed) => self.send_stream(id, head, streamed.stream, send_as).await,
@@ -219,10 +217,10 @@ impl Engine {
         &self,
         id: ConnId,
         head: Vec<u8>,
-        parts: impl IntoIterator<Item = Part>,
+        mut parts: Shield<VecDeque<Part>>,
     ) -> io::Result<()> {
         let mut head = &head[..];
-        for part in parts {
+        while let Some(part) = parts.get_mut().pop_front() {
             match part {
                 Part::Bytes(bytes) => {
                     let bytes = Shield::new(bytes);

@@ -584,6 +584,9 @@ impl Engine {
 
     /// How long a connection between two requests may wait for what comes next.
     fn limit_rest(&self, id: ConnId, conn: &mut Conn) {
+        if !conn.draining_body && !self.draining.get() {
+            return self.set_limit(id, conn, self.limits().idle_timeout_ms);
+        }
         let limit_ms = match conn.draining_body {
             _ if self.draining.get() => DRAIN_IDLE_MS,
             true => match self.is_fast_enough(conn, Wait::Body) {
