@@ -28,7 +28,7 @@ const OPERATION_COST: u32 = 2 << 10;
 const EVENT_BYTES_MIN: u32 = 64 << 10;
 const EVENT_OPERATIONS_MIN: u32 = 32;
 
-/// Refusals of [`poll_proceed`] in one poll after which the budget is renewed.
+/// Refusals of [`poll_proceed`] in one poll after which it grants some operations more.
 const REFUSALS: u32 = 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -181,6 +181,17 @@ pub fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
         return Poll::Pending;
     }
     Poll::Ready(())
+}
+
+/// [`poll_proceed`], and an operation without bytes when it is `Ready`: for what can end or fail at
+/// once, again and again.
+#[inline]
+pub fn poll_operation(cx: &mut Context<'_>) -> Poll<()> {
+    let proceeds = poll_proceed(cx);
+    if proceeds.is_ready() {
+        spend(0);
+    }
+    proceeds
 }
 
 #[cold]

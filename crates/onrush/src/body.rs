@@ -234,8 +234,7 @@ impl BodySender {
     pub async fn send(&mut self, bytes: impl Into<Bytes>) -> io::Result<()> {
         let mut bytes = Some(bytes.into());
         poll_fn(|cx| {
-            ready!(coop::poll_proceed(cx));
-            coop::spend(0); // Also for an error: some send on when the client has gone.
+            ready!(coop::poll_operation(cx)); // Also for an error: some send on without a client.
             let _replaced; // A waker is user code: dropped after the borrow.
             let mut channel = self.0.borrow_mut();
             if channel.receiver_gone {

@@ -14,7 +14,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 /// A request. Its head is a view into the memory it was received in.
 #[derive(Debug)]
@@ -285,19 +285,11 @@ impl std::fmt::Debug for BodySource {
     }
 }
 
-/// A read of a body that the request does not have. It counts: a loop over it must not keep others
-/// from running.
-fn poll_nothing(cx: &mut Context<'_>) -> Poll<()> {
-    ready!(coop::poll_proceed(cx));
-    coop::spend(0);
-    Poll::Ready(())
-}
-
 impl RequestBody {
     /// The next piece, as large as it happened to arrive; `None` at the end.
     pub async fn next(&mut self) -> Option<io::Result<Buf>> {
         let Some(BodySource { host, id }) = self.0.as_ref() else {
-            poll_fn(poll_nothing).await;
+            poll_fn(coop::poll_operation).await; // A loop over this counts.
             return None;
         };
         poll_fn(|cx| host.poll_piece(*id, cx)).await
@@ -316,7 +308,7 @@ impl RequestBody {
         match self.0.as_ref() {
             Some(BodySource { host, id }) => poll_fn(|cx| host.poll_fill(*id, cx, into, 1)).await,
             None => {
-                poll_fn(poll_nothing).await;
+                poll_fn(coop::poll_operation).await; // A loop over this counts.
                 Ok(0)
             }
         }
@@ -346,7 +338,7 @@ impl RequestBody {
         into: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
         let Some(BodySource { host, id }) = self.0.as_ref() else {
-            return poll_nothing(cx).map(|()| Ok(0));
+            return coop::poll_operation(cx).map(|()| Ok(0));
         };
         // Not what is left of it: asking for another number each time would cost a call each.
         let low_water = u32::try_from(into.capacity()).unwrap_or(u32::MAX);
@@ -357,7 +349,7 @@ impl RequestBody {
     /// be had (TCP). Gives its length in bytes.
     pub async fn discard(&mut self) -> io::Result<u64> {
         let Some(BodySource { host, id }) = self.0.as_ref() else {
-            poll_fn(poll_nothing).await;
+            poll_fn(coop::poll_operation).await; // A loop over this counts.
             return Ok(0);
         };
         let mut total = 0;

@@ -9,6 +9,7 @@ use super::overflow::{self, Bounds, Label};
 use super::scope::{self, Scope};
 use super::stack::{Counters, Options, Pool, RESERVED_BYTES, Stack};
 use crate::coop;
+use crate::job::guarded;
 use corosensei::{CoroutineResult, Yielder};
 use std::any::{Any, type_name};
 use std::borrow::Cow;
@@ -132,7 +133,7 @@ fn switch<T: 'static, F: FnOnce() -> T + 'static>(stack: Stack, f: F) -> Switch<
         let result = catch_unwind(AssertUnwindSafe(|| body.run()));
         if frame.unwinding.get() {
             // Nobody takes it, and a panic of its destructor would be one of `Coroutine`'s.
-            shielded(|| drop(result));
+            guarded(|| drop(result));
             frame.may_wait.set(false);
             return Err(Box::new(()));
         }
@@ -159,15 +160,8 @@ impl<F> Body<F> {
 impl<F> Drop for Body<F> {
     fn drop(&mut self) {
         if let Some(f) = self.0.take() {
-            shielded(|| drop(f));
+            guarded(|| drop(f));
         }
-    }
-}
-
-/// Runs what may panic where a panic would end the process; the panic hook has told of it.
-fn shielded(act: impl FnOnce()) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(act)) {
-        std::mem::forget(payload); // Its destructor might panic, too.
     }
 }
 
@@ -241,7 +235,10 @@ impl<T: 'static> Coroutine<T> {
             let nothing = Resume::dangling();
             match overflow::watched(self.stack, || switch.resume(nothing)) {
                 CoroutineResult::Yield(()) => {}
-                CoroutineResult::Return(result) => return shielded(|| drop(result)),
+                CoroutineResult::Return(result) => {
+                    guarded(|| drop(result));
+                    return;
+                }
             }
         }
         eprintln!("a coroutine was dropped and catches every unwinding: its stack is leaked");

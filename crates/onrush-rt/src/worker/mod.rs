@@ -493,8 +493,7 @@ impl Local {
         let mut future = pin!(future);
         let mut sleep = pin!(self.sleep(duration));
         // Once, also for a future that is ready at once; later polls must look at the time.
-        poll_fn(coop::poll_proceed).await;
-        coop::spend(0);
+        poll_fn(coop::poll_operation).await;
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
             Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),

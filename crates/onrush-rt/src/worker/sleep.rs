@@ -26,8 +26,7 @@ impl Future for Sleep {
             // A loop of sleeps that are over at once must not keep others from running. One that
             // was waited for is over in any case: it may bound a future that uses the budget up.
             if self.timer.is_none() {
-                ready!(coop::poll_proceed(cx));
-                coop::spend(0);
+                ready!(coop::poll_operation(cx));
             }
             self.disarm();
             return Poll::Ready(());

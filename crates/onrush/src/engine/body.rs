@@ -78,8 +78,7 @@ impl Host for Engine {
     }
 
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
-        ready!(coop::poll_proceed(cx));
-        coop::spend(0); // Also for an end or an error: some ask on.
+        ready!(coop::poll_operation(cx)); // Also for an end or an error: some ask on.
         let mut replaced = None; // Dropped when the connections are free: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
@@ -108,8 +107,7 @@ impl Host for Engine {
         into: &mut Vec<u8>,
         low_water: u32,
     ) -> Poll<io::Result<usize>> {
-        ready!(coop::poll_proceed(cx));
-        coop::spend(0); // Also for an end or an error: some ask on.
+        ready!(coop::poll_operation(cx)); // Also for an end or an error: some ask on.
         let mut replaced = None; // Dropped when the connections are free: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
@@ -152,8 +150,7 @@ impl Host for Engine {
     }
 
     fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        ready!(coop::poll_proceed(cx));
-        coop::spend(0); // Also for an end or an error: some ask on.
+        ready!(coop::poll_operation(cx)); // Also for an end or an error: some ask on.
         let mut replaced = None; // Dropped when the connections are free: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {

@@ -66,7 +66,7 @@ impl Engine {
 
     /// Bytes that a connection at work may have received ahead before its client is slowed down.
     pub(super) fn ahead_bytes_max(&self) -> usize {
-        match self.is_above(BODIES_MARK) {
+        match self.is_short() {
             true => 1,
             false => AHEAD_BYTES_MAX,
         }
@@ -79,7 +79,7 @@ impl Engine {
     #[inline]
     pub(super) fn relieve(self: &Rc<Self>) {
         if !self.is_above(HEADS_MARK) {
-            if self.crowded.get() && !self.is_above(BODIES_MARK) {
+            if self.crowded.get() && !self.is_short() {
                 self.crowded.set(false);
             }
             return;
@@ -144,7 +144,7 @@ impl Engine {
 
     /// Pauses a connection that has just become busy, when memory is short.
     pub(super) fn pause_if_short(&self, conn: &mut Conn) {
-        if self.is_above(BODIES_MARK) {
+        if self.is_short() {
             self.pause_ahead(conn);
         }
     }

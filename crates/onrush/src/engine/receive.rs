@@ -123,8 +123,7 @@ impl Engine {
     }
 
     /// Gives what follows when `out` has left; `None` when that is somebody else's business. Counts
-    /// in `started` the requests that it starts, at most [`BURST_MAX`]: the rest is left to a task,
-    /// which runs in the next iteration of the event loop.
+    /// in `started` the requests that it starts, at most [`BURST_MAX`]: the rest is left to a task.
     fn pump_into(
         self: &Rc<Self>,
         id: ConnId,
@@ -584,16 +583,13 @@ impl Engine {
 
     /// How long a connection between two requests may wait for what comes next.
     fn limit_rest(&self, id: ConnId, conn: &mut Conn) {
-        if !conn.draining_body && !self.draining.get() {
-            return self.set_limit(id, conn, self.limits().idle_timeout_ms);
-        }
-        let limit_ms = match conn.draining_body {
-            _ if self.draining.get() => DRAIN_IDLE_MS,
-            true => match self.is_fast_enough(conn, Wait::Body) {
+        let limit_ms = match (self.draining.get(), conn.draining_body) {
+            (false, false) => self.limits().idle_timeout_ms,
+            (true, _) => DRAIN_IDLE_MS,
+            (false, true) => match self.is_fast_enough(conn, Wait::Body) {
                 true => self.limits().body_timeout_ms,
                 false => 1, // Nothing is owed for the rest of a body: the connection ends.
             },
-            false => self.limits().idle_timeout_ms,
         };
         self.set_limit(id, conn, limit_ms);
     }
