@@ -32,10 +32,19 @@ pub fn probe(address: SocketAddr, request: &[u8]) -> Outcome<Answer> {
     receive(&mut stream, &mut Vec::new())
 }
 
-/// Reads one answer from `stream`; `received` holds what has come and keeps what is left over.
+/// Reads one response from `stream`; `received` holds what has come and keeps what is left over.
 pub fn receive(stream: &mut TcpStream, received: &mut Vec<u8>) -> Outcome<Answer> {
+    receive_within(PATIENCE, stream, received)
+}
+
+/// Like [`receive`], but fails only when nothing has come for `patience`.
+pub(crate) fn receive_within(
+    patience: Duration,
+    stream: &mut TcpStream,
+    received: &mut Vec<u8>,
+) -> Outcome<Answer> {
     let failed = |error: std::io::Error| format!("a request was not answered: {error}");
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.set_read_timeout(Some(patience)).map_err(failed)?;
     let mut piece = [0; 16 * 1024];
     loop {
         if let Some(answer) = take(received, false)? {

@@ -34,6 +34,10 @@ pub struct Shape {
     pub count: Option<u64>,
 }
 
+/// Longest wait for a response after the body is in the kernel's buffers. A server that shares a
+/// tenth of a core fairly among 32 uploads reads the last megabytes of all of them at the end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// All names begin with this, so that what was uploaded can be told from what a server keeps.
 pub(crate) const NAME_PREFIX: &str = "object-";
 
@@ -177,7 +181,7 @@ fn upload(
         _ => stream.write_all(head).and_then(|()| stream.write_all(body)),
     };
     sent.map_err(|error| error.to_string())?;
-    probe::receive(stream, &mut Vec::new())
+    probe::receive_within(PATIENCE, stream, &mut Vec::new())
 }
 
 /// As the script of wrk prints it.

@@ -197,8 +197,12 @@ fn trial(run: &Run, who: Who, uploads: u64, quota: Option<Quota>) -> Outcome<Tri
     let after = workers.cpu_ns();
     let report = load.finish()?;
     if report.requests != uploads as f64 || report.status > 0.0 {
-        let (name, done) = (who.name(), report.requests);
-        return Err(format!("{name}: {done} of {uploads} uploads were answered"));
+        let (name, done, refused) = (who.name(), report.requests, report.status);
+        let broken = report.read;
+        return Err(format!(
+            "{name}: {done} of {uploads} uploads got a response, {refused} an error status; \
+             {broken} connections failed"
+        ));
     }
     let cpu_s = before.iter().zip(&after);
     let cpu_s = cpu_s.map(|(before, after)| after.saturating_sub(*before) as f64 / 1e9);

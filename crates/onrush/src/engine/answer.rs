@@ -301,25 +301,24 @@ impl Engine {
             _ => u64::MAX,
         };
         loop {
-            // The head must not wait for a producer that is slow to begin.
-            let mut item = poll_fn(|cx| match coop::is_exhausted() {
-                true => Poll::Ready(None),
-                false => match stream.get_mut().as_mut().poll_next(cx) {
+            // What is pending leaves before the producer is waited for. While the producer is
+            // ready, it leaves with the next piece: a call for the two bytes behind each chunk
+            // would wake the client twice for it.
+            let polled = poll_fn(|cx| {
+                ready!(coop::poll_proceed(cx));
+                match stream.get_mut().as_mut().poll_next(cx) {
                     Poll::Ready(item) => Poll::Ready(Some(item)),
+                    Poll::Pending if pending.is_empty() => Poll::Pending,
                     Poll::Pending => Poll::Ready(None),
-                },
-            })
-            .await;
-            if item.is_none() {
-                self.send_all(id, &std::mem::take(&mut pending)).await?;
-                let next = poll_fn(|cx| {
-                    ready!(coop::poll_proceed(cx));
-                    stream.get_mut().as_mut().poll_next(cx)
-                });
-                item = Some(next.await);
-            }
+                }
+            });
+            let Some(item) = polled.await else {
+                self.send_all(id, &pending).await?;
+                pending.clear();
+                continue;
+            };
             coop::spend(0); // Also for an empty item, of which nothing is sent.
-            let Some(bytes) = item.flatten().transpose()? else {
+            let Some(bytes) = item.transpose()? else {
                 break;
             };
             let bytes = Shield::new(bytes);
@@ -341,7 +340,8 @@ impl Engine {
         self.send_all(id, &pending).await
     }
 
-    /// Sends what is pending and one piece behind it, as a chunk where due.
+    /// Appends one piece to what is pending, as a chunk where due. Sends all of it but the end of
+    /// the chunk when the piece is large, or when many small ones have come together.
     async fn send_piece(
         &self,
         id: ConnId,
@@ -356,7 +356,7 @@ impl Engine {
         if chunked {
             chunked::encode_chunk_header(bytes.len(), pending);
         }
-        if bytes.len() <= SMALL_BYTES {
+        if pending.len() + bytes.len() <= SMALL_BYTES {
             pending.extend_from_slice(bytes);
         } else {
             self.send_both(id, pending, bytes).await?;
@@ -365,8 +365,6 @@ impl Engine {
         if chunked {
             pending.extend_from_slice(b"\r\n");
         }
-        self.send_all(id, pending).await?;
-        pending.clear();
         Ok(())
     }
 }
