@@ -127,6 +127,13 @@ pub(crate) fn spent() -> u32 {
     }
 }
 
+/// Whether nothing was spent since the budget was renewed. Never outside of polls.
+#[inline]
+pub(crate) fn is_untouched() -> bool {
+    let left = LEFT.get();
+    left.operations == left.granted_operations
+}
+
 /// The most that the next operation should move, in bytes. It may exceed what is left by as much
 /// again, so that a large transfer is not cut into small calls.
 #[inline]
@@ -301,12 +308,20 @@ mod tests {
     #[test]
     fn what_is_spent_is_told() {
         renew();
+        assert!(is_untouched());
         spend(10);
+        assert!(!is_untouched());
         spend(20);
         assert_eq!(spent(), 30 + 2 * OPERATION_COST);
         spend(usize::MAX);
         assert_eq!(spent(), BYTES + 3 * OPERATION_COST);
         renew();
         assert_eq!(spent(), 0);
+        renew_for_event(BYTES);
+        assert!(is_untouched());
+        let unbounded = unbounded();
+        assert!(!is_untouched());
+        drop(unbounded);
+        assert!(is_untouched());
     }
 }

@@ -77,6 +77,12 @@ impl Response {
         Response::text("internal server error\n").with_status(500)
     }
 
+    /// Whether there is nothing to drop.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.body.is_plain() && self.fields.is_unallocated()
+    }
+
     /// The same answer with another status.
     ///
     /// # Panics

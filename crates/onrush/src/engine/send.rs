@@ -15,7 +15,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 /// The error for a connection that is gone.
-fn gone() -> io::Error {
+#[cold]
+pub(super) fn gone() -> io::Error {
     io::ErrorKind::ConnectionAborted.into()
 }
 
@@ -27,6 +28,12 @@ impl Engine {
             Then::Close => self.send_last_or_keep(id, out),
             Then::Continue | Then::Linger => self.send_or_keep(id, out),
         };
+        self.sent(id, sent, then)
+    }
+
+    /// [`Engine::flush`] behind the send.
+    #[inline(never)]
+    pub(super) fn sent(self: &Rc<Self>, id: ConnId, sent: io::Result<bool>, then: Then) -> bool {
         match sent {
             Ok(true) => match then {
                 Then::Continue => true,
