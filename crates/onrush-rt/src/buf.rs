@@ -243,8 +243,9 @@ unsafe fn free(header: NonNull<Header>, pool: &PoolInner) {
     }
 }
 
-/// Called by the last owner of a block.
-#[inline]
+/// Called by the last owner of a block. Out of line, so that giving up one of several views costs
+/// no more than counting.
+#[inline(never)]
 fn recycle(header: NonNull<Header>) {
     // SAFETY: the caller was the last owner, so the block is live and unshared.
     let (pool, capacity) = unsafe {

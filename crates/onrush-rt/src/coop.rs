@@ -164,6 +164,18 @@ pub fn spend(bytes: usize) {
     });
 }
 
+/// [`spend`] of an operation without bytes, and then [`is_exhausted`], at the price of one.
+#[inline]
+pub fn spend_operation() -> bool {
+    let left = LEFT.get();
+    if left.operations == u32::MAX {
+        return false;
+    }
+    let operations = left.operations.saturating_sub(1);
+    LEFT.set(Left { operations, ..left });
+    operations == 0 || left.bytes == 0
+}
+
 /// `Ready` while the present poll may do more. `Pending` when its budget is used up; the task is
 /// woken then, so that it is polled again after the others.
 ///
@@ -259,6 +271,20 @@ mod tests {
         assert_eq!(spend_all(BYTES as usize / 4), 4);
         assert_eq!(spend_all(BYTES as usize - 1), 2);
         assert_eq!(spend_all(usize::MAX), 1);
+    }
+
+    #[test]
+    fn an_operation_tells_whether_it_was_the_last() {
+        renew();
+        assert!((1..OPERATIONS).all(|_| !spend_operation()));
+        assert!(spend_operation() && is_exhausted());
+        assert!(spend_operation());
+        renew();
+        spend(BYTES as usize);
+        assert!(spend_operation());
+        let unbounded = unbounded();
+        assert!((0..2 * OPERATIONS).all(|_| !spend_operation()));
+        drop(unbounded);
     }
 
     #[test]

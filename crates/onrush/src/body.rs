@@ -161,6 +161,14 @@ impl Body {
     #[inline]
     pub fn length(&self) -> Option<u64> {
         match &self.0 {
+            Content::Static(bytes) => Some(bytes.len() as u64),
+            _ => self.other_length(),
+        }
+    }
+
+    #[inline(never)]
+    fn other_length(&self) -> Option<u64> {
+        match &self.0 {
             Content::Empty => Some(0),
             Content::Static(bytes) => Some(bytes.len() as u64),
             Content::Bytes(bytes) => Some(bytes.get().len() as u64),

@@ -42,10 +42,15 @@ impl Response {
     }
 
     /// 200 with content of no stated type.
+    #[inline]
     pub fn with_body(body: impl Into<Body>) -> Response {
+        // Every field is named: a default with another body would have its own dropped.
         Response {
+            status: Status::default(),
+            content_type: None,
+            fields: FieldLines::default(),
             body: body.into(),
-            ..Response::default()
+            close: false,
         }
     }
 

@@ -15,7 +15,6 @@ use crate::log::{AccessLog, Entry as LogEntry};
 use crate::metrics::{Ending, Refusal};
 use crate::params::UNROUTED;
 use crate::request::Parts;
-use crate::response::Response;
 use crate::shield;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
@@ -146,11 +145,11 @@ impl Engine {
         next: Option<Buf>,
         mut data: Option<Buf>,
         out: &mut Vec<u8>,
-        started: &mut u8,
+        started: &mut usize,
     ) -> Option<Then> {
         let mut answers = 0;
         let mut rest = next;
-        let mut left = u8::MAX;
+        let mut started_max = 1;
         loop {
             let input = match rest.take() {
                 Some(rest) => rest, // No head has begun before it, so it is not to be joined.
@@ -160,17 +159,15 @@ impl Engine {
                     None => return Some(Then::Continue),
                 },
             };
-            match *started {
-                0 => {}
-                1 => left = self.may_start(id).max(1),
-                _ => coop::spend(0),
-            }
-            let is_enough = *started >= left || (*started > 0 && coop::is_exhausted());
-            if is_enough && self.may_yield(id) {
+            // The event or the task pays for the first one.
+            if *started > 0
+                && (coop::spend_operation() || *started >= started_max)
+                && self.is_enough(id, *started, &mut started_max)
+            {
                 self.yield_input(id, input, out);
                 return None;
             }
-            *started = started.saturating_add(1);
+            *started += 1;
             match self.step(id, input, out) {
                 Next::Again(behind) => rest = Some(behind).filter(|behind| !behind.is_empty()),
                 Next::NeedMore => {
@@ -204,27 +201,32 @@ impl Engine {
         }
     }
 
-    /// How many more requests the connection may start in this iteration of the event loop.
+    /// Whether the rest is left for later, behind `started` requests: the budget is used up, or the
+    /// connection has started as many as it may in this iteration of the event loop. `started_max`
+    /// is set to that number when it is 1, its initial value.
+    ///
+    /// Nothing is left within a head, which has its time. Nor while receive memory is short: parsing
+    /// gives memory back, and deferring holds it.
     #[inline(never)]
-    fn may_start(&self, id: ConnId) -> u8 {
-        let iteration = self.local.iteration();
+    fn is_enough(&self, id: ConnId, started: usize, started_max: &mut usize) -> bool {
         let mut conns = self.conns.borrow_mut();
-        (conns.get(id)).map_or(BURST_MAX, |conn| conn.may_start(iteration))
+        let conn = conns.get(id);
+        if *started_max == 1 {
+            let iteration = self.local.iteration();
+            let left = conn.as_ref().map(|conn| conn.may_start(iteration));
+            *started_max = usize::from(left.unwrap_or(BURST_MAX)).max(1);
+        }
+        (started >= *started_max || coop::is_exhausted())
+            && conn.is_some_and(|conn| !conn.in_head)
+            && !self.is_short()
     }
 
     #[inline(never)]
-    fn note_started(&self, id: ConnId, requests: u8) {
+    fn note_started(&self, id: ConnId, requests: usize) {
         if let Some(conn) = self.conns.borrow_mut().get(id) {
+            let requests = u8::try_from(requests).unwrap_or(u8::MAX);
             conn.note_started(self.local.iteration(), requests);
         }
-    }
-
-    /// Whether requests may be left for later. Not within a head, which has its time. Not while
-    /// receive memory is short either: parsing gives memory back, and deferring holds it.
-    #[inline(never)]
-    fn may_yield(&self, id: ConnId) -> bool {
-        let mut conns = self.conns.borrow_mut();
-        conns.get(id).is_some_and(|conn| !conn.in_head) && !self.is_short()
     }
 
     /// Sends what is rendered and leaves `input`, and what is queued behind it, to a task: the
@@ -473,12 +475,16 @@ impl Engine {
             Some(response) => response,
             none => none.insert(panic_response()),
         };
-        let next = self.answer_now(id, response, data, out);
-        // Most have nothing to drop. Their destructor is a call all the same.
-        if response.is_plain() {
-            std::mem::forget(answer);
+        match self.answer(id, response, out) {
+            Answer::Rendered(After::KeepAlive) => {
+                // Most have nothing to drop. Their destructor is a call all the same.
+                if response.is_plain() {
+                    std::mem::forget(answer);
+                }
+                Next::Again(data)
+            }
+            other => self.follow_up(id, other, data),
         }
-        next
     }
 
     /// The head in front of `data`, which from then on begins behind it.
@@ -536,15 +542,10 @@ impl Engine {
         }
     }
 
-    #[inline(always)]
-    fn answer_now(
-        self: &Rc<Self>,
-        id: ConnId,
-        response: &mut Response,
-        data: Buf,
-        out: &mut Vec<u8>,
-    ) -> Next {
-        match self.answer(id, response, out) {
+    /// What follows an answer.
+    #[inline(never)]
+    fn follow_up(self: &Rc<Self>, id: ConnId, answer: Answer, data: Buf) -> Next {
+        match answer {
             Answer::Gone => Next::Stop,
             Answer::Rendered(after) => self.after(id, after, data),
             Answer::Driving(driving) => self.drive_now(id, driving, data),
@@ -578,16 +579,7 @@ impl Engine {
     }
 
     /// What follows an answer that was rendered at once.
-    #[inline]
     fn after(&self, id: ConnId, after: After, data: Buf) -> Next {
-        match after {
-            After::KeepAlive => Next::Again(data),
-            other => self.after_other(id, other, data),
-        }
-    }
-
-    #[inline(never)]
-    fn after_other(&self, id: ConnId, after: After, data: Buf) -> Next {
         match after {
             After::KeepAlive => {}
             After::DrainThenKeepAlive => {
