@@ -64,11 +64,13 @@ impl Budget {
     }
 
     /// Bytes charged at present.
+    #[inline]
     pub fn used_bytes(&self) -> usize {
         self.used.get()
     }
 
     /// The cap, in bytes.
+    #[inline]
     pub fn max_bytes(&self) -> usize {
         self.max
     }
