@@ -110,10 +110,21 @@ impl Engine {
             }
             _ => {
                 let (head, content) = (std::mem::take(out), std::mem::take(&mut response.body.0));
-                return Answer::Driving(Box::pin(self.clone().drive(id, head, content, send_as)));
+                return Answer::Driving(self.driving(id, head, content, send_as));
             }
         }
         Answer::Rendered(self.next_request(conn))
+    }
+
+    #[inline(never)]
+    fn driving(
+        self: &Rc<Self>,
+        id: ConnId,
+        head: Vec<u8>,
+        content: Content,
+        send_as: SendAs,
+    ) -> Driving {
+        Box::pin(self.clone().drive(id, head, content, send_as))
     }
 
     /// Logs the answer that is about to be rendered. Not while a connection is borrowed: the

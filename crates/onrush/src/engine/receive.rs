@@ -46,7 +46,7 @@ struct NoMemory;
 
 impl Engine {
     /// The driver received `data`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn received(self: &Rc<Self>, id: ConnId, data: Buf) {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };

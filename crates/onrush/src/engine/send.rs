@@ -100,7 +100,7 @@ impl Engine {
         self.send_by(conn, out, Driver::send)
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_by(
         &self,
         conn: &mut Conn,
@@ -121,14 +121,21 @@ impl Engine {
         if out.is_empty() {
             return Ok(true);
         }
-        let sent = match send(&mut self.local.driver(), conn.stream, out) {
+        let sent = send(&mut self.local.driver(), conn.stream, out);
+        match sent {
+            Ok(sent) if sent == out.len() => Ok(true),
+            sent => self.keep(conn, out, sent),
+        }
+    }
+
+    /// Keeps what the kernel did not take of `out`.
+    #[inline(never)]
+    fn keep(&self, conn: &mut Conn, out: &[u8], sent: io::Result<usize>) -> io::Result<bool> {
+        let sent = match sent {
             Ok(sent) => sent,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
         };
-        if sent == out.len() {
-            return Ok(true);
-        }
         let active = conn.active();
         active.out.clear();
         active.out.extend_from_slice(&out[sent..]);
