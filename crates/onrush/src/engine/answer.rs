@@ -46,8 +46,19 @@ pub(super) enum Answer {
 }
 
 impl Engine {
+    /// [`Engine::answer`], out of line: for answers that were not ready at once.
+    #[inline(never)]
+    pub(super) fn answer_later(
+        self: &Rc<Self>,
+        id: ConnId,
+        response: &mut Response,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        self.answer(id, response, out)
+    }
+
     /// Renders an answer behind what is in `out`, as far as that goes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn answer(
         self: &Rc<Self>,
         id: ConnId,
