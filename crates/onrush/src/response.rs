@@ -219,3 +219,23 @@ impl<T: IntoResponse, E: IntoResponse> IntoResponse for Result<T, E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A response that is plain is not dropped, so it must not own anything.
+    #[test]
+    fn only_responses_that_own_nothing_are_plain() {
+        assert!(Response::text("static").is_plain());
+        assert!(Response::new(204).is_plain());
+        let owning = [
+            Response::text("static").header("A", "b"),
+            Response::text("owned".to_owned()),
+            Response::with_body(Body::parts([])),
+            Response::with_body(Body::channel(1).1),
+            Response::text("static").with_fields(Response::new(204).header("A", "b").fields),
+        ];
+        assert!(owning.iter().all(|response| !response.is_plain()));
+    }
+}

@@ -104,8 +104,7 @@ impl Engine {
         self.pump(id, None, None);
     }
 
-    /// Deals with `next`, then with what is queued, then with `data`, as far as that goes, and sends
-    /// the answers.
+    /// Parses `next`, then queued input, then `data`, as far as possible, and sends the responses.
     fn pump(self: &Rc<Self>, id: ConnId, next: Option<Buf>, data: Option<Buf>) {
         let mut out = self.out.take();
         out.clear();
@@ -201,12 +200,12 @@ impl Engine {
         }
     }
 
-    /// Whether the rest is left for later, behind `started` requests: the budget is used up, or the
-    /// connection has started as many as it may in this iteration of the event loop. `started_max`
-    /// is set to that number when it is 1, its initial value.
+    /// Whether the rest is left for a later iteration, after `started` requests: the budget is used
+    /// up, or the connection has started as many requests as it may in this iteration of the event
+    /// loop. `started_max` is set to that number when it is 1, its initial value.
     ///
-    /// Nothing is left within a head, which has its time. Nor while receive memory is short: parsing
-    /// gives memory back, and deferring holds it.
+    /// A partial head is never deferred, because its time limit is running. Nothing is deferred
+    /// while receive memory is short either: parsing gives memory back, and deferring holds it.
     #[inline(never)]
     fn is_enough(&self, id: ConnId, started: usize, started_max: &mut usize) -> bool {
         let mut conns = self.conns.borrow_mut();
