@@ -16,6 +16,14 @@ pub struct FieldLines {
     lines: Vec<u8>,
 }
 
+impl FieldLines {
+    /// Whether no memory was ever allocated for lines, so that there is nothing to drop.
+    #[inline]
+    pub fn is_unallocated(&self) -> bool {
+        self.lines.capacity() == 0
+    }
+}
+
 /// Room for lines that is made for the first of them.
 const FIRST_BYTES: usize = 192;
 

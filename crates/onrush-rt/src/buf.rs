@@ -64,11 +64,13 @@ impl Budget {
     }
 
     /// Bytes charged at present.
+    #[inline]
     pub fn used_bytes(&self) -> usize {
         self.used.get()
     }
 
     /// The cap, in bytes.
+    #[inline]
     pub fn max_bytes(&self) -> usize {
         self.max
     }
@@ -81,7 +83,7 @@ struct Header {
     /// Bytes that follow this header.
     capacity: u32,
     /// Where the block returns to; `None` only while it lies in the free list.
-    pool: RefCell<Option<Pool>>,
+    pool: Cell<Option<Pool>>,
 }
 
 const HEADER_BYTES: usize = size_of::<Header>().next_multiple_of(16);
@@ -133,7 +135,7 @@ impl Pool {
         match free {
             Some(header) => {
                 // SAFETY: pointers in the free list are live blocks that nobody else refers to.
-                unsafe { *header.as_ref().pool.borrow_mut() = Some(self.clone()) };
+                unsafe { header.as_ref() }.pool.set(Some(self.clone()));
                 Some(Block { header, len: 0 })
             }
             None => self.allocate(self.0.block_bytes),
@@ -195,7 +197,7 @@ impl Pool {
         let Some(header) = NonNull::new(memory.cast::<Header>()) else {
             alloc::handle_alloc_error(layout(bytes));
         };
-        let pool = RefCell::new(Some(self.clone()));
+        let pool = Cell::new(Some(self.clone()));
         // SAFETY: freshly allocated, large and aligned enough for a header.
         unsafe {
             header.write(Header {
@@ -243,13 +245,14 @@ unsafe fn free(header: NonNull<Header>, pool: &PoolInner) {
     }
 }
 
-/// Called by the last owner of a block.
-#[inline]
+/// Called by the last owner of a block. Out of line, so that giving up one of several views costs
+/// no more than counting.
+#[inline(never)]
 fn recycle(header: NonNull<Header>) {
     // SAFETY: the caller was the last owner, so the block is live and unshared.
     let (pool, capacity) = unsafe {
         let header = header.as_ref();
-        (header.pool.borrow_mut().take(), header.capacity as usize)
+        (header.pool.take(), header.capacity as usize)
     };
     let pool = pool.expect("a block in use knows its pool");
     let mut list = pool.0.free.borrow_mut();

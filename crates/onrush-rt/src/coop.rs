@@ -127,6 +127,13 @@ pub(crate) fn spent() -> u32 {
     }
 }
 
+/// Whether nothing was spent since the budget was renewed. Never outside of polls.
+#[inline]
+pub(crate) fn is_untouched() -> bool {
+    let left = LEFT.get();
+    left.operations == left.granted_operations
+}
+
 /// The most that the next operation should move, in bytes. It may exceed what is left by as much
 /// again, so that a large transfer is not cut into small calls.
 #[inline]
@@ -155,6 +162,18 @@ pub fn spend(bytes: usize) {
         bytes: left.bytes.saturating_sub(bytes),
         ..left
     });
+}
+
+/// [`spend`] of an operation without bytes, and then [`is_exhausted`], at the price of one.
+#[inline]
+pub fn spend_operation() -> bool {
+    let left = LEFT.get();
+    if left.operations == u32::MAX {
+        return false;
+    }
+    let operations = left.operations.saturating_sub(1);
+    LEFT.set(Left { operations, ..left });
+    operations == 0 || left.bytes == 0
 }
 
 /// `Ready` while the present poll may do more. `Pending` when its budget is used up; the task is
@@ -255,6 +274,20 @@ mod tests {
     }
 
     #[test]
+    fn an_operation_tells_whether_it_was_the_last() {
+        renew();
+        assert!((1..OPERATIONS).all(|_| !spend_operation()));
+        assert!(spend_operation() && is_exhausted());
+        assert!(spend_operation());
+        renew();
+        spend(BYTES as usize);
+        assert!(spend_operation());
+        let unbounded = unbounded();
+        assert!((0..2 * OPERATIONS).all(|_| !spend_operation()));
+        drop(unbounded);
+    }
+
+    #[test]
     fn there_is_no_bound_outside_of_polls() {
         let outside = Restore::new();
         renew();
@@ -301,12 +334,20 @@ mod tests {
     #[test]
     fn what_is_spent_is_told() {
         renew();
+        assert!(is_untouched());
         spend(10);
+        assert!(!is_untouched());
         spend(20);
         assert_eq!(spent(), 30 + 2 * OPERATION_COST);
         spend(usize::MAX);
         assert_eq!(spent(), BYTES + 3 * OPERATION_COST);
         renew();
         assert_eq!(spent(), 0);
+        renew_for_event(BYTES);
+        assert!(is_untouched());
+        let unbounded = unbounded();
+        assert!(!is_untouched());
+        drop(unbounded);
+        assert!(is_untouched());
     }
 }

@@ -4,11 +4,11 @@
 //! workers on one thread, over [`driver::sim`] and with a clock of its own. Futures reach their
 //! worker through a [`worker::Local`].
 //!
-//! Floors inside this crate, lowest first: `sys` · [`coop`] · [`buf`] · [`descriptors`] · [`fs`] ·
-//! [`driver`] · [`environment`] · [`timer`] · [`durations`] · `job` · `wakers` · `crew` ·
-//! [`blocking`] · [`offload`] · `doze` · `mailbox` · `task` · [`executor`] · `sources` ·
-//! [`worker`] · [`net`] · [`coroutine`]. This is the only crate with `unsafe`, and all of it says
-//! why it is sound.
+//! Floors inside this crate, lowest first: `sys` · [`text`] · [`coop`] · [`buf`] ·
+//! [`descriptors`] · [`fs`] · [`driver`] · [`environment`] · [`timer`] · [`durations`] · `job` ·
+//! `wakers` · `crew` · [`blocking`] · [`offload`] · `doze` · `mailbox` · `task` · [`executor`] ·
+//! `sources` · [`worker`] · [`net`] · [`coroutine`]. This is the only crate with `unsafe`, and
+//! all of it says why it is sound.
 
 pub mod blocking;
 pub mod buf;
@@ -29,6 +29,7 @@ pub mod offload;
 mod sources;
 mod sys;
 mod task;
+pub mod text;
 pub mod timer;
 mod wakers;
 pub mod worker;

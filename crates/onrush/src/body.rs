@@ -93,6 +93,12 @@ impl Part {
 }
 
 impl Body {
+    /// Whether there is nothing to drop.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.0, Content::Empty | Content::Static(_))
+    }
+
     /// Has `kept` dropped only when all of this is made and sent, if it is made while it is sent;
     /// now otherwise.
     pub(crate) fn keep_while_made(&mut self, kept: impl Unpin + 'static) {
@@ -152,7 +158,16 @@ impl Body {
     }
 
     /// The length in bytes, where it is known ahead.
+    #[inline]
     pub fn length(&self) -> Option<u64> {
+        match &self.0 {
+            Content::Static(bytes) => Some(bytes.len() as u64),
+            _ => self.other_length(),
+        }
+    }
+
+    #[inline(never)]
+    fn other_length(&self) -> Option<u64> {
         match &self.0 {
             Content::Empty => Some(0),
             Content::Static(bytes) => Some(bytes.len() as u64),

@@ -101,15 +101,17 @@ impl Template {
         for segment in &self.segments {
             let rest = path.get(at..)?.strip_prefix('/')?;
             let start = at + 1;
-            let end = start + rest.find('/').unwrap_or(rest.len());
+            if let Segment::Rest(_) = segment {
+                spans.push(start as u32..path.len() as u32);
+                at = path.len();
+                continue;
+            }
+            let end = rest.bytes().position(|byte| byte == b'/');
+            let end = start + end.unwrap_or(rest.len());
             at = end;
             match segment {
                 Segment::Literal(text) if path[start..end] == **text => {}
                 Segment::Parameter(_) if end > start => spans.push(start as u32..end as u32),
-                Segment::Rest(_) => {
-                    spans.push(start as u32..path.len() as u32);
-                    at = path.len();
-                }
                 _ => return None,
             }
         }

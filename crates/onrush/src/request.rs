@@ -261,7 +261,7 @@ impl Drop for Request {
 
 /// A part of a head that the parser has seen to be ASCII.
 fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap_or_default()
+    onrush_rt::text::ascii(bytes).unwrap_or_default()
 }
 
 /// A request's body, read at the handler's pace: while nobody reads, the client is slowed down.

@@ -42,10 +42,15 @@ impl Response {
     }
 
     /// 200 with content of no stated type.
+    #[inline]
     pub fn with_body(body: impl Into<Body>) -> Response {
+        // Every field is named: a default with another body would have its own dropped.
         Response {
+            status: Status::default(),
+            content_type: None,
+            fields: FieldLines::default(),
             body: body.into(),
-            ..Response::default()
+            close: false,
         }
     }
 
@@ -75,6 +80,12 @@ impl Response {
     /// 500: a handler, or what it left to others, panicked.
     pub(crate) fn internal_error() -> Response {
         Response::text("internal server error\n").with_status(500)
+    }
+
+    /// Whether there is nothing to drop.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.body.is_plain() && self.fields.is_unallocated()
     }
 
     /// The same answer with another status.
@@ -206,5 +217,25 @@ impl<T: IntoResponse, E: IntoResponse> IntoResponse for Result<T, E> {
             Ok(value) => value.into_response(),
             Err(error) => error.into_response(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A response that is plain is not dropped, so it must not own anything.
+    #[test]
+    fn only_responses_that_own_nothing_are_plain() {
+        assert!(Response::text("static").is_plain());
+        assert!(Response::new(204).is_plain());
+        let owning = [
+            Response::text("static").header("A", "b"),
+            Response::text("owned".to_owned()),
+            Response::with_body(Body::parts([])),
+            Response::with_body(Body::channel(1).1),
+            Response::text("static").with_fields(Response::new(204).header("A", "b").fields),
+        ];
+        assert!(owning.iter().all(|response| !response.is_plain()));
     }
 }

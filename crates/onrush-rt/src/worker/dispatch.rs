@@ -5,6 +5,7 @@
 
 use super::{Sink, Worker};
 use crate::coop;
+use crate::driver::Event;
 use crate::job::guarded;
 use crate::sources::RUNTIME;
 use crate::wakers::wake;
@@ -31,13 +32,14 @@ enum Step {
 }
 
 /// How far [`Worker::dispatch`] is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Dispatch {
     step: Cell<Step>,
     /// Whether the sink or a waker is being called, rather than the driver or the timers.
     is_calling: Cell<bool>,
-    /// Of the stream or the timer that is called for, when it is the sink's.
-    token: Cell<Option<u64>>,
+    /// Of the stream or the timer that is called for. With the bit [`RUNTIME`] it is not the
+    /// sink's, or there is none.
+    token: Cell<u64>,
     any: Cell<bool>,
     /// What the calls so far have spent of their budgets.
     spent: Cell<u32>,
@@ -50,6 +52,20 @@ struct Dispatch {
 }
 
 impl Dispatch {
+    fn new(is_late: bool) -> Dispatch {
+        Dispatch {
+            step: Cell::default(),
+            is_calling: Cell::default(),
+            token: Cell::new(RUNTIME),
+            any: Cell::default(),
+            spent: Cell::default(),
+            is_late,
+            fetches: Cell::default(),
+            fetch_until_ns: Cell::default(),
+            any_fetched: Cell::default(),
+        }
+    }
+
     /// Whether this step has not begun before; it has, from then on.
     fn begins(&self, step: Step) -> bool {
         let begins = self.step.get() < step;
@@ -60,14 +76,21 @@ impl Dispatch {
     }
 
     #[inline]
-    fn call(&self, token: Option<u64>) {
-        // Each call has a budget of its own.
+    fn call(&self, token: u64) {
+        // Each call has a budget of its own. One that no call has touched is still as it was made.
+        if !coop::is_untouched() {
+            self.renew_budget();
+        }
+        self.is_calling.set(true);
+        self.any.set(true);
+        self.token.set(token);
+    }
+
+    #[inline(never)]
+    fn renew_budget(&self) {
         let spent = self.spent.get().saturating_add(coop::spent());
         self.spent.set(spent);
         coop::renew_for_event(spent);
-        self.is_calling.set(true);
-        self.any.set(true);
-        self.token.set(token.filter(|token| token & RUNTIME == 0));
     }
 }
 
@@ -80,10 +103,7 @@ impl Worker {
     /// Fails when the driver does.
     pub(super) fn dispatch(&self, sink: &impl Sink, is_late: bool) -> io::Result<bool> {
         coop::renew(); // What was spent before is not the first call's.
-        let dispatch = Dispatch {
-            is_late,
-            ..Dispatch::default()
-        };
+        let dispatch = Dispatch::new(is_late);
         // One frame for all calls, not one for each: entering it is not free.
         loop {
             let gone_on = catch_unwind(AssertUnwindSafe(|| self.go_on(sink, &dispatch)));
@@ -92,7 +112,8 @@ impl Worker {
                 Err(payload) => payload,
             };
             let was_calling = dispatch.is_calling.replace(false);
-            let token = dispatch.token.take();
+            let token = dispatch.token.replace(RUNTIME);
+            let token = Some(token).filter(|token| token & RUNTIME == 0);
             // A sink that panicked once more has been told, and goes on.
             if !was_calling || !guarded(|| sink.panicked(token)).unwrap_or(true) {
                 resume_unwind(payload);
@@ -110,7 +131,7 @@ impl Worker {
         }
         // Before events, so that a connection passed from elsewhere can be served in this turn.
         if dispatch.begins(Step::Notified) && inner.mailbox.take_notified() {
-            dispatch.call(None);
+            dispatch.call(RUNTIME);
             sink.notified();
         }
         if dispatch.step.get() <= Step::Events {
@@ -118,7 +139,7 @@ impl Worker {
             self.take_events(sink, dispatch);
             while dispatch.is_late && self.is_behind(dispatch) {
                 inner.driver.borrow_mut().turn(Some(Duration::ZERO))?;
-                dispatch.call(None);
+                dispatch.call(RUNTIME);
                 sink.awake();
                 self.take_events(sink, dispatch);
             }
@@ -136,10 +157,25 @@ impl Worker {
             let event = inner.driver.borrow_mut().next();
             let Some(event) = event else { return };
             dispatch.any_fetched.set(true);
-            dispatch.call(event.token());
-            if let Some(event) = inner.sources.route(event, &inner.driver) {
+            // Most events are these. Where the kind is known, less of the event is moved.
+            if let Event::Data { token, .. } = event
+                && token & RUNTIME == 0
+            {
+                dispatch.call(token);
                 sink.event(event);
+                continue;
             }
+            dispatch.call(event.token().unwrap_or(RUNTIME));
+            self.other_event(sink, event);
+        }
+    }
+
+    /// Hands out an event that is not received bytes of the sink's.
+    #[inline(never)]
+    fn other_event(&self, sink: &impl Sink, event: Event) {
+        let inner = &*self.local.0;
+        if let Some(event) = inner.sources.route(event, &inner.driver) {
+            sink.event(event);
         }
     }
 
@@ -171,7 +207,7 @@ impl Worker {
             dispatch.is_calling.set(false);
             let due = inner.wheel.borrow_mut().expire(now);
             let Some(payload) = due else { return };
-            dispatch.call(Some(payload));
+            dispatch.call(payload);
             if payload & RUNTIME == 0 {
                 sink.timer(payload);
                 continue;

@@ -7,6 +7,9 @@ use onrush_proto::token;
 
 /// Whether the client would rather have JSON than HTML or text. Without an opinion: no.
 pub(super) fn prefers_json(request: &Request) -> bool {
+    if request.header("accept").is_none() {
+        return false; // Looking for one field is cheaper than a walk through all.
+    }
     let mut wish = Wish::default();
     for (name, value) in request.headers() {
         if name.eq_ignore_ascii_case("accept") {

@@ -66,7 +66,11 @@ impl Target {
     /// Refuses a path with more segments than a `PUT` may make.
     pub(super) fn shallow(self, options: &FilesOptions) -> Result<Target, Failure> {
         match &self {
-            Target::Object(key) if key.segments().count() > options.depth_max => {
+            // A segment and its slash are two bytes, so that few keys have to be looked at.
+            Target::Object(key)
+                if key.as_bytes().len() / 2 + 1 > options.depth_max
+                    && key.segments().count() > options.depth_max =>
+            {
                 Err(Failure::TOO_DEEP)
             }
             _ => Ok(self),

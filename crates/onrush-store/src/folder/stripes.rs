@@ -88,15 +88,32 @@ impl Stripe {
 /// made. The guard goes into the job that does both.
 pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> Acquire {
     Acquire {
-        inner: inner.clone(),
-        key: key.clone(),
+        place: Some(Place {
+            inner: inner.clone(),
+            stripe: index(key),
+            key: key.clone(),
+        }),
         ticket: None,
     }
 }
 
-pub(super) struct Acquire {
+/// Where the lock of a key is.
+struct Place {
     inner: Arc<Inner>,
+    /// The index of its stripe.
+    stripe: usize,
     key: Key,
+}
+
+impl Place {
+    fn stripe(&self) -> &Stripe {
+        &self.inner.stripes.0[self.stripe]
+    }
+}
+
+pub(super) struct Acquire {
+    /// `None` when the lock was taken.
+    place: Option<Place>,
     /// While waiting.
     ticket: Option<u64>,
 }
@@ -105,41 +122,26 @@ impl Future for Acquire {
     type Output = Guard;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Guard> {
-        let mut ticket = self.ticket;
-        let stripe = self.inner.stripes.stripe(&self.key);
-        let taken = stripe.poll(&self.key, &mut ticket, cx);
-        self.ticket = ticket;
-        match taken {
-            true => Poll::Ready(Guard {
-                inner: self.inner.clone(),
-                key: self.key.clone(),
-            }),
-            false => Poll::Pending,
-        }
+        let Acquire { place, ticket } = &mut *self;
+        let taken = place.take_if(|place| place.stripe().poll(&place.key, ticket, cx));
+        taken.map_or(Poll::Pending, |place| Poll::Ready(Guard(place)))
     }
 }
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        if self.ticket.is_some() {
-            let stripe = self.inner.stripes.stripe(&self.key);
-            stripe.release(&self.key, self.ticket);
+        if let (Some(place), Some(_)) = (&self.place, self.ticket) {
+            place.stripe().release(&place.key, self.ticket);
         }
     }
 }
 
 /// The lock of a key; released when dropped, on whatever thread.
-pub(super) struct Guard {
-    inner: Arc<Inner>,
-    key: Key,
-}
+pub(super) struct Guard(Place);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.inner
-            .stripes
-            .stripe(&self.key)
-            .release(&self.key, None);
+        self.0.stripe().release(&self.0.key, None);
     }
 }
 

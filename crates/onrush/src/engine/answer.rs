@@ -46,8 +46,19 @@ pub(super) enum Answer {
 }
 
 impl Engine {
+    /// [`Engine::answer`], out of line: for answers that were not ready at once.
+    #[inline(never)]
+    pub(super) fn answer_later(
+        self: &Rc<Self>,
+        id: ConnId,
+        response: &mut Response,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        self.answer(id, response, out)
+    }
+
     /// Renders an answer behind what is in `out`, as far as that goes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn answer(
         self: &Rc<Self>,
         id: ConnId,
@@ -110,10 +121,21 @@ impl Engine {
             }
             _ => {
                 let (head, content) = (std::mem::take(out), std::mem::take(&mut response.body.0));
-                return Answer::Driving(Box::pin(self.clone().drive(id, head, content, send_as)));
+                return Answer::Driving(self.driving(id, head, content, send_as));
             }
         }
         Answer::Rendered(self.next_request(conn))
+    }
+
+    #[inline(never)]
+    fn driving(
+        self: &Rc<Self>,
+        id: ConnId,
+        head: Vec<u8>,
+        content: Content,
+        send_as: SendAs,
+    ) -> Driving {
+        Box::pin(self.clone().drive(id, head, content, send_as))
     }
 
     /// Logs the answer that is about to be rendered. Not while a connection is borrowed: the

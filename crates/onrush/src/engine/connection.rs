@@ -241,6 +241,12 @@ impl Conn {
         self.burst_iteration = iteration as u8;
     }
 
+    /// Whether it needs nothing before it waits for its next request, and has to.
+    #[inline]
+    pub(crate) fn is_at_rest(&self) -> bool {
+        !self.paused && !self.in_head && !self.draining_body && !self.ended
+    }
+
     /// Gives back what an idle connection does not need.
     pub(crate) fn settle(&mut self) {
         if self.active.as_ref().is_some_and(|active| active.is_idle()) {

@@ -37,7 +37,7 @@ impl Waiting {
         let engine = self.0.clone();
         drop(self);
         let mut out = Vec::new();
-        match engine.answer(id, &mut response, &mut out) {
+        match engine.answer_later(id, &mut response, &mut out) {
             Answer::Gone => {}
             Answer::Rendered(after) => engine.finished(id, after, &out),
             Answer::Driving(driving) => engine.finish_driving(id, driving).await,

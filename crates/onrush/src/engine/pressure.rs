@@ -37,18 +37,20 @@ pub(super) fn waiting_with_blocks_max(pool: &Pool) -> usize {
 }
 
 impl Engine {
+    #[inline]
     fn is_above(&self, mark: usize) -> bool {
         let pool = self.local.pool();
-        pool.held_bytes() > pool.budget().max_bytes() / 8 * mark
+        let most = pool.budget().max_bytes() / 8 * mark;
+        // No more is held than is charged, which is known without a look at the unused blocks.
+        pool.budget().used_bytes() > most && pool.held_bytes() > most
     }
 
     /// Whether new bodies would be held by what is left for whole requests and partial heads.
     pub(super) fn is_short_for_bodies(&self) -> bool {
+        let held_by_heads = || self.conns.borrow().head_bytes();
         let pool = self.local.pool();
-        let others = pool
-            .held_bytes()
-            .saturating_sub(self.conns.borrow().head_bytes());
-        others > pool.budget().max_bytes() / 8 * BODIES_MARK
+        let most = pool.budget().max_bytes() / 8 * BODIES_MARK;
+        self.is_above(BODIES_MARK) && pool.held_bytes().saturating_sub(held_by_heads()) > most
     }
 
     /// Answers 503 (RFC 9110, section 15.6.4) to a request whose body there is no memory for; gives

@@ -4,17 +4,17 @@
 //! all answers to what one receive brought leave in one send. A handler that is not ready at once
 //! becomes a task, and the loop goes on when it has answered.
 
-use super::answer::Answer;
+use super::answer::{Answer, Driving};
 use super::body::AHEAD_BYTES_MAX;
 use super::connection::{Active, BURST_MAX, Conn, Phase, Then};
 use super::deadline::{DRAIN_IDLE_MS, Wait};
+use super::send::gone;
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
 use crate::log::{AccessLog, Entry as LogEntry};
 use crate::metrics::{Ending, Refusal};
 use crate::params::UNROUTED;
 use crate::request::Parts;
-use crate::response::Response;
 use crate::shield;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
@@ -46,18 +46,32 @@ struct NoMemory;
 
 impl Engine {
     /// The driver received `data`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn received(self: &Rc<Self>, id: ConnId, data: Buf) {
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else { return };
+        if conn.phase != Phase::Ready {
+            drop(conns);
+            return self.received_meanwhile(id, data);
+        }
+        // Nothing is queued, so nothing is to be joined with it or parsed before it.
+        let is_next = conn.active.is_none() && !data.is_empty();
+        drop(conns);
+        match is_next {
+            true => self.pump(id, Some(data), None),
+            false => self.pump(id, None, Some(data)),
+        }
+    }
+
+    /// The driver received `data` on a connection that does not wait for a request.
+    #[inline(never)]
+    fn received_meanwhile(self: &Rc<Self>, id: ConnId, data: Buf) {
         let waker = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             match conn.phase {
-                Phase::Ready => {
-                    drop(conns);
-                    return self.pump(id, Some(data));
-                }
                 Phase::Busy | Phase::Flushing | Phase::Leaving => self.queue_input(id, conn, data),
-                Phase::Lingering => return,
+                Phase::Ready | Phase::Lingering => return,
             }
         };
         if let Some(waker) = waker {
@@ -87,21 +101,21 @@ impl Engine {
                 return self.make_quiet(id);
             }
         }
-        self.pump(id, None);
+        self.pump(id, None, None);
     }
 
-    /// Deals with `data` behind what is queued, as far as it goes, and sends the answers.
-    fn pump(self: &Rc<Self>, id: ConnId, data: Option<Buf>) {
+    /// Parses `next`, then queued input, then `data`, as far as possible, and sends the responses.
+    fn pump(self: &Rc<Self>, id: ConnId, next: Option<Buf>, data: Option<Buf>) {
         let mut out = self.out.take();
         out.clear();
         let mut started = 0;
-        let then = self.pump_into(id, data, &mut out, &mut started);
+        let then = self.pump_into(id, next, data, &mut out, &mut started);
         if started > 1 {
             self.note_started(id, started);
         }
         match then {
-            Some(then) if self.flush(id, &out, then) => self.rest(id),
-            Some(_) => {}
+            Some(Then::Continue) => self.flush_and_rest(id, &out),
+            Some(then) => _ = self.flush(id, &out, then),
             None => self.lost(),
         }
         if out.capacity() <= OUT_KEPT_BYTES {
@@ -127,32 +141,32 @@ impl Engine {
     fn pump_into(
         self: &Rc<Self>,
         id: ConnId,
+        next: Option<Buf>,
         mut data: Option<Buf>,
         out: &mut Vec<u8>,
-        started: &mut u8,
+        started: &mut usize,
     ) -> Option<Then> {
         let mut answers = 0;
-        let mut rest: Option<Buf> = None;
-        let mut left = u8::MAX;
+        let mut rest = next;
+        let mut started_max = 1;
         loop {
             let input = match rest.take() {
                 Some(rest) => rest, // No head has begun before it, so it is not to be joined.
+                None if data.is_none() && !self.has_queue(id)? => return Some(Then::Continue),
                 None => match self.next_input(id, data.take())? {
                     Some(input) => input,
                     None => return Some(Then::Continue),
                 },
             };
-            match *started {
-                0 => {}
-                1 => left = self.may_start(id).max(1),
-                _ => coop::spend(0),
-            }
-            let is_enough = *started >= left || (*started > 0 && coop::is_exhausted());
-            if is_enough && self.may_yield(id) {
+            // The event or the task pays for the first one.
+            if *started > 0
+                && (coop::spend_operation() || *started >= started_max)
+                && self.is_enough(id, *started, &mut started_max)
+            {
                 self.yield_input(id, input, out);
                 return None;
             }
-            *started = started.saturating_add(1);
+            *started += 1;
             match self.step(id, input, out) {
                 Next::Again(behind) => rest = Some(behind).filter(|behind| !behind.is_empty()),
                 Next::NeedMore => {
@@ -186,27 +200,32 @@ impl Engine {
         }
     }
 
-    /// How many more requests the connection may start in this iteration of the event loop.
+    /// Whether the rest is left for a later iteration, after `started` requests: the budget is used
+    /// up, or the connection has started as many requests as it may in this iteration of the event
+    /// loop. `started_max` is set to that number when it is 1, its initial value.
+    ///
+    /// A partial head is never deferred, because its time limit is running. Nothing is deferred
+    /// while receive memory is short either: parsing gives memory back, and deferring holds it.
     #[inline(never)]
-    fn may_start(&self, id: ConnId) -> u8 {
-        let iteration = self.local.iteration();
+    fn is_enough(&self, id: ConnId, started: usize, started_max: &mut usize) -> bool {
         let mut conns = self.conns.borrow_mut();
-        (conns.get(id)).map_or(BURST_MAX, |conn| conn.may_start(iteration))
+        let conn = conns.get(id);
+        if *started_max == 1 {
+            let iteration = self.local.iteration();
+            let left = conn.as_ref().map(|conn| conn.may_start(iteration));
+            *started_max = usize::from(left.unwrap_or(BURST_MAX)).max(1);
+        }
+        (started >= *started_max || coop::is_exhausted())
+            && conn.is_some_and(|conn| !conn.in_head)
+            && !self.is_short()
     }
 
     #[inline(never)]
-    fn note_started(&self, id: ConnId, requests: u8) {
+    fn note_started(&self, id: ConnId, requests: usize) {
         if let Some(conn) = self.conns.borrow_mut().get(id) {
+            let requests = u8::try_from(requests).unwrap_or(u8::MAX);
             conn.note_started(self.local.iteration(), requests);
         }
-    }
-
-    /// Whether requests may be left for later. Not within a head, which has its time. Not while
-    /// receive memory is short either: parsing gives memory back, and deferring holds it.
-    #[inline(never)]
-    fn may_yield(&self, id: ConnId) -> bool {
-        let mut conns = self.conns.borrow_mut();
-        conns.get(id).is_some_and(|conn| !conn.in_head) && !self.is_short()
     }
 
     /// Sends what is rendered and leaves `input`, and what is queued behind it, to a task: the
@@ -227,9 +246,15 @@ impl Engine {
         }
     }
 
+    /// Whether there may be queued input; `None` when the connection is gone.
+    #[inline]
+    fn has_queue(&self, id: ConnId) -> Option<bool> {
+        Some(self.conns.borrow_mut().get(id)?.active.is_some())
+    }
+
     /// The input to parse next: what is queued first, then `data`; joined when a head spans them.
     /// `None` when the connection is gone.
-    #[inline]
+    #[inline(never)]
     fn next_input(self: &Rc<Self>, id: ConnId, data: Option<Buf>) -> Option<Option<Buf>> {
         let data = data.filter(|data| !data.is_empty());
         let mut conns = self.conns.borrow_mut();
@@ -445,8 +470,20 @@ impl Engine {
         if has_body {
             self.forget_reader(id); // It has its answer without what it waited for.
         }
-        let response = answer.get_or_insert_with(panic_response);
-        self.answer_now(id, response, data, out)
+        let response = match &mut answer {
+            Some(response) => response,
+            none => none.insert(panic_response()),
+        };
+        match self.answer(id, response, out) {
+            Answer::Rendered(After::KeepAlive) => {
+                // Most have nothing to drop. Their destructor is a call all the same.
+                if response.is_plain() {
+                    std::mem::forget(answer);
+                }
+                Next::Again(data)
+            }
+            other => self.follow_up(id, other, data),
+        }
     }
 
     /// The head in front of `data`, which from then on begins behind it.
@@ -504,34 +541,32 @@ impl Engine {
         }
     }
 
-    #[inline]
-    fn answer_now(
-        self: &Rc<Self>,
-        id: ConnId,
-        response: &mut Response,
-        data: Buf,
-        out: &mut Vec<u8>,
-    ) -> Next {
-        match self.answer(id, response, out) {
+    /// What follows an answer.
+    #[inline(never)]
+    fn follow_up(self: &Rc<Self>, id: ConnId, answer: Answer, data: Buf) -> Next {
+        match answer {
             Answer::Gone => Next::Stop,
             Answer::Rendered(after) => self.after(id, after, data),
-            Answer::Driving(mut driving) => {
-                // Most of it may fit into the socket's buffer: try before making a task of it.
-                self.limit_write(id, 0);
-                let driven = {
-                    let standby = self.standby.borrow();
-                    let mut cx = Context::from_waker(standby.waker());
-                    self.poll_driving(id, &mut driving, &mut cx)
-                };
-                match driven {
-                    Poll::Ready(Some(after)) => self.after(id, after, data),
-                    Poll::Ready(None) => Next::Stop,
-                    Poll::Pending => {
-                        let work = self.clone().finish_driving(id, driving);
-                        self.make_task(id, data, work);
-                        Next::Stop
-                    }
-                }
+            Answer::Driving(driving) => self.drive_now(id, driving, data),
+        }
+    }
+
+    /// Most of an answer may fit into the socket's buffer: tries before a task is made of it.
+    #[inline(never)]
+    fn drive_now(self: &Rc<Self>, id: ConnId, mut driving: Driving, data: Buf) -> Next {
+        self.limit_write(id, 0);
+        let driven = {
+            let standby = self.standby.borrow();
+            let mut cx = Context::from_waker(standby.waker());
+            self.poll_driving(id, &mut driving, &mut cx)
+        };
+        match driven {
+            Poll::Ready(Some(after)) => self.after(id, after, data),
+            Poll::Ready(None) => Next::Stop,
+            Poll::Pending => {
+                let work = self.clone().finish_driving(id, driving);
+                self.make_task(id, data, work);
+                Next::Stop
             }
         }
     }
@@ -543,7 +578,6 @@ impl Engine {
     }
 
     /// What follows an answer that was rendered at once.
-    #[inline]
     fn after(&self, id: ConnId, after: After, data: Buf) -> Next {
         match after {
             After::KeepAlive => {}
@@ -557,8 +591,29 @@ impl Engine {
         Next::Again(data)
     }
 
-    /// Nothing is left to do for now.
+    /// Sends `out`. When all of it has left, nothing is left to do for now.
     #[inline]
+    fn flush_and_rest(self: &Rc<Self>, id: ConnId, out: &[u8]) {
+        let sent = {
+            let mut conns = self.conns.borrow_mut();
+            match conns.get(id) {
+                Some(conn) => match self.send_now_or_keep(conn, out) {
+                    Ok(true) if conn.is_at_rest() && !self.draining.get() => {
+                        conn.settle();
+                        return self.set_limit(id, conn, self.limits().idle_timeout_ms);
+                    }
+                    sent => sent,
+                },
+                None => Err(gone()),
+            }
+        };
+        if self.sent(id, sent, Then::Continue) {
+            self.rest(id);
+        }
+    }
+
+    /// Nothing is left to do for now.
+    #[inline(never)]
     fn rest(self: &Rc<Self>, id: ConnId) {
         let (ended, in_head) = {
             let mut conns = self.conns.borrow_mut();

@@ -15,7 +15,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 /// The error for a connection that is gone.
-fn gone() -> io::Error {
+#[cold]
+pub(super) fn gone() -> io::Error {
     io::ErrorKind::ConnectionAborted.into()
 }
 
@@ -27,6 +28,12 @@ impl Engine {
             Then::Close => self.send_last_or_keep(id, out),
             Then::Continue | Then::Linger => self.send_or_keep(id, out),
         };
+        self.sent(id, sent, then)
+    }
+
+    /// [`Engine::flush`] behind the send.
+    #[inline(never)]
+    pub(super) fn sent(self: &Rc<Self>, id: ConnId, sent: io::Result<bool>, then: Then) -> bool {
         match sent {
             Ok(true) => match then {
                 Then::Continue => true,
@@ -93,7 +100,7 @@ impl Engine {
         self.send_by(conn, out, Driver::send)
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_by(
         &self,
         conn: &mut Conn,
@@ -114,14 +121,21 @@ impl Engine {
         if out.is_empty() {
             return Ok(true);
         }
-        let sent = match send(&mut self.local.driver(), conn.stream, out) {
+        let sent = send(&mut self.local.driver(), conn.stream, out);
+        match sent {
+            Ok(sent) if sent == out.len() => Ok(true),
+            sent => self.keep(conn, out, sent),
+        }
+    }
+
+    /// Keeps what the kernel did not take of `out`.
+    #[inline(never)]
+    fn keep(&self, conn: &mut Conn, out: &[u8], sent: io::Result<usize>) -> io::Result<bool> {
+        let sent = match sent {
             Ok(sent) => sent,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
         };
-        if sent == out.len() {
-            return Ok(true);
-        }
         let active = conn.active();
         active.out.clear();
         active.out.extend_from_slice(&out[sent..]);
