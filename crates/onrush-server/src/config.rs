@@ -4,9 +4,10 @@
 use crate::failure::{self, Failure};
 use crate::memory::{self, Shortage};
 use crate::options::{
-    AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, Options, PlacementName, Switch,
+    AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, Options, PlacementName,
 };
 use crate::units::{Rate, Size, Time};
+use crate::written::Switch;
 use onrush::{AccessLog, DriverPreference, Limits, Placement};
 use onrush_rt::driver;
 use onrush_server::{Allow, FilesOptions};

@@ -407,8 +407,8 @@ fn a_unix_socket() {
     let _ = std::fs::remove_file(place);
 }
 
-/// `off` ends a limit in each place where it can be written, and a mistake names the flag, the value
-/// and what is accepted.
+/// `off` ends a limit in each place where it can be written. A mistake names the flag, the value and
+/// what is accepted.
 #[test]
 fn limits_can_be_switched_off_everywhere() {
     let folder = Folder::new();
@@ -428,7 +428,7 @@ fn limits_can_be_switched_off_everywhere() {
             let name = format!("ONRUSH_{}", flag.to_uppercase().replace('-', "_"));
             let by_environment = refused(onrush().args(missing).env(name, value), 1);
             assert_eq!(by_environment, by_flag);
-            folder.file("c.toml", &format!("{flag} = '{value}'\n"));
+            folder.file("c.toml", format!("{flag} = '{value}'\n"));
             let file = folder.path().join("c.toml");
             let by_file = refused(onrush().args(missing).arg("--config").arg(file), 1);
             assert_eq!(by_file, by_flag);
