@@ -407,8 +407,8 @@ fn a_unix_socket() {
     let _ = std::fs::remove_file(place);
 }
 
-/// `off` ends a limit in each place where it can be written. A mistake names the flag, the value and
-/// what is accepted.
+/// `off` ends a limit in each place where it can be written. A mistake names the flag, the value
+/// and what is accepted.
 #[test]
 fn limits_can_be_switched_off_everywhere() {
     let folder = Folder::new();

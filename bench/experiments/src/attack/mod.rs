@@ -108,9 +108,22 @@ struct Outlook {
     made: u64,
     established: Seen,
     fresh: Seen,
+    /// When all attackers were there, and when they had gone.
+    whole: Instant,
+    gone: Instant,
 }
 
 impl Outlook {
+    /// In which phase the longest response came.
+    fn phase(&self, seen: &Seen) -> &'static str {
+        match seen.longest_end {
+            Some(end) if end <= self.whole => "they come",
+            Some(end) if end <= self.gone => "they stay",
+            Some(_) => "they are gone",
+            None => "",
+        }
+    }
+
     fn longest_ms(&self) -> f64 {
         self.established.longest_ms().max(self.fresh.longest_ms())
     }
@@ -132,7 +145,9 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
             "driver",
             "made",
             "established",
+            "while",
             "new",
+            "while",
             "target",
             "requests",
             "lost",
@@ -150,7 +165,9 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
                 driver.to_owned(),
                 outlook.made.to_string(),
                 format!("{:.1}", outlook.established.longest_ms()),
+                outlook.phase(&outlook.established).to_owned(),
                 format!("{:.1}", outlook.fresh.longest_ms()),
+                outlook.phase(&outlook.fresh).to_owned(),
                 format!("{:.0}", case.response_max_ms),
                 requests.to_string(),
                 outlook.lost().to_string(),
@@ -214,7 +231,7 @@ fn attacked(run: &Run, case: &Case, clients: usize, server: &Server) -> Outcome<
     let [is_whole, attack_ends, probes_end] = &flags;
     let puts = case.attack == Attack::DeepPuts;
     let done = Done::default();
-    let (established, fresh) = thread::scope(|scope| {
+    let (established, fresh, whole, gone) = thread::scope(|scope| {
         let established = scope.spawn(move || {
             pin();
             probe::established(stream, address, probes_end)
@@ -223,7 +240,7 @@ fn attacked(run: &Run, case: &Case, clients: usize, server: &Server) -> Outcome<
             pin();
             probe::fresh(address, puts, probes_end)
         });
-        let phases = || -> Outcome {
+        let phases = || -> Outcome<(Instant, Instant)> {
             run.sleep(calm)?;
             let attack = scope.spawn(|| {
                 pin();
@@ -234,11 +251,14 @@ fn attacked(run: &Run, case: &Case, clients: usize, server: &Server) -> Outcome<
             while !is_whole.load(Ordering::Acquire) && begun.elapsed() < ASSEMBLY_MAX {
                 run.sleep(Duration::from_millis(20))?;
             }
+            let whole = Instant::now();
             run.sleep(hold)?;
             attack_ends.store(true, Ordering::Release);
             let ended = attack.join();
             ended.map_err(|_| "an attacker panicked".to_owned())?;
-            run.sleep(after)
+            let gone = Instant::now();
+            run.sleep(after)?;
+            Ok((whole, gone))
         };
         let phases = phases();
         // Also when the phases were interrupted: the scope waits for all of them.
@@ -246,13 +266,16 @@ fn attacked(run: &Run, case: &Case, clients: usize, server: &Server) -> Outcome<
         probes_end.store(true, Ordering::Release);
         let panicked = |_| "a probe panicked".to_owned();
         let (established, fresh) = (established.join(), fresh.join());
-        phases?;
-        Ok::<_, String>((established.map_err(panicked)?, fresh.map_err(panicked)?))
+        let (whole, gone) = phases?;
+        let (established, fresh) = (established.map_err(panicked)?, fresh.map_err(panicked)?);
+        Ok::<_, String>((established, fresh, whole, gone))
     })?;
     Ok(Outlook {
         made: done.made.into_inner(),
         established,
         fresh,
+        whole,
+        gone,
     })
 }
 
@@ -274,11 +297,15 @@ mod tests {
         let seen = |times: &[f64], lost| Seen {
             times_ms: times.to_vec(),
             lost,
+            longest_end: None,
         };
+        let now = Instant::now();
         Outlook {
             made: 1,
             established: seen(established_ms, lost),
             fresh: seen(fresh_ms, 0),
+            whole: now,
+            gone: now,
         }
     }
 

@@ -22,6 +22,8 @@ pub(super) struct Seen {
     pub(super) times_ms: Vec<f64>,
     /// Requests without a response of success.
     pub(super) lost: u64,
+    /// When the longest response had come.
+    pub(super) longest_end: Option<Instant>,
 }
 
 impl Seen {
@@ -32,7 +34,12 @@ impl Seen {
     fn add(&mut self, time: Duration, result: io::Result<()>) -> bool {
         let is_lost = result.is_err();
         let time = if is_lost { WAIT_MAX } else { time };
-        self.times_ms.push(time.as_secs_f64() * 1e3);
+        let ms = time.as_secs_f64() * 1e3;
+        let is_longest = self.times_ms.is_empty() || ms > self.longest_ms();
+        if is_longest {
+            self.longest_end = Some(Instant::now());
+        }
+        self.times_ms.push(ms);
         self.lost += u64::from(is_lost);
         !is_lost
     }
