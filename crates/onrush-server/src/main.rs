@@ -1,8 +1,8 @@
 //! The program `onrush`: a folder, served over HTTP.
 //!
 //! `units`, `written`, `failure`, `memory` · `options` (each option, once) · `config` (the file,
-//! what all options come to) · `cli` · `logging`, `signals`, `descriptors` (what a process has to do
-//! with) · this file, which puts them together and serves.
+//! what all options come to) · `cli` · `logging`, `signals`, `descriptors` (what a process has to
+//! do with) · this file, which puts them together and serves.
 
 #![forbid(unsafe_code)]
 

@@ -70,7 +70,8 @@ fn status(stream: &mut TcpStream) -> u16 {
     *statuses(&answer[..n]).first().expect("a response")
 }
 
-/// How long a response may take during an attack: a second, but tests share their cores.
+/// A watchdog for a response during an attack. The promise is 1 s; tests share their cores, so
+/// `cargo xtask experiment attack` measures it.
 const SOON: Duration = Duration::from_secs(5);
 
 /// One request on a connection that is kept, which must be answered soon.
