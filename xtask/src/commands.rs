@@ -128,6 +128,7 @@ const COMMANDS: &[(&str, Cover)] = &[
     ),
     ("cargo xtask experiment balance", Runs(&[EXPERIMENT])),
     ("cargo xtask experiment --quick", Runs(&[EXPERIMENT])),
+    ("cargo xtask experiment attack", Runs(&[EXPERIMENT])),
 ];
 
 /// Compares the documents with [`COMMANDS`]. Fails with all commands that are not known, all that

@@ -2,10 +2,11 @@
 //! goes through them; it must not know what any of them does.
 //!
 //! Modules, lowest first: `table` · `run` `chart` · `quota` · `workers` · `balance` `offload`
-//! `metrics` `coroutine`.
+//! `metrics` `coroutine` `attack`.
 
 #![forbid(unsafe_code)]
 
+mod attack;
 mod balance;
 mod chart;
 mod coroutine;
@@ -71,6 +72,11 @@ const EXPERIMENTS: &[Experiment] = &[
         name: "coroutine",
         what: "handlers that read and write as if they blocked",
         run: coroutine::experiment,
+    },
+    Experiment {
+        name: "attack",
+        what: "how long others wait while thousands of clients take what they can",
+        run: attack::experiment,
     },
 ];
 
@@ -159,7 +165,10 @@ mod tests {
         let named = chosen(&["metrics".to_owned()]);
         assert_eq!(named.map(names), Ok(vec!["metrics"]));
         let wrong = chosen(&["x".to_owned()]).map(names);
-        assert!(wrong.is_err_and(|error| error.contains("balance, offload, metrics, coroutine")));
+        assert!(
+            wrong
+                .is_err_and(|error| error.contains("balance, offload, metrics, coroutine, attack"))
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The agreement of a worker that goes to sleep with those that wake it: no wake is lost, and only
-//! one that sleeps costs its waker a system call.
+//! one that sleeps costs its waker a system call. The same for a worker that ends: what others put
+//! into its queue is removed by it or by them.
 //!
 //! Must not know what is waited for, nor how a worker is woken. `cargo xtask loom` runs its tests
 //! through every order in which two threads may take its steps.
@@ -15,6 +16,8 @@ pub(crate) struct Doze {
     sleeping: AtomicBool,
     /// Somebody called [`Doze::notify`] since the owner last looked.
     notified: AtomicBool,
+    /// The owner ends: what is put where it looks is never taken.
+    closed: AtomicBool,
 }
 
 impl Doze {
@@ -22,6 +25,7 @@ impl Doze {
         Doze {
             sleeping: AtomicBool::new(false),
             notified: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         }
     }
 
@@ -50,6 +54,20 @@ impl Doze {
         }
         self.awake();
         false
+    }
+
+    /// Ends it. By the owner, before it empties its queue for the last time.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `wakes`: what was put into the queue before that fence is seen by
+        // the owner after this one, unless `is_closed` after that fence tells the other thread.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the owner has closed it. Exact after [`Doze::wakes`], as `close` describes.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn awake(&self) {
@@ -147,6 +165,40 @@ mod tests {
                 .into_iter()
                 .for_each(|thread| thread.join().unwrap());
             assert_eq!(queued, pushes);
+        });
+    }
+
+    /// However the steps fall, a queue that is closed ends up empty: each push was removed once, by
+    /// the owner or by a thread that pushed.
+    #[test]
+    fn nothing_stays_in_a_closed_queue() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let worker = Worker::new();
+            let push = |worker: &Worker| {
+                if worker.doze.is_closed() {
+                    return 1;
+                }
+                worker.push();
+                match worker.doze.is_closed() {
+                    true => worker.queued.swap(0, Ordering::AcqRel),
+                    false => 0,
+                }
+            };
+            let threads = [(); 2].map(|()| {
+                let worker = worker.clone();
+                thread::spawn(move || push(&worker))
+            });
+            worker.doze.close();
+            // As the queue does, it looks with a plain load whether there is anything.
+            let dropped = match worker.queued.load(Ordering::Relaxed) {
+                0 => 0,
+                _ => worker.queued.swap(0, Ordering::AcqRel),
+            };
+            let leaked = threads.map(|thread| thread.join().unwrap());
+            assert_eq!(worker.queued.load(Ordering::Acquire), 0);
+            assert_eq!(dropped + leaked.iter().sum::<usize>(), 2);
         });
     }
 

@@ -19,6 +19,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 pub use crate::task::{FallibleTask, Task};
 
@@ -32,6 +33,8 @@ const POLLS_MAX: usize = 128;
 const SPENT_MAX: u32 = 128 << 10;
 /// When a worker ends, tasks that destructors spawn are dropped in so many rounds, and then leaked.
 const SHUT_DOWN_ROUNDS_MAX: usize = 64;
+/// When a worker ends, it waits so long for other threads that are in the middle of a wake.
+const SHUT_DOWN_WAIT_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Executor {
@@ -151,9 +154,29 @@ impl Executor {
                 break;
             }
         }
+        self.await_wakes();
         self.mailbox.close(); // What is spawned from here on is leaked.
         while let Some(runnable) = self.mailbox.pop() {
             drop(runnable);
+        }
+    }
+}
+
+impl Executor {
+    /// Drops tasks that other threads have marked as scheduled and not put into the queue yet. Each
+    /// live task has been woken, so one that is not in the queue is in the hands of such a thread,
+    /// which has a few instructions to go. Tasks that are spawned meanwhile are not waited for.
+    fn await_wakes(&self) {
+        let begun = Instant::now();
+        let mut expected = self.live.borrow().len();
+        while expected > 0 && begun.elapsed() < SHUT_DOWN_WAIT_MAX {
+            match self.mailbox.pop() {
+                Some(runnable) => {
+                    drop(runnable);
+                    expected -= 1;
+                }
+                None => std::thread::yield_now(),
+            }
         }
     }
 }
@@ -388,5 +411,79 @@ impl Drop for Lodged {
             self.0.vacant.add(-1);
         }
         drop(self.0.future.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Weak;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread::{self, ThreadId};
+
+    /// Hands its waker to another thread, and tells which thread drops it.
+    struct Waits {
+        waker: Sender<Waker>,
+        dropped_by: Rc<Cell<Option<ThreadId>>>,
+    }
+
+    impl Future for Waits {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+            let _ = self.waker.send(cx.waker().clone());
+            Poll::Pending
+        }
+    }
+
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            self.dropped_by.set(Some(thread::current().id()));
+        }
+    }
+
+    /// Other threads wake tasks while the executor shuts down. However that falls, each future is
+    /// dropped by its own thread, and neither a task nor the mailbox is left.
+    #[test]
+    fn wakes_during_the_end_lose_no_task() {
+        const ROUNDS: usize = 10_000;
+        let (send, wakers) = channel::<Waker>();
+        let woken = Arc::new(AtomicUsize::new(0));
+        let count = woken.clone();
+        let waking = thread::spawn(move || {
+            for waker in wakers {
+                count.fetch_add(1, Ordering::Release);
+                waker.wake();
+            }
+        });
+        for round in 0..ROUNDS {
+            let mailbox = Arc::new(Mailbox::new().unwrap());
+            let left: Weak<Mailbox> = Arc::downgrade(&mailbox);
+            let executor = Executor::new(mailbox);
+            let dropped_by = Rc::new(Cell::new(None));
+            let future = Waits {
+                waker: send.clone(),
+                dropped_by: dropped_by.clone(),
+            };
+            executor.spawn(future).detach();
+            executor.run(|| {});
+            // The other thread is about to wake it, or just has.
+            while woken.load(Ordering::Acquire) == round {
+                std::hint::spin_loop();
+            }
+            executor.shut_down();
+            assert_eq!(dropped_by.get(), Some(thread::current().id()), "{round}");
+            assert_eq!(executor.live_tasks(), 0);
+            drop(executor);
+            // The other thread may have its waker for a moment more.
+            let begun = Instant::now();
+            while left.strong_count() > 0 && begun.elapsed() < Duration::from_secs(30) {
+                thread::yield_now();
+            }
+            assert_eq!(left.strong_count(), 0, "{round}: the mailbox is left");
+        }
+        drop(send);
+        waking.join().unwrap();
     }
 }

@@ -11,15 +11,12 @@ use crossbeam_queue::SegQueue;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The receiving end is the worker's; everyone else holds it in an `Arc`.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     runnable: SegQueue<Runnable>,
     doze: Doze,
-    /// The worker is gone: what is pushed now never runs.
-    closed: AtomicBool,
     eventfd: OwnedFd,
 }
 
@@ -28,7 +25,6 @@ impl Mailbox {
         Ok(Mailbox {
             runnable: SegQueue::new(),
             doze: Doze::new(),
-            closed: AtomicBool::new(false),
             eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
@@ -37,17 +33,28 @@ impl Mailbox {
         &self.eventfd
     }
 
-    /// Schedules a task. From any thread.
+    /// Schedules a task. From any thread. After [`Mailbox::close`] the task is leaked: its future
+    /// must not be dropped on this thread, and its own is gone.
     pub(crate) fn push(&self, runnable: Runnable) {
-        if self.closed.load(Ordering::Acquire) {
-            // Its future must not be dropped on this thread, and its own is gone. A waker that
-            // outlives the worker is rare and costs the memory of one task.
+        if self.doze.is_closed() {
             std::mem::forget(runnable);
             return;
         }
         self.runnable.push(runnable);
         if self.doze.wakes() {
             self.wake();
+        }
+        // The owner may have closed and emptied the queue before the push above. Nobody else would
+        // take the task out then, and the queue and the task would keep each other alive.
+        if self.doze.is_closed() {
+            self.leak_all();
+        }
+    }
+
+    #[cold]
+    fn leak_all(&self) {
+        while let Some(runnable) = self.runnable.pop() {
+            std::mem::forget(runnable);
         }
     }
 
@@ -92,8 +99,9 @@ impl Mailbox {
         self.runnable.is_empty()
     }
 
-    /// After this nothing is taken in any more. By the owner only.
+    /// Refuses tasks from now on. By the owner only, which then empties the queue: what another
+    /// thread adds after that, that thread removes itself.
     pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+        self.doze.close();
     }
 }

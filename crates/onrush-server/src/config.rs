@@ -4,9 +4,10 @@
 use crate::failure::{self, Failure};
 use crate::memory::{self, Shortage};
 use crate::options::{
-    AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, Options, PlacementName, Switch,
+    AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, Options, PlacementName,
 };
-use crate::units::{Size, Time};
+use crate::units::{Rate, Size, Time};
+use crate::written::Switch;
 use onrush::{AccessLog, DriverPreference, Limits, Placement};
 use onrush_rt::driver;
 use onrush_server::{Allow, FilesOptions};
@@ -81,10 +82,8 @@ pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
         let start = error.span().map_or(0, |span| span.start);
         let before = text.get(..start).unwrap_or_default();
         let line = before.matches('\n').count();
-        let key = text
-            .lines()
-            .nth(line)
-            .and_then(|line| Some(line.split_once('=')?.0.trim()));
+        let shown = text.lines().nth(line).unwrap_or_default();
+        let key = shown.split_once('=').map(|(key, _)| key.trim());
         // The rest of that message is the list of all keys.
         let message = match error.message().split_once(", expected") {
             Some((what, _)) if what.starts_with("unknown field") => {
@@ -92,12 +91,31 @@ pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
                 format!("unknown key {name}; keys are the long flags of onrush --help")
             }
             _ => match key {
-                Some(key) => format!("{key}: {}", error.message()),
+                Some(key) => match value(shown, error.message()) {
+                    Some(value) => format!("{key}: {value}: {}", error.message()),
+                    None => format!("{key}: {}", error.message()),
+                },
                 None => error.message().to_owned(),
             },
         };
         (line + 1, message)
     })
+}
+
+/// The value of `line`, unless `message` tells it or it is too long to be shown.
+fn value<'t>(line: &'t str, message: &str) -> Option<&'t str> {
+    const BYTES_MAX: usize = 80;
+    let value = line.split_once('=')?.1;
+    let value = value
+        .split_once(" #")
+        .map_or(value, |(value, _)| value)
+        .trim();
+    let bare = value.trim_matches(['\'', '"']);
+    let fits = (1..=BYTES_MAX).contains(&bare.len()) && !value.contains(char::is_control);
+    let is_told = ['\'', '`', '"']
+        .iter()
+        .any(|quote| message.contains(&format!("{quote}{bare}{quote}")));
+    (fits && !is_told).then_some(value)
 }
 
 impl Settings {
@@ -145,11 +163,11 @@ impl Settings {
             rebalance: options.rebalance != Some(Switch::Off),
             receive_bytes_max,
             limits: Limits {
-                body_bytes_max: options.body_max.unwrap_or(Size::UNLIMITED).bytes,
+                body_bytes_max: options.body_max.map_or(u64::MAX, |size| size.bytes),
                 head_timeout_ms: ms(options.header_timeout, 15),
                 body_timeout_ms: ms(options.body_timeout, 60),
                 write_timeout_ms: ms(options.write_timeout, 60),
-                rate_bytes_per_s_min: rate(options.min_rate)?,
+                rate_bytes_per_s_min: options.min_rate.unwrap_or(RATE_DEFAULT).bytes_per_s,
                 idle_timeout_ms: ms(options.idle_timeout, 75),
                 total_timeout_ms: ms(options.total_timeout, 86_400),
                 ..Limits::default()
@@ -190,7 +208,9 @@ impl Settings {
 fn files(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, Failure> {
     let allow = options.allow.as_deref().unwrap_or_default();
     if allow.contains(&Change::None) && allow.len() > 1 {
-        return Err(Failure::usage("allow: none goes with nothing else"));
+        return Err(Failure::usage(
+            "allow: none stands alone; accepted are put, delete, both, or none",
+        ));
     }
     let default = FilesOptions::default();
     let share = |part, default| memory::share(memory_bytes, part, default as u64) as usize;
@@ -238,12 +258,14 @@ fn ring(buffers: Option<u16>, size: Option<Size>) -> Result<driver::Config, Fail
         )));
     }
     if !(512..=1 << 20).contains(&bytes) {
-        return Err(Failure::usage("ring-buffer-size: from 512B to 1MiB"));
+        return Err(Failure::usage(format!(
+            "ring-buffer-size: {bytes} is not in 512B to 1MiB"
+        )));
     }
     if u64::from(buffers) * bytes > RING_BYTES_MAX {
-        return Err(Failure::usage(
-            "ring-buffers times ring-buffer-size is more than 128MiB",
-        ));
+        return Err(Failure::usage(format!(
+            "ring-buffers ({buffers}) times ring-buffer-size ({bytes}) is more than 128MiB"
+        )));
     }
     Ok(driver::Config {
         ring_buffers: buffers,
@@ -253,13 +275,7 @@ fn ring(buffers: Option<u16>, size: Option<Size>) -> Result<driver::Config, Fail
 }
 
 /// Slower transfers of objects are not worth the descriptors that they hold.
-const RATE_DEFAULT_BYTES_PER_S: u32 = 100;
-
-fn rate(bytes_per_s: Option<Size>) -> Result<u32, Failure> {
-    bytes_per_s.map_or(Ok(RATE_DEFAULT_BYTES_PER_S), |size| {
-        u32::try_from(size.bytes).map_err(|_| Failure::usage("min-rate: less than 4GiB"))
-    })
-}
+const RATE_DEFAULT: Rate = Rate { bytes_per_s: 100 };
 
 fn ms(time: Option<Time>, default_seconds: u32) -> u32 {
     time.unwrap_or(Time::seconds(default_seconds)).ms
@@ -386,6 +402,9 @@ mod tests {
             (2, true),
             "{what}"
         );
+        let (line, what) = refused("port = 1\nmin-rate = 'x' # fast\n");
+        let is_told = what.starts_with("min-rate: 'x': bytes per second");
+        assert_eq!((line, is_told), (2, true), "{what}");
         let (line, what) = refused("\nport = 'x'\n");
         assert_eq!((line, what.starts_with("port: ")), (2, true), "{what}");
         assert!(
@@ -402,7 +421,7 @@ mod tests {
         assert!(
             refused("allow = ['post']")
                 .1
-                .contains("unknown variant `post`")
+                .contains("'post': a change is put, delete or none")
         );
         assert!(
             refused("[server]\nport = 1")
@@ -416,11 +435,125 @@ mod tests {
             "host = ['a:1']",
             "host = ['http://a']",
             "driver = 'kqueue'",
+            "min-rate = 'unlimited'",
+            "rebalance = 'maybe'",
+            "site = 1",
+            "host = 3",
             "placement = 'here'",
             "= 3",
             "port",
         ] {
             assert!(!refused(text).1.contains('\n'), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_may_be_text_and_switches_may_be_words() {
+        let settings = |text: &str| Settings::new(parse(text).expect(text), None).expect(text);
+        assert_eq!(settings("host = 'a.example'").hosts, ["a.example"]);
+        assert_eq!(
+            settings("host = 'a.example,[::2]'").hosts,
+            ["a.example", "::2"]
+        );
+        assert_eq!(settings("host = ['a.example']").hosts, ["a.example"]);
+        let both = Allow {
+            put: true,
+            delete: true,
+        };
+        assert_eq!(settings("allow = 'put,delete'").files.allow, both);
+        assert!(settings("allow = 'put'").files.allow.put);
+        for off in ["'off'", "false", "'false'"] {
+            let settings = settings(&format!(
+                "rebalance = {off}\ndefer-accept = {off}\naccess-log = {off}\nsite = {off}"
+            ));
+            assert!(!settings.rebalance && !settings.defer_accept && !settings.files.site);
+            assert_eq!(settings.access_log, AccessLog::Off);
+        }
+        assert!(settings("site = 'on'\naccess-log = true").files.site);
+    }
+
+    #[test]
+    fn limits_are_switched_off_by_off() {
+        let times = ["header", "body", "write", "idle", "total"];
+        for off in ["'off'", "0"] {
+            let mut text = format!("min-rate = {off}\ncache-size = {off}\n");
+            for time in times {
+                text += &format!("{time}-timeout = {off}\n");
+            }
+            let settings = Settings::new(parse(&text).unwrap(), None).unwrap();
+            let limits = &settings.limits;
+            let all = [
+                limits.rate_bytes_per_s_min,
+                limits.head_timeout_ms,
+                limits.body_timeout_ms,
+                limits.write_timeout_ms,
+                limits.idle_timeout_ms,
+                limits.total_timeout_ms,
+                settings.files.cache_bytes_max as u32,
+            ];
+            assert_eq!(all, [0; 7], "{text}");
+        }
+        for off in ["off", "unlimited"] {
+            let text = format!("body-max = '{off}'\nreceive-memory = '{off}'");
+            let settings = Settings::new(parse(&text).unwrap(), None).unwrap();
+            let sizes = (settings.limits.body_bytes_max, settings.receive_bytes_max);
+            assert_eq!(sizes, (u64::MAX, u64::MAX), "{off}");
+        }
+    }
+
+    #[test]
+    fn mistakes_name_the_key_the_value_and_what_is_accepted() {
+        for (text, key, value, accepted) in [
+            ("min-rate = 'fast'", "min-rate: ", "'fast'", "or off"),
+            (
+                "min-rate = '4GiB'",
+                "min-rate: ",
+                "'4GiB'",
+                "less than 4GiB",
+            ),
+            (
+                "idle-timeout = '3 weeks'",
+                "idle-timeout: ",
+                "3 weeks",
+                "ms, s, m or h",
+            ),
+            ("body-max = '1Q'", "body-max: ", "'1Q'", "off or unlimited"),
+            ("cache-size = '1Q'", "cache-size: ", "'1Q'", "or off"),
+            ("host = 'a:1'", "host: ", "'a:1'", "without a port"),
+            (
+                "host = ['a', 'b/c']",
+                "host: ",
+                "'b/c'",
+                "host name or address",
+            ),
+            (
+                "rebalance = 'maybe'",
+                "rebalance: ",
+                "'maybe'",
+                "\"on\" or \"off\"",
+            ),
+            ("site = 7", "site: ", "7", "\"on\" or \"off\""),
+            ("driver = 'x'", "driver: ", "`x`", "`io_uring`"),
+        ] {
+            let (_, what) = refused(text);
+            assert!(what.starts_with(key), "{what}");
+            assert!(what.contains(value) && what.contains(accepted), "{what}");
+        }
+        for (text, parts) in [
+            ("workers = 0", ["workers: ", "0 is not in 1 to 1024"]),
+            (
+                "ring-buffer-size = '1B'",
+                ["ring-buffer-size: ", "1 is not in 512B to 1MiB"],
+            ),
+            (
+                "ring-buffers = 3",
+                ["ring-buffers: ", "3 is no power of two from 2 to 32768"],
+            ),
+        ] {
+            let Err(Failure::Usage(what)) = Settings::new(parse(text).unwrap(), None) else {
+                panic!("{text}");
+            };
+            assert!(parts.iter().all(|part| what.contains(part)), "{what}");
         }
     }
 
@@ -437,7 +570,6 @@ mod tests {
             "file-threads = 0",
             "depth-max = 0",
             "depth-max = 5000",
-            "min-rate = 'unlimited'",
             "allow = ['put', 'none']",
         ] {
             let result = Settings::new(parse(text).unwrap(), None);

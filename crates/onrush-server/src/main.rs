@@ -1,8 +1,8 @@
 //! The program `onrush`: a folder, served over HTTP.
 //!
-//! `units`, `failure`, `memory` · `options` (each option, once) · `config` (the file, and what all
-//! options come to) · `cli` · `logging`, `signals`, `descriptors` (what a process has to do with) ·
-//! this file, which puts them together and serves.
+//! `units`, `written`, `failure`, `memory` · `options` (each option, once) · `config` (the file,
+//! what all options come to) · `cli` · `logging`, `signals`, `descriptors` (what a process has to
+//! do with) · this file, which puts them together and serves.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ mod memory;
 mod options;
 mod signals;
 mod units;
+mod written;
 
 use config::Settings;
 use failure::Failure;

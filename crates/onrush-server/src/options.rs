@@ -2,7 +2,8 @@
 //! configuration file and its text in `--help` are one field of [`Options`]. Must not know what an
 //! option does.
 
-use crate::units::{Size, Time};
+use crate::units::{Rate, Size, SizeMax, SizeOrOff, Time};
+use crate::written::{Switch, boolish, list};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum, ValueHint};
 use serde::Deserialize;
@@ -23,6 +24,7 @@ pub(crate) struct Options {
     /// Where writing is allowed, a missing folder is created.
     #[arg(long, env = "ONRUSH_ALLOW", value_name = "LIST", value_delimiter = ',')]
     #[arg(help_heading = "What is served", hide_possible_values = true)]
+    #[serde(deserialize_with = "list")]
     pub(crate) allow: Option<Vec<Change>>,
 
     /// Serve names that begin with a dot too
@@ -30,6 +32,7 @@ pub(crate) struct Options {
     #[arg(require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     #[arg(help_heading = "What is served")]
+    #[serde(deserialize_with = "boolish")]
     pub(crate) hidden: Option<bool>,
 
     /// Serve a web site: index.html instead of a listing, and pages without a sandbox
@@ -40,6 +43,7 @@ pub(crate) struct Options {
     #[arg(require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     #[arg(help_heading = "What is served")]
+    #[serde(deserialize_with = "boolish")]
     pub(crate) site: Option<bool>,
 
     /// Read, count and throw away what is PUT, instead of storing it
@@ -47,6 +51,7 @@ pub(crate) struct Options {
     #[arg(require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     #[arg(help_heading = "What is served")]
+    #[serde(deserialize_with = "boolish")]
     pub(crate) sink: Option<bool>,
 
     /// What an answered PUT or DELETE survives [default: full]
@@ -60,7 +65,7 @@ pub(crate) struct Options {
     )]
     pub(crate) durability: Option<Durability>,
 
-    /// Memory for small objects that are asked for often; 0: none [default: 64MiB]
+    /// Memory for small objects that are asked for often, or off [default: 64MiB]
     ///
     /// The default is lower where memory is: at most a twentieth of the machine's, and of any limit
     /// of the process's cgroups.
@@ -73,7 +78,7 @@ pub(crate) struct Options {
         value_name = "SIZE",
         help_heading = "What is served"
     )]
-    pub(crate) cache_size: Option<Size>,
+    pub(crate) cache_size: Option<SizeOrOff>,
 
     /// The port to listen on; 0: any that is free [default: 8080]
     #[arg(
@@ -104,6 +109,7 @@ pub(crate) struct Options {
     /// host is answered unless a name is given. The port does not matter. It holds for --admin too.
     #[arg(long, env = "ONRUSH_HOST", value_name = "NAME", value_delimiter = ',')]
     #[arg(help_heading = "Where", value_hint = ValueHint::Hostname)]
+    #[serde(deserialize_with = "list")]
     pub(crate) host: Option<Vec<HostName>>,
 
     /// Connections the kernel queues before it refuses more [default: 4096]
@@ -117,6 +123,7 @@ pub(crate) struct Options {
     #[arg(require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     #[arg(help_heading = "Where")]
+    #[serde(deserialize_with = "boolish")]
     pub(crate) defer_accept: Option<bool>,
 
     /// Serve /-/metrics, /-/health and /-/ready on a port of 127.0.0.1, or an address and port
@@ -190,7 +197,7 @@ pub(crate) struct Options {
     )]
     pub(crate) ring_buffer_size: Option<Size>,
 
-    /// Memory for what is received and not dealt with yet, of all workers [default: 256MiB]
+    /// Memory for what is received and not dealt with yet, of all workers, or off [default: 256MiB]
     ///
     /// The default is lower where memory is: at most a fifth of the machine's, and of any limit of
     /// the process's cgroups. Each worker has its share, and never less than twice its
@@ -202,7 +209,7 @@ pub(crate) struct Options {
         value_name = "SIZE",
         help_heading = "Limits"
     )]
-    pub(crate) receive_memory: Option<Size>,
+    pub(crate) receive_memory: Option<SizeMax>,
 
     /// Threads for file work that has to wait for a disk, at most [default: 16]
     #[arg(
@@ -213,14 +220,14 @@ pub(crate) struct Options {
     )]
     pub(crate) file_threads: Option<u32>,
 
-    /// The largest request body; more is answered 413 [default: unlimited]
+    /// The largest request body; more is answered 413 [default: off, no limit]
     #[arg(
         long,
         env = "ONRUSH_BODY_MAX",
         value_name = "SIZE",
         help_heading = "Limits"
     )]
-    pub(crate) body_max: Option<Size>,
+    pub(crate) body_max: Option<SizeMax>,
 
     /// The most path segments of a PUT, folders and object; more are answered 400 [default: 64]
     ///
@@ -248,7 +255,7 @@ pub(crate) struct Options {
     )]
     pub(crate) connections_max: Option<u32>,
 
-    /// The longest time a request's head may take [default: 15s]
+    /// The longest time a request's head may take, or off [default: 15s]
     #[arg(
         long,
         env = "ONRUSH_HEADER_TIMEOUT",
@@ -257,7 +264,7 @@ pub(crate) struct Options {
     )]
     pub(crate) header_timeout: Option<Time>,
 
-    /// The longest pause between two pieces of a request body [default: 60s]
+    /// The longest pause between two pieces of a request body, or off [default: 60s]
     #[arg(
         long,
         env = "ONRUSH_BODY_TIMEOUT",
@@ -266,7 +273,7 @@ pub(crate) struct Options {
     )]
     pub(crate) body_timeout: Option<Time>,
 
-    /// The longest pause in which a client takes no byte of its answer [default: 60s]
+    /// The longest pause in which a client takes no byte of its answer, or off [default: 60s]
     #[arg(
         long,
         env = "ONRUSH_WRITE_TIMEOUT",
@@ -275,7 +282,7 @@ pub(crate) struct Options {
     )]
     pub(crate) write_timeout: Option<Time>,
 
-    /// The minimum transfer rate, in bytes per second, of uploads and downloads; 0: none
+    /// The minimum transfer rate, in bytes per second, of uploads and downloads, or off
     /// [default: 100]
     ///
     /// The average is over 30 s spent waiting for the client; a request that has waited less is not
@@ -283,12 +290,12 @@ pub(crate) struct Options {
     #[arg(
         long,
         env = "ONRUSH_MIN_RATE",
-        value_name = "SIZE",
+        value_name = "RATE",
         help_heading = "Limits"
     )]
-    pub(crate) min_rate: Option<Size>,
+    pub(crate) min_rate: Option<Rate>,
 
-    /// The longest silence between two requests of a connection [default: 75s]
+    /// The longest silence between two requests of a connection, or off [default: 75s]
     #[arg(
         long,
         env = "ONRUSH_IDLE_TIMEOUT",
@@ -297,7 +304,7 @@ pub(crate) struct Options {
     )]
     pub(crate) idle_timeout: Option<Time>,
 
-    /// The longest time a request may take, to the end of its answer [default: 24h]
+    /// The longest time a request may take, to the end of its answer, or off [default: 24h]
     #[arg(
         long,
         env = "ONRUSH_TOTAL_TIMEOUT",
@@ -386,8 +393,7 @@ impl Options {
 }
 
 /// A kind of change.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Change {
     /// Objects may be made and replaced.
     Put,
@@ -395,6 +401,15 @@ pub(crate) enum Change {
     Delete,
     /// Nothing: to take back what a file or the environment allows.
     None,
+}
+
+impl FromStr for Change {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Change, String> {
+        <Change as ValueEnum>::from_str(text, false)
+            .map_err(|_| "a change is put, delete or none".to_owned())
+    }
 }
 
 /// As `onrush_server::Durability`.
@@ -445,14 +460,6 @@ pub(crate) enum LogLevel {
     Info,
     Debug,
     Trace,
-}
-
-/// A switch with a value, so that a flag can switch off what the environment switches on.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Switch {
-    On,
-    Off,
 }
 
 /// Where to listen, without the port.

@@ -28,7 +28,8 @@ impl FromStr for Time {
         if matches!(text, "0" | "off") {
             return Ok(Time { ms: 0 });
         }
-        let (number, unit) = split(text).ok_or("a time is written like 30s, 500ms, 2m or 1h")?;
+        let (number, unit) =
+            split(text).ok_or("a time is written like 30s, 500ms, 2m or 1h, or off")?;
         let unit_ms = match unit {
             "ms" => 1,
             "s" => 1000,
@@ -46,7 +47,7 @@ impl FromStr for Time {
 }
 
 /// A number of bytes: a number with or without a unit (`B`; `KiB`, `MiB`, `GiB`, `TiB` by 1024;
-/// `KB`, `MB`, `GB`, `TB` by 1000; case does not matter), or `unlimited`.
+/// `KB`, `MB`, `GB`, `TB` by 1000; case does not matter).
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "Written")]
 pub(crate) struct Size {
@@ -54,8 +55,6 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    pub(crate) const UNLIMITED: Size = Size { bytes: u64::MAX };
-
     pub(crate) const fn kib(kib: u64) -> Size {
         Size { bytes: kib * 1024 }
     }
@@ -65,11 +64,7 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Size, String> {
-        if text == "unlimited" {
-            return Ok(Size::UNLIMITED);
-        }
-        let (number, unit) =
-            split(text).ok_or("a size is written like 10MiB, 4096 or unlimited")?;
+        let (number, unit) = split(text).ok_or("a size is written like 10MiB or 4096")?;
         let (base, power) = match unit.to_ascii_lowercase().as_str() {
             "" | "b" => (1, 0),
             "kib" => (1024, 1),
@@ -84,8 +79,68 @@ impl FromStr for Size {
         };
         let bytes = number
             .checked_mul(base.pow(power))
-            .ok_or("too large; say unlimited")?;
+            .ok_or("too large; a size is less than 16 EiB")?;
         Ok(Size { bytes })
+    }
+}
+
+/// A size that bounds something, or `off` or `unlimited`, which are the same: there is no bound.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "Written")]
+pub(crate) struct SizeMax {
+    pub(crate) bytes: u64,
+}
+
+impl FromStr for SizeMax {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SizeMax, String> {
+        if matches!(text, "off" | "unlimited") {
+            return Ok(SizeMax { bytes: u64::MAX });
+        }
+        let wrong = |error| format!("{error}; off or unlimited: no limit");
+        let size: Size = text.parse().map_err(wrong)?;
+        Ok(SizeMax { bytes: size.bytes })
+    }
+}
+
+/// A size of something that may be left out: `0` and `off` are the same.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "Written")]
+pub(crate) struct SizeOrOff {
+    pub(crate) bytes: u64,
+}
+
+impl FromStr for SizeOrOff {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SizeOrOff, String> {
+        if text == "off" {
+            return Ok(SizeOrOff { bytes: 0 });
+        }
+        let size: Size = text.parse().map_err(|error| format!("{error}; or off"))?;
+        Ok(SizeOrOff { bytes: size.bytes })
+    }
+}
+
+/// Bytes per second, written as a size; `0` and `off` are the same.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "Written")]
+pub(crate) struct Rate {
+    pub(crate) bytes_per_s: u32,
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rate, String> {
+        const FORM: &str = "bytes per second are written like 100 or 1KiB, less than 4GiB; or off";
+        if text == "off" {
+            return Ok(Rate { bytes_per_s: 0 });
+        }
+        let size: Size = text.parse().map_err(|_| FORM)?;
+        let bytes_per_s = u32::try_from(size.bytes).map_err(|_| FORM)?;
+        Ok(Rate { bytes_per_s })
     }
 }
 
@@ -129,6 +184,30 @@ impl TryFrom<Written> for Size {
     }
 }
 
+impl TryFrom<Written> for SizeMax {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<SizeMax, String> {
+        written.parse()
+    }
+}
+
+impl TryFrom<Written> for SizeOrOff {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<SizeOrOff, String> {
+        written.parse()
+    }
+}
+
+impl TryFrom<Written> for Rate {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Rate, String> {
+        written.parse()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,9 +245,39 @@ mod tests {
         assert_eq!(bytes("10 mb"), Some(10_000_000));
         assert_eq!(bytes("2TiB"), Some(2 << 40));
         assert_eq!(bytes("1b"), Some(1));
-        assert_eq!(bytes("unlimited"), Some(u64::MAX));
-        for wrong in ["", "MiB", "-1", "1.5MiB", "10M", "99999999TiB"] {
+        for wrong in [
+            "",
+            "MiB",
+            "-1",
+            "1.5MiB",
+            "10M",
+            "99999999TiB",
+            "off",
+            "unlimited",
+        ] {
             assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn off_means_no_limit_no_cache_or_no_rate() {
+        let most = |text: &str| text.parse::<SizeMax>().ok().map(|size| size.bytes);
+        assert_eq!(most("off"), Some(u64::MAX));
+        assert_eq!(most("unlimited"), Some(u64::MAX));
+        assert_eq!((most("0"), most("1KiB")), (Some(0), Some(1024)));
+        let cache = |text: &str| text.parse::<SizeOrOff>().ok().map(|size| size.bytes);
+        assert_eq!(
+            (cache("off"), cache("0"), cache("1B")),
+            (Some(0), Some(0), Some(1))
+        );
+        assert_eq!(cache("unlimited"), None);
+        let rate = |text: &str| text.parse::<Rate>().ok().map(|rate| rate.bytes_per_s);
+        assert_eq!(
+            (rate("off"), rate("0"), rate("1KB")),
+            (Some(0), Some(0), Some(1000))
+        );
+        for wrong in ["unlimited", "4GiB", "none", "-1", "", "Off "] {
+            assert_eq!(rate(wrong), None, "{wrong}");
         }
     }
 }

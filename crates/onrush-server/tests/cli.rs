@@ -406,3 +406,46 @@ fn a_unix_socket() {
     assert!(Path::new(place).exists(), "it is nobody's to remove");
     let _ = std::fs::remove_file(place);
 }
+
+/// `off` ends a limit in each place where it can be written. A mistake names the flag, the value
+/// and what is accepted.
+#[test]
+fn limits_can_be_switched_off_everywhere() {
+    let folder = Folder::new();
+    for (flag, off) in [
+        ("min-rate", ["off", "0"]),
+        ("cache-size", ["off", "0"]),
+        ("body-max", ["off", "unlimited"]),
+        ("receive-memory", ["off", "unlimited"]),
+        ("header-timeout", ["off", "0"]),
+        ("idle-timeout", ["off", "0"]),
+    ] {
+        for value in off {
+            // All is read before the missing folder is.
+            let missing = ["/nowhere/at/all", "--port=0"];
+            let by_flag = refused(onrush().args(missing).arg(format!("--{flag}={value}")), 1);
+            assert!(by_flag.contains("/nowhere/at/all"), "{by_flag}");
+            let name = format!("ONRUSH_{}", flag.to_uppercase().replace('-', "_"));
+            let by_environment = refused(onrush().args(missing).env(name, value), 1);
+            assert_eq!(by_environment, by_flag);
+            folder.file("c.toml", format!("{flag} = '{value}'\n"));
+            let file = folder.path().join("c.toml");
+            let by_file = refused(onrush().args(missing).arg("--config").arg(file), 1);
+            assert_eq!(by_file, by_flag);
+        }
+        let message = wrong(&[&format!("--{flag}=maybe")]);
+        let parts = ["maybe", &format!("--{flag}"), "off"];
+        let told = |part: &&str| message.contains(*part);
+        assert!(parts.iter().all(told), "{message}");
+        let help = page(&["--help"]);
+        let (_, about) = help.split_once(&format!("--{flag} ")).expect("a flag");
+        assert!(
+            about
+                .lines()
+                .skip(1)
+                .take(3)
+                .any(|line| line.contains("off")),
+            "{flag}"
+        );
+    }
+}

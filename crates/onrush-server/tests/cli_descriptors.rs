@@ -10,7 +10,8 @@ use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What a response may take. The aim is 1 s; machines that test are loaded.
+/// A watchdog for a response during an attack. The promise is 1 s; tests share their cores, so
+/// `cargo xtask experiment attack` measures it.
 const SOON: Duration = Duration::from_secs(3);
 /// Of the program.
 const DESCRIPTORS: u32 = 512;

@@ -125,3 +125,35 @@ fn puts_dropped_while_their_folders_are_made_leave_nothing() {
     }
     assert_eq!(staged(&folder, &Ground::Sim(disk.clone())), 0);
 }
+
+/// Who gives up in the middle of the folders leaves none of them, neither those of the step that is
+/// at work nor those of steps before it, which are not empty while that step makes more.
+#[test]
+fn puts_dropped_between_the_steps_leave_nothing() {
+    for steps in 1..4 {
+        let disk = SimFs::new(1);
+        let pool = Pool::threads(4, 1024);
+        let options = FolderOptions::default();
+        let folder = Folder::on(disk.root().unwrap(), pool.clone(), options).unwrap();
+        let mut upload = block_on(folder.stage(&key(deep(0)), Some(1))).unwrap();
+        block_on(upload.write(b"x".to_vec())).unwrap();
+        let mut commit = upload.commit(Condition::None);
+        let root = disk.root().unwrap();
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        // So many steps of eight folders are made, and a part of the next one.
+        disk.hold_folders_after(steps * 8 + 3);
+        let end = Instant::now() + PATIENCE;
+        while disk.wait_for_held(1, Duration::from_millis(1)) == 0 {
+            assert!(Instant::now() < end, "no folder of step {steps}");
+            assert!(commit.as_mut().poll(&mut context).is_pending());
+        }
+        drop(commit);
+        block_on(pool.run(|| ())).unwrap();
+        disk.hold_folders(false);
+        while root.entry_metadata(b"0").is_ok() {
+            assert!(Instant::now() < end, "folders stay after step {steps}");
+            block_on(pool.run(|| ())).unwrap();
+        }
+        assert_eq!(staged(&folder, &Ground::Sim(disk.clone())), 0);
+    }
+}

@@ -374,3 +374,32 @@ fn input_while_the_last_answer_is_sent_does_not_cost_it() {
         stop(running);
     }
 }
+
+/// A budget of descriptors may outlive a server. However the server ends, all places of connections
+/// are given back: of those that are served, and of those on their way to another worker.
+#[test]
+fn a_server_that_ends_gives_back_all_places_of_connections() {
+    let _dog = watchdog("a_server_that_ends_gives_back_all_places");
+    for driver in drivers() {
+        let budget = onrush_rt::descriptors::Descriptors::new(10_000);
+        for round in 0..60 {
+            let server = common::serve_with(driver, hello, |server| {
+                let server = server.workers(3).descriptors(&budget);
+                server.placement(onrush::Placement::RoundRobin)
+            });
+            let connect = |_| {
+                let mut stream = server.connect();
+                stream.write_all(b"G").unwrap(); // It is accepted with its first byte.
+                stream
+            };
+            let clients: Vec<_> = (0..40).map(connect).collect();
+            if round % 3 == 0 {
+                common::gate::until(|| budget.used().connections == 40);
+            }
+            server.running().handle().shutdown_now();
+            server.wait().unwrap();
+            assert_eq!(budget.used().connections, 0, "{driver:?}, {round}");
+            drop(clients);
+        }
+    }
+}

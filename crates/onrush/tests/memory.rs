@@ -70,7 +70,8 @@ fn status(stream: &mut TcpStream) -> u16 {
     *statuses(&answer[..n]).first().expect("a response")
 }
 
-/// How long a response may take during an attack: a second, but tests share their cores.
+/// A watchdog for a response during an attack. The promise is 1 s; tests share their cores, so
+/// `cargo xtask experiment attack` measures it.
 const SOON: Duration = Duration::from_secs(5);
 
 /// One request on a connection that is kept, which must be answered soon.
@@ -458,5 +459,90 @@ fn whole_pipelines_are_answered_with_little_memory() {
             0,
             "{driver:?}"
         );
+    }
+}
+
+/// Clients that ask for a large response and do not read it, or for one that is not ready yet, and
+/// send a little more behind that request. What they sent last is kept until the response is taken.
+/// Neither it nor the request may hold the whole block that they were received into. Where there is
+/// too much of it, clients that do not read are reset.
+#[test]
+fn input_behind_a_response_that_is_not_read_leaves_memory_to_others() {
+    let _dog = watchdog("input_behind_a_response_that_is_not_read");
+    static LARGE: [u8; 4 << 20] = [b'x'; 4 << 20];
+    // As many blocks are more than the memory.
+    const CLIENTS: usize = 1_500;
+    async fn sized(mut request: Request) -> Response {
+        match request.path() {
+            "/large" => Response::with_body(onrush::Body::from(&LARGE[..])),
+            "/never" => loop {
+                request.local().sleep(Duration::from_secs(60)).await;
+            },
+            _ => {
+                while let Some(piece) = request.body().next().await {
+                    assert!(piece.is_ok(), "a whole body");
+                }
+                Response::text("hello")
+            }
+        }
+    }
+    /// A request with a body: it is answered 503 when memory is short.
+    fn upload(stream: &mut TcpStream) -> u16 {
+        let head = "PUT /hello HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello";
+        stream.write_all(head.as_bytes()).unwrap();
+        status(stream)
+    }
+    let surplus_of = |bytes: usize| {
+        let head = b"GET / HTTP/1.1\r\nHost: t\r\nX: ";
+        let mut surplus = head[..bytes.min(head.len())].to_vec();
+        surplus.resize(bytes, b'x');
+        surplus
+    };
+    for driver in drivers() {
+        for (path, surplus_bytes, is_too_much) in [
+            ("/large", 1, false),
+            ("/never", 1, false),
+            ("/large", 3_000, true),
+        ] {
+            let case = format!("{driver:?}, {path}, {surplus_bytes}");
+            let metrics = Metrics::new();
+            let server = serve(driver, sized, &metrics);
+            let mut established = server.connect();
+            prompt(&mut established);
+            let mut request = get(path).into_bytes();
+            request.extend_from_slice(&surplus_of(surplus_bytes));
+            let mut attackers = Vec::new();
+            for number in 0..CLIENTS {
+                let mut stream = server.connect();
+                rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 4096).unwrap();
+                stream.write_all(&request).unwrap();
+                attackers.push(stream);
+                if number % 100 == 0 {
+                    prompt(&mut established);
+                    prompt(&mut server.connect());
+                }
+            }
+            // All of them are served, or were reset.
+            let open = || figure(&metrics, "onrush_connections_open");
+            until(|| {
+                let active = figure(&metrics, "http_server_active_requests");
+                active + evicted(&metrics) >= CLIENTS as u64
+            });
+            prompt(&mut established);
+            prompt(&mut server.connect());
+            match is_too_much {
+                true => {
+                    until(|| evicted(&metrics) > 0);
+                    assert!(open() < CLIENTS as u64, "{case}");
+                }
+                false => {
+                    // When the last handlers have ended, there is memory for bodies too.
+                    until(|| upload(&mut server.connect()) == 200);
+                    assert_eq!(upload(&mut established), 200, "{case}");
+                    assert_eq!(evicted(&metrics), 0, "{case}");
+                    assert!(open() > CLIENTS as u64, "{case}");
+                }
+            }
+        }
     }
 }

@@ -126,30 +126,33 @@ pub(super) fn find<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<Foun
 }
 
 /// Makes what is missing of the folder at `path`; if the store is durable, then so is the folder
-/// when this returns. What this makes is noted in `made`. `sync_failures`: how many there had been
-/// when the change began. After another one nothing is known to be durable, and this fails.
+/// when this returns. Gives `made` with what this makes added. `sync_failures`: how many there had
+/// been when the change began. After another one nothing is known to be durable, and this fails.
 pub(super) async fn prepare(
     inner: &Arc<Inner>,
     path: &[u8],
-    made: &mut Made,
+    mut made: Made,
     sync_failures: u64,
-) -> Result<()> {
+) -> Result<Made> {
     let ends: Vec<usize> = prefixes(path).map(<[u8]>::len).collect();
     for step in ends.chunks(STEP) {
         let prefix = path[..*step.last().unwrap_or(&path.len())].to_vec();
         let pass = inner.parents.making.enter().await;
         let shared = inner.clone();
+        // The job has the folders of earlier steps as well. When nobody waits for it any more, all
+        // of them are removed after it: not while it makes more of them, for then the outer ones
+        // would not be empty.
         let job = move || {
             let _pass = pass;
-            // Removes them too if nobody waits for this job any more.
-            let mut step = Made::new(&shared);
-            ensure_patiently(&shared, &prefix, &mut step.paths, sync_failures).map(|()| step)
+            ensure_patiently(&shared, &prefix, &mut made.paths, sync_failures).map(|()| made)
         };
-        let done = inner.changes.run(job).await?;
-        let mut step = done.map_err(StoreError::of_write)?;
-        made.paths.append(&mut step.paths);
+        made = inner
+            .changes
+            .run(job)
+            .await?
+            .map_err(StoreError::of_write)?;
     }
-    Ok(())
+    Ok(made)
 }
 
 /// The folders that were made for a change. Dropped, it removes them, on the pool, unless the

@@ -156,26 +156,28 @@ impl Upload for Staged {
         } = *self;
         Box::pin(async move {
             let sync_failures = inner.parents.sync_failures();
-            let mut made = Made::new(&inner);
-            let (mut body, mut condition) = (body, condition);
-            for _ in 0..ATTEMPTS {
+            let mut attempt = (body, condition, Made::new(&inner));
+            for attempts_left in (0..ATTEMPTS).rev() {
                 let lock = stripes::acquire(&inner, &key).await;
                 let (shared, name) = (inner.clone(), key.clone());
                 let job = move || {
                     let _lock = lock;
-                    publish(&shared, &name, body, condition, sync_failures)
+                    let (body, condition, made) = attempt;
+                    publish(&shared, &name, body, condition, made, sync_failures)
                 };
-                (body, condition) = match inner.changes.run(job).await?? {
-                    Published::Done(committed) => {
-                        made.keep();
-                        return Ok(committed);
-                    }
-                    Published::NoFolder(body, condition) => (body, condition),
+                let (body, condition, made) = match inner.changes.run(job).await?? {
+                    Published::Done(committed) => return Ok(committed),
+                    Published::NoFolder(body, condition, made) => (body, condition, made),
                 };
-                // Without the lock: making folders may take long.
-                if let Some(path) = key.split().0 {
-                    parents::prepare(&inner, path, &mut made, sync_failures).await?;
+                if attempts_left == 0 {
+                    break; // No folder is made that nothing is put into.
                 }
+                // Without the lock: making folders may take long.
+                let made = match key.split().0 {
+                    Some(path) => parents::prepare(&inner, path, made, sync_failures).await?,
+                    None => made,
+                };
+                attempt = (body, condition, made);
             }
             // Somebody deletes the folder each time.
             Err(StoreError::of_write(io::ErrorKind::NotFound.into()))
@@ -187,24 +189,26 @@ impl Upload for Staged {
 enum Published {
     Done(Committed),
     /// The folder is missing, or not known to be durable; nothing was done.
-    NoFolder(Body, Condition),
+    NoFolder(Body, Condition, Made),
 }
 
-/// Commits, if the folder that the object lies in is ready.
+/// Commits, if the folder that the object lies in is ready. `made`: what was made of it for this
+/// change; it stays only when the change is made.
 fn publish(
     inner: &Arc<Inner>,
     key: &Key,
     body: Body,
     condition: Condition,
+    made: Made,
     sync_failures: u64,
 ) -> Result<Published> {
     let found = parents::find(inner, key.split().0).map_err(StoreError::of_write)?;
     let parent = match found {
         Found::Ready(parent) => parent,
-        Found::Unknown => return Ok(Published::NoFolder(body, condition)),
+        Found::Unknown => return Ok(Published::NoFolder(body, condition, made)),
         Found::Missing => {
             condition.check(None)?; // Before any folder is made for it.
-            return Ok(Published::NoFolder(body, condition));
+            return Ok(Published::NoFolder(body, condition, made));
         }
     };
     let temp = match body {
@@ -215,8 +219,11 @@ fn publish(
     };
     let committed = commit::commit(inner, key, &parent, temp, &condition, sync_failures)?;
     Ok(match committed {
-        Ok(committed) => Published::Done(committed),
-        Err(temp) => Published::NoFolder(Body::File(temp), condition),
+        Ok(committed) => {
+            made.keep();
+            Published::Done(committed)
+        }
+        Err(temp) => Published::NoFolder(Body::File(temp), condition, made),
     })
 }
 

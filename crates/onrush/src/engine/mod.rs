@@ -83,7 +83,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Gives up a place under the cap.
-    fn release(&self) {
+    pub(crate) fn release(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
         self.descriptors.close_connection();
     }

@@ -491,17 +491,29 @@ impl Engine {
     fn take_head(&self, data: &mut Buf, head_bytes: usize) -> Buf {
         let bytes = data.slice(0..head_bytes);
         data.advance(head_bytes);
-        if data.is_empty() && self.waiting.get() >= self.waiting_with_blocks_max {
-            let bytes = self.compact(bytes);
-            *data = bytes.slice(0..0);
+        if self.waiting.get() >= self.waiting_with_blocks_max {
+            return self.compact_both(bytes, data);
+        }
+        bytes
+    }
+
+    /// Moves the head, and what little is behind it, out of their block. More input than that needs
+    /// the block in any case.
+    #[inline(never)]
+    fn compact_both(&self, bytes: Buf, data: &mut Buf) -> Buf {
+        if data.len() * 4 >= self.local.pool().block_bytes() {
             return bytes;
         }
+        let bytes = self.compact(bytes);
+        *data = match data.is_empty() {
+            true => bytes.slice(0..0),
+            false => self.without_much_room(std::mem::replace(data, bytes.slice(0..0))),
+        };
         bytes
     }
 
     /// Where so many handlers wait, this one may have to wait as well, and would hold a whole block
     /// for its head.
-    #[inline(never)]
     fn compact(&self, bytes: Buf) -> Buf {
         let small = bytes.len() * 2 <= self.local.pool().block_bytes();
         match small {

@@ -2,7 +2,7 @@
 //! many there are.
 
 use super::control::{Control, DRAINING, ENDING, RUNNING};
-use crate::crew::Crew;
+
 use crate::engine::{Engine, Inlet, Passed, Settings};
 use crate::handler::Application;
 use crate::shield::{self, Shield};
@@ -13,6 +13,7 @@ use onrush_rt::net::Closing;
 use onrush_rt::worker::{Pools, Worker, own_cores, pin_to};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,13 +75,14 @@ impl Job {
         _handlers = Shield::new(service.clone());
         let engine = Engine::new(worker.local(), self.settings.clone(), service);
         let inlet = Inlet(engine.clone());
+        let _close = CloseAll(engine.clone());
         for socket in &self.sockets {
             engine.listen(duplicate(socket)?)?;
         }
         let remote = worker.remote();
         let (crew, own) = (self.settings.crew.clone(), self.index);
         crew.join(own, remote.clone());
-        let leave = Leave(&crew, own);
+        let leave = Leave(self.settings.clone(), own);
         self.control.join(remote);
         ready();
         while self.control.state() == RUNNING {
@@ -94,7 +96,6 @@ impl Job {
                 self.drain(&mut worker, &inlet)?;
             }
         }
-        engine.close_all();
         Ok(())
     }
 
@@ -146,17 +147,30 @@ impl Job {
 
 /// A worker's place among the others, given up however it ends: what it was passed too late is
 /// closed then, as all else is.
-struct Leave<'c>(&'c Crew<Passed>, usize);
+struct Leave(Settings, usize);
 
-impl Leave<'_> {
+impl Leave {
     fn now(&self) -> Vec<Passed> {
-        self.0.leave(self.1)
+        self.0.crew.leave(self.1)
     }
 }
 
-impl Drop for Leave<'_> {
+impl Drop for Leave {
     fn drop(&mut self) {
-        drop(self.now());
+        for passed in self.now() {
+            drop(passed);
+            self.0.release(); // It was counted by the worker that accepted it.
+        }
+    }
+}
+
+/// Closes the connections of a worker however it ends, also with an error: the budget of
+/// descriptors that they are counted in may outlive the server.
+struct CloseAll(Rc<Engine>);
+
+impl Drop for CloseAll {
+    fn drop(&mut self) {
+        shield::run(|| self.0.close_all());
     }
 }
 

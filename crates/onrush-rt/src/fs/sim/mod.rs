@@ -49,11 +49,21 @@ pub struct SimFs {
     held: Arc<Held>,
 }
 
-/// Whether calls that make a folder wait, and how many do.
+/// Which calls that make a folder wait.
 #[derive(Debug, Default)]
 struct Held {
-    state: Mutex<(bool, usize)>,
+    state: Mutex<Hold>,
     changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Hold {
+    /// Calls wait when no more may pass.
+    is_on: bool,
+    /// So many more may pass.
+    passes: usize,
+    /// So many calls wait.
+    waiting: usize,
 }
 
 /// When the power goes, relative to the operation it is set on.
@@ -214,45 +224,50 @@ impl SimFs {
     /// Whether every call that makes a folder blocks its thread, before it does anything, until
     /// this is called with `false`: for tests of what else a slow disk holds up.
     pub fn hold_folders(&self, hold: bool) {
-        let mut state = self
-            .held
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        state.0 = hold;
+        self.set_hold(hold, 0);
+    }
+
+    /// As [`SimFs::hold_folders`] with `true`, for the calls after the next `passes` ones.
+    pub fn hold_folders_after(&self, passes: usize) {
+        self.set_hold(true, passes);
+    }
+
+    fn set_hold(&self, is_on: bool, passes: usize) {
+        let mut state = self.hold();
+        (state.is_on, state.passes) = (is_on, passes);
         drop(state);
         self.held.changed.notify_all();
+    }
+
+    fn hold(&self) -> MutexGuard<'_, Hold> {
+        self.held
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until at least `calls` calls are blocked by [`SimFs::hold_folders`], for at most
     /// `timeout`, and gives how many are.
     pub fn wait_for_held(&self, calls: usize, timeout: Duration) -> usize {
-        let state = self
-            .held
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let too_few = |state: &mut (bool, usize)| state.1 < calls;
-        let waited = self
-            .held
-            .changed
-            .wait_timeout_while(state, timeout, too_few);
-        waited.unwrap_or_else(PoisonError::into_inner).0.1
+        let too_few = |state: &mut Hold| state.waiting < calls;
+        let changed = &self.held.changed;
+        let waited = changed.wait_timeout_while(self.hold(), timeout, too_few);
+        waited.unwrap_or_else(PoisonError::into_inner).0.waiting
     }
 
     fn wait_while_held(&self) {
-        let mut state = self
-            .held
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if !state.0 {
+        let mut state = self.hold();
+        if !state.is_on {
             return;
         }
-        state.1 += 1;
+        if state.passes > 0 {
+            state.passes -= 1;
+            return;
+        }
+        state.waiting += 1;
         self.held.changed.notify_all();
-        let waited = self.held.changed.wait_while(state, |state| state.0);
-        waited.unwrap_or_else(PoisonError::into_inner).1 -= 1;
+        let waited = self.held.changed.wait_while(state, |state| state.is_on);
+        waited.unwrap_or_else(PoisonError::into_inner).waiting -= 1;
     }
 
     /// Sets the clock, from which modification times come. Each change advances it by 1 ns.
