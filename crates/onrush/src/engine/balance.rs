@@ -55,7 +55,8 @@ impl Engine {
         let (time, idle) = (now.0 - last.0, now.1 - last.1);
         let busy = 1000 - (1000 * idle).checked_div(time).unwrap_or(0).min(1000) as u32;
         crew.set_busy(own, busy, now_ms);
-        let receive_bytes = self.local.pool().budget().used_bytes();
+        let unsent_bytes = self.unsent_bytes.get();
+        let receive_bytes = self.local.pool().budget().used_bytes() + unsent_bytes;
         self.counters.receive_bytes.set(receive_bytes as u64);
         if !self.settings.rebalance || self.draining.get() || now_ms < balance.rests_until_ms.get()
         {

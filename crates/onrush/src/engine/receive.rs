@@ -101,7 +101,7 @@ impl Engine {
         }
         match then {
             Some(then) if self.flush(id, &out, then) => self.rest(id),
-            Some(_) => {}
+            Some(_) => self.relieve(),
             None => self.lost(),
         }
         if out.capacity() <= OUT_KEPT_BYTES {
@@ -112,7 +112,8 @@ impl Engine {
     /// Nothing is sent now: records what is over, and gives up what was begun and does not wait,
     /// for its connection went before it could be answered.
     #[inline(never)]
-    fn lost(&self) {
+    fn lost(self: &Rc<Self>) {
+        self.relieve();
         let Some(recorder) = &self.recorder else {
             return;
         };
