@@ -33,6 +33,7 @@ use crate::metrics::{Counter, Counters, Ending, Measured, Metrics, Recorder};
 use crate::request::Spares;
 use crate::response::Response;
 use crate::shield;
+use crate::watch::Watch;
 use crate::worker::WorkerHandle;
 use admission::IdleOrder;
 use balance::Balance;
@@ -74,6 +75,8 @@ pub(crate) struct Settings {
     pub(crate) metrics: Option<Metrics>,
     /// The workers of this server.
     pub(crate) crew: Arc<Crew<Passed>>,
+    /// How they notice that one of them is blocked.
+    pub(crate) watch: Arc<Watch>,
     /// Whether a worker that is busier than others passes live connections to them.
     pub(crate) rebalance: bool,
 }

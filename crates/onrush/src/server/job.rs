@@ -80,6 +80,9 @@ impl Job {
         let remote = worker.remote();
         let (crew, own) = (self.settings.crew.clone(), self.index);
         crew.join(own, remote.clone());
+        self.settings
+            .watch
+            .lend(own, std::mem::take(&mut self.sockets));
         let leave = Leave(&crew, own);
         self.control.join(remote);
         ready();
@@ -102,6 +105,7 @@ impl Job {
     fn drain(&mut self, worker: &mut Worker, inlet: &Inlet) -> io::Result<()> {
         let engine = &inlet.0;
         engine.drain();
+        (self.sockets).extend(self.settings.watch.take_back(self.index));
         let mut closing = match self.inherited {
             true => None, // Whoever connects waits for the next process.
             false => Closing::begin(&self.sockets),

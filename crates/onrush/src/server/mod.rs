@@ -11,6 +11,7 @@ use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::Metrics;
 use crate::offload;
+use crate::watch::Watch;
 use crate::worker::WorkerHandle;
 use control::{Control, DRAINING, ENDING, RUNNING};
 use job::Job;
@@ -328,6 +329,7 @@ impl Server {
             access_log: self.access_log,
             metrics: self.metrics.clone(),
             crew: Arc::new(Crew::new(workers, self.placement)),
+            watch: Arc::new(Watch::new(workers)),
             rebalance: self.rebalance,
         }
     }
