@@ -39,6 +39,8 @@ pub(super) struct Stalls {
     stalled: RefCell<Vec<usize>>,
     /// When the timer for the next look fires, in ms of the worker's clock.
     look_ms: Cell<u64>,
+    /// Requests that had come by the last look.
+    requests: Cell<u64>,
 }
 
 impl Engine {
@@ -70,7 +72,8 @@ impl Engine {
     }
 
     /// Looks whether other workers are blocked, and has a timer set for the next look while any
-    /// worker is active. Gives whether this one is: it was not a timer that woke it.
+    /// worker is active. Gives whether this one is: requests have come, or it was not a timer that
+    /// woke it.
     pub(super) fn watch_others(self: &Rc<Self>) -> bool {
         let (crew, watch) = (&self.settings.crew, &self.settings.watch);
         let (own, now_ms) = (self.local.index(), self.local.now_ms());
@@ -78,7 +81,10 @@ impl Engine {
             return true;
         }
         let by_timer = (self.local.next_timer_ms()).is_some_and(|due_ms| due_ms <= now_ms);
-        if !by_timer && watch.note_active(now_ms) {
+        // One that has many timers may never be woken by anything else.
+        let requests = self.counters.requests.get();
+        let is_active = self.stalls.requests.replace(requests) != requests || !by_timer;
+        if is_active && watch.note_active(now_ms) {
             crew.wake_others(own);
         }
         self.look_for_stalls();
@@ -87,7 +93,7 @@ impl Engine {
             self.stalls.look_ms.set(now_ms + LOOK_MS);
             self.local.schedule(now_ms + LOOK_MS, LOOK);
         }
-        !by_timer
+        is_active
     }
 
     /// Serves new connections that wait for a worker that is blocked.
