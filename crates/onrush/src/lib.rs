@@ -20,7 +20,8 @@
 //!
 //! Floors inside this crate, lowest first: `shield` · `kept` · `log` · [`body`] · [`response`] ·
 //! `offload` · [`worker`] · `params` · `crew` · `watch` · `host` · [`request`] ·
-//! [`handler`] · [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
+//! [`handler`] · [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` · [`server`] ·
+//! `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 

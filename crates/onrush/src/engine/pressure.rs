@@ -12,8 +12,8 @@
 //! Rendered responses that clients do not take count in the same budget, with the requests that
 //! were sent behind them. When they hold more than partial heads do, their connections are reset
 //! instead, the one whose client has taken nothing for the longest time first: see
-//! [`Engine::evict_unread`]. Content that a handler made is the handler's memory and does not count,
-//! once it is larger than what is rendered into one buffer with its head. Files are not memory.
+//! [`Engine::evict_unread`]. Larger content that a handler made is not rendered: it is the
+//! handler's memory and does not count. Files are not memory.
 //!
 //! Must not know how heads are parsed.
 
