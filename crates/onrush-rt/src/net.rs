@@ -25,6 +25,16 @@ use std::path::Path;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+/// Accepts a connection that waits at `socket`, without waiting for one (accept4(2)); fails with
+/// `WouldBlock` when there is none, and with `Unsupported` for a simulated listener.
+pub fn accept_now(socket: &ListenSocket) -> io::Result<Socket> {
+    let ListenSocket::Os(socket) = socket else {
+        return Err(io::ErrorKind::Unsupported.into());
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(Socket::Os(rustix::net::accept_with(socket, flags)?))
+}
+
 /// How a listening socket is made.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {

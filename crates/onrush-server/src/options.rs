@@ -202,7 +202,7 @@ pub(crate) struct Options {
     /// The default is lower where memory is: at most a fifth of the machine's, and of any limit of
     /// the process's cgroups. Each worker has its share, and never less than twice its
     /// receive buffers or 1MiB. When it runs short, the oldest partial request heads are answered
-    /// 408, requests with a body 503.
+    /// 408, requests with a body 503, and clients that do not read their responses reset.
     #[arg(
         long,
         env = "ONRUSH_RECEIVE_MEMORY",
@@ -240,7 +240,10 @@ pub(crate) struct Options {
     )]
     pub(crate) depth_max: Option<u32>,
 
-    /// Open connections at most; more are answered 503 [default: as descriptors allow]
+    /// Open connections at most [default: as descriptors allow]
+    ///
+    /// For one more, the one that has been idle longest is closed; when none is idle, the new one
+    /// is answered 503.
     ///
     /// The default is the limit on open files (ulimit -Hn) less what workers and file threads
     /// need, and less an eighth of the rest, which is kept for files; the log says the figure.

@@ -10,10 +10,10 @@ use loom::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
-use onrush_rt::worker::Remote;
+use onrush_rt::worker::{Remote, Running};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 #[cfg(not(loom))]
 use std::sync::{Mutex, MutexGuard};
 
@@ -27,7 +27,7 @@ pub enum Placement {
     /// Each worker in its turn, whoever accepted it.
     RoundRobin,
     /// The worker that has the fewest. When accepting has gone quiet, no two differ by more than
-    /// one.
+    /// one. A worker that is blocked gets none, here and with [`Placement::RoundRobin`].
     #[default]
     LeastLoaded,
 }
@@ -64,6 +64,8 @@ impl std::str::FromStr for Placement {
     }
 }
 
+/// A worker that has been in one iteration of its event loop for longer gets no new connections.
+pub(crate) const BLOCKED_MS: u64 = 100;
 /// How long a worker's word on how busy it is holds.
 const BUSY_HOLDS_MS: u64 = 300;
 
@@ -88,6 +90,8 @@ struct Seat<T> {
     takes: AtomicBool,
     inbox: Mutex<Inbox<T>>,
     busy: Arc<Busy>,
+    /// What it runs. Without a lock, unlike what is in `busy`.
+    running: OnceLock<Arc<Running>>,
 }
 
 /// How busy a worker says it is.
@@ -160,6 +164,7 @@ impl<T> Crew<T> {
                 closed: false,
             }),
             busy: Arc::default(),
+            running: OnceLock::new(),
         };
         Crew {
             placement,
@@ -176,6 +181,7 @@ impl<T> Crew<T> {
 
     /// The worker `own` takes what it is passed, from now on.
     pub(crate) fn join(&self, own: usize, remote: Remote) {
+        let _ = self.seats[own].running.set(remote.running().clone()); // It joins once.
         *self.seats[own].busy.remote() = Some(remote);
         self.seats[own].takes.store(true, Ordering::Relaxed);
     }
@@ -203,13 +209,13 @@ impl<T> Crew<T> {
         self.seats[own].open.load(Ordering::Relaxed)
     }
 
-    /// Finds the place of a new connection that `own` accepted.
-    pub(crate) fn place(&self, own: usize) -> Place {
+    /// Finds the place of a new connection that `own` accepted at `now_ms` (`CLOCK_MONOTONIC`).
+    pub(crate) fn place(&self, own: usize, now_ms: u64) -> Place {
         let place = match self.placement {
             _ if self.seats.len() == 1 || self.is_draining() => Place::Here,
             Placement::Single | Placement::ReusePort => Place::Here,
-            Placement::RoundRobin => self.in_turn(own),
-            Placement::LeastLoaded => return self.least_loaded(own),
+            Placement::RoundRobin => self.in_turn(own, now_ms),
+            Placement::LeastLoaded => return self.least_loaded(own, now_ms),
         };
         let index = match place {
             Place::Here => own,
@@ -219,9 +225,9 @@ impl<T> Crew<T> {
         place
     }
 
-    fn in_turn(&self, own: usize) -> Place {
+    fn in_turn(&self, own: usize, now_ms: u64) -> Place {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.seats.len();
-        match turn == own || !self.takes(turn) {
+        match turn == own || !self.takes(turn) || self.is_blocked(turn, now_ms) {
             true => Place::Here,
             false => Place::At(turn),
         }
@@ -229,12 +235,12 @@ impl<T> Crew<T> {
 
     /// Takes a place at a worker that has the fewest. Should it have got one more meanwhile, it is
     /// looked again: as long as connections only come, no two workers ever differ by more than one.
-    fn least_loaded(&self, own: usize) -> Place {
+    fn least_loaded(&self, own: usize, now_ms: u64) -> Place {
         loop {
             let (mut best, mut fewest) = (own, self.open(own));
             for other in 0..self.seats.len() {
                 let open = self.open(other);
-                if open < fewest && self.takes(other) {
+                if open < fewest && self.takes(other) && !self.is_blocked(other, now_ms) {
                     (best, fewest) = (other, open);
                 }
             }
@@ -250,6 +256,47 @@ impl<T> Crew<T> {
                 };
             }
         }
+    }
+
+    fn is_blocked(&self, other: usize, now_ms: u64) -> bool {
+        let running = self.seats[other].running.get();
+        running.is_some_and(|running| running.iteration_ms(now_ms) > BLOCKED_MS)
+    }
+
+    /// Whether any worker but `own` has been in one iteration for longer than `limit_ms`.
+    pub(crate) fn is_any_at_work(&self, own: usize, now_ms: u64, limit_ms: u64) -> bool {
+        let seats = self.seats.iter().enumerate();
+        let mut others = seats.filter_map(|(at, seat)| seat.running.get().filter(|_| at != own));
+        others.any(|running| running.iteration_ms(now_ms) > limit_ms)
+    }
+
+    /// Whether connections may be served by another worker than the one that accepts them.
+    pub(crate) fn spreads(&self) -> bool {
+        let chosen = matches!(
+            self.placement,
+            Placement::RoundRobin | Placement::LeastLoaded
+        );
+        chosen && !self.is_draining()
+    }
+
+    /// Wakes all workers but `own`.
+    pub(crate) fn wake_others(&self, own: usize) {
+        for (at, seat) in self.seats.iter().enumerate() {
+            let remote = (at != own).then(|| seat.busy.remote().clone()).flatten();
+            if let Some(remote) = remote {
+                remote.notify();
+            }
+        }
+    }
+
+    /// Takes what was passed to the worker `from`; its places are `own`'s then.
+    pub(crate) fn take_for(&self, own: usize, from: usize) -> Vec<T> {
+        let items = self.take(from);
+        for _ in &items {
+            self.release(from);
+            self.reserve(own);
+        }
+        items
     }
 
     fn takes(&self, other: usize) -> bool {
@@ -372,7 +419,7 @@ mod loom_tests {
 
     #[test]
     fn two_that_accept_at_once_stay_level() {
-        let accepts = |crew: &Crew<u32>, own| (0..2).for_each(|_| _ = crew.place(own));
+        let accepts = |crew: &Crew<u32>, own| (0..2).for_each(|_| _ = crew.place(own, 0));
         both(accepts, |crew| assert_eq!(open(crew), [2, 2]));
     }
 
@@ -380,7 +427,7 @@ mod loom_tests {
     #[test]
     fn places_taken_and_given_up_are_counted() {
         let comes_and_goes = |crew: &Crew<u32>, own: usize| {
-            let index = match crew.place(own) {
+            let index = match crew.place(own, 0) {
                 Place::Here => own,
                 Place::At(other) => other,
             };
@@ -441,7 +488,7 @@ mod tests {
             Place::Here => own,
             Place::At(other) => other,
         };
-        (0..count).map(|_| index(crew.place(own))).collect()
+        (0..count).map(|_| index(crew.place(own, 0))).collect()
     }
 
     #[test]

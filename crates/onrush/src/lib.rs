@@ -19,8 +19,9 @@
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
 //! Floors inside this crate, lowest first: `shield` · `kept` · `log` · [`body`] · [`response`] ·
-//! `offload` · [`worker`] · `params` · `crew` · `host` · [`request`] · [`handler`] ·
-//! [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
+//! `offload` · [`worker`] · `params` · `crew` · `watch` · `host` · [`request`] ·
+//! [`handler`] · [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` · [`server`] ·
+//! `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 
@@ -43,6 +44,7 @@ mod route;
 pub mod server;
 mod shield;
 pub mod sim;
+mod watch;
 pub mod worker;
 
 pub use admin::Admin;

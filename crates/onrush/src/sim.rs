@@ -19,6 +19,7 @@ use crate::engine::{CROWD_MAX, Engine, Inlet, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::{Counters, Metrics};
+use crate::watch::Watch;
 use crate::worker::WorkerHandle;
 use onrush_proto::limits::Limits;
 use onrush_rt::driver::sim::{Address, Behaviour, Client, Net};
@@ -139,6 +140,7 @@ impl Simulation {
             access_log: AccessLog::Off,
             metrics,
             crew: Arc::new(Crew::new(workers, Placement::Single)),
+            watch: Arc::new(Watch::new(workers)),
             rebalance: false,
         }
     }

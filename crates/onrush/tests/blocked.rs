@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io::Write;
 use std::net::TcpStream;
-use std::sync::{Mutex, MutexGuard, Once, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, Once, mpsc};
 use std::time::Duration;
 use tracing::field::{Field, Visit};
 
@@ -98,6 +98,10 @@ fn router() -> Router {
 
 fn ask(stream: &mut TcpStream, path: &str) -> String {
     stream.write_all(get(path).as_bytes()).unwrap();
+    read_answer(stream, path)
+}
+
+fn read_answer(stream: &mut TcpStream, path: &str) -> String {
     let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
     while !text(&answer).contains("\r\n\r\n") || answer.ends_with(b"\r\n\r\n") {
         let n = read_some(stream, &mut piece).expect("an answer");
@@ -225,6 +229,131 @@ fn never_returns(driver: DriverPreference) {
     }
     let all = told("a worker was blocked");
     assert_eq!((&*all[0]["worker"], &*all[0]["route"]), ("1", "/hang"));
+}
+
+/// A router with `/who`, and `/hang`, which blocks its worker until the test goes on.
+fn hanging(gate: mpsc::Receiver<()>, begun: mpsc::Sender<()>) -> Router {
+    let gate = Arc::new(Mutex::new(Some((gate, begun))));
+    Router::new()
+        .get("/who", async |request: Request| {
+            Response::text(request.local().index().to_string())
+        })
+        .get("/hang", move |_: Request| {
+            let gate = gate.clone();
+            async move {
+                let (gate, begun) = gate.lock().unwrap().take().expect("hung once");
+                begun.send(()).unwrap();
+                let _ = gate.recv(); // Also when the test has failed.
+                Response::text("hello")
+            }
+        })
+}
+
+/// A connection to each of two workers.
+fn one_each(server: &common::Served) -> BTreeMap<String, TcpStream> {
+    let mut by_worker = BTreeMap::new();
+    while by_worker.len() < 2 {
+        let mut stream = server.connect();
+        let worker = ask(&mut stream, "/who");
+        by_worker.entry(worker).or_insert(stream);
+    }
+    by_worker
+}
+
+/// How often the workers of this process have gone to sleep.
+fn sleeps() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let of_task = |task: std::fs::DirEntry| {
+        let read = |name| std::fs::read_to_string(task.path().join(name)).ok();
+        read("comm").filter(|name| name.starts_with("onrush-"))?;
+        let status = read("status")?;
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    tasks.filter_map(of_task).sum()
+}
+
+/// Waits until no worker has woken up for a while.
+fn until_all_sleep() {
+    loop {
+        let before = sleeps();
+        std::thread::sleep(Duration::from_millis(500));
+        if sleeps() == before {
+            return;
+        }
+    }
+}
+
+/// Without traffic nobody wakes up to look for blocked workers. When one is blocked then, it is
+/// told all the same, and new connections are served by another one.
+#[test]
+fn a_worker_that_is_blocked_while_others_sleep_is_told() {
+    let _alone = alone();
+    let _dog = watchdog("blocked_while_others_sleep");
+    for driver in drivers() {
+        for worker in ["0", "1"] {
+            TOLD.lock().unwrap().clear();
+            let (release, gate) = mpsc::channel();
+            let (begun, has_begun) = mpsc::channel();
+            let router = hanging(gate, begun);
+            let server = serve_with(driver, router, |server| server.workers(2));
+            let mut by_worker = one_each(&server);
+            until_all_sleep();
+            let mut stream = by_worker.remove(worker).unwrap();
+            stream.write_all(get("/hang").as_bytes()).unwrap();
+            has_begun.recv().unwrap();
+            while told("a worker is blocked").is_empty() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let all = told("a worker is blocked");
+            assert_eq!((&*all[0]["worker"], &*all[0]["route"]), (worker, "/hang"));
+            release.send(()).unwrap();
+        }
+    }
+}
+
+/// New connections are served while a worker is blocked, wherever the kernel has queued them.
+#[test]
+fn new_connections_are_served_by_a_worker_that_is_not_blocked() {
+    let _alone = alone();
+    let _dog = watchdog("new_connections_are_served");
+    for driver in drivers() {
+        for worker in ["0", "1"] {
+            let (release, gate) = mpsc::channel();
+            let (begun, has_begun) = mpsc::channel();
+            let router = hanging(gate, begun);
+            let server = serve_with(driver, router, |server| server.workers(2));
+            let mut by_worker = one_each(&server);
+            let mut stream = by_worker.remove(worker).unwrap();
+            stream.write_all(get("/hang").as_bytes()).unwrap();
+            has_begun.recv().unwrap();
+            // Many at once: some come before anybody has noticed.
+            let mut clients: Vec<TcpStream> = (0..40).map(|_| server.connect()).collect();
+            for client in &mut clients {
+                client.write_all(get("/who").as_bytes()).unwrap();
+            }
+            for client in &mut clients {
+                let answer = read_answer(client, "/who");
+                assert_ne!(answer, worker, "{driver:?}");
+            }
+            // One by one.
+            for _ in 0..8 {
+                assert_ne!(ask(&mut server.connect(), "/who"), worker, "{driver:?}");
+            }
+            release.send(()).unwrap();
+            assert_eq!(read_answer(&mut stream, "/hang"), "hello");
+            // It gets connections again.
+            let mut kept = Vec::new();
+            loop {
+                let mut client = server.connect();
+                if ask(&mut client, "/who") == worker {
+                    break;
+                }
+                kept.push(client);
+            }
+        }
+    }
 }
 
 /// Sleeping, in the kernel or as a task, is not blocking.

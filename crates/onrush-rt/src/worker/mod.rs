@@ -157,7 +157,7 @@ impl Remote {
     }
 
     /// What the worker runs.
-    pub fn running(&self) -> &Running {
+    pub fn running(&self) -> &Arc<Running> {
         &self.1
     }
 }
@@ -324,7 +324,7 @@ impl Worker {
 
     /// When the wheel next has something to do, in ms of this worker's clock.
     pub fn next_timer_ms(&self) -> Option<u64> {
-        self.local.0.wheel.borrow().next_ms()
+        self.local.next_timer_ms()
     }
 
     /// Whether something is due that needs neither time nor the kernel.
@@ -412,6 +412,12 @@ impl Local {
     #[inline]
     pub fn iteration(&self) -> u64 {
         self.0.iteration.get()
+    }
+
+    /// When the wheel of timers next has something to do, in ms of this worker's clock; `None`
+    /// without timers. While [`Sink::awake`] is called, timers that are due have not fired.
+    pub fn next_timer_ms(&self) -> Option<u64> {
+        self.0.wheel.borrow().next_ms()
     }
 
     /// Which worker this is, from 0.

@@ -193,15 +193,15 @@ impl Engine {
     async fn drive(
         self: Rc<Self>,
         id: ConnId,
-        head: Vec<u8>,
+        mut head: Vec<u8>,
         content: Content,
         send_as: SendAs,
     ) -> Option<After> {
         let result = match content {
-            Content::Empty => self.send_all(id, &head).await,
-            Content::Static(bytes) => self.send_both(id, &head, bytes).await,
-            Content::Bytes(bytes) => self.send_both(id, &head, bytes.get()).await,
-            Content::Kept(kept) => self.send_both(id, &head, &kept.0).await,
+            Content::Empty => self.send_rendered(id, &head).await,
+            Content::Static(bytes) => self.send_both(id, &mut head, bytes).await,
+            Content::Bytes(bytes) => self.send_both(id, &mut head, bytes.get()).await,
+            Content::Kept(kept) => self.send_both(id, &mut head, &kept.0).await,
             Content::Parts(parts) => self.send_parts(id, head, parts).await,
             Content::Stream(streamed) => self.send_stream(id, head, streamed.stream, send_as).await,
         };
@@ -227,42 +227,57 @@ impl Engine {
         Ok(())
     }
 
-    async fn send_both(&self, id: ConnId, first: &[u8], second: &[u8]) -> io::Result<()> {
+    /// Sends what was rendered by the engine: it counts as its memory for as long as it waits.
+    async fn send_rendered(&self, id: ConnId, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let sent = poll_fn(|cx| self.poll_send_rendered(id, cx, bytes)).await?;
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+
+    /// Sends what is rendered, whose memory is free when it has been taken, and content behind it.
+    async fn send_both(&self, id: ConnId, first: &mut Vec<u8>, second: &[u8]) -> io::Result<()> {
         let mut sent = 0;
         while sent < first.len() {
             sent += poll_fn(|cx| self.poll_send_both(id, cx, &first[sent..], second)).await?;
         }
-        self.send_all(id, &second[sent - first.len()..]).await
+        let of_second = sent - first.len();
+        first.clear();
+        if first.capacity() > SMALL_BYTES {
+            *first = Vec::new();
+        }
+        self.send_all(id, &second[of_second..]).await
     }
 
     async fn send_parts(
         &self,
         id: ConnId,
-        head: Vec<u8>,
+        mut head: Vec<u8>,
         mut parts: Shield<VecDeque<Part>>,
     ) -> io::Result<()> {
-        let mut head = &head[..];
         while let Some(part) = parts.get_mut().pop_front() {
             match part {
                 Part::Bytes(bytes) => {
                     let bytes = Shield::new(bytes);
-                    self.send_both(id, head, bytes.get()).await?;
-                    head = &[];
+                    self.send_both(id, &mut head, bytes.get()).await?;
                 }
                 Part::File {
                     file,
                     offset,
                     length,
                 } => {
-                    while !head.is_empty() {
-                        let sent = poll_fn(|cx| self.poll_send_more(id, cx, head)).await?;
-                        head = &head[sent..];
+                    let mut left = &head[..];
+                    while !left.is_empty() {
+                        let sent = poll_fn(|cx| self.poll_send_more(id, cx, left)).await?;
+                        left = &left[sent..];
                     }
+                    head = Vec::new();
                     self.send_file(id, &file, offset, length).await?;
                 }
             }
         }
-        self.send_all(id, head).await
+        self.send_rendered(id, &head).await
     }
 
     async fn send_file(
@@ -335,7 +350,7 @@ impl Engine {
                 }
             });
             let Some(item) = polled.await else {
-                self.send_all(id, &pending).await?;
+                self.send_rendered(id, &pending).await?;
                 pending.clear();
                 continue;
             };
@@ -359,7 +374,7 @@ impl Engine {
             SendAs::Length(_) if left > 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             _ => {}
         }
-        self.send_all(id, &pending).await
+        self.send_rendered(id, &pending).await
     }
 
     /// Appends one piece to what is pending, as a chunk where due. Sends all of it but the end of
@@ -382,7 +397,6 @@ impl Engine {
             pending.extend_from_slice(bytes);
         } else {
             self.send_both(id, pending, bytes).await?;
-            pending.clear();
         }
         if chunked {
             pending.extend_from_slice(b"\r\n");

@@ -26,6 +26,7 @@ const MOVES_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Balance {
     next_ms: Cell<u64>,
+    weigh_ms: Cell<u64>,
     /// The worker's clock and its idle time at the last look, in ns.
     last_ns: Cell<Option<(u64, u64)>>,
     /// Requests are being counted since the last look.
@@ -38,24 +39,35 @@ impl Engine {
     #[inline]
     pub(super) fn look_around(self: &Rc<Self>) {
         if self.local.now_ms() >= self.balance.next_ms.get() {
-            self.weigh();
+            self.look();
         }
     }
 
     #[inline(never)]
+    fn look(self: &Rc<Self>) {
+        let (now_ms, balance) = (self.local.now_ms(), &self.balance);
+        // A look that only time has brought about must not delay the next one: others rely on it
+        // when a request comes. See `watch`.
+        let pause_ms = if self.watch_others() { PERIOD_MS } else { 0 };
+        balance.next_ms.set(now_ms + pause_ms);
+        if now_ms >= balance.weigh_ms.get() {
+            balance.weigh_ms.set(now_ms + PERIOD_MS);
+            self.weigh();
+        }
+    }
+
     fn weigh(self: &Rc<Self>) {
         let (crew, own) = (&self.settings.crew, self.local.index());
         let (now_ms, balance) = (self.local.now_ms(), &self.balance);
-        balance.next_ms.set(now_ms + PERIOD_MS);
         let now = (self.local.now_ns(), self.local.idle_ns());
-        self.look_for_stalls();
         let Some(last) = balance.last_ns.replace(Some(now)) else {
             return;
         };
         let (time, idle) = (now.0 - last.0, now.1 - last.1);
         let busy = 1000 - (1000 * idle).checked_div(time).unwrap_or(0).min(1000) as u32;
         crew.set_busy(own, busy, now_ms);
-        let receive_bytes = self.local.pool().budget().used_bytes();
+        let unsent_bytes = self.unsent_bytes.get();
+        let receive_bytes = self.local.pool().budget().used_bytes() + unsent_bytes;
         self.counters.receive_bytes.set(receive_bytes as u64);
         if !self.settings.rebalance || self.draining.get() || now_ms < balance.rests_until_ms.get()
         {

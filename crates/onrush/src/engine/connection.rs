@@ -12,8 +12,10 @@ use onrush_rt::buf::{Block, Buf};
 use onrush_rt::driver::StreamId;
 use onrush_rt::executor::Begun;
 use onrush_rt::timer::TimerId;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
+use std::rc::Rc;
 use std::task::Waker;
 
 /// What a connection is doing, as far as events are concerned.
@@ -103,6 +105,8 @@ pub(crate) struct Active {
     /// Rendered and not yet taken by the kernel, from `out_sent` on.
     pub(crate) out: Vec<u8>,
     pub(crate) out_sent: usize,
+    /// Rendered as well, and held by the task that waits for the peer to take it.
+    pub(crate) rendered_bytes: usize,
     pub(crate) after_flush: Option<Then>,
     /// The handler's task, or the one that sends the answer. Dropping it cancels it.
     pub(crate) task: Option<Begun>,
@@ -185,7 +189,16 @@ impl Active {
         &self.out[self.out_sent..]
     }
 
-    fn is_idle(&self) -> bool {
+    /// Memory of rendered responses that wait for the peer, in bytes.
+    fn unsent_bytes(&self) -> usize {
+        let kept = match self.unsent().is_empty() {
+            true => 0,
+            false => self.out.capacity(),
+        };
+        kept + self.rendered_bytes
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
         self.input.is_empty() && self.unsent().is_empty() && self.task.is_none()
     }
 }
@@ -262,6 +275,8 @@ pub(crate) struct Conns {
     free: Vec<u32>,
     open: usize,
     heads: Heads,
+    /// Bytes of rendered responses that listed connections hold.
+    unsent_bytes: Rc<Cell<usize>>,
 }
 
 /// Two lines of the cache, and not parts of three: with thousands of connections each is cold when
@@ -345,11 +360,13 @@ impl Conns {
 /// A partial head of so many bytes is a large one.
 const LARGE_HEAD_BYTES: usize = 4096;
 
-/// The place of a partial head in its list, and the bytes of memory it holds.
+/// The place of a connection in its list, and the bytes of memory it holds: in blocks of input, and
+/// in rendered responses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Links {
     list: usize,
     bytes: usize,
+    unsent_bytes: usize,
     previous: Option<ConnId>,
     next: Option<ConnId>,
 }
@@ -369,8 +386,9 @@ const UNREAD: usize = 2;
 #[derive(Debug, Default)]
 struct Heads {
     lists: [List; 3],
-    /// What all of them hold.
+    /// Input that all of them hold, and those of the list [`UNREAD`].
     bytes: usize,
+    unread_bytes: usize,
 }
 
 impl Conns {
@@ -381,11 +399,21 @@ impl Conns {
         self.list(id, if is_large { LARGE } else { SMALL });
     }
 
-    /// Lists a connection whose peer does not take its responses, if it keeps input.
+    /// Lists a connection whose peer does not take its responses, if it keeps input or rendered
+    /// responses.
     pub(crate) fn list_unread(&mut self, id: ConnId) {
         let active = self.get(id).and_then(|conn| conn.active.as_ref());
-        if active.is_some_and(|active| active.input_bytes > 0) {
+        if active.is_some_and(|active| active.input_bytes > 0 || active.unsent_bytes() > 0) {
             self.list(id, UNREAD);
+        }
+    }
+
+    /// The peer has taken some: a listed connection, if it still keeps something, becomes the
+    /// newest of its list.
+    pub(crate) fn list_unread_anew(&mut self, id: ConnId) {
+        if self.get(id).is_some_and(|conn| conn.is_listed()) {
+            self.unlist(id);
+            self.list_unread(id);
         }
     }
 
@@ -393,16 +421,20 @@ impl Conns {
         let Some(active) = self.get(id).and_then(|conn| conn.active.as_ref()) else {
             return;
         };
-        let bytes = active.input.iter().map(Buf::block_bytes).sum();
+        let bytes: usize = active.input.iter().map(Buf::block_bytes).sum();
+        let unsent_bytes = active.unsent_bytes();
         match active.links {
             Some(links) if links.list == list => {
-                self.heads.bytes = self.heads.bytes - links.bytes + bytes;
-                return self.with_links(id, |links| links.bytes = bytes);
+                self.uncount(links);
+                self.count(list, bytes, unsent_bytes);
+                return self.with_links(id, |links| {
+                    (links.bytes, links.unsent_bytes) = (bytes, unsent_bytes);
+                });
             }
             Some(_) => self.unlist(id),
             None => {}
         }
-        self.heads.bytes += bytes;
+        self.count(list, bytes, unsent_bytes);
         let previous = self.heads.lists[list].newest.replace(id);
         match previous {
             Some(previous) => self.with_links(previous, |links| links.next = Some(id)),
@@ -411,6 +443,7 @@ impl Conns {
         let links = Links {
             list,
             bytes,
+            unsent_bytes,
             previous,
             next: None,
         };
@@ -425,7 +458,7 @@ impl Conns {
         let Some(links) = active.and_then(|active| active.links.take()) else {
             return;
         };
-        self.heads.bytes -= links.bytes;
+        self.uncount(links);
         match links.previous {
             Some(previous) => self.with_links(previous, |other| other.next = links.next),
             None => self.heads.lists[links.list].oldest = links.next,
@@ -436,6 +469,20 @@ impl Conns {
         }
     }
 
+    fn count(&mut self, list: usize, bytes: usize, unsent_bytes: usize) {
+        self.heads.bytes += bytes;
+        self.heads.unread_bytes += if list == UNREAD { bytes } else { 0 };
+        self.unsent_bytes
+            .set(self.unsent_bytes.get() + unsent_bytes);
+    }
+
+    fn uncount(&mut self, links: Links) {
+        self.heads.bytes -= links.bytes;
+        self.heads.unread_bytes -= if links.list == UNREAD { links.bytes } else { 0 };
+        self.unsent_bytes
+            .set(self.unsent_bytes.get() - links.unsent_bytes);
+    }
+
     fn with_links(&mut self, id: ConnId, change: impl FnOnce(&mut Links)) {
         let active = self.get(id).and_then(|conn| conn.active.as_mut());
         if let Some(links) = active.and_then(|active| active.links.as_mut()) {
@@ -443,9 +490,21 @@ impl Conns {
         }
     }
 
-    /// Memory that listed connections hold, in bytes.
+    /// Input that listed connections hold, in bytes.
     pub(crate) fn head_bytes(&self) -> usize {
         self.heads.bytes
+    }
+
+    /// Bytes of rendered responses that listed connections hold; the cell follows them.
+    pub(crate) fn unsent_bytes(&self) -> &Rc<Cell<usize>> {
+        &self.unsent_bytes
+    }
+
+    /// Whether connections whose peers do not take their responses hold more memory than partial
+    /// heads do.
+    pub(crate) fn is_mostly_unread(&self) -> bool {
+        let unread = self.heads.unread_bytes;
+        unread + self.unsent_bytes.get() > self.heads.bytes - unread
     }
 
     /// The partial head to be evicted first: the oldest of the large ones, or of the small ones.

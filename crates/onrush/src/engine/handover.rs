@@ -47,7 +47,7 @@ impl Engine {
     /// Gives a new connection its place, here or with another worker.
     pub(super) fn place(self: &Rc<Self>, socket: Socket) {
         let (crew, own) = (&self.settings.crew, self.local.index());
-        let Place::At(to) = crew.place(own) else {
+        let Place::At(to) = crew.place(own, self.local.now_ms()) else {
             return self.welcome(socket);
         };
         if let Err(Passed::Fresh(socket)) = crew.pass(own, to, Passed::Fresh(socket)) {

@@ -7,9 +7,11 @@
 //! Modules, lowest first: `pace` (transfer rates) · `connection` (what is kept) · `deadline` (time
 //! limits) · `send` (bytes out) · `body` (bytes of bodies in) · `pressure` (when receive memory is
 //! short) · `answer` (answers) · `pending` (answers that take their time) · `receive` (requests) ·
-//! `handover` (connections from and to other workers) · `balance` (which of them go) · `stall`
-//! (workers that are blocked). Must not know how workers are made.
+//! `handover` (connections from and to other workers) · `admission` (which new ones are served) ·
+//! `balance` (which of them go) · `stall` (workers that are blocked). Must not know how workers are
+//! made.
 
+mod admission;
 mod answer;
 mod balance;
 mod body;
@@ -31,9 +33,11 @@ use crate::metrics::{Counter, Counters, Ending, Measured, Metrics, Recorder};
 use crate::request::Spares;
 use crate::response::Response;
 use crate::shield;
+use crate::watch::Watch;
 use crate::worker::WorkerHandle;
+use admission::IdleOrder;
 use balance::Balance;
-use connection::{Conn, Conns, Phase, Then};
+use connection::{Conn, Conns, Phase};
 pub(crate) use handover::Passed;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
@@ -54,12 +58,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub(crate) const CROWD_MAX: usize = 64;
 /// As many may always be kept: the next one may come before a closed one is noticed.
 pub(crate) const CROWD_MIN: usize = 4;
-/// Trouble with accepting is told once in this time: it is tried again many times a second.
-const ACCEPT_WARNING_S: u64 = 10;
-/// Answer to a connection over the cap, whatever it asks.
-const CROWDED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n\
-    Content-Length: 0\r\nConnection: close\r\n\r\n";
-
 /// What an engine is told by the server's configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -77,6 +75,8 @@ pub(crate) struct Settings {
     pub(crate) metrics: Option<Metrics>,
     /// The workers of this server.
     pub(crate) crew: Arc<Crew<Passed>>,
+    /// How they notice that one of them is blocked.
+    pub(crate) watch: Arc<Watch>,
     /// Whether a worker that is busier than others passes live connections to them.
     pub(crate) rebalance: bool,
 }
@@ -110,8 +110,11 @@ pub(crate) struct Engine {
     draining: Cell<bool>,
     /// Receive memory is short, and what is not needed is not received. See [`pressure`].
     crowded: Cell<bool>,
+    /// Rendered responses that clients do not take, in bytes; counted by [`Conns`].
+    unsent_bytes: Rc<Cell<usize>>,
     /// Connections over the cap that linger.
     crowd: Cell<usize>,
+    idle_order: IdleOrder,
     counters: Arc<Counters>,
     /// What requests are measured by, if they are.
     recorder: Option<Recorder>,
@@ -140,12 +143,14 @@ impl Engine {
             let busy = settings.crew.busy(local.index());
             metrics.worker(local, &counters, busy)
         });
+        let conns = Conns::default();
+        let unsent_bytes = conns.unsent_bytes().clone();
         Rc::new(Engine {
             local: local.clone(),
             handle: WorkerHandle::new(local),
             settings,
             service,
-            conns: RefCell::default(),
+            conns: RefCell::new(conns),
             spares: Rc::default(),
             out: Cell::default(),
             date_s: Cell::new(u64::MAX),
@@ -155,7 +160,9 @@ impl Engine {
             listeners: RefCell::default(),
             draining: Cell::new(false),
             crowded: Cell::new(false),
+            unsent_bytes,
             crowd: Cell::new(0),
+            idle_order: IdleOrder::default(),
             counters,
             recorder,
             waiting: Cell::new(0),
@@ -234,14 +241,6 @@ impl Engine {
         }
     }
 
-    fn accept(self: &Rc<Self>, socket: Socket) {
-        count(&self.counters.accepted);
-        match self.reserve_place() {
-            true => self.place(socket),
-            false => self.turn_away(socket),
-        }
-    }
-
     /// Begins to serve a new connection. Its places, under the cap and in the crew, are taken.
     fn welcome(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.placed);
@@ -288,56 +287,6 @@ impl Engine {
         self.counters.done.count(ending);
         self.settings.release();
         self.settings.crew.release(self.local.index());
-    }
-
-    /// Tells a connection over the cap to come again, and lets it read that.
-    fn turn_away(self: &Rc<Self>, socket: Socket) {
-        count(&self.counters.placed);
-        count(&self.counters.refused);
-        let id = self.conns.borrow_mut().reserve();
-        let attached = self.local.driver().attach(socket, id.token());
-        let crowded = self.crowd.get() >= self.settings.crowd_max;
-        let Some(&stream) = attached.as_ref().ok().filter(|_| !crowded) else {
-            self.conns.borrow_mut().release(id);
-            self.counters.done.count(Ending::Refused);
-            if let Ok(stream) = attached {
-                let mut driver = self.local.driver();
-                let _ = driver.send(stream, CROWDED); // It is going away in any case.
-                driver.close(stream);
-            }
-            return;
-        };
-        self.crowd.set(self.crowd.get() + 1);
-        let mut conn = Conn::new(stream);
-        conn.crowd = true;
-        self.conns.borrow_mut().insert(id, conn);
-        self.flush(id, CROWDED, Then::Linger);
-    }
-
-    /// Tells that accepting pauses, once for all workers in [`ACCEPT_WARNING_S`].
-    fn accept_paused(&self, error: &io::Error) {
-        let (now_s, warned) = (self.local.unix_seconds(), &self.settings.accept_warned_s);
-        let last_s = warned.load(Ordering::Relaxed);
-        let is_due = last_s.abs_diff(now_s) >= ACCEPT_WARNING_S;
-        let swap = |to| warned.compare_exchange(last_s, to, Ordering::Relaxed, Ordering::Relaxed);
-        if is_due && swap(now_s).is_ok() {
-            shield::tell(|| tracing::warn!(%error, "accepting pauses"));
-        }
-    }
-
-    /// Whether there is room for one more connection under the cap; it is counted then.
-    fn reserve_place(&self) -> bool {
-        let Settings {
-            connections,
-            descriptors,
-            ..
-        } = &self.settings;
-        let below_cap = connections.fetch_add(1, Ordering::Relaxed) < self.settings.connections_max;
-        let free = below_cap && descriptors.open_connection();
-        if !free {
-            connections.fetch_sub(1, Ordering::Relaxed);
-        }
-        free
     }
 
     /// Closes a connection and cancels what works for it.

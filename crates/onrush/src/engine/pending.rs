@@ -91,7 +91,7 @@ impl Engine {
         if self.recorder.is_some() {
             active.measured = self.measuring.take();
         }
-        let waits_for_peer = active.writer.is_some();
+        let waits_for_peer = active.writer.is_some() || !active.unsent().is_empty();
         active.unpop_input(data);
         // What is answered at once needs no total: it counts from the turn that the head came in.
         let total_ms = u64::from(self.limits().total_timeout_ms);
@@ -168,8 +168,9 @@ impl Engine {
             reader.wake(); // Another task, which will be told that it comes too late.
         }
         if self.flush(id, out, Then::behind(after, self.has_input(id))) {
-            self.go_on(id);
+            return self.go_on(id);
         }
+        self.relieve();
     }
 }
 

@@ -7,8 +7,13 @@
 //! evicted, each answered 408, until the mark is reached; what lies above it is the reserve, from
 //! which whole requests are received. Partial heads are listed in two lists, each in order of age:
 //! large ones go before small ones, so that clients that send much cannot displace slow clients
-//! that send little. When no partial head is left, connections are reset whose clients pipeline
-//! requests and do not take the responses, the oldest first: see [`Engine::evict_unread`].
+//! that send little.
+//!
+//! Rendered responses that clients do not take count in the same budget, with the requests that
+//! were sent behind them. When they hold more than partial heads do, their connections are reset
+//! instead, the one whose client has taken nothing for the longest time first: see
+//! [`Engine::evict_unread`]. Larger content that a handler made is not rendered: it is the
+//! handler's memory and does not count. Files are not memory.
 //!
 //! Must not know how heads are parsed.
 
@@ -40,9 +45,10 @@ impl Engine {
     #[inline]
     fn is_above(&self, mark: usize) -> bool {
         let pool = self.local.pool();
-        let most = pool.budget().max_bytes() / 8 * mark;
+        let (budget, unsent) = (pool.budget(), self.unsent_bytes.get());
+        let most = budget.max_bytes() / 8 * mark;
         // No more is held than is charged, which is known without a look at the unused blocks.
-        pool.budget().used_bytes() > most && pool.held_bytes() > most
+        budget.used_bytes() + unsent > most && pool.held_bytes() + unsent > most
     }
 
     /// Whether new bodies would be held by what is left for whole requests and partial heads.
@@ -75,9 +81,8 @@ impl Engine {
     }
 
     /// Brings the memory in use below the mark for heads, as far as partial heads hold it, or
-    /// requests of clients that do not take the responses to earlier ones. To be
-    /// called once per iteration of the event loop, and after a partial head, or input of a
-    /// connection at work, has been kept.
+    /// clients that do not take their responses. To be called once per iteration of the event loop,
+    /// and after a partial head, input of a connection at work, or a response has been kept.
     #[inline]
     pub(super) fn relieve(self: &Rc<Self>) {
         if !self.is_above(HEADS_MARK) {
@@ -87,11 +92,13 @@ impl Engine {
             return;
         }
         while self.is_above(HEADS_MARK) {
-            let (head, unread) = {
+            let (head, unread, unread_first) = {
                 let conns = self.conns.borrow();
-                (conns.head_to_evict(), conns.unread_to_evict())
+                let unread_first = conns.is_mostly_unread();
+                (conns.head_to_evict(), conns.unread_to_evict(), unread_first)
             };
             match (head, unread) {
+                (_, Some(id)) if unread_first => self.evict_unread(id),
                 (Some(id), _) => self.evict(id),
                 (None, Some(id)) => self.evict_unread(id),
                 (None, None) => return self.pause_all_ahead(),
@@ -103,7 +110,7 @@ impl Engine {
     fn evict_unread(&self, id: ConnId) {
         self.counters.evicted.add(1);
         self.abort(id, Ending::Exhausted);
-        let what = "receive memory is short: a client that does not read is reset";
+        let what = "memory is short: a client that does not read is reset";
         shield::tell(|| tracing::debug!("{what}"));
     }
 

@@ -115,7 +115,11 @@ impl Engine {
         }
         match then {
             Some(Then::Continue) => self.flush_and_rest(id, &out),
-            Some(then) => _ = self.flush(id, &out, then),
+            Some(then) => {
+                if !self.flush(id, &out, then) {
+                    self.relieve();
+                }
+            }
             None => self.lost(),
         }
         if out.capacity() <= OUT_KEPT_BYTES {
@@ -126,7 +130,8 @@ impl Engine {
     /// Nothing is sent now: records what is over, and gives up what was begun and does not wait,
     /// for its connection went before it could be answered.
     #[inline(never)]
-    fn lost(&self) {
+    fn lost(self: &Rc<Self>) {
+        self.relieve();
         let Some(recorder) = &self.recorder else {
             return;
         };
@@ -621,6 +626,8 @@ impl Engine {
         };
         if self.sent(id, sent, Then::Continue) {
             self.rest(id);
+        } else {
+            self.relieve();
         }
     }
 

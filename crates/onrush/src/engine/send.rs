@@ -162,6 +162,7 @@ impl Engine {
         if active.unsent().is_empty() {
             return Ok(true);
         }
+        let sent_before = active.out_sent;
         match self
             .local
             .driver()
@@ -176,6 +177,7 @@ impl Engine {
             Err(error) => return Err(error),
         }
         let done = active.unsent().is_empty();
+        let progress = active.out_sent != sent_before;
         let limit_ms = if done {
             (active.out, active.out_sent) = (Vec::new(), 0);
             0
@@ -190,6 +192,9 @@ impl Engine {
         }
         if !done && !self.is_fast_enough(conn, Wait::Write) {
             return Err(self.too_slow());
+        }
+        if progress {
+            conns.list_unread_anew(id);
         }
         Ok(done)
     }
@@ -266,11 +271,13 @@ impl Engine {
         true
     }
 
-    /// A send of a task: `send` is tried when nothing is kept before it.
+    /// A send of a task: `send` is tried when nothing is kept before it. `rendered_bytes`: of
+    /// memory for rendered responses that the task holds while it waits.
     fn poll_with(
         &self,
         id: ConnId,
         cx: &mut Context<'_>,
+        rendered_bytes: usize,
         send: impl FnOnce(&mut Driver, StreamId) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_proceed(cx));
@@ -295,6 +302,7 @@ impl Engine {
                     coop::spend(bytes);
                     self.set_wait(id, conn, Wait::Write, 0);
                     conn.active().write_pace.moved(bytes);
+                    conn.active().rendered_bytes = 0;
                     if conn.is_listed() {
                         conns.unlist(id);
                     }
@@ -303,6 +311,7 @@ impl Engine {
             }
         }
         self.local.driver().want_write(conn.stream);
+        conn.active().rendered_bytes = rendered_bytes;
         let polled = self.wait_for_room(id, conn, cx);
         conns.list_unread(id);
         polled
@@ -334,20 +343,34 @@ impl Engine {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let bytes = &bytes[..bytes.len().min(coop::operation_bytes_max())];
-        self.poll_with(id, cx, |driver, stream| driver.send(stream, bytes))
+        self.poll_with(id, cx, 0, |driver, stream| driver.send(stream, bytes))
     }
 
-    /// Sends from memory what a file follows at once; gives the bytes taken.
+    /// Sends rendered responses, which are memory of the engine's; gives the bytes taken.
+    pub(super) fn poll_send_rendered(
+        &self,
+        id: ConnId,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_with(id, cx, bytes.len(), |driver, stream| {
+            driver.send(stream, bytes)
+        })
+    }
+
+    /// Sends rendered responses that a file follows at once; gives the bytes taken.
     pub(super) fn poll_send_more(
         &self,
         id: ConnId,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_with(id, cx, |driver, stream| driver.send_more(stream, bytes))
+        self.poll_with(id, cx, bytes.len(), |driver, stream| {
+            driver.send_more(stream, bytes)
+        })
     }
 
-    /// Sends two pieces, the second behind the first; gives the bytes taken of both.
+    /// Sends rendered responses and content behind them; gives the bytes taken of both.
     pub(super) fn poll_send_both(
         &self,
         id: ConnId,
@@ -357,7 +380,7 @@ impl Engine {
     ) -> Poll<io::Result<usize>> {
         let second = &second[..second.len().min(coop::operation_bytes_max())];
         let parts = [io::IoSlice::new(first), io::IoSlice::new(second)];
-        self.poll_with(id, cx, |driver, stream| {
+        self.poll_with(id, cx, first.len(), |driver, stream| {
             driver.send_vectored(stream, &parts)
         })
     }
@@ -386,7 +409,7 @@ impl Engine {
         }
         drop(conns);
         let bytes = bytes.min(coop::operation_bytes_max());
-        let sent = ready!(self.poll_with(id, cx, |driver, stream| {
+        let sent = ready!(self.poll_with(id, cx, 0, |driver, stream| {
             driver.send_file(stream, file, offset, bytes)
         }));
         if let Ok(sent) = sent

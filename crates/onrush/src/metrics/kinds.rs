@@ -87,6 +87,8 @@ pub enum Ending {
     Stopped,
     /// There was no memory, or no place, for what it needed.
     Exhausted,
+    /// There were too many connections, and it had been idle for longer than others.
+    Displaced,
 }
 
 impl Kind for Ending {
@@ -101,6 +103,7 @@ impl Kind for Ending {
         Ending::Drained,
         Ending::Stopped,
         Ending::Exhausted,
+        Ending::Displaced,
     ];
 
     fn name(self) -> &'static str {
@@ -115,6 +118,7 @@ impl Kind for Ending {
             Ending::Drained => "drained",
             Ending::Stopped => "stopped",
             Ending::Exhausted => "exhausted",
+            Ending::Displaced => "displaced",
         }
     }
 }
@@ -190,7 +194,7 @@ mod tests {
         for (index, &ending) in Ending::ALL.iter().enumerate() {
             assert_eq!(endings.of(ending), index as u64 + 1, "{}", ending.name());
         }
-        assert_eq!(endings.get(), 55);
+        assert_eq!(endings.get(), 66);
     }
 
     #[test]

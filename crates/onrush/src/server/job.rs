@@ -82,6 +82,8 @@ impl Job {
         let remote = worker.remote();
         let (crew, own) = (self.settings.crew.clone(), self.index);
         crew.join(own, remote.clone());
+        let sockets = std::mem::take(&mut self.sockets);
+        self.settings.watch.lend(own, sockets);
         let leave = Leave(self.settings.clone(), own);
         self.control.join(remote);
         ready();
@@ -103,6 +105,7 @@ impl Job {
     fn drain(&mut self, worker: &mut Worker, inlet: &Inlet) -> io::Result<()> {
         let engine = &inlet.0;
         engine.drain();
+        (self.sockets).extend(self.settings.watch.take_back(self.index));
         let mut closing = match self.inherited {
             true => None, // Whoever connects waits for the next process.
             false => Closing::begin(&self.sockets),

@@ -11,6 +11,7 @@ use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::Metrics;
 use crate::offload;
+use crate::watch::Watch;
 use crate::worker::WorkerHandle;
 use control::{Control, DRAINING, ENDING, RUNNING};
 use job::Job;
@@ -166,15 +167,17 @@ impl Server {
         self
     }
 
-    /// Open connections at most, all workers together; those beyond are answered 503. Unlimited by
-    /// default: the number of descriptors ends it.
+    /// Open connections at most, all workers together. For one more, the worker that accepts it
+    /// closes the one that it has had idle for the longest time; when it has none, the new one is
+    /// answered 503. Unlimited by default: the number of descriptors ends it.
     pub fn connections_max(mut self, connections: usize) -> Server {
         self.connections_max = connections;
         self
     }
 
-    /// Counts connections in a budget of descriptors that they share with files; those it has no
-    /// room for are answered 503. Without a limit by default.
+    /// Counts connections in a budget of descriptors that they share with files. When it has no
+    /// room, idle connections make it, as with [`Server::connections_max`]. Without a limit by
+    /// default.
     pub fn descriptors(mut self, descriptors: &Descriptors) -> Server {
         self.descriptors = descriptors.clone();
         self
@@ -328,6 +331,7 @@ impl Server {
             access_log: self.access_log,
             metrics: self.metrics.clone(),
             crew: Arc::new(Crew::new(workers, self.placement)),
+            watch: Arc::new(Watch::new(workers)),
             rebalance: self.rebalance,
         }
     }

@@ -78,7 +78,7 @@ pub fn application(gate: &Arc<Gate>) -> impl Application + Clone + use<> {
 }
 
 /// Waits for something that another thread is about to do; a watchdog bounds it.
-pub fn until(done: impl Fn() -> bool) {
+pub fn until(mut done: impl FnMut() -> bool) {
     while !done() {
         thread::sleep(Duration::from_millis(1));
     }

@@ -1,0 +1,203 @@
+//! At the cap on connections, or on descriptors, a new connection takes the place of the one that
+//! has been idle for the longest time; only connections at work keep theirs.
+mod common;
+
+use common::{Served, drivers, get, read_some, serve_with, statuses, watchdog};
+use onrush::metrics::Format;
+use onrush::{DriverPreference, Metrics, Request, Response, Router, Server};
+use onrush_rt::descriptors::Descriptors;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Requests for `/wait` that have begun, and whether they may end.
+#[derive(Default)]
+struct Gate {
+    begun: AtomicUsize,
+    open: AtomicBool,
+}
+
+impl Gate {
+    fn await_begun(&self, requests: usize) {
+        while self.begun.load(Ordering::SeqCst) < requests {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn router(gate: &Arc<Gate>) -> Router {
+    let gate = gate.clone();
+    Router::new()
+        .get("/", async |_: Request| Response::text("hello"))
+        .get("/wait", move |request: Request| {
+            let gate = gate.clone();
+            async move {
+                gate.begun.fetch_add(1, Ordering::SeqCst);
+                while !gate.open.load(Ordering::SeqCst) {
+                    request.local().sleep(Duration::from_millis(1)).await;
+                }
+                Response::text("hello")
+            }
+        })
+}
+
+/// Reads one response to the end of its content.
+fn response(stream: &mut TcpStream) -> u16 {
+    let (mut all, mut piece) = (Vec::new(), [0; 1024]);
+    while !all.ends_with(b"hello") {
+        let bytes = read_some(stream, &mut piece).expect("a response");
+        if bytes == 0 {
+            break;
+        }
+        all.extend_from_slice(&piece[..bytes]);
+    }
+    statuses(&all)[0]
+}
+
+fn ask(stream: &mut TcpStream, path: &str) -> u16 {
+    stream.write_all(get(path).as_bytes()).unwrap();
+    response(stream)
+}
+
+fn figure(metrics: &Metrics, name: &str) -> f64 {
+    let figures = metrics.render(Format::Prometheus);
+    let lines = figures.lines().filter(|line| line.starts_with(name));
+    lines
+        .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
+        .sum()
+}
+
+/// A connection that the server has accepted before this returns.
+fn accepted(server: &Served, metrics: &Metrics) -> TcpStream {
+    let count = || figure(metrics, "onrush_connections_accepted_total");
+    let before = count();
+    let stream = server.connect();
+    while count() == before {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    stream
+}
+
+fn is_closed(stream: &mut TcpStream) -> bool {
+    matches!(stream.read(&mut [0; 16]), Ok(0))
+}
+
+const CAP: usize = 4;
+
+fn the_longest_idle_goes(driver: DriverPreference, bound: impl FnOnce(Server) -> Server) {
+    let (gate, metrics) = (Arc::new(Gate::default()), Metrics::new());
+    let configure = |server: Server| bound(server.defer_accept(false).metrics(&metrics));
+    let server = serve_with(driver, router(&gate), configure);
+    let mut at_work = server.connect();
+    at_work.write_all(get("/wait").as_bytes()).unwrap();
+    gate.await_begun(1);
+    let mut in_head = accepted(&server, &metrics);
+    in_head.write_all(b"GET / HT").unwrap();
+    let mut silent = accepted(&server, &metrics);
+    // What comes behind the part of a head has been received when this is answered.
+    let mut kept = server.connect();
+    assert_eq!(ask(&mut kept, "/"), 200);
+
+    let mut first = server.connect();
+    assert_eq!(ask(&mut first, "/"), 200, "{driver:?}");
+    assert!(is_closed(&mut silent), "{driver:?}");
+    assert_eq!(ask(&mut kept, "/"), 200, "{driver:?}");
+    // Its request makes `kept` the one that was idle for the shortest time.
+    let mut second = server.connect();
+    assert_eq!(ask(&mut second, "/"), 200, "{driver:?}");
+    assert!(is_closed(&mut first), "{driver:?}");
+    assert_eq!(ask(&mut kept, "/"), 200, "{driver:?}");
+
+    // When all are at work, a new one is told to come again.
+    kept.write_all(get("/wait").as_bytes()).unwrap();
+    second.write_all(get("/wait").as_bytes()).unwrap();
+    gate.await_begun(3);
+    assert_eq!(ask(&mut server.connect(), "/"), 503, "{driver:?}");
+
+    gate.open.store(true, Ordering::SeqCst);
+    for stream in [&mut at_work, &mut kept, &mut second] {
+        assert_eq!(response(stream), 200, "{driver:?}");
+    }
+    in_head.write_all(b"TP/1.1\r\nHost: t\r\n\r\n").unwrap();
+    assert_eq!(response(&mut in_head), 200, "{driver:?}");
+    let closed = figure(
+        &metrics,
+        "onrush_connections_done_total{worker=\"0\",reason=\"displaced\"}",
+    );
+    assert_eq!(closed, 2.0, "{driver:?}");
+}
+
+#[test]
+fn at_the_cap_the_longest_idle_goes() {
+    let _dog = watchdog("at_the_cap");
+    for driver in drivers() {
+        the_longest_idle_goes(driver, |server| server.connections_max(CAP));
+    }
+}
+
+#[test]
+fn out_of_descriptors_the_longest_idle_goes() {
+    let _dog = watchdog("out_of_descriptors");
+    for driver in drivers() {
+        // Less 2 in reserve and 1 for files.
+        let budget = Descriptors::new(CAP as u64 + 3);
+        assert_eq!(budget.connections_max(), CAP);
+        the_longest_idle_goes(driver, |server| server.descriptors(&budget));
+    }
+}
+
+/// Without a limit on idle time it is not known who has been idle for how long: whoever never asked
+/// for anything goes first.
+#[test]
+fn without_a_time_limit_the_silent_go_first() {
+    let _dog = watchdog("without_a_time_limit");
+    for driver in drivers() {
+        let limits = onrush::Limits {
+            idle_timeout_ms: 0,
+            head_timeout_ms: 0,
+            ..onrush::Limits::default()
+        };
+        let metrics = Metrics::new();
+        let configure = |server: Server| {
+            let server = server.limits(limits).connections_max(CAP);
+            server.defer_accept(false).metrics(&metrics)
+        };
+        let server = serve_with(driver, router(&Arc::default()), configure);
+        let mut kept = server.connect();
+        assert_eq!(ask(&mut kept, "/"), 200);
+        for _ in 0..20 {
+            drop(accepted(&server, &metrics));
+            let _silent: Vec<_> = (0..CAP).map(|_| accepted(&server, &metrics)).collect();
+            assert_eq!(ask(&mut kept, "/"), 200, "{driver:?}");
+        }
+    }
+}
+
+#[test]
+fn silent_clients_lock_nobody_out() {
+    let _dog = watchdog("silent_clients");
+    for driver in drivers() {
+        let configure = |server: Server| {
+            let server = server.workers(2).connections_max(64);
+            server.defer_accept(false)
+        };
+        let server = serve_with(driver, router(&Arc::default()), configure);
+        let silent: Mutex<Vec<TcpStream>> = Mutex::default();
+        let attack = || (0..200).for_each(|_| silent.lock().unwrap().push(server.connect()));
+        attack();
+        for _ in 0..50 {
+            let (mut stream, begun) = (server.connect(), Instant::now());
+            assert_eq!(ask(&mut stream, "/"), 200, "{driver:?}");
+            assert!(begun.elapsed() < Duration::from_secs(1), "{driver:?}");
+        }
+        // Also while the attack goes on.
+        std::thread::scope(|scope| {
+            scope.spawn(attack);
+            for _ in 0..50 {
+                assert_eq!(ask(&mut server.connect(), "/"), 200, "{driver:?}");
+            }
+        });
+    }
+}

@@ -1,0 +1,123 @@
+//! Rendered responses that clients do not read count in the budget for receive memory, and the
+//! connections that hold them for the longest time are reset when it runs short.
+//!
+//! One test, alone in its process, since it measures the memory of the process.
+mod common;
+
+use common::gate::until;
+use common::{drivers, get, read_some, resident_bytes, serve_with, statuses, watchdog};
+use onrush::metrics::Format;
+use onrush::{Body, Limits, Metrics, Request, Response};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// The budget of the one worker.
+const MEMORY: usize = 4 << 20;
+const ATTACKERS: usize = 600;
+/// A response that is rendered into one buffer with others, and one that is too large for that.
+static PIECE: [u8; 16_000] = [b'x'; 16_000];
+static LARGE: [u8; 4 << 20] = [b'x'; 4 << 20];
+/// What the process may use beside the budget. Without one, 600 clients take 70 to 128 KiB each.
+const SLACK: usize = 8 << 20;
+/// How long a response may take during an attack: a second, but tests share their cores.
+const SOON: Duration = Duration::from_secs(5);
+
+async fn sized(request: Request) -> Response {
+    match request.path() {
+        "/hello" => Response::text("hello"),
+        "/large" => Response::with_body(Body::from(&LARGE[..])),
+        _ => Response::with_body(Body::from(PIECE.to_vec())),
+    }
+}
+
+/// One request on a connection that is kept, which must be answered soon.
+#[track_caller]
+fn prompt(stream: &mut TcpStream) {
+    let begun = Instant::now();
+    stream.write_all(get("/hello").as_bytes()).unwrap();
+    let mut answer = [0; 4096];
+    let bytes = read_some(stream, &mut answer).expect("no reset");
+    assert_eq!(statuses(&answer[..bytes]), [200]);
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
+
+fn figure(metrics: &Metrics, name: &str) -> u64 {
+    let text = metrics.render(Format::OpenMetrics);
+    let lines = text.lines().filter(|line| line.starts_with(name));
+    let value = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
+    lines.filter_map(value).sum()
+}
+
+/// A connection that takes little before its client reads: its buffer is small from the beginning.
+fn connect_narrowly(address: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+    let stream = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    sockopt::set_socket_recv_buffer_size(&stream, 4096).expect("an option");
+    connect(&stream, &address).expect("it listens");
+    stream.into()
+}
+
+#[test]
+fn unread_responses_stay_within_the_budget() {
+    let _dog = watchdog("unread_responses_stay_within_the_budget");
+    // Each client asks for more than the kernel takes, half of them for a large one behind it.
+    let pipelines = [
+        get("/p").repeat(300),
+        get("/p").repeat(280) + &get("/large"),
+    ];
+    for driver in drivers() {
+        let metrics = Metrics::new();
+        let config = onrush_rt::driver::Config {
+            receive_bytes_max: MEMORY,
+            ..onrush_rt::driver::Config::default()
+        };
+        let limits = Limits {
+            head_timeout_ms: 100_000,
+            idle_timeout_ms: 100_000,
+            write_timeout_ms: 100_000,
+            ..Limits::default()
+        };
+        let server = serve_with(driver, sized, |server| {
+            let server = server.driver_config(config).limits(limits);
+            server.metrics(&metrics)
+        });
+        let mut established = server.connect();
+        prompt(&mut established);
+        let before = resident_bytes();
+        let mut most = 0;
+        let mut attackers = Vec::new();
+        for number in 0..ATTACKERS {
+            let mut stream = connect_narrowly(server.address());
+            stream
+                .write_all(pipelines[number % 2].as_bytes())
+                .expect("a small request is taken");
+            attackers.push(stream);
+            if number % 50 == 0 {
+                prompt(&mut established);
+                prompt(&mut server.connect());
+                most = most.max(figure(&metrics, "onrush_receive_buffer_bytes{"));
+            }
+        }
+        until(|| {
+            std::thread::sleep(Duration::from_millis(10));
+            prompt(&mut server.connect());
+            most = most.max(figure(&metrics, "onrush_receive_buffer_bytes{"));
+            figure(&metrics, "onrush_heads_evicted_total{") > ATTACKERS as u64 / 4
+        });
+        let grown = resident_bytes().saturating_sub(before);
+        assert!(grown < MEMORY + SLACK, "{driver:?}: {grown} bytes");
+        assert!(most > 1 << 20, "{driver:?}: unread responses are counted");
+        // Unused blocks are kept beside it.
+        assert!(
+            most <= (MEMORY + MEMORY / 4) as u64,
+            "{driver:?}: {most} bytes"
+        );
+        // Those that read are served meanwhile, and afterwards.
+        prompt(&mut established);
+        prompt(&mut server.connect());
+        drop(attackers);
+        until(|| figure(&metrics, "onrush_connections_open{") == 1);
+        prompt(&mut established);
+    }
+}
