@@ -16,7 +16,7 @@
 
 use super::Inner;
 use super::parents::{self, Parent};
-use super::staging::Temp;
+use super::staging::{Release, Temp};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
@@ -78,14 +78,15 @@ fn publish(
     let meta = Meta::of_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData))?;
 
     let mut attempt = 1;
-    let undo = loop {
+    let (undo, _old) = loop {
         let target = match current {
             Some(_) => Target::Object,
             None if only_if_free => Target::Free,
             None => Target::Nothing,
         };
+        let old = Release::of(inner, parent.dir(), key.name(), current.as_ref());
         let error = match place(inner, temp, parent, key, target) {
-            Ok(undo) => break undo,
+            Ok(undo) => break (undo, old),
             Err(error) => error,
         };
         let again = attempt < ATTEMPTS;
@@ -215,6 +216,7 @@ pub(super) fn delete(inner: &Inner, key: &Key, condition: Condition) -> Result<M
     condition.check(Some(&meta))?;
 
     let parent = parents::open(inner, key.split().0).map_err(StoreError::of_read)?;
+    let _old = Release::of(inner, parent.dir(), key.name(), Some(&meta));
     let removed = match meta.kind {
         Kind::Directory if !is_link(&parent, key) => parent.dir().remove_dir(key.name()),
         // A link goes itself, and never what it leads to.

@@ -7,6 +7,8 @@
 use super::Inner;
 use crate::error::{Result, StoreError};
 use crate::key::OWN;
+use crate::meta::{Kind, Meta};
+use onrush_rt::blocking::Pool;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
 use std::io;
@@ -69,8 +71,14 @@ impl Drop for Staging {
 
 /// A file that is to become an object. Dropped, it is removed, on the pool.
 pub(super) struct Temp {
-    inner: Arc<Inner>,
+    // Closed before its name is removed, so that the removal, on the pool, frees its content.
     pub(super) file: File,
+    staged: Staged,
+}
+
+/// A name in the staging folder, removed on the pool when this is dropped.
+struct Staged {
+    inner: Arc<Inner>,
     /// Empty once there is nothing left to remove.
     name: Vec<u8>,
 }
@@ -89,23 +97,26 @@ impl Temp {
             .open(&name, OpenHow::create_new(inner.options.file_mode))
             .map_err(StoreError::of_any)?;
         Ok(Temp {
-            inner: inner.clone(),
             file: file.with_permit(permit),
-            name,
+            staged: Staged {
+                inner: inner.clone(),
+                name,
+            },
         })
     }
 
     /// Whether the commit will sync it.
     pub(super) fn will_be_synced(&self) -> bool {
-        self.inner.durable()
+        self.staged.inner.durable()
     }
 
     /// Gives the file its final name; from then on it is no longer ours to remove. `AlreadyExists`
     /// if the name was `to_be_free` and is not.
     pub(super) fn rename(&mut self, to_dir: &Dir, to: &[u8], to_be_free: bool) -> io::Result<()> {
-        if let Some(staging) = &self.inner.staging {
-            staging.own.rename(&self.name, to_dir, to, to_be_free)?;
-            self.name.clear();
+        let Staged { inner, name } = &mut self.staged;
+        if let Some(staging) = &inner.staging {
+            staging.own.rename(name, to_dir, to, to_be_free)?;
+            name.clear();
         }
         Ok(())
     }
@@ -113,38 +124,77 @@ impl Temp {
     /// Gives the file its final name and keeps what had it under the staged one: calling this again
     /// takes that back.
     pub(super) fn exchange(&self, to_dir: &Dir, to: &[u8]) -> io::Result<()> {
-        match &self.inner.staging {
-            Some(staging) => staging.own.exchange(&self.name, to_dir, to),
+        let Staged { inner, name } = &self.staged;
+        match &inner.staging {
+            Some(staging) => staging.own.exchange(name, to_dir, to),
             None => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
         }
     }
 
     /// Removes what an exchange left under the staged name. Fails when it is no file.
     pub(super) fn remove_exchanged(&mut self) -> io::Result<()> {
-        if let Some(staging) = &self.inner.staging {
-            match staging.own.unlink(&self.name) {
+        let Staged { inner, name } = &mut self.staged;
+        if let Some(staging) = &inner.staging {
+            match staging.own.unlink(name) {
                 Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Err(error),
                 // Committed is committed: what is left of the old one is swept at the next start.
-                _ => self.name.clear(),
+                _ => name.clear(),
             }
         }
         Ok(())
     }
 
-    /// Removes the file here and now, so that it is gone before the failure is answered.
+    /// Removes the file here and now, so that it is gone before the failure is answered. On a
+    /// worker the pool removes it: see [`Release`].
     pub(super) fn remove(mut self) {
-        unlink(&self.inner, &mem::take(&mut self.name));
+        let Staged { inner, name } = &mut self.staged;
+        if !inner.changes.is_inline() {
+            unlink(inner, &mem::take(name));
+        }
     }
 }
 
-impl Drop for Temp {
+impl Drop for Staged {
     fn drop(&mut self) {
         let name = mem::take(&mut self.name);
         if !name.is_empty() {
             let inner = self.inner.clone();
             // This may be a worker, where an unlink must not block.
             let job = move || unlink(&inner, &name);
-            self.inner.changes.run(job).detach();
+            self.inner.pool.run(job).detach();
+        }
+    }
+}
+
+/// The content of an object whose name goes. Where changes are made by the worker itself, the
+/// memory of a large object is freed by the pool: 1 GB takes 50 ms, and the worker would serve
+/// nobody meanwhile. The file is held open until this is dropped, and closed on the pool.
+pub(super) struct Release {
+    pool: Pool,
+    file: Option<File>,
+}
+
+impl Release {
+    /// An object of fewer bytes is freed at once, which takes less than to hand it over.
+    const BYTES_MIN: u64 = 1 << 20;
+
+    /// To be made before the name goes. `meta`: what is known of the object.
+    pub(super) fn of(inner: &Inner, dir: &Dir, name: &[u8], meta: Option<&Meta>) -> Release {
+        let is_large = |meta: &Meta| meta.kind == Kind::File && meta.size >= Self::BYTES_MIN;
+        let is_held = inner.changes.is_inline() && meta.is_some_and(is_large);
+        // A file that cannot be opened (no permission to read) is freed at once.
+        let open = || dir.open(name, OpenHow::READ).ok();
+        Release {
+            pool: inner.pool.clone(),
+            file: is_held.then(open).flatten(),
+        }
+    }
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            self.pool.run(move || drop(file)).detach();
         }
     }
 }

@@ -1,0 +1,64 @@
+//! A store in memory hands large objects that are replaced, deleted or given up to the thread pool:
+//! the worker that makes the change does not free them itself.
+
+mod common;
+
+use common::*;
+use onrush_rt::blocking::Pool;
+use onrush_store::*;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+const LARGE: usize = 3 << 20;
+
+/// The thread of a pool of one, busy until the result is dropped.
+fn occupied(pool: &Pool) -> mpsc::Sender<()> {
+    let (release, released) = mpsc::channel::<()>();
+    let (begun, begins) = mpsc::channel();
+    pool.run(move || {
+        let _ = begun.send(());
+        let _ = released.recv();
+    })
+    .detach();
+    begins.recv().expect("the job begins");
+    release
+}
+
+/// Descriptors of this process that hold a deleted file in `folder`.
+fn held(folder: &Path) -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").expect("lists descriptors");
+    let target = |entry: std::io::Result<std::fs::DirEntry>| -> Option<PathBuf> {
+        std::fs::read_link(entry.ok()?.path()).ok()
+    };
+    let is_held =
+        |path: &PathBuf| path.starts_with(folder) && path.to_string_lossy().ends_with(" (deleted)");
+    open.filter_map(target).filter(is_held).count()
+}
+
+#[test]
+fn the_pool_frees_what_is_replaced_and_deleted() {
+    for durability in [Durability::None, Durability::Full] {
+        let dir = TempDir::beneath(Path::new("/dev/shm"));
+        let pool = Pool::threads(1, 1);
+        let options = FolderOptions {
+            durability,
+            ..FolderOptions::default()
+        };
+        let folder = Folder::open(dir.path(), pool.clone(), options).unwrap();
+        put(&folder, "large", &vec![1; LARGE]).unwrap();
+        put(&folder, "small", b"1").unwrap();
+
+        let busy = occupied(&pool);
+        put(&folder, "small", b"2").unwrap();
+        assert_eq!(held(dir.path()), 0, "a small object is freed at once");
+        put(&folder, "large", &vec![2; LARGE]).unwrap();
+        assert_eq!(held(dir.path()), 1, "the pool has not freed it yet");
+        delete(&folder, "large").unwrap();
+        assert_eq!(held(dir.path()), 2, "nor what was deleted");
+        drop(busy);
+
+        // The pool has one thread: when it has come to this job, it has done those before.
+        block_on(pool.run(|| ())).unwrap();
+        assert_eq!(held(dir.path()), 0);
+    }
+}
