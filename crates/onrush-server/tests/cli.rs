@@ -239,15 +239,20 @@ fn limits_are_in_force() {
     let timed_out = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
     assert!(!ended.is_err_and(|error| timed_out(&error)) && answer.is_empty());
 
-    // Who is silent takes no place for a second; who has begun a request does, or is accepted at
-    // once where that is wanted.
-    for (defer, begun) in [("on", &b"GET"[..]), ("off", b"")] {
-        let defer = format!("--defer-accept={defer}");
-        let server = start(&["--connections-max", "1", "--workers", "1", &defer]);
-        let mut first = server.connect();
-        first.write_all(begun).expect("sent");
-        let answer = server.exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    // A client that has begun a request keeps its place; a new one is rejected.
+    let server = start(&["--connections-max", "1", "--workers", "1"]);
+    let mut first = server.connect();
+    first.write_all(b"GET").expect("sent");
+    let answer = server.exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    drop(first);
+
+    // A silent one gives its place to a new one, whenever it was accepted.
+    for defer in ["--defer-accept=on", "--defer-accept=off"] {
+        let server = start(&["--connections-max", "1", "--workers", "1", defer]);
+        let first = server.connect();
+        let answer = server.get("/");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{defer}: {answer}");
         drop(first);
     }
 }
