@@ -10,7 +10,7 @@ use crate::units::{Rate, Size, Time};
 use crate::written::Switch;
 use onrush::{AccessLog, DriverPreference, Limits, Placement};
 use onrush_rt::driver;
-use onrush_server::{Allow, FilesOptions};
+use onrush_server::{Allow, FilesOptions, Types};
 use onrush_store::Key;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -219,6 +219,8 @@ fn files(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, F
         None => share(memory::CACHE_PART, default.cache_bytes_max),
     };
     let depth_max = bounded("depth-max", options.depth_max, 1..=Key::SEGMENTS_MAX)?;
+    let types = Types::new(options.types.iter().flatten())
+        .map_err(|what| Failure::usage(format!("types: {what}")))?;
     let file_threads = bounded("file-threads", options.file_threads, 1..=1024)?;
     Ok(FilesOptions {
         allow: Allow {
@@ -233,6 +235,7 @@ fn files(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, F
             Some(Durability::Full) | None => onrush_server::Durability::Full,
             Some(Durability::None) => onrush_server::Durability::None,
         },
+        types,
         cache_bytes_max,
         depth_max: depth_max.unwrap_or(default.depth_max),
         upload_bytes_max: share(memory::UPLOAD_PART, default.upload_bytes_max),
@@ -555,6 +558,32 @@ mod tests {
             };
             assert!(parts.iter().all(|part| what.contains(part)), "{what}");
         }
+    }
+
+    #[test]
+    fn types_are_a_table() {
+        let settings = |text: &str| Settings::new(parse(text).expect(text), None);
+        let text = "port = 1\n[types]\nts = 'text/x-typescript'\nLOG = \"text/plain\"\n";
+        let pairs = [("ts", "text/x-typescript"), ("log", "text/plain")];
+        let types = settings(text).expect("good").files.types;
+        assert_eq!(Ok(types), Types::new(pairs));
+        for (text, what) in [
+            (
+                "[types]\nts = 'video'",
+                "types: ts: \"video\" is not a media type",
+            ),
+            (
+                "[types]\n'.ts' = 'a/b'",
+                "types: \".ts\" is not an extension",
+            ),
+        ] {
+            let Err(Failure::Usage(told)) = settings(text) else {
+                panic!("{text}");
+            };
+            assert!(told.starts_with(what), "{told}");
+        }
+        assert_eq!(refused("[types]\nts = 1").0, 2);
+        assert_eq!(refused("types = 'a/b'").0, 1);
     }
 
     #[test]

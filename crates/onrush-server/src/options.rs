@@ -7,6 +7,7 @@ use crate::written::{Switch, boolish, list};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum, ValueHint};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -53,6 +54,11 @@ pub(crate) struct Options {
     #[arg(help_heading = "What is served")]
     #[serde(deserialize_with = "boolish")]
     pub(crate) sink: Option<bool>,
+
+    /// Media types by extension: a table of the configuration file only, since flags and variables
+    /// have no form for pairs.
+    #[arg(skip)]
+    pub(crate) types: Option<BTreeMap<String, String>>,
 
     /// What an answered PUT or DELETE survives [default: full]
     ///
@@ -362,6 +368,7 @@ impl Options {
             hidden: self.hidden.or(other.hidden),
             site: self.site.or(other.site),
             sink: self.sink.or(other.sink),
+            types: self.types.or(other.types),
             durability: self.durability.or(other.durability),
             cache_size: self.cache_size.or(other.cache_size),
             port: self.port.or(other.port),

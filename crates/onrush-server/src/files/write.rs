@@ -11,10 +11,12 @@
 //!
 //! This module must not know how the store makes a change durable.
 
+use super::body::{self, Broken};
+use super::digest::Digests;
 use super::failure::{Failure, While};
 use super::object::{current_of, etag};
 use super::path::{self, Target};
-use super::{Inner, body};
+use super::{Inner, stored};
 use onrush::{Request, Response};
 use onrush_proto::precondition::{Current, Outcome, evaluate};
 use onrush_store::{Condition, Key, Kind, Meta, Store, StoreError};
@@ -29,6 +31,8 @@ impl Inner {
         let key = self.key_to_put(&request)?;
         let location = path::href(path::split(&request)?.mount, key.as_bytes());
         let conditions = Conditions::of(&request);
+        let metadata = stored::of_request(&request, self.store.keeps_metadata())?;
+        let mut digests = Digests::of(&request)?;
         let length = request.content_length();
         let look_first = !conditions.is_empty()
             || request.header("expect").is_some()
@@ -38,9 +42,15 @@ impl Inner {
         if look_first {
             self.look(&key, &conditions).await?;
         }
-        let failed = |error| Failure::of(error, While::Writing);
-        let upload = self.store.stage(&key, length).await.map_err(failed)?;
-        let upload = body::store(&mut receive, length, upload, &self.uploads).await?;
+        let failed = |error| self.failed(error, While::Writing, Some(&key));
+        let mut upload = self.store.stage(&key, length).await.map_err(failed)?;
+        upload.set_metadata(metadata).map_err(failed)?;
+        let received = body::store(&mut receive, length, upload, &mut digests, &self.uploads);
+        let upload = received.await.map_err(|broken| match broken {
+            Broken::Body(failure) => failure,
+            Broken::Store(error) => failed(error),
+        })?;
+        digests.check()?; // Dropped, the upload leaves nothing.
         let committed = upload
             .commit(conditions.at_commit())
             .await
@@ -70,13 +80,16 @@ impl Inner {
         let current = self.store.replaced(key).await;
         current
             .and_then(|current| conditions.check(current.as_ref()))
-            .map_err(|error| Failure::of(error, While::Writing))
+            .map_err(|error| self.failed(error, While::Writing, Some(key)))
     }
 
     /// `PUT` into the void: what a `PUT` would refuse is refused; otherwise the body is read at
-    /// full speed, counted and forgotten.
+    /// full speed, counted and forgotten. Digests are not checked: the body is dropped inside the
+    /// kernel.
     pub(super) async fn sink(&self, request: Request) -> Result<Response, Failure> {
         let key = self.key_to_put(&request)?;
+        stored::of_request(&request, true)?;
+        Digests::of(&request)?;
         self.look(&key, &Conditions::of(&request)).await?;
         let received = body::discard(&mut request.into_body()).await?;
         Ok(Response::new(204).header("Onrush-Received-Bytes", received.to_string()))
@@ -109,7 +122,7 @@ impl Inner {
                 409,
                 "this is a folder, its name ends in a slash",
             )),
-            Err(error) => Err(Failure::of(error, While::Writing)),
+            Err(error) => Err(self.failed(error, While::Writing, Some(&key))),
         }
     }
 }
