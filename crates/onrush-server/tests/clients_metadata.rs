@@ -110,15 +110,15 @@ fn types_are_read_from_the_configuration() {
     let file = config.file("onrush.toml", "[types]\nts = 'text/x-typescript'\n");
     let file = file.to_str().expect("UTF-8");
     let server = Server::start(folder.path(), &["--config", file]);
-    let answer = server.get("/a.ts");
+    let response = server.get("/a.ts");
     assert!(
-        answer.contains("Content-Type: text/x-typescript\r\n"),
-        "{answer}"
+        response.contains("Content-Type: text/x-typescript\r\n"),
+        "{response}"
     );
-    let answer = server.get("/a.js");
+    let response = server.get("/a.js");
     assert!(
-        answer.contains("text/javascript; charset=utf-8\r\n"),
-        "{answer}"
+        response.contains("text/javascript; charset=utf-8\r\n"),
+        "{response}"
     );
     let wrong = config.file("wrong.toml", "[types]\nts = 'typescript'\n");
     let mut command = onrush();
@@ -206,14 +206,14 @@ fn storage_errors_are_logged_and_told() {
         while put(&small, &url("small"), &[]) == "204" {
             assert!(begin.elapsed() < PATIENCE, "it does not become read-only");
         }
-        let answer = curl(&["-i", "-T", small.to_str().expect("UTF-8"), &url("later")]);
-        assert!(answer.contains("HTTP/1.1 503 "), "{answer}");
+        let response = curl(&["-i", "-T", small.to_str().expect("UTF-8"), &url("later")]);
+        assert!(response.contains("HTTP/1.1 503 "), "{response}");
         assert!(
-            answer.ends_with("the disk is read-only at the moment\n"),
-            "{answer}"
+            response.ends_with("the disk is read-only at the moment\n"),
+            "{response}"
         );
-        let answer = curl(&["-i", "-X", "DELETE", &url("small")]);
-        assert!(answer.contains("HTTP/1.1 503 "), "{answer}");
+        let response = curl(&["-i", "-X", "DELETE", &url("small")]);
+        assert!(response.contains("HTTP/1.1 503 "), "{response}");
         server.logs("errno=30");
         assert_eq!(curl(&[&url("small")]), "x", "reading goes on");
     }

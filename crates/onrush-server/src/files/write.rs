@@ -11,11 +11,11 @@
 //!
 //! This module must not know how the store makes a change durable.
 
-use super::body::{self, Broken};
 use super::digest::Digests;
 use super::failure::{Failure, While};
 use super::object::{current_of, etag};
 use super::path::{self, Target};
+use super::upload::{self, Broken};
 use super::{Inner, stored};
 use onrush::{Request, Response};
 use onrush_proto::precondition::{Current, Outcome, evaluate};
@@ -40,12 +40,12 @@ impl Inner {
         let mut receive = request.into_body(); // The head is not needed while the body comes.
 
         if look_first {
-            self.look(&key, &conditions).await?;
+            self.check_conditions(&key, &conditions).await?;
         }
         let failed = |error| self.failed(error, While::Writing, Some(&key));
         let mut upload = self.store.stage(&key, length).await.map_err(failed)?;
         upload.set_metadata(metadata).map_err(failed)?;
-        let received = body::store(&mut receive, length, upload, &mut digests, &self.uploads);
+        let received = upload::store(&mut receive, length, upload, &mut digests, &self.uploads);
         let upload = received.await.map_err(|broken| match broken {
             Broken::Body(failure) => failure,
             Broken::Store(error) => failed(error),
@@ -76,7 +76,7 @@ impl Inner {
     }
 
     /// Refuses what the present object makes impossible already.
-    async fn look(&self, key: &Key, conditions: &Conditions) -> Result<(), Failure> {
+    async fn check_conditions(&self, key: &Key, conditions: &Conditions) -> Result<(), Failure> {
         let current = self.store.replaced(key).await;
         current
             .and_then(|current| conditions.check(current.as_ref()))
@@ -90,8 +90,9 @@ impl Inner {
         let key = self.key_to_put(&request)?;
         stored::of_request(&request, true)?;
         Digests::of(&request)?;
-        self.look(&key, &Conditions::of(&request)).await?;
-        let received = body::discard(&mut request.into_body()).await?;
+        self.check_conditions(&key, &Conditions::of(&request))
+            .await?;
+        let received = upload::discard(&mut request.into_body()).await?;
         Ok(Response::new(204).header("Onrush-Received-Bytes", received.to_string()))
     }
 
