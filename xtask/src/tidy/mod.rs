@@ -3,8 +3,9 @@
 
 mod dependencies;
 mod edges;
-mod floors;
+mod layers;
 mod paths;
+mod retired;
 mod source;
 mod text;
 mod unsafety;
@@ -78,9 +79,10 @@ fn complaints(files: &[Source]) -> Vec<Complaint> {
         text::check(file, &mut found);
         if file.is_rust() {
             unsafety::check(file, &mut found);
+            retired::check(file, &mut found);
         }
     }
-    floors::check(files, &mut found);
+    layers::check(files, &mut found);
     edges::check(files, &mut found);
     dependencies::check(files, &mut found);
     found
