@@ -236,7 +236,7 @@ fn types_are_those_of_the_options() {
     });
 }
 
-/// Base64 of digests, by other people's programs: of `pattern(3)` and `pattern(300_000)`.
+/// Base64 of a digest, by another program.
 fn digest(program: &str, content: &[u8]) -> String {
     use std::io::Write;
     use std::process::{Command, Stdio};
@@ -254,7 +254,8 @@ fn digest(program: &str, content: &[u8]) -> String {
 
 #[test]
 fn bodies_that_do_not_match_their_digests_are_not_published() {
-    let bodies = [pattern(3), pattern(20_000), pattern(1_200_000)];
+    // In memory, in a file, and in more than one buffer.
+    let bodies = [pattern(3), pattern(20_000), pattern(600_000)];
     let digests = bodies.each_ref().map(|content| {
         let of = |name: &str| digest(&format!("openssl dgst -{name}"), content);
         let (md5, sha_256, sha_512) = (of("md5"), of("sha256"), of("sha512"));
@@ -269,7 +270,9 @@ fn bodies_that_do_not_match_their_digests_are_not_published() {
         let mut number = 0;
         for (content, lines) in bodies.iter().zip(&digests) {
             let all = lines.join("\n");
-            for fields in lines.iter().chain([&all]) {
+            // Each by itself only where that is quick.
+            let each = lines.iter().filter(|_| content.len() < 1000);
+            for fields in each.chain([&all]) {
                 for framing in ["", "\nTransfer-Encoding: chunked"] {
                     number += 1;
                     let what = format!("{}: {} {fields}{framing}", host.name, content.len());
