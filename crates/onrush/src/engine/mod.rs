@@ -45,6 +45,7 @@ use onrush_rt::descriptors::Descriptors;
 use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
 use onrush_rt::executor::Standby;
 use onrush_rt::worker::{Blocked, Local, Sink};
+pub(crate) use send::UNSENT_BYTES_MAX;
 use stall::Stalls;
 use std::cell::{Cell, RefCell};
 use std::io;
