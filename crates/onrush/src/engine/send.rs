@@ -297,7 +297,9 @@ impl Engine {
         };
         if !kept {
             let last_try = std::mem::take(&mut conn.active().last_try);
-            match send(&mut self.context.driver(), conn.stream) {
+            // The driver is free again behind this statement: [`Engine::note_taken`] calls it.
+            let sent = send(&mut self.context.driver(), conn.stream);
+            match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
                         return Poll::Ready(Err(self.slow_peer_error()));
