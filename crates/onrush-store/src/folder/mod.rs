@@ -185,6 +185,12 @@ impl Folder {
         staging.is_some_and(Staging::keeps_metadata)
     }
 
+    /// Whether the caller writes uploads itself, because no disk is waited for. Nothing is gained
+    /// then by receiving bytes while others are written.
+    pub fn writes_inline(&self) -> bool {
+        self.inner.changes.is_inline()
+    }
+
     /// The pool this folder's jobs run on.
     pub fn pool(&self) -> &BlockingPool {
         &self.inner.pool
