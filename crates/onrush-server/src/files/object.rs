@@ -180,11 +180,13 @@ impl Found {
         stored.unwrap_or(self.content_type)
     }
 
-    /// `response`, with all fields that describe the content of this object.
+    /// `response`, with all fields of this object.
     #[inline]
-    pub(super) fn describe(&self, response: Response, fields: FieldLines) -> Response {
-        let mut response = response.content_type(self.content_type).with_fields(fields);
-        if let Some(stored) = &self.stored {
+    pub(super) fn describe(self, response: Response) -> Response {
+        let mut response = response
+            .content_type(self.content_type)
+            .with_fields(self.fields);
+        if let Some(stored) = self.stored {
             stored.describe(&mut response);
         }
         response

@@ -35,7 +35,7 @@ pub(super) fn respond(request: &Request, value: &[u8], found: &Found) -> Option<
 
 fn partial(found: &Found, body: Body) -> Response {
     let response = Response::with_body(body).with_status(206);
-    found.describe(response, found.fields.clone())
+    found.clone().describe(response)
 }
 
 /// Several ranges, each as a part with a head of its own (RFC 9110 §14.6).

@@ -251,9 +251,9 @@ fn respond(request: &Request, found: Found) -> Response {
     }
 }
 
-fn whole(mut found: Found) -> Response {
-    let fields = std::mem::take(&mut found.fields);
-    found.describe(Response::with_body(found.body()), fields)
+fn whole(found: Found) -> Response {
+    let response = Response::with_body(found.body());
+    found.describe(response)
 }
 
 /// Whether a request has neither conditions nor a range, as nearly all have.

@@ -31,8 +31,8 @@ impl Inner {
         let key = self.key_to_put(&request)?;
         let location = path::href(path::split(&request)?.mount, key.as_bytes());
         let conditions = Conditions::of(&request);
-        let metadata = stored::of_request(&request, self.store.keeps_metadata())?;
-        let mut digests = Digests::of(&request)?;
+        let keeps_metadata = self.store.keeps_metadata();
+        let (metadata, mut digests) = described(&request, keeps_metadata)?;
         let length = request.content_length();
         let look_first = !conditions.is_empty()
             || request.header("expect").is_some()
@@ -44,7 +44,9 @@ impl Inner {
         }
         let failed = |error| self.failed(error, While::Writing, Some(&key));
         let mut upload = self.store.stage(&key, length).await.map_err(failed)?;
-        upload.set_metadata(metadata).map_err(failed)?;
+        if !metadata.is_empty() {
+            upload.set_metadata(metadata).map_err(failed)?;
+        }
         let received = upload::store(&mut receive, length, upload, &mut digests, &self.uploads);
         let upload = received.await.map_err(|broken| match broken {
             Broken::Body(failure) => failure,
@@ -88,8 +90,7 @@ impl Inner {
     /// kernel.
     pub(super) async fn sink(&self, request: Request) -> Result<Response, Failure> {
         let key = self.key_to_put(&request)?;
-        stored::of_request(&request, true)?;
-        Digests::of(&request)?;
+        described(&request, true)?;
         self.check_conditions(&key, &Conditions::of(&request))
             .await?;
         let received = upload::discard(&mut request.into_body()).await?;
@@ -126,6 +127,21 @@ impl Inner {
             Err(error) => Err(self.failed(error, While::Writing, Some(&key))),
         }
     }
+}
+
+/// What the fields of a request say of its content: what is to be stored with the object, and the
+/// digests.
+fn described(request: &Request, keeps_metadata: bool) -> Result<(Vec<u8>, Digests), Failure> {
+    // Most requests have none of these fields: one walk by the first letter tells.
+    let may_describe = |name: &str| match name.as_bytes() {
+        [b'c' | b'C' | b'r' | b'R', ..] => !name.eq_ignore_ascii_case("content-length"),
+        _ => false,
+    };
+    if !request.headers().any(|(name, _)| may_describe(name)) {
+        return Ok((Vec::new(), Digests::default()));
+    }
+    let metadata = stored::of_request(request, keeps_metadata)?;
+    Ok((metadata, Digests::of(request)?))
 }
 
 /// A part of an object cannot be put (RFC 9110 §14.5).

@@ -38,8 +38,8 @@ pub(super) struct Staged {
     inner: Arc<Inner>,
     key: Key,
     body: Body,
-    /// What is kept beside the content; empty: nothing.
-    metadata: Arc<[u8]>,
+    /// What is kept beside the content, if anything.
+    metadata: Option<Arc<[u8]>>,
     written_bytes: u64,
 }
 
@@ -82,7 +82,7 @@ impl Staged {
             inner: inner.clone(),
             key: key.clone(),
             body,
-            metadata: Arc::default(),
+            metadata: None,
             written_bytes: 0,
         })
     }
@@ -153,7 +153,7 @@ impl Upload for Staged {
         if metadata.len() > METADATA_BYTES_MAX {
             return Err(StoreError::TooLarge);
         }
-        self.metadata = metadata.into();
+        self.metadata = (!metadata.is_empty()).then(|| metadata.into());
         Ok(())
     }
 
@@ -182,7 +182,7 @@ impl Upload for Staged {
                         &shared,
                         &name,
                         body,
-                        &metadata,
+                        metadata.as_deref(),
                         condition,
                         made,
                         sync_failures,
@@ -221,7 +221,7 @@ fn publish(
     inner: &Arc<Inner>,
     key: &Key,
     body: Body,
-    metadata: &[u8],
+    metadata: Option<&[u8]>,
     condition: Condition,
     made: Made,
     sync_failures: u64,
@@ -241,7 +241,10 @@ fn publish(
         Body::Announced => brief(inner)?,
         Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
     };
-    let temp = describe(temp, metadata)?;
+    let temp = match metadata {
+        Some(metadata) => describe(temp, metadata)?,
+        None => temp,
+    };
     let committed = commit::commit(inner, key, &parent, temp, &condition, sync_failures)?;
     Ok(match committed {
         Ok(committed) => {
@@ -278,9 +281,6 @@ fn brief(inner: &Arc<Inner>) -> Result<Temp> {
 /// Sets the metadata of a staged file. The commit makes it durable and visible with the content. On
 /// failure the file is removed before this returns.
 fn describe(temp: Temp, metadata: &[u8]) -> Result<Temp> {
-    if metadata.is_empty() {
-        return Ok(temp);
-    }
     match temp.file.set_attribute(METADATA, metadata) {
         Ok(()) => Ok(temp),
         Err(error) => {
