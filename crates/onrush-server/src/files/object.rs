@@ -180,16 +180,17 @@ impl Found {
         stored.unwrap_or(self.content_type)
     }
 
-    /// `response`, with all fields of this object.
-    #[inline]
+    /// `response`, with all fields of this object. Always inlined, because hot objects are answered
+    /// by it and both structures are large to move.
+    #[inline(always)]
     pub(super) fn describe(self, response: Response) -> Response {
-        let mut response = response
+        let response = response
             .content_type(self.content_type)
             .with_fields(self.fields);
-        if let Some(stored) = self.stored {
-            stored.describe(&mut response);
+        match self.stored {
+            None => response,
+            Some(stored) => describe_stored(&stored, response),
         }
-        response
     }
 
     /// Bytes of memory that its stored fields take, about.
@@ -256,6 +257,12 @@ impl Found {
             },
         }
     }
+}
+
+#[cold]
+fn describe_stored(stored: &Stored, mut response: Response) -> Response {
+    stored.describe(&mut response);
+    response
 }
 
 /// Whether there is memory for an object's content.

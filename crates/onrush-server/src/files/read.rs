@@ -251,6 +251,7 @@ fn respond(request: &Request, found: Found) -> Response {
     }
 }
 
+#[inline]
 fn whole(found: Found) -> Response {
     let response = Response::with_body(found.body());
     found.describe(response)
