@@ -487,7 +487,8 @@ impl Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         // The kernel must release every buffer before it is freed, and closing a ring only begins
-        // that. Synchronous cancellation (Linux 6.0) completes it; the socket shutdowns come first.
+        // that. Synchronous cancellation (Linux 6.0) completes it. On older kernels, shutting the
+        // sockets down ends their receives.
         for stream in &mut self.streams {
             if let Some(socket) = stream.socket.take() {
                 let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
