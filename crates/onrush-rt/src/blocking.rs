@@ -113,9 +113,9 @@ impl fmt::Debug for BlockingPool {
 /// Counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockingStats {
-    /// Threads alive.
+    /// Threads that live.
     pub threads: usize,
-    /// Threads waiting for work.
+    /// Threads that wait for work.
     pub idle: usize,
     /// Jobs that wait for a thread. A job whose future was dropped counts until its turn.
     pub queued: usize,

@@ -596,7 +596,7 @@ mod tests {
         assert_eq!(&*view.slice(5..5), b"");
     }
 
-    /// Blocks may outlive every other handle on their pool, and the pool their budget's owner.
+    /// Blocks may outlive every other handle to their pool, and the pool the owner of its budget.
     #[test]
     fn blocks_outlive_their_pool() {
         let pool = pool(1 << 20);

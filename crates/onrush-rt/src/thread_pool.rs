@@ -37,7 +37,7 @@ pub(crate) trait JobQueue: Send + 'static {
 /// The threads and their queue.
 pub(crate) struct ThreadPool<Q: JobQueue> {
     state: Mutex<State<Q>>,
-    /// Signalled when there is work and no thread is on its way to it.
+    /// Signalled when there is work and no thread is being woken.
     work: Condvar,
     /// The name of the threads.
     name: &'static str,

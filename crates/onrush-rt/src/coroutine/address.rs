@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 
 /// The counterpart of `std::net::ToSocketAddrs`, for the same types.
 pub trait ToSocketAddrs {
-    /// Addresses that are known, or the host and port to look up.
+    /// The known addresses, or the host and port to look up.
     fn addresses(&self) -> Lookup;
 }
 

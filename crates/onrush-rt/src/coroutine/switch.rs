@@ -210,8 +210,8 @@ impl<T: 'static> Drop for Coroutine<T> {
 impl<T: 'static> Coroutine<T> {
     #[cold]
     fn unwind(&mut self, switch: Switch<T>) {
-        // It has no stack pointer while it runs: it was kept in a thread-local and has called
-        // `exit(3)`, which destroys those. `resume` panics otherwise, so its switch would be gone.
+        // A running coroutine has no stack pointer. It can be dropped if it is in a thread-local and
+        // calls `exit(3)`, which destroys those. Otherwise `resume` would have panicked.
         let is_running = switch.done();
         let is_orphan = || !self.scope.is_active() || scope::is_exiting();
         if is_running || (switch.started() && is_orphan()) {
@@ -262,7 +262,7 @@ impl<T: 'static> std::fmt::Debug for Coroutine<T> {
 /// guard, by dropping guards out of order.
 #[repr(C)]
 struct Frame {
-    /// For the handler of overflows.
+    /// For the overflow handler.
     label: Label,
     /// Just below, on the same stack. Null before the coroutine has begun.
     yielder: Cell<*const Yielder<Resume, ()>>,
@@ -383,8 +383,8 @@ impl Frame {
     #[inline]
     fn suspend(&self) {
         self.context.set(null_mut());
-        // SAFETY: the yielder lies at the beginning of the stack that this runs on, set before any
-        // code of the coroutine ran.
+        // SAFETY: the yielder is at the beginning of the stack that this runs on, and was set before
+        // any code of the coroutine ran.
         let context = unsafe { &*self.yielder.get() }.suspend(());
         self.panicking.set(panicking());
         if self.unwinding.get() {

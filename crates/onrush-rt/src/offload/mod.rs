@@ -357,9 +357,9 @@ enum JobState<T> {
 }
 
 impl<T> OffloadJob<T> {
-    /// Takes the job back if its turn has not come, as one that is late: the closure is dropped,
-    /// and there will be no result; the future must not be polled any more. `false`, and nothing is
-    /// changed, when it runs or has run.
+    /// Withdraws the job as timed out if its turn has not come: the closure is dropped, there is no
+    /// result, and the future must not be polled any more. Returns `false`, without effect, if the
+    /// job runs or has run.
     pub fn expire(&mut self) -> bool {
         let JobState::Submitted {
             cell,
@@ -423,7 +423,7 @@ impl<T> Drop for OffloadJob<T> {
         let waiting = number.and_then(remove);
         let had_its_turn = number.is_some() && waiting.is_none();
         drop(waiting);
-        // Only now, and without the lock: the closure's destructor may do anything.
+        // After the removal and without the lock: the closure's destructor may do anything.
         if cell.cancel() && had_its_turn {
             thread_pool.lock().queue.record_cancelled();
         }
