@@ -235,7 +235,7 @@ impl TaskSlot {
     /// The waker to poll the future with before [`TaskSlot::start`].
     #[inline]
     pub fn waker(&self) -> &Waker {
-        self.0.waker.get().expect("set when it was made")
+        self.0.waker.get().expect("set when the slot was created")
     }
 
     /// Makes a task of `future`, which has just been polled with that waker and is pending. The

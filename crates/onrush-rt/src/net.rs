@@ -87,13 +87,13 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Binds one listening socket for each of `workers`, and gives the address they have (which tells
-/// the port when 0 was asked for).
+/// Binds one listening socket for each of `workers`. Returns them with their address, which has the
+/// actual port if port 0 was requested.
 ///
-/// A port that any other socket listens on is refused with `AddrInUse`, also when that socket is
-/// another process's with `SO_REUSEPORT`, which the kernel alone would let share it. Before that is
-/// believed it is tried again for half a second: the kernel takes the rings of a process that has
-/// just ended apart at its leisure, and they hold its port.
+/// A port that another socket listens on is refused with `AddrInUse`, even if that socket belongs
+/// to another process and has `SO_REUSEPORT`, so that the kernel would let both share the port.
+/// Binding is retried for half a second: the kernel tears down the io_uring rings of an ended
+/// process asynchronously, and they hold its port.
 pub fn listen(
     address: &Address,
     spread: ListenMode,

@@ -12,7 +12,7 @@
 #[inline]
 #[allow(unsafe_code)]
 pub fn ascii(bytes: &[u8]) -> Option<&str> {
-    // SAFETY: bytes below 128 are UTF-8, each a character of its own.
+    // SAFETY: bytes below 128 are UTF-8, each one character.
     (bytes.is_ascii()).then(|| unsafe { std::str::from_utf8_unchecked(bytes) })
 }
 

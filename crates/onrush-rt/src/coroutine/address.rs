@@ -47,7 +47,7 @@ pub(super) fn on_pool<T: Send + 'static>(
     job: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let Some(context) = WorkerContext::current() else {
-        return Err(io::Error::other("no worker runs this thread's coroutines"));
+        return Err(io::Error::other("this thread polls no worker"));
     };
     let job = context.blocking().run(job);
     try_wait(job)?.unwrap_or_else(|panicked| Err(io::Error::other(panicked)))

@@ -134,7 +134,7 @@ impl Future for Take<'_> {
             .waiting
             .iter_mut()
             .find(|(waiting, _)| *waiting == ticket);
-        let (_, waker) = own.expect("in the queue until it has its turn");
+        let (_, waker) = own.expect("in the queue until it takes the lock");
         let before = waker.replace(cx.waker().clone());
         drop(queue);
         drop(before);

@@ -14,9 +14,9 @@
 //!     let listener = TcpListener::bind("127.0.0.1:0")?;
 //!     let address = listener.local_addr()?;
 //!     let client = thread::spawn(move || {
-//!         let mut answer = String::new();
-//!         TcpStream::connect(address)?.read_to_string(&mut answer)?;
-//!         std::io::Result::Ok(answer)
+//!         let mut text = String::new();
+//!         TcpStream::connect(address)?.read_to_string(&mut text)?;
+//!         std::io::Result::Ok(text)
 //!     });
 //!     let (mut stream, _) = listener.accept()?;
 //!     stream.write_all(b"hello")?;

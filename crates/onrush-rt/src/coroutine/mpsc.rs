@@ -57,7 +57,7 @@ pub struct Sender<T>(Shared<T>);
 /// The sending end of [`sync_channel`].
 pub struct SyncSender<T>(Sender<T>);
 
-/// The receiving end. Dropping it gives every sender an error.
+/// The receiving end. After it is dropped, every send fails.
 pub struct Receiver<T>(Shared<T>);
 
 impl<T> Sender<T> {

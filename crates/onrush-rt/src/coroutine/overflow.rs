@@ -27,7 +27,7 @@ pub(super) struct Bounds {
 impl Bounds {
     const NONE: Bounds = Bounds { lowest: 0, top: 0 };
 
-    /// Whether `address` lies on the stack.
+    /// Whether `address` is on the stack.
     #[inline]
     pub(super) fn contains(self, address: usize) -> bool {
         (self.lowest..self.top).contains(&address)
@@ -106,8 +106,8 @@ pub(super) fn prepare() {
         };
         action.sa_sigaction = on_fault as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: `on_fault` has the signature that `SA_SIGINFO` asks for, and calls nothing that
-        // is not async-signal-safe.
+        // SAFETY: `on_fault` has the signature that `SA_SIGINFO` requires, and calls only
+        // async-signal-safe functions.
         unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, null_mut()) };
     });
     thread_local!(static ALTERNATE: Option<AlternateStack> = AlternateStack::install());

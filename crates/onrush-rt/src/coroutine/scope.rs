@@ -57,11 +57,11 @@ impl Scope {
 /// use onrush_rt::coroutine::{self, Coroutine};
 /// # use std::{pin::pin, task::{Context, Poll, Waker}, future::Future};
 /// # let mut cx = Context::from_waker(Waker::noop());
-/// let answer = coroutine::scope(|| {
+/// let result = coroutine::scope(|| {
 ///     let coroutine = Coroutine::new(|| coroutine::wait(async { 6 * 7 }));
 ///     pin!(coroutine).poll(&mut cx)
 /// });
-/// assert_eq!(answer, Poll::Ready(42));
+/// assert_eq!(result, Poll::Ready(42));
 /// ```
 pub fn scope<R>(f: impl FnOnce() -> R) -> R {
     /// Ends the scope, whether `f` returns or panics.

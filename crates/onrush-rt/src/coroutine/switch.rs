@@ -210,8 +210,8 @@ impl<T: 'static> Drop for Coroutine<T> {
 impl<T: 'static> Coroutine<T> {
     #[cold]
     fn unwind(&mut self, switch: Switch<T>) {
-        // A running coroutine has no stack pointer. It can be dropped if it is in a thread-local and
-        // calls `exit(3)`, which destroys those. Otherwise `resume` would have panicked.
+        // A running coroutine has no stack pointer. It can be dropped if it is in a thread-local
+        // and calls `exit(3)`, which destroys those. Otherwise `resume` would have panicked.
         let is_running = switch.done();
         let is_orphan = || !self.scope.is_active() || scope::is_exiting();
         if is_running || (switch.started() && is_orphan()) {
@@ -383,8 +383,8 @@ impl Frame {
     #[inline]
     fn suspend(&self) {
         self.context.set(null_mut());
-        // SAFETY: the yielder is at the beginning of the stack that this runs on, and was set before
-        // any code of the coroutine ran.
+        // SAFETY: the yielder is at the beginning of the stack that this runs on, and was set
+        // before any code of the coroutine ran.
         let context = unsafe { &*self.yielder.get() }.suspend(());
         self.panicking.set(panicking());
         if self.unwinding.get() {

@@ -24,7 +24,7 @@ pub use std::thread::Result;
 /// When it runs on none.
 #[track_caller]
 pub(super) fn context() -> WorkerContext {
-    WorkerContext::current().expect("coroutines live on workers, and this thread is turning none")
+    WorkerContext::current().expect("a coroutine needs a worker, and this thread polls none")
 }
 
 /// Starts a coroutine on this worker, as `std::thread::spawn` starts a thread. It first runs when

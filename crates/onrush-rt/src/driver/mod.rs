@@ -265,7 +265,7 @@ impl Driver {
         bytes_max: usize,
     ) -> io::Result<usize> {
         each!(self, driver => {
-            // SAFETY: every driver's receive gives the number of bytes it wrote to the front.
+            // SAFETY: every driver's receive returns the number of bytes it wrote to the front.
             #[allow(unsafe_code)]
             unsafe {
                 crate::sys::append(into, bytes_max, |spare| driver.recv(stream, spare))

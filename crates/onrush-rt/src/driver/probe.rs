@@ -156,7 +156,7 @@ fn explain(error: &io::Error) -> String {
             format!("{error}; kernel.io_uring_disabled is set")
         }
         Some(libc::EPERM | libc::EACCES) => {
-            format!("{error}; most likely by a seccomp filter, as containers have")
+            format!("{error}; probably a seccomp filter, for example of a container")
         }
         Some(libc::ENOSYS) => format!("{error}; this kernel, or its filter, has no io_uring"),
         Some(libc::EINVAL) => format!("{error}; this kernel is too old (Linux 6.0 is needed)"),

@@ -251,7 +251,7 @@ mod tests {
         lately.found(100_000, 200_000, 10_050);
         lately.found(0, 10, 10_060);
         assert_eq!(lately.known_bytes(10_099), 8192);
-        assert_eq!(lately.known_bytes(10_100), 0, "since the first look");
+        assert_eq!(lately.known_bytes(10_100), 0, "since the first check");
         lately.found(4096, 8192, 10_100);
         assert_eq!(
             lately.known_bytes(10_100),

@@ -142,7 +142,7 @@ pub fn restore_affinity() -> impl Fn() + Send + Sync + 'static {
     let cores = rustix::thread::sched_getaffinity(None).ok();
     move || {
         if let Some(cores) = &cores {
-            let _ = rustix::thread::sched_setaffinity(None, cores); // They may be gone by now.
+            let _ = rustix::thread::sched_setaffinity(None, cores); // They may be offline by now.
         }
     }
 }

@@ -622,7 +622,7 @@ mod tests {
         }
     }
 
-    /// The kernel may refuse to watch a stream for want of memory, as it does a file.
+    /// The kernel may refuse to watch a stream when it has no memory, as it refuses a file.
     #[test]
     fn who_waits_on_a_stream_that_cannot_be_watched_is_woken() {
         let mut driver = Epoll::new(&Config::default()).unwrap();

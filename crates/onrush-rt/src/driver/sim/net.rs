@@ -100,7 +100,7 @@ impl State {
     }
 }
 
-/// The network. Cloning gives another handle to the same one.
+/// The network. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Net(Arc<Mutex<State>>);
 
@@ -183,7 +183,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Connects; fails with `ConnectionRefused` when nobody listens any more.
+    /// Connects; fails with `ConnectionRefused` when the listener is closed.
     pub fn connect(&self) -> io::Result<Client> {
         let (ours, theirs) = self.net.pair();
         match self.net.state().listeners[self.listener].as_mut() {

@@ -552,7 +552,7 @@ mod tests {
             Then::Nothing => {}
             Then::Close => driver.close(id),
             Then::Receive => driver.receive(id),
-            Then::PauseAgain => assert!(!driver.pause(id), "it is owed a `Quiet`"),
+            Then::PauseAgain => assert!(!driver.pause(id), "a `Quiet` is due"),
         }
         Some(std::iter::from_fn(|| driver.next()).collect())
     }

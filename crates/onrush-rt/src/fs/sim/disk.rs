@@ -256,7 +256,7 @@ impl Disk {
         })
     }
 
-    /// Brings what `part` lets through of a file's changes to the disk; the rest is forgotten.
+    /// Writes a file's changes to the disk; its times only with `times_too`.
     pub(super) fn sync_file(&mut self, inode: u64, times_too: bool) -> io::Result<()> {
         let node = self.node(inode)?;
         if let Body::File(content) = &mut node.body {

@@ -290,7 +290,7 @@ impl SimDir {
     }
 
     pub(in crate::fs) fn is_in_memory(&self) -> bool {
-        false // it stands for a disk
+        false // It models a disk.
     }
 
     pub(in crate::fs) fn now_ns(&self) -> i64 {
