@@ -305,6 +305,16 @@ impl Driver {
         }
     }
 
+    /// Removes the limit of
+    /// [`unsent_bytes_max`](crate::net::ListenOptions::unsent_bytes_max) for this stream: the
+    /// kernel then takes as much as its send buffer holds. For a peer that has shown that it reads,
+    /// fewer and longer calls cost less.
+    pub fn lift_unsent_max(&mut self, stream: StreamId) {
+        if let Some(fd) = self.descriptor(stream) {
+            crate::sys::set_unsent_max(fd, 0);
+        }
+    }
+
     /// Whether unread bytes of the peer are in the kernel (`FIONREAD`, tcp(7)): closing now would
     /// reset the connection.
     pub fn has_unread(&mut self, stream: StreamId) -> bool {
