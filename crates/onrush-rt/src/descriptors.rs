@@ -23,8 +23,8 @@ const RESERVE_MAX: u64 = 256;
 /// Files are always allowed this fraction of the budget, however many connections there are. Files
 /// leave as much free for further connections, and uploads as much for downloads.
 const FILES_PART: u64 = 8;
-/// The number of such fractions that only connections may use, even when there are few connections:
-/// an attack with files may be followed by connections.
+/// The number of such fractions that files leave to connections, even when there are few
+/// connections: those of an attack may arrive after its files.
 const CONNECTION_PARTS: u64 = 5;
 
 /// The budget. Clones share it; [`Descriptors::default`] has no limit and counts nothing.
