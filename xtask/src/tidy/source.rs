@@ -6,9 +6,9 @@ pub(super) struct Source {
     /// Path from the repository's root, with `/` as the separator.
     pub(super) path: String,
     pub(super) text: String,
-    /// `text` with a space for each byte of a comment or a literal; empty unless Rust.
+    /// `text` with a space for each character of a comment or a literal; empty unless Rust.
     pub(super) code: String,
-    /// `text` with a space for each byte outside a comment; empty unless Rust.
+    /// `text` with a space for each character outside a comment; empty unless Rust.
     pub(super) comments: String,
 }
 
