@@ -145,7 +145,9 @@ fn show_top(measured: &Measured, top: usize) {
     }
     let (name, server) = (measured.trace.name(), measured.server);
     let simulator = measured.simulator;
-    println!("\n{name}: {server:.1} per request, plus {simulator:.1} in the simulator. Of the first:");
+    println!(
+        "\n{name}: {server:.1} per request, plus {simulator:.1} in the simulator. Of the first:"
+    );
     for (function, cost) in measured.functions.iter().take(top) {
         println!("{cost:10.1} {:5.1} %  {function}", cost / server * 100.0);
     }

@@ -451,7 +451,10 @@ impl Connection {
     /// Performs the state transition of a final head. Returns how to send its content.
     #[inline]
     fn begin_response(&mut self, status: u16, length: ContentLength, close: bool) -> SendAs {
-        debug_assert!(self.phase == Phase::Received, "a response without a request");
+        debug_assert!(
+            self.phase == Phase::Received,
+            "a response without a request"
+        );
         debug_assert!(
             status == 101 || (200..=999).contains(&status),
             "not a final status"
