@@ -27,7 +27,8 @@ usage: cargo xtask TASK [OPTIONS]
         --input FILE      run one input only, to reproduce a crash
   bench [PROFILE…]    compare Onrush with other servers and with the minimum cost; see
                       `cargo xtask bench --help`
-  experiment [NAME…]  repeat longer experiments; see `cargo xtask experiment --help`
+  experiment [NAME…]  repeat experiments that others could not finish; see
+                      `cargo xtask experiment --help`
   loom                test shared state under all thread interleavings (part of test)
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
 ";
