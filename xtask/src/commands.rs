@@ -88,7 +88,10 @@ const COMMANDS: &[(&str, Cover)] = &[
     ),
     ("cargo run -p onrush --example coroutine", Runs(&[EXAMPLES])),
     ("cargo xtask test", Tested(TEST, "fn main")),
-    ("cargo test -p onrush --test drain", Tested(DRAIN, "#[test]")),
+    (
+        "cargo test -p onrush --test drain",
+        Tested(DRAIN, "#[test]"),
+    ),
     (
         "cargo test -p onrush --test drain a_drain_loses_no_request",
         Tested(DRAIN, "fn a_drain_loses_no_request"),
