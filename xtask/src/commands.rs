@@ -144,6 +144,13 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask experiment balance", Runs(&[EXPERIMENT])),
     ("cargo xtask experiment --quick", Runs(&[EXPERIMENT])),
     ("cargo xtask experiment attack", Runs(&[EXPERIMENT])),
+    (
+        "cargo xtask experiment attack --only TEXT",
+        Tested(
+            "bench/experiments/src/main.rs",
+            "\"attack\", \"--only\", \"unread\"",
+        ),
+    ),
 ];
 
 /// Compares the documents with [`COMMANDS`]. Fails with all commands that are not known, all that
