@@ -51,6 +51,7 @@ const LISTING: Cover = Tested(
     "crates/onrush-server/tests/files_list.rs",
     "application/json",
 );
+const DRAIN: &str = "crates/onrush/tests/drain.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
 
 /// Every command of the documents, without its comment.
@@ -87,6 +88,20 @@ const COMMANDS: &[(&str, Cover)] = &[
     ),
     ("cargo run -p onrush --example coroutine", Runs(&[EXAMPLES])),
     ("cargo xtask test", Tested(TEST, "fn main")),
+    (
+        "cargo test -p onrush --test drain",
+        Tested(DRAIN, "#[test]"),
+    ),
+    (
+        "cargo test -p onrush --test drain a_drain_loses_no_request",
+        Tested(DRAIN, "fn a_drain_loses_no_request"),
+    ),
+    (
+        "cargo test -p onrush-rt --lib timer::",
+        Tested("crates/onrush-rt/src/timer.rs", "#[test]"),
+    ),
+    ("cargo xtask fuzz head --seconds 5", Step("fuzz")),
+    ("cargo fmt", Step("fmt")),
     ("cargo xtask tidy", Step("tidy")),
     ("cargo xtask loom", Step("loom")),
     (
@@ -129,6 +144,13 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask experiment balance", Runs(&[EXPERIMENT])),
     ("cargo xtask experiment --quick", Runs(&[EXPERIMENT])),
     ("cargo xtask experiment attack", Runs(&[EXPERIMENT])),
+    (
+        "cargo xtask experiment attack --only TEXT",
+        Tested(
+            "bench/experiments/src/main.rs",
+            "\"attack\", \"--only\", \"unread\"",
+        ),
+    ),
 ];
 
 /// Compares the documents with [`COMMANDS`]. Reports commands that are not listed, commands that no
