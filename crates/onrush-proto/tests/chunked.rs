@@ -1,4 +1,4 @@
-//! RFC 9112 §7.1: chunked bodies, from the wire and to it.
+//! RFC 9112 §7.1: decoding and encoding of chunked bodies.
 mod common;
 
 use common::{accepted, refused};
@@ -78,7 +78,7 @@ fn bodies_that_are_refused() {
         "5;a\nhello\r\n0\r\n\r\n",
         "5;a\rb\r\nhello\r\n0\r\n\r\n",
         "0\n\r\n",
-        // Data that does not end where it must.
+        // Data that does not end with CRLF.
         "5\r\nhello0\r\n\r\n",
         "5\r\nhello\n0\r\n\r\n",
         "5\r\nhello\rX0\r\n\r\n",
@@ -155,7 +155,7 @@ fn bounds() {
     );
 }
 
-/// Data may go past the decoder, chunk by chunk.
+/// Data may bypass the decoder, chunk by chunk.
 #[test]
 fn runs_of_data_may_be_skipped() {
     let limits = Limits::default();
@@ -190,7 +190,7 @@ fn a_broken_decoder_stays_broken() {
     assert!(decoder.decode(b"0\r\n\r\n", &limits).is_err());
 }
 
-/// The bound holds on what goes past the machine, and stays once it was met.
+/// The limit applies to skipped bytes, and a body over the limit keeps failing.
 #[test]
 fn the_body_bound_holds_for_skipped_runs() {
     let limits = Limits::default();
@@ -221,7 +221,7 @@ fn the_body_bound_holds_for_skipped_runs() {
     assert_eq!(connection.next(&limits), After::LingeringClose);
 }
 
-/// A chunk over the bound that came in one piece leaves nothing to go on with.
+/// A body over the limit keeps failing even if its chunk was received in one piece.
 #[test]
 fn a_body_over_its_bound_cannot_end_well() {
     let limits = Limits {
@@ -267,7 +267,7 @@ fn encoding_reads_back() {
     assert_eq!(largest, b"ffffffffffffffff\r\n");
 }
 
-/// A chunked body that nobody read is thrown away up to a bound, and the connection lives.
+/// An unread chunked body is discarded up to a limit, and the connection stays open.
 #[test]
 fn unread_chunks_are_drained() {
     let limits = Limits::default();

@@ -1,14 +1,14 @@
 //! Onrush's runtime: one worker per core, each with its own driver, tasks, timers and buffers.
 //!
-//! A [`worker::Worker`] is turned by its owner and has no thread of its own, so a test may run many
-//! workers on one thread, over [`driver::sim`] and with a clock of its own. Futures reach their
-//! worker through a [`worker::WorkerContext`].
+//! The owner of a [`worker::Worker`] polls it; a worker has no thread of its own. A test can
+//! therefore run many workers on one thread, over [`driver::sim`] and with a simulated clock.
+//! Futures access their worker through a [`worker::WorkerContext`].
 //!
-//! Floors inside this crate, lowest first: `sys` · [`text`] · [`coop`] · [`buf`] ·
+//! Layers inside this crate, lowest first: `sys` · [`text`] · [`coop`] · [`buf`] ·
 //! [`descriptors`] · [`fs`] · [`driver`] · [`environment`] · [`timer`] · [`durations`] · `job` ·
 //! `wakers` · `thread_pool` · [`blocking`] · [`offload`] · `parker` · `mailbox` · `task` ·
 //! [`executor`] · `sources` · [`worker`] · [`net`] · [`coroutine`]. This is the only crate with
-//! `unsafe`, and all of it says why it is sound.
+//! `unsafe` code; each block states why it is sound.
 
 pub mod blocking;
 pub mod buf;

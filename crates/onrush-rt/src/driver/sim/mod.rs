@@ -1,11 +1,11 @@
 //! The simulated network: connections in memory, behind the same interface as the kernel's.
 //!
-//! One [`Net`] may serve several workers and any number of [`Client`]s, all on one thread. Every
-//! choice that a kernel makes freely (how many bytes a receive gives, how many a send takes, in
-//! which order streams are served, whether a pause is quiet at once) is made by a seeded generator,
-//! so the same seed gives the same run. Time stands still until [`Net::advance`].
+//! One [`Net`] may serve several workers and any number of [`Client`]s, all on one thread. A seeded
+//! generator makes every choice that a kernel makes freely: how many bytes a receive returns, how
+//! many a send takes, in which order streams are served, whether a pause is quiet at once. The same
+//! seed gives the same run. Time stands still until [`Net::advance`].
 //!
-//! Modules, lowest first: `net` (the network) · this one (its driver). Must not know about tasks
+//! Modules, lowest first: `net` (the network) · this one (its driver). It does not depend on tasks
 //! or HTTP.
 
 mod net;
@@ -28,7 +28,7 @@ struct Stream {
     buffers: bool,
     quiet_due: bool,
     want_read: bool,
-    /// Bytes that make it readable.
+    /// The number of bytes that makes it readable.
     low_water: u32,
     want_write: bool,
 }
@@ -37,9 +37,9 @@ struct Stream {
 struct Accepting {
     listener: Option<Listener>,
     paused: bool,
-    /// Not to be accepted from before it is said.
+    /// Accepting is stopped until `accept_again`.
     held: bool,
-    /// To be closed when nothing is queued there.
+    /// To be closed when its queue is empty.
     closing: bool,
 }
 
@@ -50,9 +50,9 @@ pub struct SimDriver {
     streams: Vec<Stream>,
     free: Vec<u32>,
     listeners: Vec<Accepting>,
-    /// Streams still to be looked at in this turn, in seeded order.
+    /// Streams still to be processed in this iteration, in seeded order.
     order: Vec<u32>,
-    /// Listeners still to be looked at in this turn.
+    /// Listeners still to be processed in this iteration.
     accepting: Vec<u32>,
     pool: BufferPool,
 }
@@ -71,12 +71,12 @@ impl SimDriver {
         }
     }
 
-    /// The network this driver is on.
+    /// The network of this driver.
     pub fn net(&self) -> &Net {
         &self.net
     }
 
-    /// The pool that receives go to.
+    /// The pool of receive buffers.
     pub fn pool(&self) -> &BufferPool {
         &self.pool
     }
@@ -182,7 +182,7 @@ impl SimDriver {
         };
         let token = stream.token;
         if stream.quiet_due {
-            // What was under way when the pause was asked for may still come first.
+            // A receive that was in progress when the stream was paused may still complete first.
             if self.net.state().random.one_in(2) {
                 stream.quiet_due = false;
                 return Some(Event::Quiet { stream: id, token });
@@ -391,7 +391,7 @@ impl SimDriver {
         }
     }
 
-    /// Makes the close that follows a reset.
+    /// Prepares the stream so that the close that follows resets it.
     pub(super) fn before_reset(&mut self, id: StreamId) {
         if let Ok(end) = self.end(id) {
             end.reset();
