@@ -54,16 +54,18 @@ impl Engine {
         response: &mut Response,
         out: &mut Vec<u8>,
     ) -> Answer {
-        self.answer(id, response, out)
+        self.answer(id, response, out, 0)
     }
 
-    /// Renders an answer behind what is in `out`, as far as that goes.
+    /// Renders an answer behind what is in `out`, as far as that goes. `behind`: bytes that were
+    /// received behind this request, besides those that are queued.
     #[inline(always)]
     pub(super) fn answer(
         self: &Rc<Self>,
         id: ConnId,
         response: &mut Response,
         out: &mut Vec<u8>,
+        behind: usize,
     ) -> Answer {
         let date = self.date();
         if self.settings.access_log == AccessLog::On {
@@ -81,7 +83,7 @@ impl Engine {
             return Answer::Rendered(self.next_request(conn));
         }
         let length = response.body.length();
-        let close = response.close || self.draining.get();
+        let close = response.close || (self.draining.get() && self.is_last(id, conn, behind));
         let send_as = match length {
             Some(bytes) if response.fields.is_empty() && !close => conn.machine.send_plain_head(
                 response.status.0,
@@ -125,6 +127,20 @@ impl Engine {
             }
         }
         Answer::Rendered(self.next_request(conn))
+    }
+
+    /// Whether a response is the last one of its connection while the server drains: no request was
+    /// pipelined behind it before the drain began.
+    #[cold]
+    fn is_last(&self, id: ConnId, conn: &Conn, behind: usize) -> bool {
+        let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
+        let received = (behind + queued) as u64;
+        let is_behind = match conn.machine.body_ended() {
+            true => received > 0 || self.local.driver().has_unread(conn.stream),
+            // The rest of the request's own body comes first. Its end must be known and received.
+            false => (conn.machine.body_remaining()).is_some_and(|rest| received > rest),
+        };
+        !is_behind || self.drain_bytes.borrow().get(&id) == Some(&0)
     }
 
     #[inline(never)]

@@ -394,9 +394,7 @@ impl Engine {
         let active = conn.active();
         active.gather_input(data, self.local.pool().block_bytes());
         if active.input_bytes >= self.ahead_bytes_max() && !conn.paused {
-            conn.paused = true;
-            let quiet = self.local.driver().pause(conn.stream);
-            conn.active().quiet = quiet;
+            self.pause_receiving(conn);
         }
         waker
     }

@@ -8,7 +8,7 @@
 
 use super::connection::{Conn, Phase};
 use super::deadline::DRAIN_IDLE_MS;
-use super::{Engine, count};
+use super::{DRAIN_BYTES, Engine, count};
 use crate::crew::Place;
 use crate::host::ConnId;
 use crate::metrics::Ending;
@@ -194,7 +194,8 @@ impl Engine {
             conn.draining_body = live.draining_body;
             let mut deadline_ms = live.deadline_ms;
             if self.draining.get() {
-                conn.machine.close_after_next();
+                let bytes = DRAIN_BYTES + live.input.len() as u64;
+                self.drain_bytes.borrow_mut().insert(id, bytes);
                 if input.is_none() {
                     conn.in_head = false; // A head that begins now has its whole time.
                     let soon = self.local.now_ms() + u64::from(DRAIN_IDLE_MS);

@@ -47,6 +47,7 @@ use onrush_rt::executor::Standby;
 use onrush_rt::worker::{Blocked, Local, Sink};
 use stall::Stalls;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -58,6 +59,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub(crate) const CROWD_MAX: usize = 64;
 /// As many may always be kept: the next one may come before a closed one is noticed.
 pub(crate) const CROWD_MIN: usize = 4;
+/// Input of each connection that is served after a drain has begun, in bytes, beyond what is known
+/// to have been there. The driver may hold bytes that it has not reported, and a request may be on
+/// its way.
+const DRAIN_BYTES: u64 = 64 * 1024;
 /// What an engine is told by the server's configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -108,6 +113,9 @@ pub(crate) struct Engine {
     nowhere: RefCell<Vec<u8>>,
     listeners: RefCell<Vec<ListenerId>>,
     draining: Cell<bool>,
+    /// Input of each connection that is still served while draining, in bytes; [`DRAIN_BYTES`] for
+    /// those that are missing.
+    drain_bytes: RefCell<HashMap<ConnId, u64>>,
     /// Receive memory is short, and what is not needed is not received. See [`pressure`].
     crowded: Cell<bool>,
     /// Rendered responses that clients do not take, in bytes; counted by [`Conns`].
@@ -159,6 +167,7 @@ impl Engine {
             nowhere: RefCell::default(),
             listeners: RefCell::default(),
             draining: Cell::new(false),
+            drain_bytes: RefCell::default(),
             crowded: Cell::new(false),
             unsent_bytes,
             crowd: Cell::new(0),
@@ -212,8 +221,9 @@ impl Engine {
         }
     }
 
-    /// Lets every request in flight be answered, with `Connection: close`, and closes each
-    /// connection as it becomes idle. See [`Engine::stop_accepting`].
+    /// Lets every request in flight be answered, and those that were pipelined behind it; the last
+    /// response says `Connection: close` (RFC 9112, section 9.6). Closes each connection as it
+    /// becomes idle. See [`Engine::stop_accepting`].
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.settings.crew.drain(); // The others are about to drain, too.
@@ -223,9 +233,15 @@ impl Engine {
         for id in ids {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { continue };
-            conn.machine.close_after_next();
-            let begun = (conn.active.as_ref()).is_some_and(|active| active.input_bytes > 0);
-            if conn.phase == Phase::Ready && !begun {
+            let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
+            let pending = queued as u64 + self.local.driver().unread_bytes(conn.stream);
+            self.drain_bytes
+                .borrow_mut()
+                .insert(id, DRAIN_BYTES + pending);
+            if pending == 0 && matches!(conn.phase, Phase::Busy | Phase::Flushing) {
+                conn.machine.close_after_next(); // Its response may have begun.
+            }
+            if conn.phase == Phase::Ready && queued == 0 {
                 conn.in_head = false; // A head that begins now has its whole time.
                 self.set_deadline(id, conn, conn.deadline_ms.min(soon));
             }
@@ -252,10 +268,7 @@ impl Engine {
         self.local.driver().receive(conn.stream);
         // A new connection has as long for its first head as a started head has.
         let limit_ms = match self.draining.get() {
-            true => {
-                conn.machine.close_after_next();
-                deadline::DRAIN_IDLE_MS
-            }
+            true => deadline::DRAIN_IDLE_MS,
             false => {
                 conn.in_head = true;
                 self.limits().head_timeout_ms

@@ -162,9 +162,16 @@ impl Engine {
         let at_work = matches!(conn.phase, Phase::Busy | Phase::Flushing);
         let awaited = (conn.active.as_ref()).is_some_and(|active| active.reader.is_some());
         if at_work && !awaited && !conn.paused && !conn.ended {
-            conn.paused = true;
-            let quiet = self.local.driver().pause(conn.stream);
-            conn.active().quiet = quiet;
+            self.pause_receiving(conn);
         }
+    }
+    /// Stops receiving for a connection that has enough input for now. Its end is reported all the
+    /// same: a handler must not work on for a client that has reset the connection.
+    pub(super) fn pause_receiving(&self, conn: &mut Conn) {
+        conn.paused = true;
+        let mut driver = self.local.driver();
+        let quiet = driver.pause(conn.stream);
+        driver.watch_end(conn.stream);
+        conn.active().quiet = quiet;
     }
 }

@@ -53,6 +53,8 @@ mod flag {
     pub(super) const WATCHED: u16 = 128;
     /// In the list of streams that were attached since the last wait, and not looked at yet.
     pub(super) const FRESH: u16 = 256;
+    /// The owner has paused the stream and asked for its end: see `Driver::watch_end`.
+    pub(super) const WATCHES_END: u16 = 512;
 }
 
 #[derive(Debug)]
@@ -231,9 +233,34 @@ impl Epoll {
         }
         if flags.intersects(EventFlags::IN | EventFlags::RDHUP | over) {
             stream.flags |= flag::READABLE;
-            return self.give_readable(index);
+            let event = self.give_readable(index);
+            if event.is_none() && flags.intersects(EventFlags::RDHUP | over) {
+                return self.give_end(index);
+            }
+            return event;
         }
         None
+    }
+
+    /// The end of a stream that is not received from, because its owner has paused it or because
+    /// the receive memory is used up.
+    #[cold]
+    fn give_end(&mut self, index: u32) -> Option<Event> {
+        let stream = &mut self.streams[index as usize];
+        // A stream in *buffers* that is still queued waits for memory.
+        let waits_for_memory = flag::BUFFERS | flag::QUEUED;
+        let is_due = stream.flags & flag::WATCHES_END != 0
+            || stream.flags & waits_for_memory == waits_for_memory;
+        let end = direct::find_end(stream.socket.as_ref().filter(|_| is_due)?.as_fd())?;
+        stream.flags &= !(flag::BUFFERS | flag::READABLE | flag::WATCHES_END);
+        Some(Event::End {
+            stream: StreamId {
+                index,
+                generation: stream.generation,
+            },
+            token: stream.token,
+            result: end,
+        })
     }
 
     /// Turns known readability into what the owner asked for.
@@ -364,8 +391,13 @@ impl Epoll {
                 self.queue(index);
                 return self.give_writable(StreamId { index, generation });
             }
-            if let Some(event) = self.give_readable(index) {
-                return Some(event);
+            let watches_end = stream.flags & flag::WATCHES_END != 0;
+            let mut event = self.give_readable(index);
+            if watches_end && event.is_none() {
+                event = self.give_end(index);
+            }
+            if event.is_some() {
+                return event;
             }
         }
         None
@@ -466,7 +498,8 @@ impl Epoll {
     #[inline]
     pub(super) fn receive(&mut self, id: StreamId) {
         if let Some(stream) = self.stream(id) {
-            stream.flags = (stream.flags | flag::BUFFERS) & !flag::WANT_READ;
+            let not_wanted = flag::WANT_READ | flag::WATCHES_END;
+            stream.flags = (stream.flags | flag::BUFFERS) & !not_wanted;
             self.queue_known(id.index);
         }
     }
@@ -476,6 +509,17 @@ impl Epoll {
             stream.flags &= !flag::BUFFERS;
         }
         true
+    }
+
+    pub(super) fn watch_end(&mut self, id: StreamId) {
+        if let Some(stream) = self.stream(id)
+            && stream.flags & flag::BUFFERS == 0
+        {
+            stream.flags |= flag::WATCHES_END;
+            if stream.flags & flag::PEER_ENDED != 0 {
+                self.queue_known(id.index); // The kernel does not report it again.
+            }
+        }
     }
 
     pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
