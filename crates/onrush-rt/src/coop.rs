@@ -216,6 +216,8 @@ pub fn poll_operation(cx: &mut Context<'_>) -> Poll<()> {
 #[cold]
 fn refuse() {
     let left = LEFT.get();
+    crate::diagnose!(TRACE, operations = left.operations, bytes = left.bytes;
+        "cooperative budget exhausted");
     LEFT.set(match left.refusals {
         // Some operations only: what was spent still counts for the iteration.
         0 => Left {

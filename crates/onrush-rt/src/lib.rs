@@ -4,8 +4,8 @@
 //! workers on one thread, over [`driver::sim`] and with a clock of its own. Futures reach their
 //! worker through a [`worker::Local`].
 //!
-//! Floors inside this crate, lowest first: `sys` · [`text`] · [`coop`] · [`buf`] ·
-//! [`descriptors`] · [`fs`] · [`driver`] · [`environment`] · [`timer`] · [`durations`] · `job` ·
+//! Floors inside this crate, lowest first: `sys` · [`text`] · `job` · [`diagnosis`] · [`coop`] ·
+//! [`buf`] · [`descriptors`] · [`fs`] · [`driver`] · [`environment`] · [`timer`] · [`durations`] ·
 //! `wakers` · `crew` · [`blocking`] · [`offload`] · `doze` · `mailbox` · `task` · [`executor`] ·
 //! `sources` · [`worker`] · [`net`] · [`coroutine`]. This is the only crate with `unsafe`, and
 //! all of it says why it is sound.
@@ -16,6 +16,7 @@ pub mod coop;
 pub mod coroutine;
 mod crew;
 pub mod descriptors;
+pub mod diagnosis;
 mod doze;
 pub mod driver;
 pub mod durations;

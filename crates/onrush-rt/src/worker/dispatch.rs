@@ -5,6 +5,7 @@
 
 use super::{Sink, Worker};
 use crate::coop;
+use crate::diagnose;
 use crate::driver::Event;
 use crate::job::guarded;
 use crate::sources::RUNTIME;
@@ -174,6 +175,22 @@ impl Worker {
     #[inline(never)]
     fn other_event(&self, sink: &impl Sink, event: Event) {
         let inner = &*self.local.0;
+        let worker = inner.index;
+        match &event {
+            Event::End {
+                token,
+                result: Err(error),
+                ..
+            } => {
+                diagnose!(DEBUG, worker = worker, token = *token, error = error.to_string();
+                    "stream failed");
+            }
+            Event::AcceptPaused { error, .. } => {
+                diagnose!(DEBUG, worker = worker, error = error.to_string();
+                    "accept failed, the listener pauses");
+            }
+            _ => {}
+        }
         if let Some(event) = inner.sources.route(event, &inner.driver) {
             sink.event(event);
         }

@@ -19,6 +19,8 @@ pub use sleep::Sleep;
 use crate::blocking;
 use crate::buf::Pool;
 use crate::coop;
+use crate::diagnose;
+use crate::diagnosis;
 use crate::driver::{self, Choice, Driver, Event, sim};
 use crate::executor::{Executor, Standby, Task};
 use crate::job::guarded;
@@ -97,6 +99,8 @@ struct Inner {
     /// Time spent in turns that were allowed to sleep, up to their first event.
     idle_ns: Cell<u64>,
     unix_seconds: Cell<u64>,
+    /// Receive memory in use when it was last reported.
+    pool_bytes: Cell<usize>,
     /// Iterations of the event loop so far.
     iteration: Cell<u64>,
     index: usize,
@@ -223,6 +227,7 @@ impl Worker {
             now_ns: Cell::new(0),
             idle_ns: Cell::new(0),
             unix_seconds: Cell::new(0),
+            pool_bytes: Cell::new(0),
             iteration: Cell::new(0),
             index,
         };
@@ -270,6 +275,11 @@ impl Worker {
         inner.iteration.set(inner.iteration.get() + 1);
         let result = inner.driver.borrow_mut().turn(timeout);
         inner.mailbox.awake();
+        if let Err(error) = &result {
+            let (worker, error) = (inner.index, error.to_string());
+            diagnose!(ERROR, worker = worker, error = error; "the driver failed");
+            diagnosis::flush();
+        }
         result?;
         let began_ns = inner.now_ns.get();
         self.local.read_clock();
@@ -294,7 +304,11 @@ impl Worker {
         let panicked = || {
             guarded(|| sink.panicked(None));
         };
-        Ok(inner.executor.run(panicked) || busy)
+        self.report_pool();
+        diagnosis::flush();
+        let busy = inner.executor.run(panicked) || busy;
+        diagnosis::flush();
+        Ok(busy)
     }
 
     /// Turns the worker until `future` is ready; tasks spawned on it make progress meanwhile.
@@ -327,6 +341,21 @@ impl Worker {
         self.local.next_timer_ms()
     }
 
+    /// Reports that the receive memory of this worker has grown or shrunk.
+    #[inline]
+    fn report_pool(&self) {
+        if diagnosis::is_enabled(diagnosis::tracing::Level::TRACE) {
+            let inner = &*self.local.0;
+            let bytes = inner.pool.budget().used_bytes();
+            let before = inner.pool_bytes.replace(bytes);
+            if before != bytes {
+                let worker = inner.index;
+                diagnose!(TRACE, worker = worker, bytes = bytes, before = before;
+                    "receive memory changed");
+            }
+        }
+    }
+
     /// Whether something is due that needs neither time nor the kernel.
     pub fn has_work(&self) -> bool {
         !self.local.0.mailbox.is_empty() || self.local.0.driver.borrow().has_ready()
@@ -347,6 +376,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let _entered = self.local.enter(); // What is dropped may ask where it is, too.
         self.local.0.executor.shut_down();
+        diagnosis::flush();
     }
 }
 

@@ -18,6 +18,7 @@ use crate::host::ConnId;
 use crate::metrics::Ending;
 use crate::shield;
 use onrush_proto::limits::Limits;
+use onrush_rt::diagnose;
 use onrush_rt::driver::Socket;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -122,8 +123,8 @@ impl Engine {
             };
             if is_idle {
                 self.close(id, Ending::Displaced);
-                let what = "too many connections: the one that was idle longest is closed";
-                shield::tell(|| tracing::debug!("{what}"));
+                diagnose!(DEBUG, connection = id.token();
+                    "too many connections, the one that was idle longest is closed");
                 return true;
             }
         }
@@ -155,6 +156,7 @@ impl Engine {
     fn turn_away(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.placed);
         count(&self.counters.refused);
+        diagnose!(DEBUG, worker = self.local.index(); "too many connections, one is rejected");
         let id = self.conns.borrow_mut().reserve();
         let attached = self.local.driver().attach(socket, id.token());
         let crowded = self.crowd.get() >= self.settings.crowd_max;

@@ -13,8 +13,8 @@ use crate::worker::WorkerHandle;
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
-use onrush_rt::coop;
 use onrush_rt::driver::{Driver, StreamId};
+use onrush_rt::{coop, diagnose};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -276,7 +276,7 @@ impl Engine {
             self.send_now_or_keep(conn, &out)?;
         }
         if resume && conn.paused {
-            self.resume(conn);
+            self.resume(id, conn);
         }
         *replaced = conn.active().reader.replace(cx.waker().clone());
         if conn.active().body_deadline_ms.is_none() {
@@ -289,8 +289,9 @@ impl Engine {
     }
 
     /// Has the driver receive again, as it does between bodies.
-    pub(super) fn resume(&self, conn: &mut Conn) {
+    pub(super) fn resume(&self, id: ConnId, conn: &mut Conn) {
         conn.paused = false;
+        diagnose!(DEBUG, connection = id.token(); "receiving resumed");
         if let Some(active) = &mut conn.active {
             active.quiet = false;
             active.emptied = false;
@@ -330,6 +331,8 @@ impl Engine {
         }
         if !conn.paused {
             conn.paused = true;
+            diagnose!(TRACE, connection = id.token(), bytes = run;
+                "receiving paused, the body is read directly");
             conn.active().quiet = self.local.driver().pause(conn.stream);
         }
         if !conn.active().quiet {
@@ -394,7 +397,7 @@ impl Engine {
         let active = conn.active();
         active.gather_input(data, self.local.pool().block_bytes());
         if active.input_bytes >= self.ahead_bytes_max() && !conn.paused {
-            self.pause_receiving(conn);
+            self.pause_receiving(id, conn);
         }
         waker
     }

@@ -33,6 +33,19 @@ pub(crate) enum Phase {
     Leaving,
 }
 
+impl Phase {
+    /// Its name in diagnostic events.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Phase::Ready => "ready",
+            Phase::Busy => "busy",
+            Phase::Flushing => "flushing",
+            Phase::Lingering => "lingering",
+            Phase::Leaving => "leaving",
+        }
+    }
+}
+
 /// What follows when `out` has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {

@@ -8,6 +8,7 @@ use super::connection::{Active, Conn, Phase};
 use crate::host::ConnId;
 use crate::metrics::{Ending, Limit};
 use onrush_proto::reject::Reject;
+use onrush_rt::diagnose;
 use std::io;
 use std::rc::Rc;
 use std::task::Waker;
@@ -227,6 +228,7 @@ impl Engine {
     }
 
     fn time_is_up(self: &Rc<Self>, id: ConnId, phase: Phase, limit: Limit) {
+        diagnose!(DEBUG, connection = id.token(), phase = phase.name(); "time limit reached");
         let in_head = matches!(phase, Phase::Ready | Phase::Leaving) && {
             let mut conns = self.conns.borrow_mut();
             let active = conns.get(id).and_then(|conn| conn.active.as_ref());

@@ -14,6 +14,7 @@ use crate::host::ConnId;
 use crate::metrics::Ending;
 use crate::shield;
 use onrush_proto::connection::Connection as Machine;
+use onrush_rt::diagnose;
 use onrush_rt::driver::Socket;
 use std::rc::Rc;
 
@@ -104,7 +105,8 @@ impl Engine {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            (conn.phase, conn.paused) = (Phase::Leaving, true);
+            self.set_phase(id, conn, Phase::Leaving);
+            conn.paused = true;
             if !self.local.driver().pause(conn.stream) {
                 return; // `Quiet` follows, perhaps behind some more input.
             }
@@ -118,6 +120,8 @@ impl Engine {
         let Some(conn) = self.conns.borrow_mut().remove(id) else {
             return;
         };
+        diagnose!(DEBUG, worker = own, connection = id.token(),
+            to = conn.leaving.map_or(own, usize::from); "connection migrates to another worker");
         if let Some(timer) = conn.timer {
             self.local.unschedule(timer);
         }
@@ -178,6 +182,8 @@ impl Engine {
         let Some(id) = self.attach(live.socket) else {
             return;
         };
+        diagnose!(DEBUG, worker = self.local.index(), connection = id.token(), from = live.from,
+            input_bytes = live.input.len(); "connection migrated from another worker");
         if homeless {
             // Its requests are lost, and must not be taken for answered.
             return self.abort(id, Ending::Exhausted);

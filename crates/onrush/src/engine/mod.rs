@@ -29,7 +29,7 @@ use crate::crew::Crew;
 use crate::handler::Service;
 use crate::host::ConnId;
 use crate::log::AccessLog;
-use crate::metrics::{Counter, Counters, Ending, Measured, Metrics, Recorder};
+use crate::metrics::{Counter, Counters, Ending, Kind as _, Measured, Metrics, Recorder};
 use crate::request::Spares;
 use crate::response::Response;
 use crate::shield;
@@ -42,6 +42,7 @@ pub(crate) use handover::Passed;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
 use onrush_rt::descriptors::Descriptors;
+use onrush_rt::diagnose;
 use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
 use onrush_rt::executor::Standby;
 use onrush_rt::worker::{Blocked, Local, Sink};
@@ -284,6 +285,8 @@ impl Engine {
         match attached {
             Ok(stream) => {
                 self.conns.borrow_mut().insert(id, Conn::new(stream));
+                diagnose!(DEBUG, worker = self.local.index(), connection = id.token();
+                    "connection opened");
                 Some(id)
             }
             Err(error) => {
@@ -292,6 +295,15 @@ impl Engine {
                 self.gone(Ending::Exhausted);
                 None
             }
+        }
+    }
+
+    /// Changes what a connection is doing.
+    fn set_phase(&self, id: ConnId, conn: &mut Conn, phase: Phase) {
+        let before = std::mem::replace(&mut conn.phase, phase);
+        if before != phase {
+            diagnose!(TRACE, connection = id.token(), from = before.name(), to = phase.name();
+                "connection state changed");
         }
     }
 
@@ -306,6 +318,8 @@ impl Engine {
     fn close(&self, id: ConnId, ending: Ending) {
         let conn = self.conns.borrow_mut().remove(id);
         let Some(mut conn) = conn else { return };
+        diagnose!(DEBUG, worker = self.local.index(), connection = id.token(),
+            reason = ending.name(), phase = conn.phase.name(); "connection closed");
         self.local.driver().close(conn.stream);
         if let Some(timer) = conn.timer {
             self.local.unschedule(timer);
@@ -364,6 +378,8 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.ended = true;
+            diagnose!(TRACE, connection = id.token(), phase = conn.phase.name();
+                "the client ended its direction");
             if conn.phase == Phase::Lingering {
                 ending = Ending::Answered;
             }

@@ -86,7 +86,7 @@ impl Engine {
             drop(conns);
             return drop(work);
         };
-        conn.phase = Phase::Busy;
+        self.set_phase(id, conn, Phase::Busy);
         let active = conn.active();
         if self.recorder.is_some() {
             active.measured = self.measuring.take();
@@ -103,7 +103,7 @@ impl Engine {
             work,
         }));
         self.set_busy_deadline(id, conn);
-        self.pause_if_short(conn);
+        self.pause_if_short(id, conn);
         if waits_for_peer {
             conns.list_unread(id);
         }

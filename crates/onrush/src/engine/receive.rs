@@ -15,12 +15,11 @@ use crate::log::{AccessLog, Entry as LogEntry};
 use crate::metrics::{Ending, Refusal};
 use crate::params::UNROUTED;
 use crate::request::Parts;
-use crate::shield;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::{Block, Buf};
-use onrush_rt::coop;
+use onrush_rt::{coop, diagnose};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -85,7 +84,7 @@ impl Engine {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            conn.phase = Phase::Ready;
+            self.set_phase(id, conn, Phase::Ready);
             if conn.is_listed() {
                 conns.unlist(id);
             }
@@ -93,7 +92,7 @@ impl Engine {
             // What is queued is parsed first. While much is, the kernel keeps what follows.
             let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
             if conn.paused && queued < AHEAD_BYTES_MAX / 2 {
-                self.resume(conn);
+                self.resume(id, conn);
             }
             if conn.leaving.is_some() && !conn.ended {
                 self.limit_rest(id, conn);
@@ -244,6 +243,8 @@ impl Engine {
             conn.active().unpop_input(input);
         }
         coop::spend(out.len());
+        diagnose!(TRACE, connection = id.token(), exhausted = coop::is_exhausted();
+            "pipelined requests are left to a task");
         let sent = self.flush(id, out, Then::Continue);
         out.clear();
         if sent {
@@ -373,8 +374,8 @@ impl Engine {
             Err((reject, after)) => {
                 self.spares.give(parts);
                 self.counters.rejected.count(Refusal::of(reject.status));
-                let Reject { status, reason } = reject;
-                shield::tell(|| tracing::debug!(status, reason, "refused"));
+                diagnose!(DEBUG, connection = id.token(), status = reject.status,
+                    reason = reject.reason; "request rejected");
                 Next::Last(Then::behind(after, false))
             }
         }
@@ -650,7 +651,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             if conn.paused {
-                self.resume(conn); // Somebody read a body directly and answered at once.
+                self.resume(id, conn); // Somebody read a body directly and answered at once.
             }
             if !conn.in_head {
                 if !conn.draining_body {
@@ -691,6 +692,8 @@ impl Engine {
             conn.machine.next(self.limits())
         };
         self.counters.rejected.count(Refusal::of(reject.status));
+        diagnose!(DEBUG, connection = id.token(), status = reject.status, reason = reject.reason;
+            "request rejected");
         self.flush(id, &out, Then::behind(after, false));
     }
 }

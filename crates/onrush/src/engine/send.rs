@@ -45,9 +45,9 @@ impl Engine {
             Ok(false) => {
                 let mut conns = self.conns.borrow_mut();
                 if let Some(conn) = conns.get(id) {
-                    conn.phase = Phase::Flushing;
+                    self.set_phase(id, conn, Phase::Flushing);
                     conn.active().after_flush = Some(then);
-                    self.pause_ahead(conn); // Nothing can be started before this has left.
+                    self.pause_ahead(id, conn); // Nothing can be started before this has left.
                     let answered = conn.answered;
                     conn.active().write_pace.carry_over(answered);
                     self.is_fast_enough(conn, Wait::Write); // It begins to be measured.
@@ -427,7 +427,7 @@ impl Engine {
         let (ended, input) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            conn.phase = Phase::Lingering;
+            self.set_phase(id, conn, Phase::Lingering);
             let ended = conn.ended;
             let input = conn
                 .active
@@ -438,7 +438,7 @@ impl Engine {
                 active.total_deadline_ms = None;
             }
             self.local.driver().shutdown_write(conn.stream);
-            self.resume(conn);
+            self.resume(id, conn);
             self.set_limit(id, conn, self.limits().linger_timeout_ms.max(1));
             conns.unlist(id);
             (ended, input)

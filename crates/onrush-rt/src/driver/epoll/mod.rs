@@ -339,6 +339,9 @@ impl Epoll {
     fn scarce_block(&mut self, index: u32) -> Option<Block> {
         let ended = self.streams[index as usize].flags & flag::PEER_ENDED != 0;
         let block = ended.then(|| self.pool.take_last()).flatten();
+        if block.is_none() && !self.starved {
+            crate::diagnose!(DEBUG, stream = index; "receive memory is used up, streams wait");
+        }
         self.starved |= block.is_none();
         block
     }
@@ -444,6 +447,7 @@ impl Epoll {
                 stream.flags |= flag::WATCHED;
             } else {
                 // No memory, or too many watched files (epoll(7)): it ends, and that is heard.
+                crate::diagnose!(DEBUG, stream = index; "epoll_ctl failed, the stream is ended");
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
                 stream.flags |= flag::READABLE | flag::PEER_ENDED;
                 self.queue(index);

@@ -140,6 +140,8 @@ impl Uring {
             libc::ENOBUFS => {
                 if stream.receive == Receive::Armed {
                     stream.receive = Receive::Noted;
+                    crate::diagnose!(DEBUG, stream = id.index;
+                        "no receive buffer is posted, the stream waits");
                     self.starved.push(id);
                     self.poll(id, Kind::PollEnd, POLL_END);
                     return None;
