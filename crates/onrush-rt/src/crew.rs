@@ -8,9 +8,8 @@
 //!
 //! Must not know what the work is, in which order it is done, or how much of it may wait.
 
+use crate::user::call;
 use std::io;
-use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -120,14 +119,14 @@ impl<Q: Queue> Crew<Q> {
 
     /// Does a job that never was in the queue on the calling thread.
     pub(crate) fn run_this(&self, job: Q::Job) {
-        let outcome = guarded(Q::run, job);
+        let outcome = call(|| Q::run(job));
         self.lock().queue.done(outcome);
     }
 
     fn do_one(&self, what: fn(Q::Job) -> Q::Outcome) -> bool {
         let job = self.lock().queue.take();
         let Some(job) = job else { return false };
-        let outcome = guarded(what, job);
+        let outcome = call(|| what(job));
         self.lock().queue.done(outcome);
         true
     }
@@ -190,7 +189,7 @@ impl<Q: Queue> Crew<Q> {
             if let Some(job) = state.queue.take() {
                 // This job may take long, so the rest must not wait for its end.
                 self.call(state);
-                let outcome = guarded(Q::run, job);
+                let outcome = call(|| Q::run(job));
                 state = self.lock();
                 state.queue.done(outcome);
                 continue;
@@ -211,13 +210,6 @@ impl<Q: Queue> Crew<Q> {
         }
         state.threads -= 1;
     }
-}
-
-/// A thread must outlive whatever it runs: no job could be done without it.
-fn guarded<J, O>(what: fn(J) -> O, job: J) -> Option<O> {
-    catch_unwind(AssertUnwindSafe(|| what(job)))
-        .map_err(mem::forget) // A payload that panics when dropped would end the thread after all.
-        .ok()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! events, in order, before it runs its tasks and at the end of each iteration of its event loop.
 //! A disabled event costs a load and a comparison. Must not know what the events mean.
 
-use crate::job::guarded;
+use crate::user::call;
 use std::cell::{Cell, RefCell};
 
 #[doc(hidden)]
@@ -77,6 +77,6 @@ fn emit() {
     // What subscribers store meanwhile is emitted the next time: it must not go on for ever.
     let events = EVENTS.try_with(RefCell::take).unwrap_or_default();
     for event in events {
-        guarded(event);
+        call(event);
     }
 }

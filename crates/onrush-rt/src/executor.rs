@@ -7,9 +7,9 @@
 //! Must not know what wakes them.
 
 use crate::coop;
-use crate::job::{discard, guarded};
 use crate::mailbox::Mailbox;
 use crate::task::Joined;
+use crate::user::{assert_unborrowed, call, discard};
 use async_task::Runnable;
 use slab::Slab;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -116,6 +116,7 @@ impl Executor {
                 break;
             };
             coop::renew();
+            assert_unborrowed();
             // A panic belongs to its task alone; the payload was printed by the panic hook.
             // It may itself panic when it is dropped.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| runnable.run())) {
@@ -206,7 +207,7 @@ use pin_project_lite::pin_project;
 
 /// Drops a task's future. A panic of its destructor was printed by the panic hook and is lost.
 fn end<F>(mut future: Pin<&mut Option<F>>) {
-    guarded(|| future.set(None));
+    call(|| future.set(None));
 }
 
 impl<F: Future> Future for Tracked<F> {

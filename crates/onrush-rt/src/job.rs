@@ -4,6 +4,7 @@
 //! Nothing of the user's can harm the thread it runs on: panics end here, those of destructors
 //! included. Must not know pools, their queues or threads.
 
+use crate::user::discard;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -176,19 +177,6 @@ where
         discard(before); // A future is often dropped by a panic: a second one would end all.
         is_unfinished
     }
-}
-
-/// Drops what is the user's; a panic of its destructor was printed by the panic hook and is lost.
-pub(crate) fn discard<T>(value: T) {
-    guarded(|| drop(value));
-}
-
-/// Runs what is the user's; `None` when it panicked. The payload is leaked, since it may panic as
-/// well when it is dropped.
-pub(crate) fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(call))
-        .map_err(mem::forget)
-        .ok()
 }
 
 #[cfg(test)]

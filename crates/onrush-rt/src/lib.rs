@@ -4,7 +4,7 @@
 //! workers on one thread, over [`driver::sim`] and with a clock of its own. Futures reach their
 //! worker through a [`worker::Local`].
 //!
-//! Floors inside this crate, lowest first: `sys` · [`text`] · `job` · [`diagnosis`] · [`coop`] ·
+//! Floors inside this crate, lowest first: `sys` · [`text`] · [`user`] · `job` · [`diagnosis`] · [`coop`] ·
 //! [`buf`] · [`descriptors`] · [`fs`] · [`driver`] · [`environment`] · [`timer`] · [`durations`] ·
 //! `wakers` · `crew` · [`blocking`] · [`offload`] · `doze` · `mailbox` · `task` · [`executor`] ·
 //! `sources` · [`worker`] · [`net`] · [`coroutine`]. This is the only crate with `unsafe`, and
@@ -32,5 +32,6 @@ mod sys;
 mod task;
 pub mod text;
 pub mod timer;
+pub mod user;
 mod wakers;
 pub mod worker;

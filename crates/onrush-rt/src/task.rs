@@ -4,7 +4,7 @@
 //! sees neither the user's output nor the waker of whoever waits: both are kept here, and a panic
 //! of either ends here. Must not know what schedules a task.
 
-use crate::job::{discard, guarded};
+use crate::user::{call, discard};
 use pin_project_lite::pin_project;
 use std::cell::RefCell;
 use std::fmt;
@@ -192,6 +192,6 @@ impl<T> Drop for End<T> {
         };
         *state = State::Ended(output);
         drop(state);
-        guarded(|| waker.map(Waker::wake));
+        call(|| waker.map(Waker::wake));
     }
 }

@@ -9,7 +9,7 @@ use super::overflow::{self, Bounds, Label};
 use super::scope::{self, Scope};
 use super::stack::{Counters, Options, Pool, RESERVED_BYTES, Stack};
 use crate::coop;
-use crate::job::guarded;
+use crate::user::call;
 use corosensei::{CoroutineResult, Yielder};
 use std::any::{Any, type_name};
 use std::borrow::Cow;
@@ -133,7 +133,7 @@ fn switch<T: 'static, F: FnOnce() -> T + 'static>(stack: Stack, f: F) -> Switch<
         let result = catch_unwind(AssertUnwindSafe(|| body.run()));
         if frame.unwinding.get() {
             // Nobody takes it, and a panic of its destructor would be one of `Coroutine`'s.
-            guarded(|| drop(result));
+            call(|| drop(result));
             frame.may_wait.set(false);
             return Err(Box::new(()));
         }
@@ -160,7 +160,7 @@ impl<F> Body<F> {
 impl<F> Drop for Body<F> {
     fn drop(&mut self) {
         if let Some(f) = self.0.take() {
-            guarded(|| drop(f));
+            call(|| drop(f));
         }
     }
 }
@@ -236,7 +236,7 @@ impl<T: 'static> Coroutine<T> {
             match overflow::watched(self.stack, || switch.resume(nothing)) {
                 CoroutineResult::Yield(()) => {}
                 CoroutineResult::Return(result) => {
-                    guarded(|| drop(result));
+                    call(|| drop(result));
                     return;
                 }
             }

@@ -7,8 +7,8 @@ use super::{Sink, Worker};
 use crate::coop;
 use crate::diagnose;
 use crate::driver::Event;
-use crate::job::guarded;
 use crate::sources::RUNTIME;
+use crate::user::call;
 use crate::wakers::wake;
 use std::cell::Cell;
 use std::io;
@@ -116,7 +116,7 @@ impl Worker {
             let token = dispatch.token.replace(RUNTIME);
             let token = Some(token).filter(|token| token & RUNTIME == 0);
             // A sink that panicked once more has been told, and goes on.
-            if !was_calling || !guarded(|| sink.panicked(token)).unwrap_or(true) {
+            if !was_calling || !call(|| sink.panicked(token)).unwrap_or(true) {
                 resume_unwind(payload);
             }
             std::mem::forget(payload); // It may itself panic when it is dropped.

@@ -23,11 +23,11 @@ use crate::diagnose;
 use crate::diagnosis;
 use crate::driver::{self, Choice, Driver, Event, sim};
 use crate::executor::{Executor, Standby, Task};
-use crate::job::guarded;
 use crate::mailbox::Mailbox;
 use crate::offload;
 use crate::sources::{RUNTIME, Sources};
 use crate::timer::{TimerId, Wheel};
+use crate::user::{self, call};
 use machine::monotonic;
 use running::Tagged;
 use slab::Slab;
@@ -99,11 +99,22 @@ struct Inner {
     /// Time spent in turns that were allowed to sleep, up to their first event.
     idle_ns: Cell<u64>,
     unix_seconds: Cell<u64>,
+    checks: RefCell<Checks>,
     /// Receive memory in use when it was last reported.
     pool_bytes: Cell<usize>,
     /// Iterations of the event loop so far.
     iteration: Cell<u64>,
     index: usize,
+}
+
+/// What [`Local::check_before_user_code`] was given.
+#[derive(Default)]
+struct Checks(Vec<Box<dyn Fn() -> bool>>);
+
+impl std::fmt::Debug for Checks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Checks").field(&self.0.len()).finish()
+    }
 }
 
 /// The pools of threads that a worker gives work to. Clones share them, as workers do.
@@ -227,6 +238,7 @@ impl Worker {
             now_ns: Cell::new(0),
             idle_ns: Cell::new(0),
             unix_seconds: Cell::new(0),
+            checks: RefCell::default(),
             pool_bytes: Cell::new(0),
             iteration: Cell::new(0),
             index,
@@ -297,12 +309,12 @@ impl Worker {
             Clock::Sim(_) => None, // Its time passes between iterations, and not in one.
         };
         if let Some(blocked) = blocked {
-            guarded(|| sink.blocked(blocked));
+            call(|| sink.blocked(blocked));
         }
         let gap_ms = (inner.now_ns.get() - began_ns) / 1_000_000;
         let busy = self.dispatch(sink, gap_ms > dispatch::LATE_MS)?;
         let panicked = || {
-            guarded(|| sink.panicked(None));
+            call(|| sink.panicked(None));
         };
         self.report_pool();
         diagnosis::flush();
@@ -387,6 +399,7 @@ thread_local! {
 /// While it lives, its worker is the current one of this thread; then the one before is again.
 struct Entered {
     before: Option<Local>,
+    check: Option<fn() -> bool>,
     _budget: coop::Restore,
 }
 
@@ -394,6 +407,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         // A worker may be kept where it is dropped with its thread.
         let ours = CURRENT.try_with(|current| current.replace(self.before.take()));
+        user::set_check(self.check);
         drop(ours);
     }
 }
@@ -406,11 +420,26 @@ impl Local {
         current.ok().flatten()
     }
 
+    /// Has `check` called in debug builds before each call of user code: it tells whether nothing
+    /// is borrowed that user code may need. See [`user`].
+    pub fn check_before_user_code(&self, check: impl Fn() -> bool + 'static) {
+        self.0.checks.borrow_mut().0.push(Box::new(check));
+    }
+
+    fn is_unborrowed(&self) -> bool {
+        let checks = self.0.checks.borrow();
+        self.0.driver.try_borrow_mut().is_ok() && checks.0.iter().all(|check| check())
+    }
+
     fn enter(&self) -> Entered {
+        let check = user::set_check(Some(|| {
+            Local::current().is_none_or(|local| local.is_unborrowed())
+        }));
         // Nobody can ask any more on a thread whose locals are gone.
         let before = CURRENT.try_with(|current| current.replace(Some(self.clone())));
         Entered {
             before: before.ok().flatten(),
+            check,
             _budget: coop::Restore::new(),
         }
     }

@@ -8,7 +8,7 @@ use super::connection::{Active, Conn, Phase};
 use crate::host::ConnId;
 use crate::metrics::{Ending, Limit};
 use onrush_proto::reject::Reject;
-use onrush_rt::diagnose;
+use onrush_rt::{diagnose, user};
 use std::io;
 use std::rc::Rc;
 use std::task::Waker;
@@ -113,7 +113,7 @@ impl Engine {
             conns.get(id).and_then(|conn| self.take_reader(id, conn))
         };
         if let Some(reader) = reader {
-            reader.wake(); // What it belongs to may live on in the answer, and wait.
+            user::wake(reader); // What it belongs to may live on in the answer, and wait.
         }
     }
 
@@ -214,7 +214,7 @@ impl Engine {
             active.last_look = true;
             reader
         };
-        reader.wake();
+        user::wake(reader);
     }
 
     /// Notes that the body did not come in time, and which answer is owed for it.

@@ -45,6 +45,7 @@ use onrush_rt::descriptors::Descriptors;
 use onrush_rt::diagnose;
 use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
 use onrush_rt::executor::Standby;
+use onrush_rt::user;
 use onrush_rt::worker::{Blocked, Local, Sink};
 use stall::Stalls;
 use std::cell::{Cell, RefCell};
@@ -154,7 +155,7 @@ impl Engine {
         });
         let conns = Conns::default();
         let unsent_bytes = conns.unsent_bytes().clone();
-        Rc::new(Engine {
+        let engine = Rc::new(Engine {
             local: local.clone(),
             handle: WorkerHandle::new(local),
             settings,
@@ -181,7 +182,12 @@ impl Engine {
             measuring: RefCell::default(),
             balance: Balance::default(),
             stalls: Stalls::default(),
-        })
+        });
+        let weak = Rc::downgrade(&engine);
+        local.check_before_user_code(move || {
+            (weak.upgrade()).is_none_or(|engine| engine.conns.try_borrow_mut().is_ok())
+        });
+        engine
     }
 
     /// What handlers get of this worker.
@@ -202,6 +208,12 @@ impl Engine {
     /// Connections that have their place here, or are on their way here.
     pub(crate) fn placed(&self) -> usize {
         self.settings.crew.open(self.local.index())
+    }
+
+    /// Borrows what no user code may be called with.
+    #[cfg(all(test, debug_assertions))]
+    pub(crate) fn hold_connections(&self) -> impl Sized + use<'_> {
+        self.conns.borrow_mut()
     }
 
     fn limits(&self) -> &Limits {
@@ -340,7 +352,7 @@ impl Engine {
         }
         drop(conn);
         if let Some(reader) = reader {
-            reader.wake(); // A task of the user's that reads the body must not wait for ever.
+            user::wake(reader); // A task of the user's that reads the body must not wait for ever.
         }
     }
 
@@ -395,7 +407,7 @@ impl Engine {
         };
         match reader {
             None => self.close(id, ending),
-            Some(Some(reader)) => reader.wake(),
+            Some(Some(reader)) => user::wake(reader),
             Some(None) => {} // Somebody is at work and will see it.
         }
     }
@@ -437,7 +449,7 @@ impl Engine {
             self.take_reader(id, conn)
         };
         if let Some(reader) = reader {
-            reader.wake();
+            user::wake(reader);
         }
     }
 }

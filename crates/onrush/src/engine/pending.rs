@@ -12,6 +12,7 @@ use crate::metrics::Ending;
 use crate::shield::{self, Shield};
 use onrush_proto::connection::After;
 use onrush_rt::buf::Buf;
+use onrush_rt::user;
 use pin_project_lite::pin_project;
 use std::future::Future;
 use std::pin::Pin;
@@ -165,7 +166,7 @@ impl Engine {
             task.detach(); // It is this very task, which ends by itself.
         }
         if let Some(reader) = reader {
-            reader.wake(); // Another task, which will be told that it comes too late.
+            user::wake(reader); // Another task, which will be told that it comes too late.
         }
         if self.flush(id, out, Then::behind(after, self.has_input(id))) {
             return self.go_on(id);

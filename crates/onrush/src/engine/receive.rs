@@ -19,7 +19,7 @@ use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::{Block, Buf};
-use onrush_rt::{coop, diagnose};
+use onrush_rt::{coop, diagnose, user};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -74,7 +74,7 @@ impl Engine {
             }
         };
         if let Some(waker) = waker {
-            waker.wake();
+            user::wake(waker);
         }
         self.relieve();
     }

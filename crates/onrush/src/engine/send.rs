@@ -10,6 +10,7 @@ use crate::metrics::{Ending, Limit};
 use onrush_rt::coop;
 use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::fs::File;
+use onrush_rt::user;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -224,7 +225,7 @@ impl Engine {
             }
         };
         if let Some(writer) = writer {
-            return writer.wake();
+            return user::wake(writer);
         }
         match then {
             Some(Then::Continue) => self.go_on(id),
@@ -266,7 +267,7 @@ impl Engine {
             active.writer.take()
         };
         if let Some(writer) = writer {
-            writer.wake();
+            user::wake(writer);
         }
         true
     }
@@ -312,27 +313,31 @@ impl Engine {
         }
         self.local.driver().want_write(conn.stream);
         conn.active().rendered_bytes = rendered_bytes;
-        let polled = self.wait_for_room(id, conn, cx);
-        conns.list_unread(id);
-        polled
+        drop(conns);
+        self.wait_for_room(id, cx)
     }
 
     /// Has the task woken when the peer takes bytes again, which the driver was asked to tell;
     /// fails when it takes them too slowly.
-    fn wait_for_room(
-        &self,
-        id: ConnId,
-        conn: &mut Conn,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
-        conn.active().writer = Some(cx.waker().clone());
+    fn wait_for_room(&self, id: ConnId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let waker = user::clone_waker(cx.waker());
+        let replaced; // Dropped when the connections are free: it is user code.
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else {
+            return Poll::Ready(Err(gone()));
+        };
+        replaced = conn.active().writer.replace(waker);
+        let mut polled = Poll::Pending;
         if conn.active().write_deadline_ms.is_none() {
             self.set_wait(id, conn, Wait::Write, self.limits().write_timeout_ms);
             if !self.is_fast_enough(conn, Wait::Write) {
-                return Poll::Ready(Err(self.too_slow()));
+                polled = Poll::Ready(Err(self.too_slow()));
             }
         }
-        Poll::Pending
+        conns.list_unread(id);
+        drop(conns);
+        drop(replaced);
+        polled
     }
 
     /// Sends from memory; gives the bytes taken.
@@ -403,9 +408,8 @@ impl Engine {
             && std::mem::take(&mut conn.active().is_full)
         {
             self.local.driver().want_write_anew(conn.stream);
-            let polled = self.wait_for_room(id, conn, cx);
-            conns.list_unread(id);
-            return polled;
+            drop(conns);
+            return self.wait_for_room(id, cx);
         }
         drop(conns);
         let bytes = bytes.min(coop::operation_bytes_max());

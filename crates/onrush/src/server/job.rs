@@ -71,6 +71,7 @@ impl Job {
         let _handlers;
         let mut worker = Worker::new(&self.choice, &self.config, self.pools.clone(), self.index)?;
         let handle = WorkerHandle::new(worker.local());
+        onrush_rt::user::assert_unborrowed();
         let service = self.application.instantiate(&handle);
         _handlers = Shield::new(service.clone());
         let engine = Engine::new(worker.local(), self.settings.clone(), service);
