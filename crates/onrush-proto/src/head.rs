@@ -462,7 +462,7 @@ impl Head {
 
     /// First value of a field, name compared without case; spaces around it are gone.
     #[inline]
-    pub fn field<'b>(&self, bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
+    pub fn header<'b>(&self, bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
         self.fields
             .iter()
             .find(|field| {
@@ -474,7 +474,7 @@ impl Head {
 
     /// All field lines in order: (name as sent, value).
     #[inline]
-    pub fn fields<'b>(
+    pub fn headers<'b>(
         &self,
         bytes: &'b [u8],
     ) -> impl Iterator<Item = (&'b str, &'b [u8])> + use<'b, '_> {
@@ -486,7 +486,7 @@ impl Head {
 
     /// How many field lines there are.
     #[inline]
-    pub fn field_count(&self) -> usize {
+    pub fn header_count(&self) -> usize {
         self.fields.len()
     }
 }

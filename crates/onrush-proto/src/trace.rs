@@ -48,7 +48,7 @@ pub struct Request {
 impl Request {
     fn copy(head: &Head, bytes: &[u8]) -> Request {
         let fields = head
-            .fields(bytes)
+            .headers(bytes)
             .map(|(name, value)| (name.to_owned(), value.to_owned()));
         Request {
             method: head.method(bytes).to_owned(),

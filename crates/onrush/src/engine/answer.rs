@@ -2,8 +2,8 @@
 //!
 //! Must not know how requests are parsed.
 
-use super::Engine;
 use super::connection::Conn;
+use super::{DRAIN_BYTES, Engine, requests_within};
 use crate::body::{Content, Part};
 use crate::host::ConnId;
 use crate::log::AccessLog;
@@ -140,7 +140,12 @@ impl Engine {
             // The rest of the request's own body comes first. Its end must be known and received.
             false => (conn.machine.body_remaining()).is_some_and(|rest| received > rest),
         };
-        !is_behind || self.drain_bytes.borrow().get(&id) == Some(&0)
+        let mut left = self.drain_requests.borrow_mut();
+        let left = left
+            .entry(id)
+            .or_insert_with(|| requests_within(DRAIN_BYTES));
+        *left = left.saturating_sub(1);
+        !is_behind || *left == 0
     }
 
     #[inline(never)]

@@ -8,7 +8,7 @@
 
 use super::connection::{Conn, Phase};
 use super::deadline::DRAIN_IDLE_MS;
-use super::{DRAIN_BYTES, Engine, count};
+use super::{Engine, count};
 use crate::crew::Place;
 use crate::host::ConnId;
 use crate::metrics::Ending;
@@ -200,8 +200,7 @@ impl Engine {
             conn.draining_body = live.draining_body;
             let mut deadline_ms = live.deadline_ms;
             if self.draining.get() {
-                let bytes = DRAIN_BYTES + live.input.len() as u64;
-                self.drain_bytes.borrow_mut().insert(id, bytes);
+                self.note_drain(id, live.input.len() as u64);
                 if input.is_none() {
                     conn.in_head = false; // A head that begins now has its whole time.
                     let soon = self.local.now_ms() + u64::from(DRAIN_IDLE_MS);

@@ -65,6 +65,13 @@ pub(crate) const CROWD_MIN: usize = 4;
 /// to have been there. The driver may hold bytes that it has not reported, and a request may be on
 /// its way.
 const DRAIN_BYTES: u64 = 64 * 1024;
+
+/// How many requests input of so many bytes may hold: the shortest is `GET / HTTP/1.0` and two
+/// line ends.
+fn requests_within(bytes: u64) -> u64 {
+    bytes / 18 + 1
+}
+
 /// What an engine is told by the server's configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -115,9 +122,9 @@ pub(crate) struct Engine {
     nowhere: RefCell<Vec<u8>>,
     listeners: RefCell<Vec<ListenerId>>,
     draining: Cell<bool>,
-    /// Input of each connection that is still served while draining, in bytes; [`DRAIN_BYTES`] for
-    /// those that are missing.
-    drain_bytes: RefCell<HashMap<ConnId, u64>>,
+    /// Requests of each connection that may still be answered while draining: as many as the input
+    /// may hold that had arrived before. See [`DRAIN_BYTES`].
+    drain_requests: RefCell<HashMap<ConnId, u64>>,
     /// Receive memory is short, and what is not needed is not received. See [`pressure`].
     crowded: Cell<bool>,
     /// Rendered responses that clients do not take, in bytes; counted by [`Conns`].
@@ -169,7 +176,7 @@ impl Engine {
             nowhere: RefCell::default(),
             listeners: RefCell::default(),
             draining: Cell::new(false),
-            drain_bytes: RefCell::default(),
+            drain_requests: RefCell::default(),
             crowded: Cell::new(false),
             unsent_bytes,
             crowd: Cell::new(0),
@@ -248,9 +255,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { continue };
             let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
             let pending = queued as u64 + self.local.driver().unread_bytes(conn.stream);
-            self.drain_bytes
-                .borrow_mut()
-                .insert(id, DRAIN_BYTES + pending);
+            self.note_drain(id, pending);
             if pending == 0 && matches!(conn.phase, Phase::Busy | Phase::Flushing) {
                 conn.machine.close_after_next(); // Its response may have begun.
             }
@@ -259,6 +264,13 @@ impl Engine {
                 self.set_deadline(id, conn, conn.deadline_ms.min(soon));
             }
         }
+    }
+
+    /// Bounds what a connection is still answered while draining. `bytes`: of input that is known to
+    /// have arrived.
+    fn note_drain(&self, id: ConnId, bytes: u64) {
+        let requests = requests_within(bytes + DRAIN_BYTES);
+        self.drain_requests.borrow_mut().insert(id, requests);
     }
 
     /// Closes everything at once.

@@ -9,7 +9,7 @@ use super::body::AHEAD_BYTES_MAX;
 use super::connection::{Active, BURST_MAX, Conn, Phase, Then};
 use super::deadline::{DRAIN_IDLE_MS, Wait};
 use super::send::gone;
-use super::{DRAIN_BYTES, Engine, count, guarded, panic_response};
+use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
 use crate::log::{AccessLog, Entry as LogEntry};
 use crate::metrics::{Ending, Refusal};
@@ -346,9 +346,6 @@ impl Engine {
                 .receive_head(&data, &mut parts.head, self.limits())
             {
                 Ok(Step::Request { head_bytes }) => {
-                    if self.draining.get() {
-                        self.spend_drain_bytes(id, &parts.head, head_bytes);
-                    }
                     if std::mem::take(&mut conn.in_head) {
                         conns.unlist(id);
                     }
@@ -379,15 +376,6 @@ impl Engine {
                 Next::Last(Then::behind(after, false))
             }
         }
-    }
-
-    /// Counts a request against the input that is served while the server drains.
-    #[cold]
-    fn spend_drain_bytes(&self, id: ConnId, head: &Head, head_bytes: usize) {
-        let bytes = head.content_length().unwrap_or(0);
-        let mut left = self.drain_bytes.borrow_mut();
-        let left = left.entry(id).or_insert(DRAIN_BYTES);
-        *left = left.saturating_sub(bytes.saturating_add(head_bytes as u64));
     }
 
     /// Throws away what an answered request left unread of its body.
