@@ -21,8 +21,8 @@ pub(crate) fn set_check(check: Option<Check>) -> Option<Check> {
 }
 
 /// In debug builds, panics if a cell of the current worker is borrowed: its driver, or what its
-/// event handler has named to `worker::Local::check_before_user_code`. To be called before each
-/// call of user code that [`call`] does not make.
+/// event handler has named to `worker::WorkerContext::check_before_user_code`. To be called before
+/// each call of user code that [`call`] does not make.
 #[inline]
 #[track_caller]
 pub fn assert_unborrowed() {

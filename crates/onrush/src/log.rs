@@ -1,7 +1,7 @@
 //! The access log: one event a request, under the target `onrush::access`. What prints it, and in
 //! which form, is the subscriber's business. Must not know about connections.
 
-use crate::shield;
+use crate::panic_guard;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -37,7 +37,7 @@ impl Entry {
 
     /// The answer has been handed to the kernel, as far as it went.
     pub(crate) fn finish(self, status: u16, body_bytes: Option<u64>) {
-        shield::tell(|| {
+        panic_guard::log(|| {
             tracing::info!(
                 target: "onrush::access",
                 method = %self.method,

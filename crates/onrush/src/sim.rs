@@ -14,13 +14,13 @@
 //! makes and drops it within a [`coroutine::scope`](crate::coroutine::scope), in which coroutines
 //! live.
 
-use crate::crew::{Crew, Placement};
-use crate::engine::{CROWD_MAX, Engine, Inlet, Settings};
+use crate::engine::{Engine, EngineHandler, OVER_LIMIT_MAX, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::{Counters, Metrics};
-use crate::watch::Watch;
+use crate::watchdog::Watchdog;
 use crate::worker::WorkerHandle;
+use crate::worker_set::{Placement, WorkerSet};
 use onrush_proto::limits::Limits;
 use onrush_rt::driver::sim::{Address, Behaviour, Client, Net};
 use onrush_rt::offload;
@@ -36,14 +36,14 @@ const RECEIVE_BYTES_MAX: usize = 64 << 20;
 pub struct Simulation {
     net: Net,
     address: Address,
-    crew: Vec<Member>,
+    members: Vec<Member>,
 }
 
 #[derive(Debug)]
 struct Member {
     worker: Worker,
     engine: Rc<Engine>,
-    inlet: Inlet,
+    event_handler: EngineHandler,
 }
 
 impl Simulation {
@@ -97,14 +97,14 @@ impl Simulation {
     }
 
     /// The same with a pool for CPU work that is not inline: one whose jobs are run by hand, say
-    /// ([`offload::Pool::by_hand`]).
+    /// ([`offload::OffloadPool::manual`]).
     pub fn with_offload(
         seed: u64,
         application: &impl Application,
         limits: Limits,
         behaviour: Behaviour,
         metrics: &Metrics,
-        offload: offload::Pool,
+        offload: offload::OffloadPool,
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
         let settings = Simulation::settings(1, limits, Some(metrics.clone()));
@@ -116,7 +116,7 @@ impl Simulation {
     }
 
     /// The same with so many workers. The first accepts all connections, and keeps them;
-    /// [`Simulation::hand_over`] moves them.
+    /// [`Simulation::migrate`] moves them.
     pub fn with_workers(
         seed: u64,
         application: &impl Application,
@@ -135,12 +135,12 @@ impl Simulation {
             connections_max: usize::MAX,
             connections: Arc::default(),
             descriptors: Default::default(),
-            crowd_max: CROWD_MAX,
+            over_limit_max: OVER_LIMIT_MAX,
             accept_warned_s: Arc::default(),
             access_log: AccessLog::Off,
             metrics,
-            crew: Arc::new(Crew::new(workers, Placement::Single)),
-            watch: Arc::new(Watch::new(workers)),
+            worker_set: Arc::new(WorkerSet::new(workers, Placement::Single)),
+            watchdog: Arc::new(Watchdog::new(workers)),
             rebalance: false,
         }
     }
@@ -162,27 +162,31 @@ impl Simulation {
         receive_bytes_max: usize,
     ) -> Simulation {
         if let Some(metrics) = &settings.metrics {
-            metrics.offload_pool(pools.offload.watch());
+            metrics.offload_pool(pools.offload.stats_handle());
         }
         let member = |index| {
             let (net, pools) = (net.clone(), pools.clone());
             let worker = Worker::simulated_within(net, pools, index, receive_bytes_max);
             let worker = worker.expect("an eventfd can be had");
-            let service = application.instantiate(&WorkerHandle::new(worker.local()));
-            let engine = Engine::new(worker.local(), settings.clone(), service);
-            settings.crew.join(index, worker.remote());
-            let inlet = Inlet(engine.clone());
+            let service = application.instantiate(&WorkerHandle::new(worker.context()));
+            let engine = Engine::new(worker.context(), settings.clone(), service);
+            settings.worker_set.join(index, worker.notifier());
+            let event_handler = EngineHandler(engine.clone());
             Member {
                 worker,
                 engine,
-                inlet,
+                event_handler,
             }
         };
-        let crew: Vec<Member> = (0..settings.crew.workers()).map(member).collect();
+        let members: Vec<Member> = (0..settings.worker_set.workers()).map(member).collect();
         let (listener, address) = net.listen();
-        let listens = crew[0].engine.listen(listener);
+        let listens = members[0].engine.listen(listener);
         listens.expect("simulated listeners fit simulated workers");
-        Simulation { net, address, crew }
+        Simulation {
+            net,
+            address,
+            members,
+        }
     }
 
     /// Connects a client.
@@ -212,19 +216,19 @@ impl Simulation {
     pub fn run(&mut self) {
         // A delayed stream is passed over by chance, so one idle turn proves nothing.
         let mut idle = 0;
-        while idle < 2 || self.crew.iter().any(|member| member.worker.has_work()) {
-            let busy = self.turn();
+        while idle < 2 || self.members.iter().any(|member| member.worker.has_work()) {
+            let busy = self.poll();
             idle = if busy { 0 } else { idle + 1 };
         }
     }
 
     /// One turn of each worker; whether anything happened.
-    pub fn turn(&mut self) -> bool {
-        let turn = |member: &mut Member| {
-            let turned = member.worker.turn(&member.inlet, false);
-            turned.expect("a simulated driver does not fail")
+    pub fn poll(&mut self) -> bool {
+        let poll = |member: &mut Member| {
+            let result = member.worker.poll(&member.event_handler, false);
+            result.expect("a simulated driver does not fail")
         };
-        self.crew.iter_mut().map(turn).fold(false, |a, b| a | b)
+        self.members.iter_mut().map(poll).fold(false, |a, b| a | b)
     }
 
     /// Lets `ms` milliseconds pass, running the server at each deadline on the way.
@@ -243,7 +247,7 @@ impl Simulation {
     }
 
     fn next_timer_ms(&self) -> Option<u64> {
-        let timers = self.crew.iter();
+        let timers = self.members.iter();
         timers
             .filter_map(|member| member.worker.next_timer_ms())
             .min()
@@ -251,15 +255,15 @@ impl Simulation {
 
     /// Begins a graceful end, as [`crate::Handle::shutdown`] does.
     pub fn drain(&mut self) {
-        for member in &self.crew {
+        for member in &self.members {
             member.engine.drain();
             member.engine.stop_accepting();
         }
     }
 
     /// Has all connections of one worker go to another, each as soon as it is between two requests.
-    pub fn hand_over(&mut self, from: usize, to: usize) {
-        self.crew[from].engine.hand_all_over_to(to);
+    pub fn migrate(&mut self, from: usize, to: usize) {
+        self.members[from].engine.migrate_all_to(to);
     }
 
     /// The network.
@@ -268,13 +272,13 @@ impl Simulation {
     }
 
     /// A handle to the first worker, as its handlers have it.
-    pub fn local(&self) -> &WorkerHandle {
-        self.crew[0].engine.handle()
+    pub fn worker(&self) -> &WorkerHandle {
+        self.members[0].engine.handle()
     }
 
     /// Bytes of memory for receiving that the first worker uses now.
     pub fn receive_bytes(&self) -> usize {
-        self.crew[0].worker.local().pool().held_bytes()
+        self.members[0].worker.context().pool().held_bytes()
     }
 
     /// What the first worker has counted.
@@ -284,24 +288,24 @@ impl Simulation {
 
     /// What a worker has counted.
     pub fn counters_of(&self, worker: usize) -> &Counters {
-        self.crew[worker].engine.counters()
+        self.members[worker].engine.counters()
     }
 
     /// Connections that have their place with a worker, or are on their way to it.
     pub fn placed(&self, worker: usize) -> usize {
-        self.crew[worker].engine.placed()
+        self.members[worker].engine.placed()
     }
 
     /// Connections open at the server.
     pub fn open_connections(&self) -> usize {
-        let open = self.crew.iter();
+        let open = self.members.iter();
         open.map(|member| member.engine.open_connections()).sum()
     }
 }
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        for member in &self.crew {
+        for member in &self.members {
             member.engine.close_all();
         }
     }
@@ -310,7 +314,7 @@ impl Drop for Simulation {
 #[cfg(all(test, debug_assertions))]
 mod tests {
     use super::Simulation;
-    use crate::{Limits, Request, Response, shield};
+    use crate::{Limits, Request, Response, panic_guard};
     use onrush_rt::user;
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::task::Waker;
@@ -322,11 +326,11 @@ mod tests {
     /// Each way to call user code, while `hold` has something borrowed.
     #[track_caller]
     fn assert_refused<T>(sim: &mut Simulation, hold: impl Fn() -> T) {
-        let worker = &mut sim.crew[0].worker;
+        let worker = &mut sim.members[0].worker;
         let calls: [fn(); 5] = [
-            || assert!(shield::run(|| {}).is_some()),
-            || shield::tell(|| {}),
-            || shield::discard(()),
+            || assert!(panic_guard::catch(|| {}).is_some()),
+            || panic_guard::log(|| {}),
+            || panic_guard::discard(()),
             || user::wake(Waker::noop().clone()),
             || drop(user::clone_waker(Waker::noop())),
         ];
@@ -347,9 +351,9 @@ mod tests {
     #[test]
     fn user_code_is_not_called_while_a_cell_is_borrowed() {
         let mut sim = Simulation::new(1, &hello, Limits::default());
-        let local = sim.crew[0].worker.local().clone();
+        let local = sim.members[0].worker.context().clone();
         assert_refused(&mut sim, || local.driver());
-        let engine = sim.crew[0].engine.clone();
+        let engine = sim.members[0].engine.clone();
         assert_refused(&mut sim, || engine.hold_connections());
     }
 }

@@ -185,8 +185,8 @@ fn a_reset_is_told_on_both_drivers() {
         let server = serve(driver, busy);
         let mut stream = server.connect();
         stream.write_all(get("/").as_bytes()).unwrap();
-        let mut answer = [0; 1000];
-        assert!(stream.read(&mut answer).unwrap() > 0);
+        let mut response = [0; 1000];
+        assert!(stream.read(&mut response).unwrap() > 0);
         WORKING.store(false, Ordering::Release);
         stream.write_all(PUT).unwrap();
         until(|| WORKING.load(Ordering::Acquire));

@@ -18,12 +18,12 @@
 //! Must not know how heads are parsed.
 
 use super::Engine;
-use super::body::AHEAD_BYTES_MAX;
 use super::connection::{Conn, Phase, Then};
+use super::request_body::AHEAD_BYTES_MAX;
 use crate::host::ConnId;
-use crate::metrics::{Ending, Refusal};
+use crate::metrics::{CloseReason, Refusal};
 use onrush_proto::reject::Reject;
-use onrush_rt::buf::Pool;
+use onrush_rt::buf::BufferPool;
 use onrush_rt::diagnose;
 use std::rc::Rc;
 
@@ -36,7 +36,7 @@ const WAITING_WITH_BLOCKS_MAX: usize = 64;
 
 /// How many waiting handlers may keep whole blocks of `pool`: what they hold must not be most of a
 /// small budget. The requests of others are moved to memory of just their size.
-pub(super) fn waiting_with_blocks_max(pool: &Pool) -> usize {
+pub(super) fn waiting_with_blocks_max(pool: &BufferPool) -> usize {
     let fourth = pool.budget().max_bytes() / 4 / pool.block_bytes();
     fourth.clamp(1, WAITING_WITH_BLOCKS_MAX)
 }
@@ -44,7 +44,7 @@ pub(super) fn waiting_with_blocks_max(pool: &Pool) -> usize {
 impl Engine {
     #[inline]
     fn is_above(&self, mark: usize) -> bool {
-        let pool = self.local.pool();
+        let pool = self.context.pool();
         let (budget, unsent) = (pool.budget(), self.unsent_bytes.get());
         let most = budget.max_bytes() / 8 * mark;
         // No more is held than is charged, which is known without a look at the unused blocks.
@@ -54,7 +54,7 @@ impl Engine {
     /// Whether new bodies would be held by what is left for whole requests and partial heads.
     pub(super) fn is_short_for_bodies(&self) -> bool {
         let held_by_heads = || self.conns.borrow().head_bytes();
-        let pool = self.local.pool();
+        let pool = self.context.pool();
         let most = pool.budget().max_bytes() / 8 * BODIES_MARK;
         self.is_above(BODIES_MARK) && pool.held_bytes().saturating_sub(held_by_heads()) > most
     }
@@ -62,14 +62,14 @@ impl Engine {
     /// Answers 503 (RFC 9110, section 15.6.4) to a request whose body there is no memory for; gives
     /// what follows, or `None` when the connection is gone.
     #[cold]
-    pub(super) fn turn_body_away(&self, id: ConnId, out: &mut Vec<u8>) -> Option<Then> {
+    pub(super) fn shed_body(&self, id: ConnId, out: &mut Vec<u8>) -> Option<Then> {
         let reject = Reject::new(503, "server is low on memory");
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;
         conn.machine.send_reject(reject, &self.date(), out);
         let after = conn.machine.next(self.limits());
         self.counters.rejected.count(Refusal::of(reject.status));
-        Some(Then::behind(after, true))
+        Some(Then::following(after, true))
     }
 
     /// Bytes that a connection at work may have received ahead before its client is slowed down.
@@ -84,10 +84,10 @@ impl Engine {
     /// clients that do not take their responses. To be called once per iteration of the event loop,
     /// and after a partial head, input of a connection at work, or a response has been kept.
     #[inline]
-    pub(super) fn relieve(self: &Rc<Self>) {
+    pub(super) fn reclaim_memory(self: &Rc<Self>) {
         if !self.is_above(HEADS_MARK) {
-            if self.crowded.get() && !self.is_short() {
-                self.crowded.set(false);
+            if self.memory_short.get() && !self.is_short() {
+                self.memory_short.set(false);
             }
             return;
         }
@@ -109,7 +109,7 @@ impl Engine {
     /// Resets a connection whose peer sends requests and does not take the responses.
     fn evict_unread(&self, id: ConnId) {
         self.counters.evicted.add(1);
-        self.abort(id, Ending::Exhausted);
+        self.abort(id, CloseReason::Exhausted);
         diagnose!(DEBUG, connection = id.token();
             "receive memory is short, a client that does not read is reset");
     }
@@ -132,7 +132,7 @@ impl Engine {
         };
         drop(input);
         self.counters.evicted.add(1);
-        self.refuse(id, Reject::new(408, "server is low on memory"));
+        self.reject_request(id, Reject::new(408, "server is low on memory"));
         diagnose!(DEBUG, connection = id.token();
             "receive memory is short, a partial request head is evicted");
     }
@@ -140,7 +140,7 @@ impl Engine {
     /// Receives nothing more for connections at work whose handlers do not wait for input. Once
     /// each time that memory becomes short, because it looks at all connections.
     fn pause_all_ahead(&self) {
-        if self.crowded.replace(true) {
+        if self.memory_short.replace(true) {
             return;
         }
         let ids = self.conns.borrow().ids();
@@ -171,7 +171,7 @@ impl Engine {
         conn.paused = true;
         let bytes = conn.active().input_bytes;
         diagnose!(DEBUG, connection = id.token(), input_bytes = bytes; "receiving paused");
-        let mut driver = self.local.driver();
+        let mut driver = self.context.driver();
         let quiet = driver.pause(conn.stream);
         driver.watch_end(conn.stream);
         conn.active().quiet = quiet;

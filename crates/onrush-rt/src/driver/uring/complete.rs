@@ -40,7 +40,7 @@ impl Uring {
                 k if k == Kind::PollEnd as u64 => self.polled_end(index, generation),
                 k if k == Kind::Wake as u64 => {
                     if !cqueue::more(flags) {
-                        self.note(Kind::Wake, 0, 0);
+                        self.queue_submission(Kind::Wake, 0, 0);
                     }
                     None
                 }
@@ -59,7 +59,7 @@ impl Uring {
     /// What a stream has sent by the time it is attached, by a plain call.
     fn next_fresh(&mut self) -> Option<Event> {
         while let Some(id) = self.fresh.pop() {
-            let due = |stream: &&mut Stream| stream.receive == Receive::Noted;
+            let due = |stream: &&mut Stream| stream.receive == Receive::Queued;
             if self.stream(id).filter(due).is_none() {
                 continue;
             }
@@ -139,7 +139,7 @@ impl Uring {
         match -result {
             libc::ENOBUFS => {
                 if stream.receive == Receive::Armed {
-                    stream.receive = Receive::Noted;
+                    stream.receive = Receive::Queued;
                     crate::diagnose!(DEBUG, stream = id.index;
                         "no receive buffer is posted, the stream waits");
                     self.starved.push(id);
@@ -225,7 +225,7 @@ impl Uring {
         let stream = self.stream(id)?;
         stream.polls &= !POLL_END;
         let is_paused = !stream.wanted && !stream.readable_due && stream.receive == Receive::Off;
-        let waits_for_memory = is_starved && stream.receive == Receive::Noted;
+        let waits_for_memory = is_starved && stream.receive == Receive::Queued;
         if !is_paused && !waits_for_memory {
             return None;
         }
@@ -307,7 +307,7 @@ impl Uring {
             // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
             let socket = unsafe { OwnedFd::from_raw_fd(result) };
             if !cqueue::more(flags) {
-                self.note_accept(index);
+                self.queue_accept(index);
             }
             // Also when accepting has stopped meanwhile: it came before.
             return Some(Event::Accepted {
@@ -327,7 +327,7 @@ impl Uring {
             | libc::ECONNABORTED
             | libc::EPROTO
             | libc::EPERM => {
-                self.note_accept(index);
+                self.queue_accept(index);
                 None
             }
             _ => {

@@ -7,9 +7,9 @@ use super::{DRAIN_BYTES, Engine, requests_within};
 use crate::body::{Content, Part};
 use crate::host::ConnId;
 use crate::log::AccessLog;
-use crate::metrics::Ending;
+use crate::metrics::CloseReason;
+use crate::panic_guard::{self, PanicGuard};
 use crate::response::Response;
-use crate::shield::{self, Shield};
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_proto::chunked;
@@ -33,54 +33,54 @@ const FILE_STEP_BYTES: u64 = 1 << 20;
 const DISK_STEP_BYTES: u64 = 256 * 1024;
 
 /// Sends the rest of an answer; gives what follows, or `None` when the connection had to be ended.
-pub(super) type Driving = Pin<Box<dyn Future<Output = Option<After>>>>;
+pub(super) type SendFuture = Pin<Box<dyn Future<Output = Option<After>>>>;
 
 /// What became of an answer.
-pub(super) enum Answer {
+pub(super) enum Rendered {
     /// The connection is gone.
     Gone,
     /// It is whole in the buffer.
-    Rendered(After),
+    Whole(After),
     /// The buffer was taken, to be sent with the rest.
-    Driving(Driving),
+    Sending(SendFuture),
 }
 
 impl Engine {
-    /// [`Engine::answer`], out of line: for answers that were not ready at once.
+    /// [`Engine::render_response`], out of line: for answers that were not ready at once.
     #[inline(never)]
-    pub(super) fn answer_later(
+    pub(super) fn render_response_cold(
         self: &Rc<Self>,
         id: ConnId,
         response: &mut Response,
         out: &mut Vec<u8>,
-    ) -> Answer {
-        self.answer(id, response, out, 0)
+    ) -> Rendered {
+        self.render_response(id, response, out, 0)
     }
 
     /// Renders an answer behind what is in `out`, as far as that goes. `behind`: bytes that were
     /// received behind this request, besides those that are queued.
     #[inline(always)]
-    pub(super) fn answer(
+    pub(super) fn render_response(
         self: &Rc<Self>,
         id: ConnId,
         response: &mut Response,
         out: &mut Vec<u8>,
         behind: usize,
-    ) -> Answer {
+    ) -> Rendered {
         let date = self.date();
         if self.settings.access_log == AccessLog::On {
-            self.log_answer(id, response);
+            self.log_response(id, response);
         }
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
-            return Answer::Gone;
+            return Rendered::Gone;
         };
         let reject = conn.active.as_mut().and_then(|active| active.reject.take());
         if let Some(reject) = reject.filter(|_| response.status.0 < 400) {
             // The request broke the rules after it was handed out: no success can be told.
             conn.machine.send_reject(reject, &date, out);
-            self.note_answer(conn, reject.status, None);
-            return Answer::Rendered(self.next_request(conn));
+            self.record_response(conn, reject.status, None);
+            return Rendered::Whole(self.next_request(conn));
         }
         let length = response.body.length();
         let close = response.close || (self.draining.get() && self.is_last(id, conn, behind));
@@ -108,7 +108,7 @@ impl Engine {
                 SendAs::Nothing => Some(0),
                 _ => length,
             };
-            self.note_answer(conn, response.status.0, body_bytes);
+            self.record_response(conn, response.status.0, body_bytes);
         }
         match (send_as, &response.body.0) {
             (SendAs::Nothing, _) => {}
@@ -118,15 +118,15 @@ impl Engine {
             (SendAs::Length(_), Content::Bytes(bytes)) if bytes.get().len() <= SMALL_BYTES => {
                 out.extend_from_slice(bytes.get());
             }
-            (SendAs::Length(_), Content::Kept(kept)) if kept.0.len() <= SMALL_BYTES => {
+            (SendAs::Length(_), Content::Pooled(kept)) if kept.0.len() <= SMALL_BYTES => {
                 out.extend_from_slice(&kept.0);
             }
             _ => {
                 let (head, content) = (std::mem::take(out), std::mem::take(&mut response.body.0));
-                return Answer::Driving(self.driving(id, head, content, send_as));
+                return Rendered::Sending(self.sending(id, head, content, send_as));
             }
         }
-        Answer::Rendered(self.next_request(conn))
+        Rendered::Whole(self.next_request(conn))
     }
 
     /// Whether a response is the last one of its connection while the server drains: no request was
@@ -136,7 +136,7 @@ impl Engine {
         let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
         let received = (behind + queued) as u64;
         let is_behind = match conn.machine.body_ended() {
-            true => received > 0 || self.local.driver().has_unread(conn.stream),
+            true => received > 0 || self.context.driver().has_unread(conn.stream),
             // The rest of the request's own body comes first. Its end must be known and received.
             false => (conn.machine.body_remaining()).is_some_and(|rest| received > rest),
         };
@@ -149,20 +149,20 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn driving(
+    fn sending(
         self: &Rc<Self>,
         id: ConnId,
         head: Vec<u8>,
         content: Content,
         send_as: SendAs,
-    ) -> Driving {
-        Box::pin(self.clone().drive(id, head, content, send_as))
+    ) -> SendFuture {
+        Box::pin(self.clone().send_response(id, head, content, send_as))
     }
 
     /// Logs the answer that is about to be rendered. Not while a connection is borrowed: the
     /// subscriber is user code.
     #[inline(never)]
-    fn log_answer(&self, id: ConnId, response: &Response) {
+    fn log_response(&self, id: ConnId, response: &Response) {
         let (log, rejected) = {
             let mut conns = self.conns.borrow_mut();
             let Some(active) = conns.get(id).and_then(|conn| conn.active.as_mut()) else {
@@ -180,7 +180,7 @@ impl Engine {
 
     /// Remembers of an answer what is measured of it.
     #[inline(never)]
-    fn note_answer(&self, conn: &mut Conn, status: u16, body_bytes: Option<u64>) {
+    fn record_response(&self, conn: &mut Conn, status: u16, body_bytes: Option<u64>) {
         let mut measuring = self.measuring.borrow_mut();
         let measured = match measuring.as_mut() {
             Some(measured) => Some(measured),
@@ -195,15 +195,15 @@ impl Engine {
     #[inline]
     fn next_request(&self, conn: &mut Conn) -> After {
         if self.recorder.is_some() {
-            self.measured(conn);
+            self.finish_measurement(conn);
         }
-        conn.answered = conn.answered.wrapping_add(1);
+        conn.response_count = conn.response_count.wrapping_add(1);
         conn.machine.next(self.limits())
     }
 
     /// The present request is answered.
     #[inline(never)]
-    fn measured(&self, conn: &mut Conn) {
+    fn finish_measurement(&self, conn: &mut Conn) {
         let waiting = || conn.active.as_mut()?.measured.take();
         let measured = self.measuring.take().or_else(waiting);
         if let Some((recorder, measured)) = self.recorder.as_ref().zip(measured) {
@@ -211,7 +211,7 @@ impl Engine {
         }
     }
 
-    async fn drive(
+    async fn send_response(
         self: Rc<Self>,
         id: ConnId,
         mut head: Vec<u8>,
@@ -222,16 +222,16 @@ impl Engine {
             Content::Empty => self.send_rendered(id, &head).await,
             Content::Static(bytes) => self.send_both(id, &mut head, bytes).await,
             Content::Bytes(bytes) => self.send_both(id, &mut head, bytes.get()).await,
-            Content::Kept(kept) => self.send_both(id, &mut head, &kept.0).await,
+            Content::Pooled(kept) => self.send_both(id, &mut head, &kept.0).await,
             Content::Parts(parts) => self.send_parts(id, head, parts).await,
             Content::Stream(streamed) => self.send_stream(id, head, streamed.stream, send_as).await,
         };
         if let Err(error) = result {
-            shield::tell(|| tracing::debug!(%error, "an answer was not sent whole"));
+            panic_guard::log(|| tracing::debug!(%error, "an answer was not sent whole"));
             let ending = match error.kind() {
-                io::ErrorKind::TimedOut => Ending::TimedOut,
-                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ending::Broken,
-                _ => Ending::Cut,
+                io::ErrorKind::TimedOut => CloseReason::TimedOut,
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => CloseReason::Broken,
+                _ => CloseReason::Cut,
             };
             self.abort(id, ending);
             return None;
@@ -275,12 +275,12 @@ impl Engine {
         &self,
         id: ConnId,
         mut head: Vec<u8>,
-        mut parts: Shield<VecDeque<Part>>,
+        mut parts: PanicGuard<VecDeque<Part>>,
     ) -> io::Result<()> {
         while let Some(part) = parts.get_mut().pop_front() {
             match part {
                 Part::Bytes(bytes) => {
-                    let bytes = Shield::new(bytes);
+                    let bytes = PanicGuard::new(bytes);
                     self.send_both(id, &mut head, bytes.get()).await?;
                 }
                 Part::File {
@@ -332,7 +332,7 @@ impl Engine {
     /// Brings a part of a file into the page cache without holding up the worker.
     async fn read_ahead(&self, file: &Arc<File>, offset: u64, length: u64) -> io::Result<()> {
         let file = file.clone();
-        let job = self.local.blocking().run(move || {
+        let job = self.context.blocking().run(move || {
             let mut scratch = vec![0; 64 * 1024];
             let (mut at, end) = (offset, offset + length);
             while at < end {
@@ -351,7 +351,7 @@ impl Engine {
         &self,
         id: ConnId,
         mut pending: Vec<u8>,
-        mut stream: Shield<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
+        mut stream: PanicGuard<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
         send_as: SendAs,
     ) -> io::Result<()> {
         let mut left = match send_as {
@@ -379,7 +379,7 @@ impl Engine {
             let Some(bytes) = item.transpose()? else {
                 break;
             };
-            let bytes = Shield::new(bytes);
+            let bytes = PanicGuard::new(bytes);
             left = left
                 .checked_sub(bytes.get().len() as u64)
                 .ok_or(io::ErrorKind::InvalidData)?;
