@@ -7,7 +7,7 @@
 use onrush_rt::user;
 use std::task::Waker;
 
-pub(crate) use onrush_rt::user::call as run;
+pub(crate) use onrush_rt::user::call as catch;
 
 /// Emits a log event. Its subscriber is user code, and a log line is not worth a request.
 pub(crate) fn log(event: impl FnOnce()) {

@@ -136,7 +136,7 @@ fn a_subscriber_that_panics_breaks_nothing() {
     static EVENTS: AtomicUsize = AtomicUsize::new(0);
     let collector = Collector::new(|| {
         EVENTS.fetch_add(1, Ordering::Relaxed);
-        if let Some(worker) = onrush_rt::worker::Local::current() {
+        if let Some(worker) = onrush_rt::worker::WorkerContext::current() {
             drop(worker.driver());
         }
         panic!("on purpose");
