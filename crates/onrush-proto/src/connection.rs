@@ -1,13 +1,13 @@
 //! One HTTP/1 server connection as a state machine; every transition is in this file.
 //!
 //! Requests are answered in order, one at a time: after [`Step::Request`] the machine gives no
-//! further head until the answer has been finished with [`Connection::next`]. It holds no buffer
-//! and no clock, and must not know what the answers mean.
+//! further head until the answer has been finished with [`Connection::finish_response`]. It holds
+//! no buffer and no clock, and must not know what the answers mean.
 //!
 //! ```text
-//! Ready -- receive_head --> Received -- send_head --> Responding -- next --> Ready,
+//! Ready -- receive_head --> Received -- send_head --> Responding -- finish_response --> Ready,
 //!   |                          |                                            Draining, or Done
-//!   +-------- refused ---------+-------> send_reject, next --> Done
+//!   +-------- refused ---------+-------> send_reject, finish_response --> Done
 //!
 //! Draining -- receive_body to its end --> Ready
 //! ```
@@ -308,7 +308,7 @@ impl Connection {
     ///
     /// # Panics
     /// When `bytes` are more than `body_run()`.
-    pub fn skip_body(&mut self, bytes: u64, _limits: &Limits) -> Result<(), Reject> {
+    pub fn skip_body(&mut self, bytes: u64) -> Result<(), Reject> {
         assert!(
             bytes <= self.body_run(),
             "skipped past the run of body bytes"
@@ -499,7 +499,7 @@ impl Connection {
     /// that is all that tells the peer. An answer of known length that fell short is the caller's
     /// to notice; call [`close_after_next`](Connection::close_after_next) first, or just close.
     #[inline]
-    pub fn next(&mut self, _limits: &Limits) -> After {
+    pub fn finish_response(&mut self) -> After {
         debug_assert!(self.phase == Phase::Responding, "no answer was begun");
         let reusable = self.phase == Phase::Responding && !self.last && !self.open_response;
         if reusable && self.body == Body::Ended && !self.draining {
@@ -533,8 +533,8 @@ impl Connection {
         }
     }
 
-    /// Appends the answer to a refused request: whole, with `Connection: close`; `next` is then
-    /// [`After::LingeringClose`]. Serves also for refusals that are not this machine's, a timeout
+    /// Appends the answer to a refused request: whole, with `Connection: close`; then
+    /// `finish_response` gives [`After::LingeringClose`]. Serves also for refusals that are not this machine's, a timeout
     /// (408) say, in the middle of a head. Appends nothing when a final answer has begun.
     pub fn send_reject(&mut self, reject: Reject, date: &[u8; 29], out: &mut Vec<u8>) {
         if !matches!(self.phase, Phase::Ready | Phase::Received) {
@@ -550,7 +550,8 @@ impl Connection {
         response::render_reject(reject, self.head_only, date, out);
     }
 
-    /// No further requests: answers from now on say `Connection: close`, and `next` closes (drain).
+    /// No further requests: answers from now on say `Connection: close`, and
+    /// `finish_response` closes (drain).
     pub fn close_after_next(&mut self) {
         self.draining = true;
     }

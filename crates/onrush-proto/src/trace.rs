@@ -161,7 +161,7 @@ impl Driver<'_> {
         let length = ContentLength::Known(2);
         self.connection
             .send_head(200, None, b"", length, &date, false, &mut Vec::new());
-        let after = self.connection.next(self.limits);
+        let after = self.connection.finish_response();
         self.events.push(Event::Responded(after));
         self.in_body = false;
         if after == After::KeepAlive {
@@ -176,7 +176,7 @@ impl Driver<'_> {
         let date = crate::date::format(0);
         self.connection.send_reject(reject, &date, &mut Vec::new());
         self.events
-            .push(Event::Responded(self.connection.next(self.limits)));
+            .push(Event::Responded(self.connection.finish_response()));
         Err(Stopped)
     }
 }

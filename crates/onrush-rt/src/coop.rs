@@ -213,6 +213,20 @@ pub fn poll_operation(cx: &mut Context<'_>) -> Poll<()> {
     proceeds
 }
 
+/// Lets the other tasks of the worker run before the caller goes on: `Pending` once, with the task
+/// woken.
+pub async fn yield_now() {
+    let mut has_yielded = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 #[cold]
 fn refuse() {
     let left = LEFT.get();

@@ -31,7 +31,10 @@ thread_local! {
 macro_rules! diagnose {
     ($level:ident, $($field:ident = $value:expr),+ ; $text:literal) => {
         if $crate::diagnosis::is_enabled($crate::diagnosis::tracing::Level::$level) {
-            $(let $field = $value;)+
+            $(
+                #[allow(clippy::redundant_locals)]
+                let $field = $value;
+            )+
             $crate::diagnosis::store(move || {
                 $crate::diagnosis::tracing::event!(
                     $crate::diagnosis::tracing::Level::$level,

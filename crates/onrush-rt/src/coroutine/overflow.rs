@@ -6,8 +6,8 @@
 //! that is running go to whoever handled them before. Must not know how coroutines are switched.
 #![allow(unsafe_code)]
 
-use super::memory::page_bytes;
 use super::stack::RESERVED_BYTES;
+use crate::sys::page_bytes;
 use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;

@@ -12,8 +12,8 @@ mod machine;
 mod poll_monitor;
 mod sleep;
 
-pub use crate::sys::restore_affinity;
-pub use machine::{affinity, monotonic_ms, page_bytes, pin_to, ticks_per_second};
+pub use crate::sys::{page_bytes, restore_affinity};
+pub use machine::{affinity, monotonic_ms, pin_to, ticks_per_second};
 pub use poll_monitor::{Blocked, PollMonitor};
 pub use sleep::Sleep;
 

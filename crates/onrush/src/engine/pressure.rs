@@ -67,7 +67,7 @@ impl Engine {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;
         conn.machine.send_reject(reject, &self.date(), out);
-        let after = conn.machine.next(self.limits());
+        let after = conn.machine.finish_response();
         self.counters.rejected.count(Refusal::of(reject.status));
         Some(Then::following(after, true))
     }

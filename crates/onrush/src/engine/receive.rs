@@ -361,7 +361,7 @@ impl Engine {
                 }
                 Err(reject) => {
                     conn.machine.send_reject(reject, &self.date(), out);
-                    let after = conn.machine.next(self.limits());
+                    let after = conn.machine.finish_response();
                     conns.unlist(id);
                     Err((reject, after))
                 }
@@ -683,7 +683,7 @@ impl Engine {
             conns.unlist(id);
             let Some(conn) = conns.get(id) else { return };
             conn.machine.send_reject(reject, &self.date(), &mut out);
-            conn.machine.next(self.limits())
+            conn.machine.finish_response()
         };
         self.counters.rejected.count(Refusal::of(reject.status));
         diagnose!(DEBUG, connection = id.token(), status = reject.status, reason = reject.reason;

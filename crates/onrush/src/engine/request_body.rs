@@ -345,7 +345,7 @@ impl Engine {
         match received {
             Ok(0) => conn.ended = true,
             Ok(n) => {
-                if let Err(reject) = conn.machine.skip_body(n as u64, self.limits()) {
+                if let Err(reject) = conn.machine.skip_body(n as u64) {
                     return Attempt::Done(Err(reject_body(conn, reject)));
                 }
                 coop::spend(n);

@@ -198,7 +198,7 @@ impl Engine {
             self.finish_measurement(conn);
         }
         conn.response_count = conn.response_count.wrapping_add(1);
-        conn.machine.next(self.limits())
+        conn.machine.finish_response()
     }
 
     /// The present request is answered.
