@@ -533,9 +533,10 @@ impl Connection {
         }
     }
 
-    /// Appends the answer to a refused request: whole, with `Connection: close`; then
-    /// `finish_response` gives [`After::LingeringClose`]. Serves also for refusals that are not this machine's, a timeout
-    /// (408) say, in the middle of a head. Appends nothing when a final answer has begun.
+    /// Appends the answer to a refused request: whole, with `Connection: close`;
+    /// `finish_response` then gives [`After::LingeringClose`]. Serves also for refusals that are
+    /// not this machine's, a timeout (408) say, in the middle of a head. Appends nothing when a
+    /// final answer has begun.
     pub fn send_reject(&mut self, reject: Reject, date: &[u8; 29], out: &mut Vec<u8>) {
         if !matches!(self.phase, Phase::Ready | Phase::Received) {
             return;
