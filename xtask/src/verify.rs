@@ -23,7 +23,7 @@ pub(crate) fn miri(options: Options) -> Result<(), Failure> {
         return Ok(());
     }
     run(nightly("miri test -p onrush-rt --lib --").args(MIRI_UNITS))?;
-    run(&mut nightly("miri test -p onrush-rt --test standby"))?;
+    run(&mut nightly("miri test -p onrush-rt --test task_slot"))?;
     Ok(())
 }
 

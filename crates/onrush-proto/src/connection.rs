@@ -1,13 +1,13 @@
 //! One HTTP/1 server connection as a state machine; every transition is in this file.
 //!
 //! The connection handles requests in order, one at a time: after [`Step::Request`] it returns no
-//! further head until [`Connection::next`] has finished the response. It holds no buffer and no
+//! further head until [`Connection::finish_response`] has finished the response. It holds no buffer and no
 //! clock; the caller owns both.
 //!
 //! ```text
-//! Ready -- receive_head --> Received -- send_head --> Responding -- next --> Ready,
+//! Ready -- receive_head --> Received -- send_head --> Responding -- finish_response --> Ready,
 //!   |                          |                                            Draining, or Done
-//!   +-------- refused ---------+-------> send_reject, next --> Done
+//!   +-------- refused ---------+-------> send_reject, finish_response --> Done
 //!
 //! Draining -- receive_body to its end --> Ready
 //! ```
@@ -311,7 +311,7 @@ impl Connection {
     ///
     /// # Panics
     /// If `bytes` exceeds `body_run()`.
-    pub fn skip_body(&mut self, bytes: u64, _limits: &Limits) -> Result<(), Reject> {
+    pub fn skip_body(&mut self, bytes: u64) -> Result<(), Reject> {
         assert!(
             bytes <= self.body_run(),
             "skipped past the run of body bytes"
@@ -508,7 +508,7 @@ impl Connection {
     /// that is shorter than its declared length, and then either call
     /// [`close_after_next`](Connection::close_after_next) first or close the connection.
     #[inline]
-    pub fn next(&mut self, _limits: &Limits) -> After {
+    pub fn finish_response(&mut self) -> After {
         debug_assert!(self.phase == Phase::Responding, "no response has begun");
         let reusable = self.phase == Phase::Responding && !self.last && !self.open_response;
         if reusable && self.body == Body::Ended && !self.draining {
@@ -543,7 +543,7 @@ impl Connection {
         }
     }
 
-    /// Appends a complete response to a refused request, with `Connection: close`. `next` then
+    /// Appends a complete response to a refused request, with `Connection: close`. `finish_response` then
     /// returns [`After::LingeringClose`]. The caller may pass refusals of its own, such as a
     /// timeout (408) in the middle of a head. Appends nothing if a final response has begun.
     pub fn send_reject(&mut self, reject: Reject, date: &[u8; 29], out: &mut Vec<u8>) {
@@ -560,8 +560,8 @@ impl Connection {
         response::render_reject(reject, self.head_only, date, out);
     }
 
-    /// Accepts no further request (drain): the next response has `Connection: close`, and `next`
-    /// closes.
+    /// Accepts no further request (drain): the next response has `Connection: close`, and
+    /// `finish_response` closes.
     pub fn close_after_next(&mut self) {
         self.draining = true;
     }

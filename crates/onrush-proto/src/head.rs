@@ -467,7 +467,7 @@ impl Head {
 
     /// First value of a field, without the white space around it. The name is case-insensitive.
     #[inline]
-    pub fn field<'b>(&self, bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
+    pub fn header<'b>(&self, bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
         self.fields
             .iter()
             .find(|field| {
@@ -479,7 +479,7 @@ impl Head {
 
     /// All field lines in order: (name as sent, value).
     #[inline]
-    pub fn fields<'b>(
+    pub fn headers<'b>(
         &self,
         bytes: &'b [u8],
     ) -> impl Iterator<Item = (&'b str, &'b [u8])> + use<'b, '_> {
@@ -491,7 +491,7 @@ impl Head {
 
     /// Number of field lines.
     #[inline]
-    pub fn field_count(&self) -> usize {
+    pub fn header_count(&self) -> usize {
         self.fields.len()
     }
 }

@@ -48,7 +48,7 @@ pub struct TracedRequest {
 impl TracedRequest {
     fn copy(head: &Head, bytes: &[u8]) -> TracedRequest {
         let fields = head
-            .fields(bytes)
+            .headers(bytes)
             .map(|(name, value)| (name.to_owned(), value.to_owned()));
         TracedRequest {
             method: head.method(bytes).to_owned(),
@@ -162,7 +162,7 @@ impl Driver<'_> {
         let length = ContentLength::Known(2);
         self.connection
             .send_head(200, None, b"", length, &date, false, &mut Vec::new());
-        let after = self.connection.next(self.limits);
+        let after = self.connection.finish_response();
         self.events.push(Event::Responded(after));
         self.in_body = false;
         if after == After::KeepAlive {
@@ -177,7 +177,7 @@ impl Driver<'_> {
         let date = crate::date::format(0);
         self.connection.send_reject(reject, &date, &mut Vec::new());
         self.events
-            .push(Event::Responded(self.connection.next(self.limits)));
+            .push(Event::Responded(self.connection.finish_response()));
         Err(Stopped)
     }
 }

@@ -205,7 +205,7 @@ fn the_body_bound_holds_for_skipped_runs() {
     connection.set_body_limit(8).unwrap();
     let piece = connection.receive_body(b"6\r\n", &limits).unwrap();
     assert_eq!((piece.consumed, connection.body_run()), (3, 6));
-    connection.skip_body(6, &limits).unwrap();
+    connection.skip_body(6).unwrap();
     assert!(!connection.body_ended());
     for _ in 0..2 {
         assert!(
@@ -218,7 +218,7 @@ fn the_body_bound_holds_for_skipped_runs() {
     let reject = onrush_proto::reject::Reject::new(413, "request body too large");
     connection.send_reject(reject, b"Sun, 06 Nov 1994 08:49:37 GMT", &mut out);
     assert!(out.starts_with(b"HTTP/1.1 413 "));
-    assert_eq!(connection.next(&limits), After::LingeringClose);
+    assert_eq!(connection.finish_response(), After::LingeringClose);
 }
 
 /// A body over the limit keeps failing even if its chunk was received in one piece.
@@ -286,7 +286,7 @@ fn unread_chunks_are_drained() {
             false,
             &mut out,
         );
-        assert_eq!(connection.next(&limits), After::DrainThenKeepAlive);
+        assert_eq!(connection.finish_response(), After::DrainThenKeepAlive);
         let mut rest = wire.as_bytes();
         let outcome = loop {
             match connection.receive_body(rest, &limits) {

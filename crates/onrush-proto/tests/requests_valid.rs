@@ -325,7 +325,7 @@ fn a_reused_table_gives_what_a_fresh_one_gives() {
     ];
     let show = |head: &Head, bytes: &[u8]| {
         let fields: Vec<_> = head
-            .fields(bytes)
+            .headers(bytes)
             .map(|(n, v)| (n.to_owned(), v.to_vec()))
             .collect();
         let line = (

@@ -212,9 +212,25 @@ pub fn poll_operation(cx: &mut Context<'_>) -> Poll<()> {
     proceeds
 }
 
+/// Lets the other tasks of the worker run before the caller goes on: `Pending` once, with the task
+/// woken.
+pub async fn yield_now() {
+    let mut has_yielded = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 #[cold]
 fn refuse() {
     let left = LEFT.get();
+    crate::diagnose!(TRACE, operations = left.operations, bytes = left.bytes;
+        "cooperative budget exhausted");
     LEFT.set(match left.refusals {
         // Only operations are granted: the bytes spent still count for the iteration.
         0 => Left {

@@ -8,9 +8,9 @@
 //! Does not depend on what wakes tasks.
 
 use crate::coop;
-use crate::job::{discard, guarded};
 use crate::mailbox::Mailbox;
 use crate::task::Joined;
+use crate::user::{assert_unborrowed, call, discard};
 use async_task::Runnable;
 use slab::Slab;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -117,6 +117,7 @@ impl Executor {
                 break;
             };
             coop::renew();
+            assert_unborrowed();
             // A panic ends only its task; the panic hook has printed the message. Dropping the
             // payload may panic, too.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| runnable.run())) {
@@ -207,7 +208,7 @@ use pin_project_lite::pin_project;
 
 /// Drops a task's future. The panic hook has printed a panic of its destructor; it goes no further.
 fn end<F>(mut future: Pin<&mut Option<F>>) {
-    guarded(|| future.set(None));
+    call(|| future.set(None));
 }
 
 impl<F: Future> Future for LiveTask<F> {

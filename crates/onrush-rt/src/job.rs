@@ -4,6 +4,7 @@
 //! User code cannot harm the thread that runs it: panics are caught here, including those of
 //! destructors. Does not depend on pools, their queues or threads.
 
+use crate::user::discard;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -176,19 +177,6 @@ where
         discard(before); // A panic often drops a future: a second one would abort.
         is_unfinished
     }
-}
-
-/// Drops a user's value. The panic hook has printed a panic of its destructor; it goes no further.
-pub(crate) fn discard<T>(value: T) {
-    guarded(|| drop(value));
-}
-
-/// Runs user code; `None` if it panicked. The payload is leaked, because its destructor may panic
-/// as well.
-pub(crate) fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(call))
-        .map_err(mem::forget)
-        .ok()
 }
 
 #[cfg(test)]

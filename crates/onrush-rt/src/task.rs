@@ -4,7 +4,7 @@
 //! neither the user's output nor the waker of the waiting future: this module keeps both, and
 //! catches their panics. Does not depend on how a task is scheduled.
 
-use crate::job::{discard, guarded};
+use crate::user::{call, discard};
 use pin_project_lite::pin_project;
 use std::cell::RefCell;
 use std::fmt;
@@ -192,6 +192,6 @@ impl<T> Drop for End<T> {
         };
         *state = State::Ended(output);
         drop(state);
-        guarded(|| waker.map(Waker::wake));
+        call(|| waker.map(Waker::wake));
     }
 }

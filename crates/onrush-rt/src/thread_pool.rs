@@ -8,9 +8,8 @@
 //!
 //! The queue decides what the jobs are, their order, and how many may wait.
 
+use crate::user::call;
 use std::io;
-use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -120,14 +119,14 @@ impl<Q: JobQueue> ThreadPool<Q> {
 
     /// Runs a job that was never in the queue, on the calling thread.
     pub(crate) fn run_unqueued(&self, job: Q::Job) {
-        let outcome = guarded(Q::run, job);
+        let outcome = call(|| Q::run(job));
         self.lock().queue.job_done(outcome);
     }
 
     fn run_next(&self, what: fn(Q::Job) -> Q::Outcome) -> bool {
         let job = self.lock().queue.take();
         let Some(job) = job else { return false };
-        let outcome = guarded(what, job);
+        let outcome = call(|| what(job));
         self.lock().queue.job_done(outcome);
         true
     }
@@ -190,7 +189,7 @@ impl<Q: JobQueue> ThreadPool<Q> {
             if let Some(job) = state.queue.take() {
                 // This job may take long, so another thread is woken for the rest.
                 self.wake_thread(state);
-                let outcome = guarded(Q::run, job);
+                let outcome = call(|| Q::run(job));
                 state = self.lock();
                 state.queue.job_done(outcome);
                 continue;
@@ -211,13 +210,6 @@ impl<Q: JobQueue> ThreadPool<Q> {
         }
         state.threads -= 1;
     }
-}
-
-/// A thread must survive every job: without it, no job would run.
-fn guarded<J, O>(what: fn(J) -> O, job: J) -> Option<O> {
-    catch_unwind(AssertUnwindSafe(|| what(job)))
-        .map_err(mem::forget) // The payload may panic when it is dropped.
-        .ok()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! So no waker is woken or dropped while a cell of the worker is borrowed, and none is woken by a
 //! plain call where a panic would end the worker.
 
-use crate::job::discard;
+use crate::user::discard;
 use std::task::Waker;
 
 /// Wakes `waker`. The panic hook has printed a panic of its code or its destructor; it goes no

@@ -3,10 +3,10 @@
 //! Does not track which stacks are in use.
 #![allow(unsafe_code)]
 
+use crate::sys::page_bytes;
 use std::io;
 use std::num::NonZeroUsize;
 use std::ptr::{NonNull, null_mut};
-use std::sync::OnceLock;
 
 /// `MADV_GUARD_INSTALL` (Linux 6.13): pages that fault when they are touched and need no mapping of
 /// their own.
@@ -22,17 +22,6 @@ pub(super) enum Guard {
     Marked,
     /// By `mprotect(2)`, which makes two mappings per stack; `vm.max_map_count` limits those.
     Protected,
-}
-
-/// The size of a page, in bytes (`sysconf(3)`).
-#[inline]
-pub(super) fn page_bytes() -> usize {
-    static PAGE_BYTES: OnceLock<usize> = OnceLock::new();
-    *PAGE_BYTES.get_or_init(|| {
-        // SAFETY: queries a number; every argument is valid.
-        let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        usize::try_from(bytes).expect("every system has pages")
-    })
 }
 
 /// A mapping that holds stacks of one size. Unmapped when dropped.

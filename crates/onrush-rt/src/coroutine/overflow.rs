@@ -6,8 +6,8 @@
 //! go to the previous handler. Does not depend on how coroutines are switched.
 #![allow(unsafe_code)]
 
-use super::memory::page_bytes;
 use super::stack::RESERVED_BYTES;
+use crate::sys::page_bytes;
 use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;

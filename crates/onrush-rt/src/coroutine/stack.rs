@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::memory::{self, Chunk, Guard};
-use crate::sys::{LINE_BYTES, prefetch};
+use crate::sys::{LINE_BYTES, page_bytes, prefetch};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::num::NonZeroUsize;
@@ -105,7 +105,7 @@ impl StackPool {
             .stack_bytes
             .clamp(STACK_BYTES_MIN, isize::MAX as usize / 2);
         StackPool(Rc::new(Inner {
-            stack_bytes: bytes.next_multiple_of(memory::page_bytes()),
+            stack_bytes: bytes.next_multiple_of(page_bytes()),
             kept_max: options.kept_max,
             guard: Cell::new(Guard::Marked),
             warm: RefCell::default(),
@@ -251,7 +251,7 @@ unsafe impl corosensei::stack::Stack for Stack {
 
     #[inline]
     fn limit(&self) -> NonZeroUsize {
-        let below = self.pool.0.stack_bytes + memory::page_bytes();
+        let below = self.pool.0.stack_bytes + page_bytes();
         NonZeroUsize::new(self.base.get() - below).expect("no mapping is at address 0")
     }
 }
@@ -289,7 +289,7 @@ mod tests {
     fn beyond_the_bound_memory_is_given_back() {
         let pool = pool(2);
         let stacks: Vec<Stack> = (0..10).map(|_| pool.take().unwrap()).collect();
-        let page = memory::page_bytes();
+        let page = page_bytes();
         for stack in &stacks {
             let top = std::ptr::with_exposed_provenance_mut::<u8>(stack.base() - 1);
             // SAFETY: the highest byte of a stack that nothing runs on.
@@ -317,7 +317,7 @@ mod tests {
                 ..StackOptions::default()
             };
             let stack = StackPool::new(&options, Arc::default()).take().unwrap();
-            let page = memory::page_bytes();
+            let page = page_bytes();
             assert_eq!(stack.bytes(), usize::next_multiple_of(expected, page));
         }
     }

@@ -9,7 +9,7 @@ use super::overflow::{self, Bounds, Label};
 use super::scope::{self, Scope};
 use super::stack::{RESERVED_BYTES, Stack, StackCounters, StackOptions, StackPool};
 use crate::coop;
-use crate::job::guarded;
+use crate::user::call;
 use corosensei::{CoroutineResult, Yielder};
 use std::any::{Any, type_name};
 use std::borrow::Cow;
@@ -135,7 +135,7 @@ fn switch<T: 'static, F: FnOnce() -> T + 'static>(stack: Stack, f: F) -> Switch<
         if frame.unwinding.get() {
             // The result is not wanted, and a panic of its destructor would be one of
             // `Coroutine`'s.
-            guarded(|| drop(result));
+            call(|| drop(result));
             frame.may_wait.set(false);
             return Err(Box::new(()));
         }
@@ -162,7 +162,7 @@ impl<F> Body<F> {
 impl<F> Drop for Body<F> {
     fn drop(&mut self) {
         if let Some(f) = self.0.take() {
-            guarded(|| drop(f));
+            call(|| drop(f));
         }
     }
 }
@@ -238,7 +238,7 @@ impl<T: 'static> Coroutine<T> {
             match overflow::watched(self.stack, || switch.resume(nothing)) {
                 CoroutineResult::Yield(()) => {}
                 CoroutineResult::Return(result) => {
-                    guarded(|| drop(result));
+                    call(|| drop(result));
                     return;
                 }
             }

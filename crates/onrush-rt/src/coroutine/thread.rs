@@ -3,17 +3,16 @@
 //! A coroutine stays on the worker that it was started on.
 
 use super::switch::{Coroutine, Unwinding, is_unwinding, try_wait};
+use crate::coop;
 use crate::executor::{FallibleTask, Task};
 use crate::worker::WorkerContext;
 use std::any::{Any, type_name};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
-use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 pub use std::thread::Result;
@@ -178,13 +177,5 @@ pub fn sleep(duration: Duration) {
 /// Outside a coroutine.
 #[track_caller]
 pub fn yield_now() {
-    let mut yielded = false;
-    let others = poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    });
-    let (Ok(()) | Err(Unwinding)) = try_wait(others);
+    let (Ok(()) | Err(Unwinding)) = try_wait(coop::yield_now());
 }

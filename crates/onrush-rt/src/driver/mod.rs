@@ -247,6 +247,14 @@ impl Driver {
         each!(self, driver => driver.pause(stream))
     }
 
+    /// Reports the end of a paused stream: one `End` when the connection fails (`SO_ERROR`,
+    /// socket(7)), or when the peer ends it and nothing is left to receive. To be called after
+    /// [`Driver::pause`]; valid until the stream receives again. An owner that waits for `Readable`
+    /// gets that event instead.
+    pub fn watch_end(&mut self, stream: StreamId) {
+        each!(self, driver => driver.watch_end(stream));
+    }
+
     /// Receives into `into` without waiting (`recv(2)`); `Ok(0)` is the end of the stream. Use it
     /// only while the stream is paused and quiet.
     pub fn recv(&mut self, stream: StreamId, into: &mut [u8]) -> io::Result<usize> {
@@ -318,12 +326,17 @@ impl Driver {
     /// Whether unread bytes of the peer are in the kernel (`FIONREAD`, tcp(7)): closing now would
     /// reset the connection.
     pub fn has_unread(&mut self, stream: StreamId) -> bool {
+        self.unread_bytes(stream) > 0
+    }
+
+    /// Bytes of the peer that wait in the kernel (`FIONREAD`, tcp(7)). 0 when the id is stale.
+    pub fn unread_bytes(&mut self, stream: StreamId) -> u64 {
         match self {
-            Driver::Sim(driver) => driver.has_unread(stream),
+            Driver::Sim(driver) => driver.unread_bytes(stream),
             _ => self
                 .descriptor(stream)
                 .and_then(|fd| rustix::io::ioctl_fionread(fd).ok())
-                .is_some_and(|bytes| bytes > 0),
+                .unwrap_or(0),
         }
     }
 
@@ -523,6 +536,22 @@ pub(crate) mod direct {
     pub(crate) fn recv(fd: BorrowedFd<'_>, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         let flags = RecvFlags::DONTWAIT;
         retry(|| rustix::net::recv(fd, &mut *into, flags).map(|((filled, _), _)| filled.len()))
+    }
+
+    /// How a stream ended that is not being received from; `None` while it has not ended, or holds
+    /// bytes that were not received. A failure is reported although such bytes are there.
+    pub(crate) fn find_end(fd: BorrowedFd<'_>) -> Option<io::Result<()>> {
+        if let Ok(Err(error)) = rustix::net::sockopt::socket_error(fd) {
+            return Some(Err(error.into()));
+        }
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        let mut byte = [0_u8];
+        match retry(|| rustix::net::recv(fd, &mut byte[..], flags).map(|(_, bytes)| bytes)) {
+            Ok(0) => Some(Ok(())),
+            Ok(_) => None,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) => Some(Err(error)),
+        }
     }
 
     pub(crate) fn discard(fd: BorrowedFd<'_>, discard_buffer: &mut [u8]) -> io::Result<usize> {

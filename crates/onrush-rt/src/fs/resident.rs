@@ -95,7 +95,7 @@ pub(super) fn is_resident_now(file: &File, offset: u64, len: u64) -> bool {
     let Some(last) = offset.checked_add(len - 1) else {
         return false;
     };
-    let page_bytes = rustix::param::page_size() as u64;
+    let page_bytes = crate::sys::page_bytes() as u64;
     let (first_page, last_page) = (offset / page_bytes, last / page_bytes);
     if !NO_CACHESTAT.load(Ordering::Relaxed) {
         match pages_cached(file.as_fd(), offset, len) {

@@ -23,6 +23,12 @@ pub(crate) fn prefetch(address: usize, lines: usize) {
     let _ = (address, lines, LINE_BYTES);
 }
 
+/// The size of a page of memory, in bytes (`AT_PAGESZ`, getauxval(3)).
+#[inline]
+pub fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
 /// Views memory as the drivers' receive functions take it.
 ///
 /// # Safety

@@ -5,9 +5,10 @@
 
 use super::{EventHandler, Worker};
 use crate::coop;
+use crate::diagnose;
 use crate::driver::Event;
-use crate::job::guarded;
 use crate::sources::RUNTIME;
+use crate::user::call;
 use crate::wakers::wake;
 use std::cell::Cell;
 use std::io;
@@ -118,7 +119,7 @@ impl Worker {
             let token = dispatch.token.replace(RUNTIME);
             let token = Some(token).filter(|token| token & RUNTIME == 0);
             // If the handler panics again here, the panic has been reported; continue.
-            if !was_calling || !guarded(|| handler.on_panic(token)).unwrap_or(true) {
+            if !was_calling || !call(|| handler.on_panic(token)).unwrap_or(true) {
                 resume_unwind(payload);
             }
             std::mem::forget(payload); // Dropping it may panic.
@@ -180,6 +181,22 @@ impl Worker {
     #[inline(never)]
     fn other_event(&self, handler: &impl EventHandler, event: Event) {
         let inner = &*self.context.0;
+        let worker = inner.index;
+        match &event {
+            Event::End {
+                token,
+                result: Err(error),
+                ..
+            } => {
+                diagnose!(DEBUG, worker = worker, token = *token, error = error.to_string();
+                    "stream failed");
+            }
+            Event::AcceptPaused { error, .. } => {
+                diagnose!(DEBUG, worker = worker, error = error.to_string();
+                    "accept failed, the listener pauses");
+            }
+            _ => {}
+        }
         if let Some(event) = inner.sources.route(event, &inner.driver) {
             handler.on_event(event);
         }

@@ -8,11 +8,6 @@ pub fn ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second()
 }
 
-/// The size of a page of memory, in bytes.
-pub fn page_bytes() -> usize {
-    rustix::param::page_size()
-}
-
 /// Milliseconds of `CLOCK_MONOTONIC`, the clock of workers on a kernel driver.
 pub fn monotonic_ms() -> u64 {
     monotonic().as_millis() as u64

@@ -12,21 +12,23 @@ mod machine;
 mod poll_monitor;
 mod sleep;
 
-pub use crate::sys::restore_affinity;
-pub use machine::{affinity, monotonic_ms, page_bytes, pin_to, ticks_per_second};
+pub use crate::sys::{page_bytes, restore_affinity};
+pub use machine::{affinity, monotonic_ms, pin_to, ticks_per_second};
 pub use poll_monitor::{Blocked, PollMonitor};
 pub use sleep::Sleep;
 
 use crate::blocking;
 use crate::buf::BufferPool;
 use crate::coop;
+use crate::diagnose;
+use crate::diagnosis;
 use crate::driver::{self, Choice, Driver, Event, sim};
 use crate::executor::{Executor, Task, TaskSlot};
-use crate::job::guarded;
 use crate::mailbox::Mailbox;
 use crate::offload;
 use crate::sources::{RUNTIME, Sources};
 use crate::timer::{TimerId, Wheel};
+use crate::user::{self, call};
 use machine::monotonic;
 use poll_monitor::TaggedTask;
 use slab::Slab;
@@ -99,9 +101,22 @@ struct Inner {
     /// Time spent in iterations that were allowed to sleep, up to their first event.
     idle_ns: Cell<u64>,
     unix_seconds: Cell<u64>,
+    checks: RefCell<Checks>,
+    /// Receive memory in use when it was last reported.
+    pool_bytes: Cell<usize>,
     /// Iterations of the event loop so far.
     iteration: Cell<u64>,
     index: usize,
+}
+
+/// What [`WorkerContext::check_before_user_code`] was given.
+#[derive(Default)]
+struct Checks(Vec<Box<dyn Fn() -> bool>>);
+
+impl std::fmt::Debug for Checks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Checks").field(&self.0.len()).finish()
+    }
 }
 
 /// The thread pools that a worker gives work to. Clones share them, as workers do.
@@ -228,6 +243,8 @@ impl Worker {
             now_ns: Cell::new(0),
             idle_ns: Cell::new(0),
             unix_seconds: Cell::new(0),
+            checks: RefCell::default(),
+            pool_bytes: Cell::new(0),
             iteration: Cell::new(0),
             index,
         };
@@ -276,6 +293,11 @@ impl Worker {
         inner.iteration.set(inner.iteration.get() + 1);
         let result = inner.driver.borrow_mut().poll_events(timeout);
         inner.mailbox.awake();
+        if let Err(error) = &result {
+            let (worker, error) = (inner.index, error.to_string());
+            diagnose!(ERROR, worker = worker, error = error; "the driver failed");
+            diagnosis::flush();
+        }
         result?;
         let began_ns = inner.now_ns.get();
         self.context.read_clock();
@@ -293,14 +315,18 @@ impl Worker {
             Clock::Sim(_) => None, // Simulated time passes only between iterations.
         };
         if let Some(blocked) = blocked {
-            guarded(|| handler.on_blocked(blocked));
+            call(|| handler.on_blocked(blocked));
         }
         let gap_ms = (inner.now_ns.get() - began_ns) / 1_000_000;
         let busy = self.dispatch(handler, gap_ms > dispatch::LATE_MS)?;
         let panicked = || {
-            guarded(|| handler.on_panic(None));
+            call(|| handler.on_panic(None));
         };
-        Ok(inner.executor.run(panicked) || busy)
+        self.report_pool();
+        diagnosis::flush();
+        let busy = inner.executor.run(panicked) || busy;
+        diagnosis::flush();
+        Ok(busy)
     }
 
     /// Polls the worker until `future` is ready; tasks spawned on it make progress meanwhile.
@@ -333,6 +359,21 @@ impl Worker {
         self.context.next_timer_ms()
     }
 
+    /// Reports that the receive memory of this worker has grown or shrunk.
+    #[inline]
+    fn report_pool(&self) {
+        if diagnosis::is_enabled(diagnosis::tracing::Level::TRACE) {
+            let inner = &*self.context.0;
+            let bytes = inner.pool.budget().used_bytes();
+            let before = inner.pool_bytes.replace(bytes);
+            if before != bytes {
+                let worker = inner.index;
+                diagnose!(TRACE, worker = worker, bytes = bytes, before = before;
+                    "receive memory changed");
+            }
+        }
+    }
+
     /// Whether there is work that needs neither time to pass nor the kernel.
     pub fn has_work(&self) -> bool {
         !self.context.0.mailbox.is_empty() || self.context.0.driver.borrow().has_ready()
@@ -353,6 +394,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let _entered = self.context.enter(); // Destructors may use `WorkerContext::current`.
         self.context.0.executor.shut_down();
+        diagnosis::flush();
     }
 }
 
@@ -364,6 +406,7 @@ thread_local! {
 /// one.
 struct Entered {
     before: Option<WorkerContext>,
+    check: Option<fn() -> bool>,
     _budget: coop::Restore,
 }
 
@@ -371,6 +414,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         // The worker may be dropped by a destructor of a thread-local variable.
         let ours = CURRENT.try_with(|current| current.replace(self.before.take()));
+        user::set_check(self.check);
         drop(ours);
     }
 }
@@ -383,12 +427,27 @@ impl WorkerContext {
         current.ok().flatten()
     }
 
+    /// Has `check` called in debug builds before each call of user code: it tells whether nothing
+    /// is borrowed that user code may need. See [`user`].
+    pub fn check_before_user_code(&self, check: impl Fn() -> bool + 'static) {
+        self.0.checks.borrow_mut().0.push(Box::new(check));
+    }
+
+    fn is_unborrowed(&self) -> bool {
+        let checks = self.0.checks.borrow();
+        self.0.driver.try_borrow_mut().is_ok() && checks.0.iter().all(|check| check())
+    }
+
     fn enter(&self) -> Entered {
+        let check = user::set_check(Some(|| {
+            WorkerContext::current().is_none_or(|context| context.is_unborrowed())
+        }));
         // On a thread whose thread-local variables are destroyed, nothing can use the current
         // worker.
         let before = CURRENT.try_with(|current| current.replace(Some(self.clone())));
         Entered {
             before: before.ok().flatten(),
+            check,
             _budget: coop::Restore::new(),
         }
     }

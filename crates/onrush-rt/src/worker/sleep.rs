@@ -2,9 +2,9 @@
 
 use super::WorkerContext;
 use crate::coop;
-use crate::job::discard;
 use crate::sources::RUNTIME;
 use crate::timer::TimerId;
+use crate::user::discard;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -285,7 +285,7 @@ impl Inner {
             _ => path::check(&request).map(|()| {
                 Failure::new(405, "the method is not allowed here")
                     .render(json)
-                    .header("Allow", self.methods)
+                    .with_header("Allow", self.methods)
             }),
         };
         result.unwrap_or_else(|failure| failure.render(json))
@@ -294,8 +294,8 @@ impl Inner {
     /// The response to `OPTIONS`.
     fn allowed(&self) -> Response {
         Response::new(204)
-            .header("Allow", self.methods)
-            .header("Accept-Ranges", "bytes")
+            .with_header("Allow", self.methods)
+            .with_header("Accept-Ranges", "bytes")
     }
 
     /// The response to an error of the store about `key` (`None`: the top folder), which is logged

@@ -168,8 +168,8 @@ impl Inner {
         }
         let location = path::folder_href(split.mount, key.as_bytes(), request.query());
         Response::new(301)
-            .header("Location", location)
-            .header("Cache-Control", "no-cache")
+            .with_header("Location", location)
+            .with_header("Cache-Control", "no-cache")
     }
 
     /// Keeps what was opened in the cache, and has files closed there when their time is over.

@@ -181,7 +181,7 @@ impl Stored {
         for (name, value) in &self.fields {
             if *name != CACHE_CONTROL {
                 // Every value was checked to be one of a field.
-                let set = response.try_header(canonical(name), value);
+                let set = response.try_set_header(canonical(name), value);
                 debug_assert!(set.is_ok(), "{name} was refused");
             }
         }
@@ -218,9 +218,9 @@ mod tests {
         assert_eq!(all.get(CONTENT_ENCODING), Some(&b"gzip"[..]));
         let mut response = Response::text("x");
         all.describe(&mut response);
-        assert_eq!(response.get_header("content-type"), Some(&b"a/b"[..]));
-        assert_eq!(response.get_header("content-encoding"), Some(&b"gzip"[..]));
-        assert_eq!(response.get_header("cache-control"), None);
+        assert_eq!(response.header("content-type"), Some(&b"a/b"[..]));
+        assert_eq!(response.header("content-encoding"), Some(&b"gzip"[..]));
+        assert_eq!(response.header("cache-control"), None);
         for nothing in [
             "",
             "\n",

@@ -53,6 +53,8 @@ mod flag {
     pub(super) const WATCHED: u16 = 128;
     /// In the list of streams that were attached since the last wait, and not processed yet.
     pub(super) const FRESH: u16 = 256;
+    /// The owner has paused the stream and asked for its end: see `Driver::watch_end`.
+    pub(super) const WATCHES_END: u16 = 512;
 }
 
 #[derive(Debug)]
@@ -233,9 +235,34 @@ impl Epoll {
         }
         if flags.intersects(EventFlags::IN | EventFlags::RDHUP | over) {
             stream.flags |= flag::READABLE;
-            return self.report_readable(index);
+            let event = self.report_readable(index);
+            if event.is_none() && flags.intersects(EventFlags::RDHUP | over) {
+                return self.give_end(index);
+            }
+            return event;
         }
         None
+    }
+
+    /// The end of a stream that is not received from, because its owner has paused it or because
+    /// the receive memory is used up.
+    #[cold]
+    fn give_end(&mut self, index: u32) -> Option<Event> {
+        let stream = &mut self.streams[index as usize];
+        // A stream in *buffers* that is still queued waits for memory.
+        let waits_for_memory = flag::BUFFERS | flag::QUEUED;
+        let is_due = stream.flags & flag::WATCHES_END != 0
+            || stream.flags & waits_for_memory == waits_for_memory;
+        let end = direct::find_end(stream.socket.as_ref().filter(|_| is_due)?.as_fd())?;
+        stream.flags &= !(flag::BUFFERS | flag::READABLE | flag::WATCHES_END);
+        Some(Event::End {
+            stream: StreamId {
+                index,
+                generation: stream.generation,
+            },
+            token: stream.token,
+            result: end,
+        })
     }
 
     /// Turns known readability into the event that the owner requested.
@@ -314,6 +341,9 @@ impl Epoll {
     fn take_last_block(&mut self, index: u32) -> Option<Block> {
         let ended = self.streams[index as usize].flags & flag::PEER_ENDED != 0;
         let block = ended.then(|| self.pool.take_last()).flatten();
+        if block.is_none() && !self.starved {
+            crate::diagnose!(DEBUG, stream = index; "receive memory is used up, streams wait");
+        }
         self.starved |= block.is_none();
         block
     }
@@ -366,8 +396,13 @@ impl Epoll {
                 self.queue(index);
                 return self.report_writable(StreamId { index, generation });
             }
-            if let Some(event) = self.report_readable(index) {
-                return Some(event);
+            let watches_end = stream.flags & flag::WATCHES_END != 0;
+            let mut event = self.report_readable(index);
+            if watches_end && event.is_none() {
+                event = self.give_end(index);
+            }
+            if event.is_some() {
+                return event;
             }
         }
         None
@@ -414,6 +449,7 @@ impl Epoll {
                 stream.flags |= flag::WATCHED;
             } else {
                 // No memory, or too many watched files (epoll(7)): end the stream and report it.
+                crate::diagnose!(DEBUG, stream = index; "epoll_ctl failed, the stream is ended");
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
                 stream.flags |= flag::READABLE | flag::PEER_ENDED;
                 self.queue(index);
@@ -468,7 +504,8 @@ impl Epoll {
     #[inline]
     pub(super) fn receive(&mut self, id: StreamId) {
         if let Some(stream) = self.stream(id) {
-            stream.flags = (stream.flags | flag::BUFFERS) & !flag::WANT_READ;
+            let not_wanted = flag::WANT_READ | flag::WATCHES_END;
+            stream.flags = (stream.flags | flag::BUFFERS) & !not_wanted;
             self.queue_known(id.index);
         }
     }
@@ -478,6 +515,17 @@ impl Epoll {
             stream.flags &= !flag::BUFFERS;
         }
         true
+    }
+
+    pub(super) fn watch_end(&mut self, id: StreamId) {
+        if let Some(stream) = self.stream(id)
+            && stream.flags & flag::BUFFERS == 0
+        {
+            stream.flags |= flag::WATCHES_END;
+            if stream.flags & flag::PEER_ENDED != 0 {
+                self.queue_known(id.index); // The kernel does not report it again.
+            }
+        }
     }
 
     pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {

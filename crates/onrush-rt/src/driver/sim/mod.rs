@@ -27,6 +27,8 @@ struct Stream {
     token: u64,
     buffers: bool,
     quiet_due: bool,
+    /// See `Driver::watch_end`.
+    watches_end: bool,
     want_read: bool,
     /// The number of bytes that makes it readable.
     low_water: u32,
@@ -197,6 +199,15 @@ impl SimDriver {
             return Some(Event::Readable { stream: id, token });
         }
         if !(stream.buffers || stream.quiet_due) {
+            if stream.watches_end && !stream.want_read {
+                let end = end.find_end()?;
+                stream.watches_end = false;
+                return Some(Event::End {
+                    stream: id,
+                    token,
+                    result: end,
+                });
+            }
             return None;
         }
         let mut block = self.pool.take()?;
@@ -277,6 +288,7 @@ impl SimDriver {
             token,
             buffers: false,
             quiet_due: false,
+            watches_end: false,
             want_read: false,
             low_water: 1,
             want_write: false,
@@ -315,6 +327,7 @@ impl SimDriver {
         if let Some(stream) = self.stream(id) {
             stream.buffers = true;
             (stream.quiet_due, stream.want_read) = (false, false);
+            stream.watches_end = false;
         }
     }
 
@@ -329,6 +342,12 @@ impl SimDriver {
         }
         stream.buffers = false;
         true
+    }
+
+    pub(super) fn watch_end(&mut self, id: StreamId) {
+        if let Some(stream) = self.stream(id) {
+            stream.watches_end = !stream.buffers;
+        }
     }
 
     pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
@@ -347,8 +366,8 @@ impl SimDriver {
         }
     }
 
-    pub(super) fn has_unread(&mut self, id: StreamId) -> bool {
-        self.end(id).is_ok_and(|end| end.has_unread())
+    pub(super) fn unread_bytes(&mut self, id: StreamId) -> u64 {
+        self.end(id).map_or(0, |end| end.unread_bytes())
     }
 
     pub(super) fn send(&mut self, id: StreamId, bytes: &[u8]) -> io::Result<usize> {

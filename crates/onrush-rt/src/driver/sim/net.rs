@@ -231,11 +231,23 @@ impl End {
         })
     }
 
-    pub(super) fn has_unread(&self) -> bool {
+    pub(super) fn unread_bytes(&self) -> u64 {
         self.with(|state, connection, side| {
-            !state.connections[connection].pipes[1 - side]
-                .bytes
-                .is_empty()
+            let pipe = &state.connections[connection].pipes[1 - side];
+            pipe.bytes.len() as u64
+        })
+    }
+
+    /// How the connection ended, for a stream that is not received from. `None` while it has not
+    /// ended, or holds bytes.
+    pub(super) fn find_end(&self) -> Option<io::Result<()>> {
+        self.with(|state, connection, side| {
+            let connection = &state.connections[connection];
+            let pipe = &connection.pipes[1 - side];
+            match connection.reset {
+                true => Some(Err(io::ErrorKind::ConnectionReset.into())),
+                false => (pipe.ended && pipe.bytes.is_empty()).then_some(Ok(())),
+            }
         })
     }
 

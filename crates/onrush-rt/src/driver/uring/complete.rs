@@ -3,11 +3,11 @@
 //! Does not build submissions; it queues what is to be submitted.
 #![allow(unsafe_code)]
 
-use super::{COMPLETIONS, Kind, POLL_READ, POLL_WRITE, Receive, Stream, Uring};
-use crate::buf::Buf;
-use crate::driver::{ACCEPT_PAUSE, Event, ListenerId, Socket, StreamId};
+use super::{COMPLETIONS, Kind, POLL_END, POLL_READ, POLL_WRITE, Receive, Stream, Uring};
+use crate::buf::{Block, Buf};
+use crate::driver::{ACCEPT_PAUSE, Event, ListenerId, Socket, StreamId, direct};
 use io_uring::cqueue;
-use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, FromRawFd, OwnedFd};
 use std::io;
 use std::time::Instant;
 
@@ -37,6 +37,7 @@ impl Uring {
                 k if k == Kind::Accept as u64 => self.accepted(index, result, flags),
                 k if k == Kind::PollRead as u64 => self.polled(index, generation, false),
                 k if k == Kind::PollWrite as u64 => self.polled(index, generation, true),
+                k if k == Kind::PollEnd as u64 => self.polled_end(index, generation),
                 k if k == Kind::Wake as u64 => {
                     if !cqueue::more(flags) {
                         self.queue_submission(Kind::Wake, 0, 0);
@@ -78,14 +79,16 @@ impl Uring {
     /// Receives by a plain call into a block of the pool; an empty buffer is the end of the stream.
     /// `None`: the pool has no block.
     fn receive_block(&mut self, id: StreamId) -> Option<io::Result<Buf>> {
-        let mut block = self.buffers.pool().take()?;
+        let block = self.buffers.pool().take()?;
+        Some(self.receive_into(id, block))
+    }
+
+    fn receive_into(&mut self, id: StreamId, mut block: Block) -> io::Result<Buf> {
         // SAFETY: recv(2) writes initialised bytes only.
         let room = unsafe { crate::sys::writable(block.spare()) };
-        let received = self.recv(id, room);
-        Some(received.map(|bytes| {
-            block.advance(bytes);
-            block.into_buf()
-        }))
+        let bytes = self.recv(id, room)?;
+        block.advance(bytes);
+        Ok(block.into_buf())
     }
 
     fn data(&mut self, id: StreamId, data: Buf) -> Option<Event> {
@@ -137,7 +140,10 @@ impl Uring {
             libc::ENOBUFS => {
                 if stream.receive == Receive::Armed {
                     stream.receive = Receive::Queued;
+                    crate::diagnose!(DEBUG, stream = id.index;
+                        "no receive buffer is posted, the stream waits");
                     self.starved.push(id);
+                    self.poll(id, Kind::PollEnd, POLL_END);
                     return None;
                 }
                 self.receive_ended(id);
@@ -182,6 +188,13 @@ impl Uring {
         let stream = self.stream(id)?;
         let token = stream.token;
         let due = std::mem::take(&mut stream.quiet_due);
+        if due && stream.polls & POLL_END != 0 {
+            // The poll for the end may have completed while the receive was being cancelled.
+            let end = direct::find_end(stream.socket.as_ref()?.as_fd());
+            if let Some(end) = end {
+                return self.end(id, end);
+            }
+        }
         due.then_some(Event::Quiet { stream: id, token })
     }
 
@@ -201,6 +214,35 @@ impl Uring {
         } else {
             Event::Readable { stream: id, token }
         })
+    }
+
+    /// The peer of a stream ended it, or the connection failed. Reported only while the stream is
+    /// paused or waits for memory: a receive and an awaited `Readable` report it by themselves.
+    #[cold]
+    fn polled_end(&mut self, index: u32, generation: u32) -> Option<Event> {
+        let id = StreamId { index, generation };
+        let is_starved = self.starved.contains(&id);
+        let stream = self.stream(id)?;
+        stream.polls &= !POLL_END;
+        let is_paused = !stream.wanted && !stream.readable_due && stream.receive == Receive::Off;
+        let waits_for_memory = is_starved && stream.receive == Receive::Queued;
+        if !is_paused && !waits_for_memory {
+            return None;
+        }
+        let end = direct::find_end(stream.socket.as_ref()?.as_fd());
+        if let Some(end) = end {
+            return self.end(id, end);
+        }
+        // The one block that may exceed the budget takes what lies before the end. The next receive
+        // waits for memory again, and polls again.
+        let last = waits_for_memory.then(|| self.buffers.pool().take_last())??;
+        let received = self.receive_into(id, last);
+        self.stream(id)?.receive = Receive::Off;
+        self.again.push(id);
+        match received {
+            Ok(data) if !data.is_empty() => self.data(id, data),
+            _ => None,
+        }
     }
 
     /// A plain receive for a stream that became readable.

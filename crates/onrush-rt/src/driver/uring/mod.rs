@@ -45,6 +45,9 @@ enum Kind {
     /// Cancels a poll of a stream that is gone.
     ForgetRead,
     ForgetWrite,
+    /// Polls for the end of a stream that is not received from.
+    PollEnd,
+    ForgetEnd,
 }
 
 fn tag(kind: Kind, index: u32, generation: u32) -> u64 {
@@ -82,7 +85,7 @@ struct Stream {
     quiet_due: bool,
     /// The owner paused the stream since the last receive after a poll.
     bulk: bool,
-    /// Polls queued or in the kernel: `POLL_READ`, `POLL_WRITE`.
+    /// Polls queued or in the kernel: `POLL_READ`, `POLL_WRITE`, `POLL_END`.
     polls: u8,
     /// A `Readable` event is due; a poll may outlive this.
     readable_due: bool,
@@ -91,6 +94,7 @@ struct Stream {
 
 const POLL_READ: u8 = 1;
 const POLL_WRITE: u8 = 2;
+const POLL_END: u8 = 4;
 
 #[derive(Debug)]
 struct Listener {
@@ -374,6 +378,12 @@ impl Uring {
         }
     }
 
+    pub(super) fn watch_end(&mut self, id: StreamId) {
+        if self.stream(id).is_some_and(|stream| !stream.wanted) {
+            self.poll(id, Kind::PollEnd, POLL_END);
+        }
+    }
+
     pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         direct::recv(self.descriptor(id).ok_or_else(stale)?, into)
     }
@@ -435,6 +445,7 @@ impl Uring {
         for (bit, kind) in [
             (POLL_READ, Kind::ForgetRead),
             (POLL_WRITE, Kind::ForgetWrite),
+            (POLL_END, Kind::ForgetEnd),
         ] {
             if polls & bit != 0 {
                 self.queue_submission(kind, id.index, id.generation);

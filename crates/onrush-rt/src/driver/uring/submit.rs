@@ -122,13 +122,14 @@ impl Uring {
             Kind::Unlisten | Kind::HoldAccept => cancel(Kind::Accept, index, 0),
             Kind::ForgetRead => cancel(Kind::PollRead, index, generation),
             Kind::ForgetWrite => cancel(Kind::PollWrite, index, generation),
-            Kind::PollRead | Kind::PollWrite => {
+            Kind::ForgetEnd => cancel(Kind::PollEnd, index, generation),
+            Kind::PollRead | Kind::PollWrite | Kind::PollEnd => {
                 let stream = self.stream(StreamId { index, generation })?;
                 let fd = types::Fd(stream.socket.as_ref()?.as_raw_fd());
-                let events = if kind == Kind::PollRead {
-                    libc::POLLIN
-                } else {
-                    libc::POLLOUT
+                let events = match kind {
+                    Kind::PollRead => libc::POLLIN,
+                    Kind::PollWrite => libc::POLLOUT,
+                    _ => libc::POLLRDHUP,
                 };
                 opcode::PollAdd::new(fd, events as u32).build()
             }
