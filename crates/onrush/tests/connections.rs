@@ -201,3 +201,46 @@ fn silent_clients_lock_nobody_out() {
         });
     }
 }
+
+/// A request that has arrived and is not fetched yet keeps its connection from being closed. When
+/// no other connection is idle, the new one is rejected, and the worker goes on.
+#[test]
+fn a_request_that_waits_in_the_kernel_keeps_its_connection() {
+    let _dog = watchdog("a_request_that_waits");
+    for driver in drivers() {
+        let (gate, unblocked) = (Arc::new(Gate::default()), Arc::new(AtomicBool::new(false)));
+        let blocking = (gate.clone(), unblocked.clone());
+        let router = router(&gate).get("/block", move |request: Request| {
+            let (gate, unblocked) = blocking.clone();
+            async move {
+                gate.begun.fetch_add(1, Ordering::SeqCst);
+                while !unblocked.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1)); // The worker is blocked.
+                }
+                while !gate.open.load(Ordering::SeqCst) {
+                    request.worker().sleep(Duration::from_millis(1)).await;
+                }
+                Response::text("hello")
+            }
+        });
+        let configure = |server: Server| server.connections_max(2).defer_accept(false);
+        let server = serve_with(driver, router, configure);
+        let mut idle = server.connect();
+        assert_eq!(ask(&mut idle, "/"), 200, "{driver:?}");
+        let mut at_work = server.connect();
+        at_work.write_all(get("/block").as_bytes()).unwrap();
+        gate.await_begun(1);
+        // The worker fetches the new connection before the request.
+        let mut new = server.connect();
+        std::thread::sleep(Duration::from_millis(10));
+        idle.write_all(get("/").as_bytes()).unwrap();
+        unblocked.store(true, Ordering::SeqCst);
+        let status = ask(&mut new, "/");
+        assert!([200, 503].contains(&status), "{driver:?}: {status}");
+        if status == 503 {
+            assert_eq!(response(&mut idle), 200, "{driver:?}");
+        }
+        gate.open.store(true, Ordering::SeqCst);
+        assert_eq!(response(&mut at_work), 200, "{driver:?}");
+    }
+}

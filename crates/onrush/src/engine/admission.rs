@@ -103,14 +103,22 @@ impl Engine {
 
     /// Closes the connection of this worker that has been idle for the longest time; `false` when
     /// none is idle.
+    ///
+    /// At most one pass takes place per call. A connection whose request waits in the kernel is
+    /// found idle by each pass and is never closed, so further passes would find it again.
     fn close_idle(&self) -> bool {
+        let mut may_pass = true;
         loop {
             let oldest = self.idle_order.longest_first.borrow_mut().pop_front();
             let Some((id, idleness)) = oldest else {
-                match self.find_idle() {
-                    true => continue,
-                    false => return false,
+                if may_pass && self.find_idle() {
+                    may_pass = false;
+                    continue;
                 }
+                if !may_pass {
+                    self.delay_next_pass(self.conns.borrow().open());
+                }
+                return false;
             };
             let is_idle = {
                 let mut conns = self.conns.borrow_mut();
@@ -150,6 +158,14 @@ impl Engine {
         let any = !idle.is_empty();
         *order.longest_first.borrow_mut() = idle.into();
         any
+    }
+
+    /// Permits the next pass in a later iteration of the event loop: the last one looked at
+    /// `connections` and none of them could be closed.
+    fn delay_next_pass(&self, connections: usize) {
+        let pause_ms = 1 + (connections / PASS_PER_MS) as u64;
+        let next_ms = self.context.now_ms() + pause_ms;
+        self.idle_order.next_pass_ms.set(next_ms);
     }
 
     /// Tells a connection over the cap to come again, and lets it read that.
