@@ -239,3 +239,80 @@ fn an_answer_that_breaks_off_does_not_look_whole() {
         }
     }
 }
+
+/// A stream without pauses: `item` makes one piece after the other.
+struct Unpaused<F>(F, usize);
+
+impl<F: FnMut(usize) -> Option<io::Result<Bytes>> + Unpin> futures_core::Stream for Unpaused<F> {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        let index = self.1;
+        self.1 += 1;
+        std::task::Poll::Ready((self.0)(index))
+    }
+}
+
+/// Small pieces of a producer that is always ready leave after one cooperative budget (128 pieces).
+#[test]
+fn small_pieces_do_not_wait_for_a_full_buffer() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::time::{Duration, Instant};
+    let _dog = watchdog("small_pieces_do_not_wait");
+    for driver in drivers() {
+        let has_come = Arc::new(AtomicBool::new(false));
+        let too_late = Arc::new(Mutex::new(false));
+        let (seen, late) = (has_come.clone(), too_late.clone());
+        let server = serve(driver, move |_: Request| {
+            let (seen, late) = (seen.clone(), late.clone());
+            let item = move |index: usize| {
+                if index == 300 {
+                    // All 300 pieces are less than a buffer. The first has to arrive meanwhile.
+                    let until = Instant::now() + Duration::from_secs(10);
+                    while !seen.load(Ordering::SeqCst) && Instant::now() < until {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    *late.lock().unwrap() = !seen.load(Ordering::SeqCst);
+                }
+                (index < 400).then(|| Ok(Bytes::from_static(b"x")))
+            };
+            std::future::ready(Response::with_body(Body::stream(Unpaused(item, 0), None)))
+        });
+        let mut stream = server.connect();
+        stream.write_all(get("/").as_bytes()).unwrap();
+        let (mut response, mut piece) = (Vec::new(), [0; 4096]);
+        while !response.ends_with(b"\r\n0\r\n\r\n") {
+            let bytes = read_some(&mut stream, &mut piece).unwrap();
+            assert!(bytes > 0, "{driver:?}");
+            response.extend_from_slice(&piece[..bytes]);
+            has_come.store(true, Ordering::SeqCst);
+        }
+        assert_eq!(dechunk(content(&response)), [b'x'; 400], "{driver:?}");
+        assert!(!*too_late.lock().unwrap(), "{driver:?}");
+    }
+}
+
+/// What a producer made before its error reaches the client, also when it never paused.
+#[test]
+fn pieces_before_an_error_arrive() {
+    let _dog = watchdog("pieces_before_an_error");
+    for driver in drivers() {
+        let server = serve(driver, async |_: Request| {
+            let item = |index| match index {
+                0 => Some(Ok(Bytes::from_static(b"some"))),
+                _ => Some(Err(io::Error::other("on purpose"))),
+            };
+            Response::with_body(Body::stream(Unpaused(item, 0), None))
+        });
+        let mut stream = server.connect();
+        stream.write_all(get("/").as_bytes()).unwrap();
+        let mut response = Vec::new();
+        let ended = stream.read_to_end(&mut response);
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        assert!(response.ends_with(b"4\r\nsome\r\n"), "{}", text(&response));
+    }
+}

@@ -27,6 +27,8 @@ use std::task::{Poll, ready};
 
 /// Content up to this size leaves in one buffer with its head.
 const SMALL_BYTES: usize = 16 * 1024;
+/// The end of a chunk, behind its data (RFC 9112, section 7.1).
+const CHUNK_END: &[u8] = b"\r\n";
 /// The most of a file that is sent by one call. The cooperative budget counts it afterwards.
 const FILE_STEP_BYTES: u64 = 1 << 20;
 /// What is not in memory is read from the disk in steps of this size, by the blocking pool.
@@ -364,8 +366,12 @@ impl Engine {
         loop {
             // What is pending leaves before the producer is waited for. While the producer is
             // ready, it leaves with the next piece: a call for the two bytes behind each chunk
-            // would wake the client twice for it.
+            // would wake the client twice for it. Small pieces wait for no more than one budget:
+            // what is pending then leaves before the producer goes on.
             let polled = poll_fn(|cx| {
+                if coop::is_exhausted() && pending.len() > CHUNK_END.len() {
+                    return Poll::Ready(None);
+                }
                 ready!(coop::poll_proceed(cx));
                 match stream.get_mut().as_mut().poll_next(cx) {
                     Poll::Ready(item) => Poll::Ready(Some(item)),
@@ -379,10 +385,15 @@ impl Engine {
                 continue;
             };
             coop::spend(0); // Also for an empty item, of which nothing is sent.
-            let Some(bytes) = item.transpose()? else {
-                break;
+            let bytes = match item {
+                Some(Ok(bytes)) => PanicGuard::new(bytes),
+                Some(Err(error)) => {
+                    // The client gets what was made before the error.
+                    self.send_rendered(id, &pending).await?;
+                    return Err(error);
+                }
+                None => break,
             };
-            let bytes = PanicGuard::new(bytes);
             left = left
                 .checked_sub(bytes.get().len() as u64)
                 .ok_or(io::ErrorKind::InvalidData)?;
@@ -423,7 +434,7 @@ impl Engine {
             self.send_both(id, pending, bytes).await?;
         }
         if chunked {
-            pending.extend_from_slice(b"\r\n");
+            pending.extend_from_slice(CHUNK_END);
         }
         Ok(())
     }
