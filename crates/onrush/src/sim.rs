@@ -83,6 +83,21 @@ impl Simulation {
         )
     }
 
+    /// [`Simulation::with_behaviour`], with an access log.
+    pub fn with_access_log(
+        seed: u64,
+        application: &impl Application,
+        limits: Limits,
+        behaviour: Behaviour,
+    ) -> Simulation {
+        let net = Net::new(seed, behaviour);
+        let settings = Settings {
+            access_log: AccessLog::On,
+            ..Simulation::settings(1, limits, None)
+        };
+        Simulation::build(net, application, settings, &Pools::inline())
+    }
+
     /// The same, counted in `metrics`.
     pub fn with_metrics(
         seed: u64,

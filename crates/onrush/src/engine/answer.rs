@@ -6,7 +6,6 @@ use super::Engine;
 use super::connection::Conn;
 use crate::body::{Content, Part};
 use crate::host::ConnId;
-use crate::log::AccessLog;
 use crate::metrics::Ending;
 use crate::response::Response;
 use crate::shield::{self, Shield};
@@ -66,9 +65,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Answer {
         let date = self.date();
-        if self.settings.access_log == AccessLog::On {
-            self.log_answer(id, response);
-        }
+        let rendered_before = out.len();
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
             return Answer::Gone;
@@ -78,6 +75,9 @@ impl Engine {
             // The request broke the rules after it was handed out: no success can be told.
             conn.machine.send_reject(reject, &date, out);
             self.note_answer(conn, reject.status, None);
+            if self.log.is_some() {
+                self.log_short_response(conn, reject.status, rendered_before, out);
+            }
             return Answer::Rendered(self.next_request(conn));
         }
         let length = response.body.length();
@@ -108,6 +108,7 @@ impl Engine {
             };
             self.note_answer(conn, response.status.0, body_bytes);
         }
+        let head_bytes = out.len() - rendered_before;
         match (send_as, &response.body.0) {
             (SendAs::Nothing, _) => {}
             (SendAs::Length(_), Content::Static(bytes)) if bytes.len() <= SMALL_BYTES => {
@@ -120,9 +121,17 @@ impl Engine {
                 out.extend_from_slice(&kept.0);
             }
             _ => {
+                if self.log.is_some() {
+                    let status = response.status.0;
+                    self.log_response(conn, status, rendered_before, head_bytes, None);
+                }
                 let (head, content) = (std::mem::take(out), std::mem::take(&mut response.body.0));
                 return Answer::Driving(self.driving(id, head, content, send_as));
             }
+        }
+        if self.log.is_some() {
+            let bytes = Some(out.len() - rendered_before);
+            self.log_response(conn, response.status.0, rendered_before, head_bytes, bytes);
         }
         Answer::Rendered(self.next_request(conn))
     }
@@ -136,25 +145,6 @@ impl Engine {
         send_as: SendAs,
     ) -> Driving {
         Box::pin(self.clone().drive(id, head, content, send_as))
-    }
-
-    /// Logs the answer that is about to be rendered. Not while a connection is borrowed: the
-    /// subscriber is user code.
-    #[inline(never)]
-    fn log_answer(&self, id: ConnId, response: &Response) {
-        let (log, rejected) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(active) = conns.get(id).and_then(|conn| conn.active.as_mut()) else {
-                return;
-            };
-            let rejected = active.reject.as_ref().map(|reject| reject.status);
-            (active.log.take(), rejected)
-        };
-        let Some(log) = log else { return };
-        match rejected.filter(|_| response.status.0 < 400) {
-            Some(status) => log.finish(status, None),
-            None => log.finish(response.status.0, response.body.length()),
-        }
     }
 
     /// Remembers of an answer what is measured of it.
@@ -216,7 +206,11 @@ impl Engine {
             return None;
         }
         let mut conns = self.conns.borrow_mut();
-        Some(self.next_request(conns.get(id)?))
+        let conn = conns.get(id)?;
+        if self.log.is_some() {
+            self.log_sent(conn);
+        }
+        Some(self.next_request(conn))
     }
 
     async fn send_all(&self, id: ConnId, mut bytes: &[u8]) -> io::Result<()> {

@@ -240,6 +240,7 @@ fn look(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> Look {
         };
         let body = data.slice(piece.data);
         data.advance(piece.consumed);
+        conn.active().exchanges.receive(piece.consumed);
         conn.active().unpop_input(data);
         if !body.is_empty() {
             conn.active().body_pace.moved(body.len());
@@ -356,6 +357,7 @@ impl Engine {
                 }
                 coop::spend(n);
                 self.set_wait(id, conn, Wait::Body, 0);
+                conn.active().exchanges.receive(n);
                 conn.active().body_pace.moved(n);
                 return Poll::Ready(Ok(n));
             }

@@ -5,12 +5,13 @@
 //! dropping a request), and dropping a task is running user code as well.
 //!
 //! Modules, lowest first: `pace` (transfer rates) · `connection` (what is kept) · `deadline` (time
-//! limits) · `send` (bytes out) · `body` (bytes of bodies in) · `pressure` (when receive memory is
+//! limits) · `access` (the access log) · `send` (bytes out) · `body` (bytes of bodies in) · `pressure` (when receive memory is
 //! short) · `answer` (answers) · `pending` (answers that take their time) · `receive` (requests) ·
 //! `handover` (connections from and to other workers) · `admission` (which new ones are served) ·
 //! `balance` (which of them go) · `stall` (workers that are blocked). Must not know how workers are
 //! made.
 
+mod access;
 mod admission;
 mod answer;
 mod balance;
@@ -28,7 +29,7 @@ mod stall;
 use crate::crew::Crew;
 use crate::handler::Service;
 use crate::host::ConnId;
-use crate::log::AccessLog;
+use crate::log::{AccessLog, LogQueue};
 use crate::metrics::{Counter, Counters, Ending, Measured, Metrics, Recorder};
 use crate::request::Spares;
 use crate::response::Response;
@@ -116,6 +117,8 @@ pub(crate) struct Engine {
     crowd: Cell<usize>,
     idle_order: IdleOrder,
     counters: Arc<Counters>,
+    /// Exchanges to be logged, if any are.
+    log: Option<Rc<LogQueue>>,
     /// What requests are measured by, if they are.
     recorder: Option<Recorder>,
     /// Handlers that were not ready at once and have not answered yet.
@@ -143,6 +146,10 @@ impl Engine {
             let busy = settings.crew.busy(local.index());
             metrics.worker(local, &counters, busy)
         });
+        let log = match settings.access_log {
+            AccessLog::Off => None,
+            AccessLog::On => Some(Rc::default()),
+        };
         let conns = Conns::default();
         let unsent_bytes = conns.unsent_bytes().clone();
         Rc::new(Engine {
@@ -164,6 +171,7 @@ impl Engine {
             crowd: Cell::new(0),
             idle_order: IdleOrder::default(),
             counters,
+            log,
             recorder,
             waiting: Cell::new(0),
             waiting_with_blocks_max: pressure::waiting_with_blocks_max(local.pool()),
@@ -239,6 +247,9 @@ impl Engine {
         for id in ids {
             shield::run(|| self.close(id, Ending::Stopped));
         }
+        if let Some(log) = &self.log {
+            log.write(); // No task runs any more.
+        }
     }
 
     /// Begins to serve a new connection. Its places, under the cap and in the crew, are taken.
@@ -303,6 +314,9 @@ impl Engine {
         } else {
             self.gone(ending);
         }
+        if self.log.is_some() {
+            self.log_closed(&mut conn, ending);
+        }
         let active = conn.active.as_mut();
         let (reader, measured) = match active {
             Some(active) => (active.reader.take(), active.measured.take()),
@@ -337,8 +351,11 @@ impl Engine {
     }
 
     fn peer_of(&self, id: ConnId) -> Option<SocketAddr> {
-        let stream = self.conns.borrow_mut().get(id)?.stream;
-        onrush_rt::net::peer_address(self.local.driver().descriptor(stream)?)
+        self.peer_of_conn(self.conns.borrow_mut().get(id)?)
+    }
+
+    fn peer_of_conn(&self, conn: &Conn) -> Option<SocketAddr> {
+        onrush_rt::net::peer_address(self.local.driver().descriptor(conn.stream)?)
     }
 
     /// The peer ended its direction (`Ok`) or the connection broke.

@@ -21,6 +21,7 @@ use super::Engine;
 use super::body::AHEAD_BYTES_MAX;
 use super::connection::{Conn, Phase, Then};
 use crate::host::ConnId;
+use crate::log::Outcome;
 use crate::metrics::{Ending, Refusal};
 use crate::shield;
 use onrush_proto::reject::Reject;
@@ -66,7 +67,11 @@ impl Engine {
         let reject = Reject::new(503, "server is low on memory");
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;
+        let rendered_before = out.len();
         conn.machine.send_reject(reject, &self.date(), out);
+        if self.log.is_some() {
+            self.log_short_response(conn, reject.status, rendered_before, out);
+        }
         let after = conn.machine.next(self.limits());
         self.counters.rejected.count(Refusal::of(reject.status));
         Some(Then::behind(after, true))
@@ -132,7 +137,8 @@ impl Engine {
         };
         drop(input);
         self.counters.evicted.add(1);
-        self.refuse(id, Reject::new(408, "server is low on memory"));
+        let reject = Reject::new(408, "server is low on memory");
+        self.refuse(id, reject, Outcome::Evicted);
         let what = "receive memory is short: a partial request head is evicted";
         shield::tell(|| tracing::debug!("{what}"));
     }

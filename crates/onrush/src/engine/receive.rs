@@ -11,7 +11,7 @@ use super::deadline::{DRAIN_IDLE_MS, Wait};
 use super::send::gone;
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
-use crate::log::{AccessLog, Entry as LogEntry};
+use crate::log::Outcome;
 use crate::metrics::{Ending, Refusal};
 use crate::params::UNROUTED;
 use crate::request::Parts;
@@ -293,7 +293,8 @@ impl Engine {
             self.join(conn.active())
         };
         if joined.is_err() {
-            self.refuse(id, Reject::new(503, "server is low on memory"));
+            let reject = Reject::new(503, "server is low on memory");
+            self.refuse(id, reject, Outcome::Evicted);
         }
         joined.ok()
     }
@@ -358,7 +359,12 @@ impl Engine {
                     return Next::NeedMore;
                 }
                 Err(reject) => {
+                    let rendered_before = out.len();
                     conn.machine.send_reject(reject, &self.date(), out);
+                    if self.log.is_some() {
+                        let outcome = Outcome::Rejected;
+                        self.log_reject(conn, reject, outcome, &data, rendered_before, out);
+                    }
                     let after = conn.machine.next(self.limits());
                     conns.unlist(id);
                     Err((reject, after))
@@ -383,6 +389,7 @@ impl Engine {
             Ok(piece) => {
                 conn.draining_body = !piece.end;
                 data.advance(piece.consumed);
+                conn.active().exchanges.receive(piece.consumed);
                 let pace = &mut conn.active().body_pace;
                 pace.stop(self.local.now_ms());
                 pace.moved(piece.consumed);
@@ -423,6 +430,9 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Next {
         if parts.head.framing() != Framing::None && self.is_short_for_bodies() {
+            if self.log.is_some() {
+                self.log_request(id, &parts.head, &data[..head_bytes]);
+            }
             self.spares.give(parts);
             let then = self.turn_body_away(id, out);
             return then.map_or(Next::Stop, Next::Last);
@@ -449,8 +459,8 @@ impl Engine {
                 answered,
             });
         }
-        if self.settings.access_log == AccessLog::On {
-            self.note_request(id, &parts.head, &bytes);
+        if self.log.is_some() {
+            self.log_request(id, &parts.head, &bytes);
         }
         if self.recorder.is_some() {
             self.measure(&parts.head, &bytes);
@@ -548,14 +558,6 @@ impl Engine {
         let body_bytes = head.content_length().unwrap_or(0);
         let measured = recorder.begin(head.method(bytes), head.version(), body_bytes);
         self.measuring.replace(Some(measured));
-    }
-
-    /// Remembers of a request what the log needs.
-    fn note_request(&self, id: ConnId, head: &Head, bytes: &Buf) {
-        let log = LogEntry::new(head.method(bytes), head.target(bytes), self.peer_of(id));
-        if let Some(conn) = self.conns.borrow_mut().get(id) {
-            conn.active().log = Some(log);
-        }
     }
 
     /// What follows an answer.
@@ -668,14 +670,21 @@ impl Engine {
         self.set_limit(id, conn, limit_ms);
     }
 
-    /// Answers a connection that broke a rule outside the loop, and ends it.
-    pub(super) fn refuse(self: &Rc<Self>, id: ConnId, reject: Reject) {
+    /// Answers a connection that broke a rule outside the loop, and ends it. `outcome` is what the
+    /// access log tells.
+    pub(super) fn refuse(self: &Rc<Self>, id: ConnId, reject: Reject, outcome: Outcome) {
         let mut out = Vec::new();
         let after = {
             let mut conns = self.conns.borrow_mut();
             conns.unlist(id);
             let Some(conn) = conns.get(id) else { return };
             conn.machine.send_reject(reject, &self.date(), &mut out);
+            if self.log.is_some() {
+                let received = conn.active.as_ref().and_then(|active| active.input.front());
+                let received = received.cloned();
+                let received = received.as_deref().unwrap_or_default();
+                self.log_reject(conn, reject, outcome, received, 0, &out);
+            }
             conn.machine.next(self.limits())
         };
         self.counters.rejected.count(Refusal::of(reject.status));

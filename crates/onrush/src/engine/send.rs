@@ -123,7 +123,12 @@ impl Engine {
         }
         let sent = send(&mut self.local.driver(), conn.stream, out);
         match sent {
-            Ok(sent) if sent == out.len() => Ok(true),
+            Ok(sent) if sent == out.len() => {
+                if self.log.is_some() {
+                    self.log_accepted(conn, sent);
+                }
+                Ok(true)
+            }
             sent => self.keep(conn, out, sent),
         }
     }
@@ -136,6 +141,9 @@ impl Engine {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
         };
+        if self.log.is_some() {
+            self.log_accepted(conn, sent);
+        }
         let active = conn.active();
         active.out.clear();
         active.out.extend_from_slice(&out[sent..]);
@@ -177,7 +185,8 @@ impl Engine {
             Err(error) => return Err(error),
         }
         let done = active.unsent().is_empty();
-        let progress = active.out_sent != sent_before;
+        let accepted = active.out_sent - sent_before;
+        let progress = accepted > 0;
         let limit_ms = if done {
             (active.out, active.out_sent) = (Vec::new(), 0);
             0
@@ -189,6 +198,9 @@ impl Engine {
             self.set_limit(id, conn, limit_ms);
         } else {
             self.set_wait(id, conn, Wait::Write, limit_ms);
+        }
+        if progress && self.log.is_some() {
+            self.log_accepted(conn, accepted);
         }
         if !done && !self.is_fast_enough(conn, Wait::Write) {
             return Err(self.too_slow());
@@ -303,6 +315,9 @@ impl Engine {
                     self.set_wait(id, conn, Wait::Write, 0);
                     conn.active().write_pace.moved(bytes);
                     conn.active().rendered_bytes = 0;
+                    if self.log.is_some() {
+                        self.log_accepted(conn, bytes);
+                    }
                     if conn.is_listed() {
                         conns.unlist(id);
                     }

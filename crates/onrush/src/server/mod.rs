@@ -183,7 +183,7 @@ impl Server {
         self
     }
 
-    /// Whether each request makes a log event. Default: off.
+    /// Whether each exchange makes a log event when it ends: see [`AccessLog::On`]. Default: off.
     pub fn access_log(mut self, access_log: AccessLog) -> Server {
         self.access_log = access_log;
         self
