@@ -102,7 +102,7 @@ pub fn listen(
 ) -> io::Result<(Vec<ListenSocket>, Address)> {
     let address = match address {
         Address::Unix(path) => {
-            let socket = bind_unix(path, options.backlog)?;
+            let socket = bind_unix_patiently(path, options.backlog)?;
             return Ok((share(socket, workers)?, address.clone()));
         }
         Address::Tcp(address) => address,
@@ -157,6 +157,7 @@ fn family(address: &SocketAddr) -> AddressFamily {
 /// How long a port may be in use before it is said to be, and how often to look.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(5);
+const UNIX_PAUSE: Duration = Duration::from_millis(50);
 
 fn bind_patiently(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
     let end = Instant::now() + PATIENCE;
@@ -189,6 +190,19 @@ fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd>
 fn start_listening(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {
     let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
     Ok(rustix::net::listen(socket, backlog)?)
+}
+
+/// As [`bind_patiently`]. Each look is a connection to the other server, if that is alive.
+fn bind_unix_patiently(path: &Path, backlog: u32) -> io::Result<OwnedFd> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match bind_unix(path, backlog) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(UNIX_PAUSE);
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Binds a Unix socket. A file left behind by a server that is gone is replaced; a live server's

@@ -3,10 +3,11 @@
 
 use crate::failure::{self, Failure};
 use crate::memory::{self, Shortage};
-use crate::options::{
-    AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, Options, PlacementName,
-};
+use crate::options::Options;
 use crate::units::{Rate, Size, Time};
+use crate::values::{
+    AccessLogFormat, AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, PlacementName,
+};
 use crate::written::Switch;
 use onrush::{AccessLog, DriverPreference, Limits, Placement};
 use onrush_rt::driver;
@@ -31,9 +32,9 @@ const WORKER_BYTES_MIN: usize = 1 << 20;
 pub(crate) struct Settings {
     pub(crate) dir: PathBuf,
     pub(crate) files: FilesOptions,
-    /// As `onrush::Server::bind` takes it.
-    pub(crate) address: String,
-    /// Names that are answered besides those that the address has.
+    /// One or more, as `onrush::Server::bind` takes them.
+    pub(crate) addresses: Vec<String>,
+    /// Names that are answered besides those that the addresses have.
     pub(crate) hosts: Vec<String>,
     pub(crate) backlog: u32,
     pub(crate) defer_accept: bool,
@@ -58,6 +59,7 @@ pub(crate) struct Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogSettings {
     pub(crate) format: LogFormat,
+    pub(crate) access_format: AccessLogFormat,
     pub(crate) level: LogLevel,
 }
 
@@ -123,6 +125,7 @@ impl Settings {
     /// what the process may use, if that is known.
     pub(crate) fn new(options: Options, memory_bytes: Option<u64>) -> Result<Settings, Failure> {
         let at_most = u32::MAX as usize;
+        let log_format = options.log_format.unwrap_or(LogFormat::Text);
         let files = files(&options, memory_bytes)?;
         let receive_bytes_max = match options.receive_memory {
             Some(size) => size.bytes,
@@ -140,7 +143,7 @@ impl Settings {
                     cache_bytes: files.cache_bytes_max as u64,
                 }),
             files,
-            address: address(options.bind, options.port.unwrap_or(8080)),
+            addresses: addresses(options.bind, options.port.unwrap_or(8080)),
             hosts: (options.host.unwrap_or_default().into_iter())
                 .map(|name| name.0)
                 .collect(),
@@ -178,12 +181,16 @@ impl Settings {
                 .unwrap_or(Time::seconds(30))
                 .duration(),
             log: LogSettings {
-                format: options.log_format.unwrap_or(LogFormat::Text),
+                format: log_format,
+                access_format: options.access_log_format.unwrap_or(match log_format {
+                    LogFormat::Text => AccessLogFormat::Text,
+                    LogFormat::Json => AccessLogFormat::Json,
+                }),
                 level: options.log_level.unwrap_or(LogLevel::Info),
             },
-            access_log: match options.access_log {
-                Some(Switch::On) => AccessLog::On,
-                Some(Switch::Off) | None => AccessLog::Off,
+            access_log: match (options.access_log, options.access_log_format) {
+                (Some(Switch::On), _) | (None, Some(_)) => AccessLog::On,
+                (Some(Switch::Off), _) | (None, None) => AccessLog::Off,
             },
             dir: options.dir.unwrap_or_else(|| PathBuf::from(".")),
         })
@@ -241,11 +248,14 @@ fn files(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, F
     })
 }
 
-fn address(bind: Option<Bind>, port: u16) -> String {
+fn addresses(bind: Option<Vec<Bind>>, port: u16) -> Vec<String> {
+    let address = |bind: Bind| match bind {
+        Bind::Unix(path) => format!("unix:{path}"),
+        Bind::Host(host, own) => format!("{host}:{}", own.unwrap_or(port)),
+    };
     match bind {
-        Some(Bind::Unix(path)) => format!("unix:{path}"),
-        Some(Bind::Host(host)) => format!("{host}:{port}"),
-        None => format!("127.0.0.1:{port}"),
+        Some(bind) if !bind.is_empty() => bind.into_iter().map(address).collect(),
+        _ => vec![format!("127.0.0.1:{port}")],
     }
 }
 
@@ -323,7 +333,7 @@ mod tests {
                 delete: true
             }
         );
-        assert_eq!(settings.address, "[::1]:81");
+        assert_eq!(settings.addresses, ["[::1]:81"]);
         assert_eq!(settings.hosts, ["a.example", "::2"]);
         assert_eq!(settings.files.depth_max, 3);
         assert_eq!(settings.workers, Some(3));
@@ -342,7 +352,7 @@ mod tests {
     #[test]
     fn nothing_said_is_read_only_and_near() {
         let settings = Settings::new(parse("").unwrap(), None).unwrap();
-        assert_eq!(settings.address, "127.0.0.1:8080");
+        assert_eq!(settings.addresses, ["127.0.0.1:8080"]);
         let defaults = Limits {
             body_bytes_max: u64::MAX,
             total_timeout_ms: 24 * 3600 * 1000,
@@ -431,7 +441,7 @@ mod tests {
         assert!(!refused("port = \n").1.is_empty());
         for text in [
             "body-max = true",
-            "bind = 'a:1'",
+            "bind = 'a:b'",
             "host = ['a:1']",
             "host = ['http://a']",
             "driver = 'kqueue'",
@@ -470,6 +480,89 @@ mod tests {
             assert_eq!(settings.access_log, AccessLog::Off);
         }
         assert!(settings("site = 'on'\naccess-log = true").files.site);
+    }
+
+    #[test]
+    fn several_addresses_have_ports_of_their_own_or_that_of_all() {
+        let addresses = |text: &str| Settings::new(parse(text).unwrap(), None).unwrap().addresses;
+        let three = ["0.0.0.0:81", "[::1]:82", "unix:/run/s"];
+        let list = "port = 81\nbind = ['0.0.0.0', '[::1]:82', 'unix:/run/s']";
+        assert_eq!(addresses(list), three);
+        assert_eq!(
+            addresses("port = 81\nbind = '0.0.0.0,[::1]:82,unix:/run/s'"),
+            three
+        );
+        assert_eq!(addresses("bind = 'localhost:0'"), ["localhost:0"]);
+    }
+
+    #[test]
+    fn a_format_of_the_access_log_switches_it_on() {
+        let log = |text: &str| {
+            let settings = Settings::new(parse(text).unwrap(), None).unwrap();
+            (settings.access_log, settings.log.access_format)
+        };
+        let combined = "access-log-format = 'combined'";
+        assert_eq!(log(combined), (AccessLog::On, AccessLogFormat::Combined));
+        let off = log("access-log-format = 'text'\naccess-log = 'off'");
+        assert_eq!(off, (AccessLog::Off, AccessLogFormat::Text));
+        let json = log("log-format = 'json'\naccess-log = 'on'");
+        assert_eq!(json, (AccessLog::On, AccessLogFormat::Json));
+    }
+
+    /// For each option a value in the configuration file that is not the default.
+    const CHANGES: &[(&str, &str)] = &[
+        ("dir", "'/srv'"),
+        ("allow", "'put,delete'"),
+        ("hidden", "true"),
+        ("site", "true"),
+        ("sink", "true"),
+        ("durability", "'none'"),
+        ("port", "81"),
+        ("bind", "['::1', 'unix:/run/s']"),
+        ("host", "'a.example'"),
+        ("admin", "'same'"),
+        ("body_max", "'1GiB'"),
+        ("depth_max", "3"),
+        ("connections_max", "7"),
+        ("header_timeout", "'7s'"),
+        ("body_timeout", "'7s'"),
+        ("write_timeout", "'7s'"),
+        ("min_rate", "7"),
+        ("idle_timeout", "'7s'"),
+        ("total_timeout", "'7s'"),
+        ("drain_timeout", "'7s'"),
+        ("access_log", "'on'"),
+        ("access_log_format", "'combined'"),
+        ("log_format", "'json'"),
+        ("log_level", "'debug'"),
+        ("workers", "7"),
+        ("file_threads", "7"),
+        ("cache_size", "'7MiB'"),
+        ("receive_memory", "'7MiB'"),
+        ("driver", "'epoll'"),
+        ("placement", "'single'"),
+        ("rebalance", "'off'"),
+        ("defer_accept", "false"),
+        ("backlog", "7"),
+        ("ring_buffers", "16"),
+        ("ring_buffer_size", "2048"),
+    ];
+
+    #[test]
+    fn every_option_changes_the_settings() {
+        let shown = |options| format!("{:?}", Settings::new(options, None).expect("they fit"));
+        let default = shown(Options::default());
+        for name in Options::NAMES {
+            let change = CHANGES.iter().find(|(option, _)| option == name);
+            let (_, value) = change.unwrap_or_else(|| panic!("{name}: add a value to CHANGES"));
+            let text = format!("{} = {value}", name.replace('_', "-"));
+            let options = parse(&text).expect(&text);
+            assert_ne!(shown(options.clone()), default, "{text}");
+            // The merge forgets no option, on neither side.
+            assert_eq!(Options::default().or(options.clone()), options, "{text}");
+            assert_eq!(options.clone().or(Options::default()), options, "{text}");
+        }
+        assert_eq!(CHANGES.len(), Options::NAMES.len());
     }
 
     #[test]

@@ -64,6 +64,31 @@ impl Engine {
         response: &mut Response,
         out: &mut Vec<u8>,
     ) -> Answer {
+        match self.log.is_some() {
+            true => self.answer_logged(id, response, out),
+            false => self.render::<false>(id, response, out),
+        }
+    }
+
+    #[inline(never)]
+    fn answer_logged(
+        self: &Rc<Self>,
+        id: ConnId,
+        response: &mut Response,
+        out: &mut Vec<u8>,
+    ) -> Answer {
+        self.render::<true>(id, response, out)
+    }
+
+    /// [`Engine::answer`], compiled once with an access log and once without: what the log needs to
+    /// know costs registers on the hot path.
+    #[inline(always)]
+    fn render<const LOGS: bool>(
+        self: &Rc<Self>,
+        id: ConnId,
+        response: &mut Response,
+        out: &mut Vec<u8>,
+    ) -> Answer {
         let date = self.date();
         let rendered_before = out.len();
         let mut conns = self.conns.borrow_mut();
@@ -75,7 +100,7 @@ impl Engine {
             // The request broke the rules after it was handed out: no success can be told.
             conn.machine.send_reject(reject, &date, out);
             self.note_answer(conn, reject.status, None);
-            if self.log.is_some() {
+            if LOGS {
                 self.log_short_response(conn, reject.status, rendered_before, out);
             }
             return Answer::Rendered(self.next_request(conn));
@@ -121,7 +146,7 @@ impl Engine {
                 out.extend_from_slice(&kept.0);
             }
             _ => {
-                if self.log.is_some() {
+                if LOGS {
                     let status = response.status.0;
                     self.log_response(conn, status, rendered_before, head_bytes, None);
                 }
@@ -129,7 +154,7 @@ impl Engine {
                 return Answer::Driving(self.driving(id, head, content, send_as));
             }
         }
-        if self.log.is_some() {
+        if LOGS {
             let bytes = Some(out.len() - rendered_before);
             self.log_response(conn, response.status.0, rendered_before, head_bytes, bytes);
         }
