@@ -70,7 +70,7 @@ pub(crate) enum LogFormat {
 pub(crate) enum AccessLogFormat {
     Text,
     Json,
-    /// Apache's "combined".
+    // As Apache has it.
     Combined,
 }
 

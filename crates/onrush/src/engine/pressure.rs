@@ -23,6 +23,7 @@ use super::connection::{Conn, Phase, Then};
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::{Ending, Refusal};
+use crate::request::Parts;
 use crate::shield;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Pool;
@@ -63,7 +64,18 @@ impl Engine {
     /// Answers 503 (RFC 9110, section 15.6.4) to a request whose body there is no memory for; gives
     /// what follows, or `None` when the connection is gone.
     #[cold]
-    pub(super) fn turn_body_away(&self, id: ConnId, out: &mut Vec<u8>) -> Option<Then> {
+    #[inline(never)]
+    pub(super) fn turn_body_away(
+        &self,
+        id: ConnId,
+        parts: Box<Parts>,
+        head_bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<Then> {
+        if self.log.is_some() {
+            self.log_request(id, &parts.head, head_bytes);
+        }
+        self.spares.give(parts);
         let reject = Reject::new(503, "server is low on memory");
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;

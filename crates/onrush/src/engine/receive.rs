@@ -359,13 +359,7 @@ impl Engine {
                     return Next::NeedMore;
                 }
                 Err(reject) => {
-                    let rendered_before = out.len();
-                    conn.machine.send_reject(reject, &self.date(), out);
-                    if self.log.is_some() {
-                        let outcome = Outcome::Rejected;
-                        self.log_reject(conn, reject, outcome, &data, rendered_before, out);
-                    }
-                    let after = conn.machine.next(self.limits());
+                    let after = self.reject_head(conn, reject, &data, out);
                     conns.unlist(id);
                     Err((reject, after))
                 }
@@ -381,6 +375,19 @@ impl Engine {
                 Next::Last(Then::behind(after, false))
             }
         }
+    }
+
+    /// Renders the response to a head that breaks a rule; gives what follows it.
+    #[cold]
+    #[inline(never)]
+    fn reject_head(&self, conn: &mut Conn, reject: Reject, data: &Buf, out: &mut Vec<u8>) -> After {
+        let rendered_before = out.len();
+        conn.machine.send_reject(reject, &self.date(), out);
+        if self.log.is_some() {
+            let outcome = Outcome::Rejected;
+            self.log_reject(conn, reject, outcome, data, rendered_before, out);
+        }
+        conn.machine.next(self.limits())
     }
 
     /// Throws away what an answered request left unread of its body.
@@ -430,11 +437,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Next {
         if parts.head.framing() != Framing::None && self.is_short_for_bodies() {
-            if self.log.is_some() {
-                self.log_request(id, &parts.head, &data[..head_bytes]);
-            }
-            self.spares.give(parts);
-            let then = self.turn_body_away(id, out);
+            let then = self.turn_body_away(id, parts, &data[..head_bytes], out);
             return then.map_or(Next::Stop, Next::Last);
         }
         count(&self.counters.requests);

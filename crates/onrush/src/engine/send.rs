@@ -123,17 +123,12 @@ impl Engine {
         }
         let sent = send(&mut self.local.driver(), conn.stream, out);
         match sent {
-            Ok(sent) if sent == out.len() => {
-                if self.log.is_some() {
-                    self.log_accepted(conn, sent);
-                }
-                Ok(true)
-            }
+            Ok(sent) if sent == out.len() && self.log.is_none() => Ok(true),
             sent => self.keep(conn, out, sent),
         }
     }
 
-    /// Keeps what the kernel did not take of `out`.
+    /// Keeps what the kernel did not take of `out`. `Ok(true)`: it has taken all.
     #[inline(never)]
     fn keep(&self, conn: &mut Conn, out: &[u8], sent: io::Result<usize>) -> io::Result<bool> {
         let sent = match sent {
@@ -143,6 +138,9 @@ impl Engine {
         };
         if self.log.is_some() {
             self.log_accepted(conn, sent);
+        }
+        if sent == out.len() {
+            return Ok(true);
         }
         let active = conn.active();
         active.out.clear();
