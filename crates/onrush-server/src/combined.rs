@@ -56,7 +56,7 @@ impl Combined {
     /// Writes the entry as a line. `now_us`: since the epoch. The time of the entry is that of the
     /// request, in UTC.
     ///
-    /// Of what is not known, Apache writes `-`: the address of a client on a Unix socket, the status
+    /// What is not known is `-`, as in Apache: the address of a client on a Unix socket, the status
     /// of a request without a response, 0 bytes of content.
     pub(crate) fn write(&self, now_us: u64, line: &mut dyn Write) -> fmt::Result {
         match self.peer {

@@ -1,8 +1,8 @@
 //! The program `onrush`: a folder, served over HTTP.
 //!
-//! `units`, `written`, `failure`, `memory` · `values` · `options` (each option, once) · `config` (the
-//! file, and the settings that the options result in) · `cli` · `combined` · `logging`, `signals`,
-//! `descriptors` (the process) · this file, which puts them together and serves.
+//! `units`, `written`, `failure`, `memory` · `values` · `options` (each option, once) · `config`
+//! (the file, and the settings that the options result in) · `cli` · `combined` · `logging`,
+//! `signals`, `descriptors` (the process) · this file, which puts them together and serves.
 
 #![forbid(unsafe_code)]
 

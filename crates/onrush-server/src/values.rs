@@ -88,7 +88,7 @@ pub(crate) enum LogLevel {
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Bind {
-    /// A host's name or address, in brackets if it is an IPv6 address, and its port if one is given.
+    /// A host's name or address, an IPv6 address in brackets; and its port, if one is given.
     Host(String, Option<u16>),
     /// The path of a Unix socket.
     Unix(String),

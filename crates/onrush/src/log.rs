@@ -31,8 +31,8 @@ pub enum AccessLog {
     /// - `body_bytes`: the part of `sent_bytes` that follows the head, with the framing of chunks.
     ///   0 for HEAD.
     /// - `duration_us`: from the whole request head to the end, in microseconds.
-    /// - `user_agent`, `referer`: as sent (RFC 9110 §10.1.3, §10.1.5), where present. Bytes that are
-    ///   not UTF-8 are replaced by U+FFFD.
+    /// - `user_agent`, `referer`: as sent (RFC 9110 §10.1.3, §10.1.5), where present. Bytes that
+    ///   are not UTF-8 are replaced by U+FFFD.
     On,
 }
 

@@ -104,6 +104,8 @@ fn expect(entry: &Entry, fields: &[(&'static str, &str)]) {
 }
 
 const LARGE_BYTES: usize = 50_000_000;
+/// Receive memory of a simulated worker.
+const RECEIVE_BYTES: usize = 64 << 20;
 
 async fn application(request: Request) -> Response {
     match request.path() {
@@ -226,7 +228,13 @@ fn the_simulator_logs_the_same_however_the_network_splits() {
             split: true,
             delay: true,
         };
-        let mut sim = Simulation::with_access_log(seed, &application, Limits::default(), behaviour);
+        let mut sim = Simulation::with_access_log(
+            seed,
+            &application,
+            Limits::default(),
+            behaviour,
+            RECEIVE_BYTES,
+        );
         let client = sim.connect();
         let mark = format!("simulated-{seed}-end");
         let mut requests = String::new();
@@ -291,7 +299,8 @@ fn the_simulator_tells_the_accepted_bytes_exactly() {
     keep_entries();
     const PIPE_BYTES: usize = 10_000;
     let limits = Limits::default();
-    let mut sim = Simulation::with_access_log(1, &application, limits, plain(PIPE_BYTES));
+    let net = plain(PIPE_BYTES);
+    let mut sim = Simulation::with_access_log(1, &application, limits, net, RECEIVE_BYTES);
     let client = sim.connect();
     for mark in ["/large?exact", "/big?exact", "/hello?exact"] {
         sim.send(&client, get(mark).as_bytes());
@@ -430,6 +439,34 @@ fn exchanges_that_a_limit_or_the_end_of_the_server_cuts_are_logged() {
         let entry = wait_for(&stopped, 1).remove(0);
         expect(&entry, &[("end", "stopped"), ("sent_bytes", "0")]);
     }
+}
+
+#[test]
+fn what_is_evicted_when_memory_is_short_is_logged() {
+    keep_entries();
+    let limits = Limits::default();
+    let net = plain(1 << 16);
+    let mut sim = Simulation::with_access_log(1, &application, limits, net, 1 << 20);
+    // Incomplete heads, of which more come than there is memory for.
+    let head = format!(
+        "GET /evicted HTTP/1.1\r\nHost: t\r\nX: {}",
+        "x".repeat(6000)
+    );
+    let mut clients: Vec<_> = (0..400).map(|_| sim.connect()).collect();
+    for client in &clients {
+        sim.send(client, head.as_bytes());
+    }
+    sim.run();
+    let entries: Vec<Entry> = entries().clone();
+    let evicted = |entry: &&Entry| entry["end"] == "evicted";
+    let evicted: Vec<&Entry> = entries.iter().filter(evicted).collect();
+    assert!((100..400).contains(&evicted.len()), "{}", evicted.len());
+    for entry in evicted {
+        expect(entry, &[("status", "408")]);
+        assert!(number(entry, "sent_bytes") > number(entry, "body_bytes"));
+    }
+    clients.clear();
+    sim.run();
 }
 
 #[test]

@@ -5,11 +5,11 @@
 //! dropping a request), and dropping a task is running user code as well.
 //!
 //! Modules, lowest first: `pace` (transfer rates) · `connection` (what is kept) · `deadline` (time
-//! limits) · `access` (the access log) · `send` (bytes out) · `body` (bytes of bodies in) · `pressure` (when receive memory is
-//! short) · `answer` (answers) · `pending` (answers that take their time) · `receive` (requests) ·
-//! `handover` (connections from and to other workers) · `admission` (which new ones are served) ·
-//! `balance` (which of them go) · `stall` (workers that are blocked). Must not know how workers are
-//! made.
+//! limits) · `access` (the access log) · `send` (bytes out) · `body` (bytes of bodies in) ·
+//! `pressure` (when receive memory is short) · `answer` (answers) · `pending` (answers that take
+//! their time) · `receive` (requests) · `handover` (connections from and to other workers) ·
+//! `admission` (which new ones are served) · `balance` (which of them go) · `stall` (workers that
+//! are blocked). Must not know how workers are made.
 
 mod access;
 mod admission;
