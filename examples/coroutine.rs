@@ -5,18 +5,18 @@
 //! Nothing is kept in memory that does not fit into a few pages: while a client does not take what
 //! was written for it, its handler waits in `write`, and the worker serves others.
 
-use onrush::coroutine::{Request, Response, TcpStream, handler, sleep};
+use onrush::coroutine::{RequestReader, ResponseWriter, TcpStream, handler, sleep};
 use onrush::{Router, Server};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::Duration;
 
-fn hello(_: &mut Request, response: &mut Response) -> io::Result<()> {
+fn hello(_: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     response.set_content_type("text/plain");
     response.write_all(b"Hello, World!")
 }
 
 /// Sends the body back in capitals while it is still arriving, however long it is.
-fn upper(request: &mut Request, response: &mut Response) -> io::Result<()> {
+fn upper(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     let mut piece = [0; 4096];
     loop {
         let read = request.read(&mut piece)?;
@@ -30,14 +30,14 @@ fn upper(request: &mut Request, response: &mut Response) -> io::Result<()> {
 }
 
 /// Takes its time, as something behind a server does.
-fn back(request: &mut Request, response: &mut Response) -> io::Result<()> {
+fn back(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     sleep(Duration::from_millis(5));
     let name = request.param_decoded("name").unwrap_or_default();
     writeln!(response, "{name} is here.")
 }
 
 /// Asks another server, and hands on its answer.
-fn front(request: &mut Request, response: &mut Response, port: &str) -> io::Result<()> {
+fn front(request: &mut RequestReader, response: &mut ResponseWriter, port: &str) -> io::Result<()> {
     let mut behind = TcpStream::connect(format!("127.0.0.1:{port}"))?;
     let name = request.param("name").unwrap_or_default();
     write!(
@@ -68,8 +68,9 @@ fn main() -> io::Result<()> {
         body_bytes_max: u64::MAX,
         ..Default::default()
     };
-    let front =
-        move |request: &mut Request, response: &mut Response| front(request, response, &port);
+    let front = move |request: &mut RequestReader, response: &mut ResponseWriter| {
+        front(request, response, &port)
+    };
     let router = Router::new()
         .get("/", handler(hello))
         .put("/upper", handler(upper))

@@ -9,10 +9,10 @@ use onrush::{Body, Bytes, Request, Response, Server};
 const WAITING_BYTES_MAX: usize = 64 * 1024;
 
 async fn echo(request: Request) -> Response {
-    let local = request.local().clone();
-    let (mut sender, answer) = Body::channel(WAITING_BYTES_MAX);
+    let worker = request.worker().clone();
+    let (mut sender, response) = Body::channel(WAITING_BYTES_MAX);
     let mut body = request.into_body();
-    local
+    worker
         .spawn(async move {
             while let Some(piece) = body.next().await {
                 let sent = match piece {
@@ -26,7 +26,7 @@ async fn echo(request: Request) -> Response {
             }
         })
         .detach();
-    Response::with_body(answer).content_type("application/octet-stream")
+    Response::with_body(response).content_type("application/octet-stream")
 }
 
 fn main() -> std::io::Result<()> {

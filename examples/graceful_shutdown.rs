@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Takes its time, so that there is something to wait for.
 async fn slow(request: Request) -> Response {
-    request.local().sleep(Duration::from_secs(2)).await;
+    request.worker().sleep(Duration::from_secs(2)).await;
     Response::text("Done.\n")
 }
 

@@ -351,7 +351,7 @@ impl Response {
 }
 
 /// The program on the library.
-fn answer(request: &mut Request, count: &AtomicU64) -> Response {
+fn response(request: &mut Request, count: &AtomicU64) -> Response {
     let method = request.method.clone();
     match (method.as_str(), request.path.as_str()) {
         ("GET" | "HEAD", "/") => Response::text("Hello, World!"),
@@ -384,7 +384,7 @@ fn program() -> io::Result<()> {
     let port = std::env::args().nth(1).unwrap_or_else(|| "8080".to_owned());
     let server = Server::bind(&format!("127.0.0.1:{port}"))?;
     let count = AtomicU64::new(0);
-    server.serve(move |request| answer(request, &count))
+    server.serve(move |request| response(request, &count))
 }
 
 fn main() -> io::Result<()> {

@@ -105,12 +105,14 @@ fn read_lines(stream: TcpStream, state: &Mutex<State>, own: &Member) -> io::Resu
         let Some(line) = line.strip_suffix('\n') else {
             return Ok(()); // The end; or too long, or cut off.
         };
-        let answer = state
+        let response = state
             .lock()
             .unwrap()
             .execute(line.trim_end_matches('\r'), own);
-        let Some(answer) = answer else { return Ok(()) };
-        if own.lines.send(answer).is_err() {
+        let Some(response) = response else {
+            return Ok(());
+        };
+        if own.lines.send(response).is_err() {
             return Ok(()); // Nobody writes any more.
         }
     }

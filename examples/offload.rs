@@ -54,7 +54,7 @@ fn calibrate() -> u64 {
     (0..TRIES).map(|_| try_once()).max().unwrap_or(1)
 }
 
-async fn data(times: u64, inline: bool) -> Result<Response, offload::Refused> {
+async fn data(times: u64, inline: bool) -> Result<Response, offload::OffloadError> {
     let number = match inline {
         true => work(times, || false),
         false => offload_with(move |token| work(times, || token.is_cancelled())).await?,
@@ -64,7 +64,7 @@ async fn data(times: u64, inline: bool) -> Result<Response, offload::Refused> {
 
 struct Arguments {
     port: String,
-    options: offload::Options,
+    options: offload::OffloadOptions,
     inline: bool,
 }
 
@@ -72,7 +72,7 @@ impl Arguments {
     fn read(mut given: impl Iterator<Item = String>) -> Result<Arguments, String> {
         let mut arguments = Arguments {
             port: given.next().unwrap_or_else(|| "8080".to_owned()),
-            options: offload::Options::default(),
+            options: offload::OffloadOptions::default(),
             inline: false,
         };
         while let Some(flag) = given.next() {

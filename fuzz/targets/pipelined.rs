@@ -32,9 +32,9 @@ fn check(events: &[Event]) {
             Event::End(_) => assert!(std::mem::replace(&mut open, false), "an end of nothing"),
             Event::Rejected(reject) => {
                 assert!((400..=599).contains(&reject.status));
-                assert!(matches!(events[at + 1..], [Event::Answered(_)]), "read on");
+                assert!(matches!(events[at + 1..], [Event::Responded(_)]), "read on");
             }
-            Event::Answered(_) => {}
+            Event::Responded(_) => {}
             Event::Eof(_) => assert!(last),
         }
     }

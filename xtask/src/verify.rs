@@ -10,7 +10,10 @@ use std::process::Command;
 /// The unit tests that make no system call, or only such as Miri knows.
 const MIRI_UNITS: [&str; 4] = ["buf::", "job::", "timer::", "wakers::"];
 /// Crates with tests under `cfg(loom)`, and what those are called.
-const LOOM: [(&str, &str); 2] = [("onrush-rt", "doze::"), ("onrush", "crew::loom_tests::")];
+const LOOM: [(&str, &str); 2] = [
+    ("onrush-rt", "parker::"),
+    ("onrush", "worker_set::loom_tests::"),
+];
 
 pub(crate) fn miri(options: Options) -> Result<(), Failure> {
     options.end()?;

@@ -66,11 +66,11 @@ async fn read(body: &mut RequestBody, length: Option<u64>) -> io::Result<Vec<u8>
 }
 
 fn echoed(body: Vec<u8>, kind: Option<Vec<u8>>) -> Response {
-    let mut answer = Response::with_body(body);
+    let mut response = Response::with_body(body);
     match kind {
         // What was let in as a field's value is let out as one.
-        Some(kind) if answer.try_header("Content-Type", &kind).is_ok() => answer,
-        _ => answer.content_type("application/octet-stream"),
+        Some(kind) if response.try_header("Content-Type", &kind).is_ok() => response,
+        _ => response.content_type("application/octet-stream"),
     }
 }
 

@@ -23,10 +23,10 @@ pub(crate) struct Bar {
     pub(crate) values: Vec<f64>,
 }
 
-/// Bars of medians, with whiskers from the least to the greatest; a dashed line at `reach`.
-pub(crate) fn bars(title: &str, note: &str, reach: Option<f64>, bars: &[Bar]) -> String {
+/// Bars of medians, with whiskers from the least to the greatest; a dashed line at `target`.
+pub(crate) fn bars(title: &str, note: &str, target: Option<f64>, bars: &[Bar]) -> String {
     let values = bars.iter().flat_map(|bar| bar.values.iter().copied());
-    let most = values.chain(reach).fold(f64::MIN_POSITIVE, f64::max);
+    let most = values.chain(target).fold(f64::MIN_POSITIVE, f64::max);
     let scale = (WIDTH - LEFT - RIGHT) / most;
     let height = 76.0 + bars.len() as f64 * LINE;
     let mut svg = head(title, note, height);
@@ -54,8 +54,8 @@ pub(crate) fn bars(title: &str, note: &str, reach: Option<f64>, bars: &[Bar]) ->
         text(&mut svg, end, middle + 4.5, "n", "start", &short(median));
         y += LINE;
     }
-    if let Some(reach) = reach {
-        let x = LEFT + reach * scale;
+    if let Some(target) = target {
+        let x = LEFT + target * scale;
         let _ = writeln!(
             svg,
             "<line class=\"r\" x1=\"{x:.1}\" y1=\"58\" x2=\"{x:.1}\" y2=\"{:.1}\"/>",

@@ -18,7 +18,7 @@ mod table;
 mod workers;
 
 use clap::Parser;
-use run::{Effort, Reach, Run};
+use run::{Effort, Run, Target};
 use std::{path::PathBuf, process::ExitCode};
 use xtask::shell::Outcome;
 
@@ -49,7 +49,7 @@ struct Options {
 struct Experiment {
     name: &'static str,
     what: &'static str,
-    run: fn(&Run) -> Outcome<Vec<Reach>>,
+    run: fn(&Run) -> Outcome<Vec<Target>>,
 }
 
 const EXPERIMENTS: &[Experiment] = &[
@@ -124,17 +124,17 @@ fn main_with(options: &Options) -> Outcome<ExitCode> {
     if first.is_none() {
         eprintln!("other programs get as much of the cores as these: no control groups here");
     }
-    let mut reaches = Vec::new();
+    let mut targets = Vec::new();
     for experiment in chosen {
         let found = (experiment.run)(&run)?;
         run.note(experiment.name)?;
         runner::clear();
-        for reach in &found {
-            println!("{}: {}", experiment.name, reach.shown());
+        for target in &found {
+            println!("{}: {}", experiment.name, target.shown());
         }
-        reaches.extend(found);
+        targets.extend(found);
     }
-    let failed = options.check && reaches.iter().any(|reach| reach.holds != Some(true));
+    let failed = options.check && targets.iter().any(|target| target.holds != Some(true));
     Ok(ExitCode::from(u8::from(failed)))
 }
 

@@ -136,7 +136,7 @@ fn make(folder: &Path) -> Outcome {
 
 /// What was to be reached, and whether it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Reach {
+pub(crate) struct Target {
     pub(crate) what: String,
     /// What was found, in words.
     pub(crate) found: String,
@@ -144,7 +144,7 @@ pub(crate) struct Reach {
     pub(crate) holds: Option<bool>,
 }
 
-impl Reach {
+impl Target {
     pub(crate) fn shown(&self) -> String {
         let verdict = match self.holds {
             Some(true) => "holds",
@@ -176,12 +176,12 @@ mod tests {
 
     #[test]
     fn a_reach_says_what_became_of_it() {
-        let reach = |holds| Reach {
+        let target = |holds| Target {
             what: "at most 1".to_owned(),
             found: "2".to_owned(),
             holds,
         };
-        assert_eq!(reach(Some(false)).shown(), "MISSED: at most 1 (2)");
-        assert!(reach(None).shown().starts_with("not measured"));
+        assert_eq!(target(Some(false)).shown(), "MISSED: at most 1 (2)");
+        assert!(target(None).shown().starts_with("not measured"));
     }
 }

@@ -111,9 +111,9 @@ impl Workers {
     /// What a path of Onrush answers.
     pub(crate) fn get(&self, path: &str) -> Outcome<String> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        let answer = probe(self.server.address, request.as_bytes())?;
-        match answer.status {
-            200 => Ok(String::from_utf8_lossy(&answer.body).into_owned()),
+        let response = probe(self.server.address, request.as_bytes())?;
+        match response.status {
+            200 => Ok(String::from_utf8_lossy(&response.body).into_owned()),
             status => Err(format!("{path} was answered {status}")),
         }
     }

@@ -2,7 +2,7 @@
 //! with figures that are committed. More than 3 % of growth fails.
 //!
 //! ```text
-//! gate              compare with bench/gate/figures.toml
+//! gate              compare with bench/gate/results.toml
 //! gate --record     write that file anew
 //! gate --top N      show the N functions with the most instructions of each trace, too
 //! ```
@@ -13,17 +13,17 @@
 //! what the processor has, so that the figures are those of one with AVX2.
 //!
 //! Modules: `trace` (what is replayed) · `callgrind` (what was counted) · `owner` (whose it is) ·
-//! `measure` (running it) · `figures` (what is committed). This file must not know how any of them
+//! `measure` (running it) · `results` (what is committed). This file must not know how any of them
 //! does its work.
 
 mod callgrind;
-mod figures;
 mod measure;
 mod owner;
+mod results;
 mod trace;
 
-use figures::{Figures, MadeWith};
 use measure::Measured;
+use results::{MadeWith, Results};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::{env, fs};
@@ -99,7 +99,7 @@ fn gate(record: bool, top: usize) -> Result<(), String> {
         true => None,
         false => {
             let text = fs::read_to_string(&file).map_err(|error| said(&error))?;
-            Some(Figures::parse(&text).map_err(|error| said(&error))?)
+            Some(Results::parse(&text).map_err(|error| said(&error))?)
         }
     };
     if let Some(recorded) = &recorded
@@ -113,7 +113,7 @@ fn gate(record: bool, top: usize) -> Result<(), String> {
     let instructions = measured
         .iter()
         .map(|one| (one.trace.name().to_owned(), one.server));
-    let now = Figures {
+    let now = Results {
         made_with,
         instructions: instructions.collect(),
     };
@@ -193,9 +193,9 @@ mod tests {
 
     #[test]
     fn the_committed_figures_can_be_read_and_are_of_these_traces() {
-        let figures = Figures::parse(include_str!("../figures.toml")).unwrap();
+        let results = Results::parse(include_str!("../figures.toml")).unwrap();
         let mut names = Trace::ALL.map(Trace::name);
         names.sort();
-        assert_eq!(figures.instructions.keys().collect::<Vec<_>>(), names);
+        assert_eq!(results.instructions.keys().collect::<Vec<_>>(), names);
     }
 }

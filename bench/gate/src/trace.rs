@@ -6,7 +6,7 @@
 
 use onrush::coroutine::{self, handler, scope};
 use onrush::{Application, Limits, Request, Response, Router, sim::Simulation};
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::driver::sim::{Behaviour, Client};
 use onrush_rt::fs::{Dir, OpenHow, sim::SimFs};
 use onrush_server::{Allow, Files, FilesOptions};
@@ -116,7 +116,7 @@ impl Trace {
     }
 
     /// How an answer in round `round` begins and ends.
-    fn answer(self, round: usize) -> (&'static str, Vec<u8>) {
+    fn response(self, round: usize) -> (&'static str, Vec<u8>) {
         match self {
             Trace::Hello | Trace::Pipelined | Trace::Distinct | Trace::Coroutine => {
                 ("HTTP/1.1 200 ", b"Hello, World!".to_vec())
@@ -162,24 +162,24 @@ impl Trace {
                 serve(&mut sim);
             }
             for client in &clients {
-                let answers = client.receive().map_err(|error| error.to_string())?;
-                self.check(&answers, round)?;
+                let responses = client.receive().map_err(|error| error.to_string())?;
+                self.check(&responses, round)?;
             }
             sim.net().advance(ROUND_MS);
         }
         Ok(())
     }
 
-    fn check(self, answers: &[u8], round: usize) -> Result<(), String> {
-        let (begin, end) = self.answer(round);
-        let begins = answers
+    fn check(self, responses: &[u8], round: usize) -> Result<(), String> {
+        let (begin, end) = self.response(round);
+        let begins = responses
             .windows(begin.len())
             .filter(|part| *part == begin.as_bytes());
-        let whole = answers.starts_with(begin.as_bytes()) && answers.ends_with(&end);
+        let whole = responses.starts_with(begin.as_bytes()) && responses.ends_with(&end);
         if whole && begins.count() == self.depth() {
             return Ok(());
         }
-        let shown = answers[..answers.len().min(300)].escape_ascii();
+        let shown = responses[..responses.len().min(300)].escape_ascii();
         Err(format!("not the answers that were expected: {shown}"))
     }
 }
@@ -188,7 +188,7 @@ impl Trace {
 /// between this function's beginning and end.
 #[inline(never)]
 pub(crate) fn serve(sim: &mut Simulation) {
-    while sim.turn() {}
+    while sim.poll() {}
     black_box(sim);
 }
 
@@ -197,8 +197,8 @@ async fn hello(_: Request) -> Response {
 }
 
 fn hello_by_writing(
-    _: &mut coroutine::Request,
-    response: &mut coroutine::Response,
+    _: &mut coroutine::RequestReader,
+    response: &mut coroutine::ResponseWriter,
 ) -> io::Result<()> {
     response.set_content_type("text/plain; charset=utf-8");
     response.write_all(b"Hello, World!")
@@ -219,7 +219,7 @@ fn files() -> io::Result<Files> {
         durability: options.durability,
         ..FolderOptions::default()
     };
-    let folder = Folder::on(disk.root()?, Pool::inline(), how)
+    let folder = Folder::on(disk.root()?, BlockingPool::inline(), how)
         .map_err(|error| io::Error::other(error.to_string()))?;
     Ok(Files::new(folder, options))
 }

@@ -8,7 +8,7 @@ use crate::{
 use std::collections::HashMap;
 
 /// As `hello` answers, but for the date, which no client of a benchmark reads.
-pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\n\
+pub const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
     Server: onrush\r\n\
     Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
     Content-Type: text/plain; charset=utf-8\r\n\
@@ -17,7 +17,7 @@ pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\n\
     Hello, World!";
 
 /// As `hello` answers for the last time.
-pub const LAST_ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\n\
+pub const LAST_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
     Server: onrush\r\n\
     Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
     Content-Type: text/plain; charset=utf-8\r\n\
@@ -50,18 +50,18 @@ struct Answered {
 }
 
 /// Answers all connections of a loop.
-pub struct Answers {
+pub struct Responses {
     closing: Closing,
     /// Beginnings of requests, by connection. Empty, when every receive has brought whole ones.
     begun: HashMap<i32, Vec<u8>>,
     out: Vec<u8>,
 }
 
-impl Answers {
+impl Responses {
     /// For connections that are closed as `closing` says.
     #[must_use]
-    pub fn new(closing: Closing) -> Answers {
-        Answers {
+    pub fn new(closing: Closing) -> Responses {
+        Responses {
             closing,
             begun: HashMap::new(),
             out: Vec::new(),
@@ -70,12 +70,12 @@ impl Answers {
 
     /// Answers each whole request in `received`, in one send; keeps the beginning of another.
     #[inline]
-    pub fn answer(&mut self, socket: i32, received: &[u8]) -> Then {
+    pub fn response(&mut self, socket: i32, received: &[u8]) -> Then {
         if !self.begun.is_empty() {
-            return self.answer_begun(socket, received);
+            return self.response_begun(socket, received);
         }
         self.out.clear();
-        let answered = answer_all(self.closing, received, &mut self.out);
+        let answered = respond_all(self.closing, received, &mut self.out);
         self.send(socket, answered, received)
     }
 
@@ -88,11 +88,11 @@ impl Answers {
     }
 
     #[cold]
-    fn answer_begun(&mut self, socket: i32, received: &[u8]) -> Then {
+    fn response_begun(&mut self, socket: i32, received: &[u8]) -> Then {
         let mut whole = self.begun.remove(&socket).unwrap_or_default();
         whole.extend_from_slice(received);
         self.out.clear();
-        let answered = answer_all(self.closing, &whole, &mut self.out);
+        let answered = respond_all(self.closing, &whole, &mut self.out);
         self.send(socket, answered, &whole)
     }
 
@@ -123,7 +123,7 @@ impl Answers {
 /// Appends an answer to `out` for each whole request at the beginning of `received`, until the
 /// connection is to be closed. What is no request closes it without an answer.
 #[inline]
-fn answer_all(closing: Closing, received: &[u8], out: &mut Vec<u8>) -> Answered {
+fn respond_all(closing: Closing, received: &[u8], out: &mut Vec<u8>) -> Answered {
     let mut used = 0;
     while used < received.len() {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
@@ -143,11 +143,11 @@ fn answer_all(closing: Closing, received: &[u8], out: &mut Vec<u8>) -> Answered 
             Closing::Asked => asks_to_close(request.headers),
         };
         if last {
-            out.extend_from_slice(LAST_ANSWER);
+            out.extend_from_slice(LAST_RESPONSE);
             let then = Then::Close;
             return Answered { used, then };
         }
-        out.extend_from_slice(ANSWER);
+        out.extend_from_slice(RESPONSE);
     }
     let then = Then::Open;
     Answered { used, then }
@@ -168,49 +168,49 @@ mod tests {
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
     const LAST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\nconnection: Close\r\n\r\n";
 
-    fn answers(closing: Closing, received: &[u8]) -> (Answered, Vec<u8>) {
+    fn responses(closing: Closing, received: &[u8]) -> (Answered, Vec<u8>) {
         let mut out = Vec::new();
-        let answered = answer_all(closing, received, &mut out);
+        let answered = respond_all(closing, received, &mut out);
         (answered, out)
     }
 
     #[test]
     fn each_whole_request_has_an_answer() {
         let three = REQUEST.repeat(3);
-        let (answered, out) = answers(Closing::Never, &three);
+        let (answered, out) = responses(Closing::Never, &three);
         assert_eq!((answered.used, answered.then), (three.len(), Then::Open));
-        assert_eq!(out, ANSWER.repeat(3));
+        assert_eq!(out, RESPONSE.repeat(3));
     }
 
     #[test]
     fn a_beginning_is_left() {
-        let (answered, out) = answers(Closing::Never, &REQUEST.repeat(2)[..REQUEST.len() + 20]);
+        let (answered, out) = responses(Closing::Never, &REQUEST.repeat(2)[..REQUEST.len() + 20]);
         assert_eq!((answered.used, answered.then), (REQUEST.len(), Then::Open));
-        assert_eq!(out, ANSWER);
+        assert_eq!(out, RESPONSE);
     }
 
     #[test]
     fn nothing_is_answered_after_the_last() {
         let received = [REQUEST, LAST, REQUEST].concat();
-        let (answered, out) = answers(Closing::Asked, &received);
+        let (answered, out) = responses(Closing::Asked, &received);
         assert_eq!(answered.used, REQUEST.len() + LAST.len());
         assert_eq!(answered.then, Then::Close);
-        assert_eq!(out, [ANSWER, LAST_ANSWER].concat());
-        assert_eq!(answers(Closing::Always, &received).1, LAST_ANSWER);
-        assert_eq!(answers(Closing::Never, &received).1, ANSWER.repeat(3));
+        assert_eq!(out, [RESPONSE, LAST_RESPONSE].concat());
+        assert_eq!(responses(Closing::Always, &received).1, LAST_RESPONSE);
+        assert_eq!(responses(Closing::Never, &received).1, RESPONSE.repeat(3));
     }
 
     #[test]
     fn what_is_no_request_closes() {
-        let (answered, out) = answers(Closing::Never, b"\0\0\0\0");
+        let (answered, out) = responses(Closing::Never, b"\0\0\0\0");
         assert_eq!((answered.then, out.len()), (Then::Close, 0));
     }
 
     #[test]
     fn both_answers_are_of_hello() {
         assert_eq!(
-            ANSWER.len() + b"Connection: close\r\n".len(),
-            LAST_ANSWER.len()
+            RESPONSE.len() + b"Connection: close\r\n".len(),
+            LAST_RESPONSE.len()
         );
     }
 }

@@ -35,8 +35,8 @@
 //! and then all at once. That is what `late_us_p99` says and what marks a window. It wants a
 //! core of its own.
 
-mod answer;
 mod arrivals;
+mod response;
 mod schedule;
 mod server;
 mod window;

@@ -1,7 +1,7 @@
 //! The connections to a server, and requests on them, without blocking. Must not know when
 //! requests are due.
 
-use crate::answer::{Answer, Read as Reading, Reader};
+use crate::response::{Read as Reading, Reader, Response};
 use rustix::event::{
     Timespec,
     epoll::{self, CreateFlags, Event, EventData, EventFlags},
@@ -188,7 +188,7 @@ impl Server {
         let was_busy = connection.is_busy;
         let is_right = match reading {
             Reading::More => return None,
-            Reading::Whole(Answer { status, len }) => status == 200 && len == self.ask.len,
+            Reading::Whole(Response { status, len }) => status == 200 && len == self.ask.len,
             Reading::Broken => {
                 connection.has_failed = true;
                 // It stays readable for ever; its registration is of no more use.
@@ -206,17 +206,17 @@ mod tests {
     use super::*;
     use std::{net::TcpListener, thread};
 
-    /// A server that answers each connection with `answers`, one for each receive, and closes it.
-    fn serve(answers: &'static [&'static [u8]], connections: usize) -> SocketAddr {
+    /// A server that answers each connection with `responses`, one for each receive, and closes it.
+    fn serve(responses: &'static [&'static [u8]], connections: usize) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
         thread::spawn(move || {
             for stream in listener.incoming().take(connections) {
                 let mut stream = stream.expect("a connection");
-                for answer in answers {
+                for response in responses {
                     let len = stream.read(&mut [0; 1024]).expect("a request");
                     assert!(len > 0);
-                    stream.write_all(answer).expect("an answer");
+                    stream.write_all(response).expect("an answer");
                 }
             }
         });

@@ -8,7 +8,7 @@ use crate::{
     plan::{Field, Load, Pairing, Scenario, Subject},
     profiles::slope,
     report,
-    row::{About, Reach, Row},
+    row::{About, Row, Target},
     work::Work,
     wrk::Requests,
 };
@@ -84,7 +84,7 @@ impl Pairs {
         &mut self,
         hello: &Hello,
         (server, reference): (&Who, &Who),
-        reach: Option<Reach>,
+        target: Option<Target>,
     ) -> Outcome<Row> {
         let load = match hello.depth {
             1 => Load::get(hello.connections, "/"),
@@ -99,7 +99,7 @@ impl Pairs {
             about: if is_same { About::Control } else { About::Peer },
             server: self.subject(server)?,
             reference: self.subject(reference)?,
-            reach,
+            target,
         };
         Ok(pair::measure(&mut self.bench, &scenario, &pairing))
     }

@@ -127,7 +127,7 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
     let missed = rows.iter().any(|row| row.holds() == Some(false));
     let unknown = rows
         .iter()
-        .any(|row| row.reach.is_some() && row.holds().is_none());
+        .any(|row| row.target.is_some() && row.holds().is_none());
     let broken = options.short && rows.iter().any(is_broken);
     let failed = bench.clock.interrupted() || broken || (options.check && (missed || unknown));
     Ok(ExitCode::from(u8::from(failed)))

@@ -12,8 +12,8 @@ use crate::{
     bench::{Bench, ROUNDS_A_START},
     peers::Launch,
     plan::{Content, Expect, Load, Pairing, Scenario, Subject},
-    probe::{Answer, probe},
-    row::{Figures, Round, Row},
+    probe::{Response, probe},
+    row::{Metrics, Round, Row},
     server::{Server, Usage, free_port},
     work::{self, Place},
     wrk::{Report, Running},
@@ -40,7 +40,7 @@ struct Started {
     server: Server,
     folder: PathBuf,
     scratch: PathBuf,
-    probed: Answer,
+    probed: Response,
     /// Last, so that the server has ended when it goes.
     _temporary: Temporary,
 }
@@ -68,7 +68,7 @@ pub(crate) fn measure(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing)
         reference: bench.side(&pairing.reference, scenario.role),
         durability: scenario.durability(),
         access_log: "off",
-        reach: pairing.reach,
+        target: pairing.target,
         rounds: Vec::new(),
         voids: Vec::new(),
         note: String::new(),
@@ -165,8 +165,8 @@ pub(crate) fn watch<R>(
     let mut per_s = [0.0; 2];
     for (at, report) in reports.into_iter().enumerate() {
         let usage = Usage::default();
-        let figures = judge(scenario, &both[at].probed, &usage, &usage, report?)?;
-        per_s[at] = figures.requests_per_s;
+        let metrics = judge(scenario, &both[at].probed, &usage, &usage, report?)?;
+        per_s[at] = metrics.requests_per_s;
     }
     Ok((seen?, per_s))
 }
@@ -250,18 +250,18 @@ fn start(
     })
 }
 
-/// Fails unless `answer` is what everybody must answer.
-fn check(expect: Expect, answer: &Answer) -> Outcome {
-    if answer.status / 100 != 2 {
-        return Err(format!("answered {}", answer.status));
+/// Fails unless `response` is what everybody must answer.
+fn check(expect: Expect, response: &Response) -> Outcome {
+    if response.status / 100 != 2 {
+        return Err(format!("answered {}", response.status));
     }
-    let bytes = answer.body.len() as u64;
+    let bytes = response.body.len() as u64;
     match expect {
         Expect::Success => Ok(()),
         Expect::BodyBytes(expected) if bytes == expected => Ok(()),
         Expect::BodyBytes(expected) => Err(format!("{bytes} bytes answered, not {expected}")),
-        Expect::Body(expected) if answer.body == expected => Ok(()),
-        Expect::Body(_) => Err(format!("answered '{}'", answer.body.escape_ascii())),
+        Expect::Body(expected) if response.body == expected => Ok(()),
+        Expect::Body(_) => Err(format!("answered '{}'", response.body.escape_ascii())),
     }
 }
 
@@ -299,7 +299,7 @@ fn one_round(
     // Both are waited for before either is judged: the next round must find the core free.
     let reports = [first.finish(), second.finish()];
     let after = order.map(|on| on.server.usage());
-    let mut figures = Vec::new();
+    let mut metrics = Vec::new();
     for (at, report) in reports.into_iter().enumerate() {
         let probed = &order[at].probed;
         let figure = judge(scenario, probed, &before[at], &after[at], report?);
@@ -308,25 +308,25 @@ fn one_round(
         } else {
             "server"
         };
-        figures.push(figure.map_err(|reason| format!("{whose}: {reason}"))?);
+        metrics.push(figure.map_err(|reason| format!("{whose}: {reason}"))?);
     }
     if flip {
-        figures.reverse();
+        metrics.reverse();
     }
     Ok(Round {
-        server: figures[0],
-        reference: figures[1],
+        server: metrics[0],
+        reference: metrics[1],
     })
 }
 
 /// What a load says, or why it says nothing.
 fn judge(
     scenario: &Scenario,
-    probed: &Answer,
+    probed: &Response,
     before: &Usage,
     after: &Usage,
     report: Report,
-) -> Outcome<Figures> {
+) -> Outcome<Metrics> {
     let (under_way, by_bytes) = match &scenario.load {
         Load::Wrk(shape) => {
             let under_way = shape.connections * shape.depth();
@@ -341,7 +341,7 @@ fn judge(
         true => report.bytes / probed.wire_bytes as f64,
         false => report.requests,
     };
-    Ok(Figures {
+    Ok(Metrics {
         value: after.ns_since(before) / 1e3 / requests,
         requests_per_s: requests / (report.us / 1e6),
         p50_us: report.p50_us,
@@ -374,8 +374,8 @@ mod tests {
     use super::*;
     use crate::peers::Role;
 
-    fn answer(status: u16, body: &[u8]) -> Answer {
-        Answer {
+    fn response(status: u16, body: &[u8]) -> Response {
+        Response {
             status,
             wire_bytes: 100 + body.len(),
             body: body.to_vec(),
@@ -385,13 +385,13 @@ mod tests {
 
     #[test]
     fn a_server_must_answer_what_all_answer() {
-        assert_eq!(check(Expect::Body(b"hi"), &answer(200, b"hi")), Ok(()));
-        assert!(check(Expect::Body(b"hi"), &answer(200, b"ho")).is_err());
-        assert!(check(Expect::Body(b"hi"), &answer(404, b"hi")).is_err());
-        assert_eq!(check(Expect::BodyBytes(2), &answer(200, b"ho")), Ok(()));
-        assert!(check(Expect::BodyBytes(3), &answer(200, b"ho")).is_err());
-        assert_eq!(check(Expect::Success, &answer(204, b"")), Ok(()));
-        assert!(check(Expect::Success, &answer(307, b"")).is_err());
+        assert_eq!(check(Expect::Body(b"hi"), &response(200, b"hi")), Ok(()));
+        assert!(check(Expect::Body(b"hi"), &response(200, b"ho")).is_err());
+        assert!(check(Expect::Body(b"hi"), &response(404, b"hi")).is_err());
+        assert_eq!(check(Expect::BodyBytes(2), &response(200, b"ho")), Ok(()));
+        assert!(check(Expect::BodyBytes(3), &response(200, b"ho")).is_err());
+        assert_eq!(check(Expect::Success, &response(204, b"")), Ok(()));
+        assert!(check(Expect::Success, &response(307, b"")).is_err());
     }
 
     #[test]
@@ -406,7 +406,7 @@ mod tests {
         let scenario = Scenario::new("get", "", Role::Files, load);
         let usage = Usage::default();
         let judged = |body: usize, requests: f64, bytes: f64| {
-            let probed = answer(200, &vec![0; body]);
+            let probed = response(200, &vec![0; body]);
             judge(&scenario, &probed, &usage, &usage, report(requests, bytes))
         };
         let small = judged(900, 100.0, 104_000.0).expect("good");

@@ -2,7 +2,7 @@
 
 use crate::{
     peers::{Driver, Peer, Role},
-    row::{About, Reach},
+    row::{About, Target},
     uploads,
     work::{Files, Place},
     wrk,
@@ -161,7 +161,7 @@ pub(crate) struct Pairing {
     pub(crate) about: About,
     pub(crate) server: Subject,
     pub(crate) reference: Subject,
-    pub(crate) reach: Option<Reach>,
+    pub(crate) target: Option<Target>,
 }
 
 /// Who takes part.
@@ -213,7 +213,7 @@ impl Field {
                     about: About::Limit,
                     server,
                     reference: Subject::of(limit),
-                    reach: most.map(Reach::AtMost),
+                    target: most.map(Target::AtMost),
                 });
             }
         }
@@ -228,7 +228,7 @@ impl Field {
                     ..ours.clone()
                 },
                 reference: ours.clone(),
-                reach: None,
+                target: None,
             });
             let peers = self.chosen.iter().chain(&promise.also);
             let peers = peers.filter_map(|name| self.peer(name));
@@ -237,7 +237,7 @@ impl Field {
                     about: About::Peer,
                     server: Subject::of(peer),
                     reference: ours.clone(),
-                    reach: promise.of_peer(peer, role),
+                    target: promise.of_peer(peer, role),
                 });
             }
         }
@@ -250,7 +250,7 @@ impl Field {
                 about: About::Driver,
                 server,
                 reference,
-                reach: None,
+                target: None,
             });
         }
         all
@@ -258,12 +258,12 @@ impl Field {
 }
 
 impl Promise {
-    fn of_peer(&self, peer: &Peer, role: Role) -> Option<Reach> {
+    fn of_peer(&self, peer: &Peer, role: Role) -> Option<Target> {
         let named = self.ahead_of.iter().find(|(name, _)| *name == peer.name);
         let same_work = self.ahead_of_all && skips(peer, role).is_empty();
         match (named, same_work) {
-            (Some(&(_, least)), _) => Some(Reach::AtLeast(least)),
-            (None, true) => Some(Reach::AtLeast(1.0)),
+            (Some(&(_, least)), _) => Some(Target::AtLeast(least)),
+            (None, true) => Some(Target::AtLeast(1.0)),
             (None, false) => None,
         }
     }
@@ -308,8 +308,8 @@ mod tests {
                 "onrush-epoll onrush-io_uring",
             ]
         );
-        assert_eq!(pairings[0].reach, Some(Reach::AtMost(1.05)));
-        assert_eq!(pairings[1].reach, None);
+        assert_eq!(pairings[0].target, Some(Target::AtMost(1.05)));
+        assert_eq!(pairings[1].target, None);
         let one = field(&[Driver::Epoll], &[]).pairings(Role::Hello, &promise);
         assert_eq!(shown(&one)[1], "onrush-epoll again onrush-epoll");
         assert_eq!(one.len(), 2);
@@ -327,13 +327,13 @@ mod tests {
         promise.ahead_of.push((lean.name, 2.0));
         assert_eq!(
             promise.of_peer(&lean, Role::Hello),
-            Some(Reach::AtLeast(2.0))
+            Some(Target::AtLeast(2.0))
         );
         lean.skips = &[];
         promise.ahead_of.clear();
         assert_eq!(
             promise.of_peer(&lean, Role::Hello),
-            Some(Reach::AtLeast(1.0))
+            Some(Target::AtLeast(1.0))
         );
     }
 

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A whole answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     /// The status code.
     pub status: u16,
     /// As they came over the wire, head and framing included.
@@ -24,7 +24,7 @@ pub struct Answer {
 }
 
 /// Sends `request` on a connection of its own.
-pub fn probe(address: SocketAddr, request: &[u8]) -> Outcome<Answer> {
+pub fn probe(address: SocketAddr, request: &[u8]) -> Outcome<Response> {
     let stream = TcpStream::connect(address);
     let mut stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
     let sent = stream.write_all(request);
@@ -33,7 +33,7 @@ pub fn probe(address: SocketAddr, request: &[u8]) -> Outcome<Answer> {
 }
 
 /// Reads one response from `stream`; `received` holds what has come and keeps what is left over.
-pub fn receive(stream: &mut TcpStream, received: &mut Vec<u8>) -> Outcome<Answer> {
+pub fn receive(stream: &mut TcpStream, received: &mut Vec<u8>) -> Outcome<Response> {
     receive_within(PATIENCE, stream, received)
 }
 
@@ -42,13 +42,13 @@ pub(crate) fn receive_within(
     patience: Duration,
     stream: &mut TcpStream,
     received: &mut Vec<u8>,
-) -> Outcome<Answer> {
+) -> Outcome<Response> {
     let failed = |error: std::io::Error| format!("a request was not answered: {error}");
     stream.set_read_timeout(Some(patience)).map_err(failed)?;
     let mut piece = [0; 16 * 1024];
     loop {
-        if let Some(answer) = take(received, false)? {
-            return Ok(answer);
+        if let Some(response) = take(received, false)? {
+            return Ok(response);
         }
         match stream.read(&mut piece).map_err(failed)? {
             0 => return take(received, true)?.ok_or_else(|| "an answer was cut off".to_owned()),
@@ -58,7 +58,7 @@ pub(crate) fn receive_within(
 }
 
 /// Takes the first answer out of `received`, once it is whole; `ended` when nothing more will come.
-fn take(received: &mut Vec<u8>, ended: bool) -> Outcome<Option<Answer>> {
+fn take(received: &mut Vec<u8>, ended: bool) -> Outcome<Option<Response>> {
     let Some(head_len) = received.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);
     };
@@ -90,7 +90,7 @@ fn take(received: &mut Vec<u8>, ended: bool) -> Outcome<Option<Answer>> {
     };
     received.drain(..head_len + taken);
     let closes = field("connection:").is_some_and(|value| value.contains("close"));
-    Ok(Some(Answer {
+    Ok(Some(Response {
         status,
         wire_bytes: head_len + taken,
         body,
@@ -122,9 +122,9 @@ mod tests {
 
     fn taken(text: &str, ended: bool) -> Option<(u16, usize, String)> {
         let mut received = text.as_bytes().to_vec();
-        let answer = take(&mut received, ended).expect("well-formed")?;
-        let body = String::from_utf8(answer.body).expect("text");
-        Some((answer.status, answer.wire_bytes, body))
+        let response = take(&mut received, ended).expect("well-formed")?;
+        let body = String::from_utf8(response.body).expect("text");
+        Some((response.status, response.wire_bytes, body))
     }
 
     #[test]

@@ -5,27 +5,27 @@ use crate::stats::{Summary, median};
 
 /// What is promised of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Reach {
+pub enum Target {
     /// No more than this.
     AtMost(f64),
     /// No less than this.
     AtLeast(f64),
 }
 
-impl Reach {
+impl Target {
     /// Whether `ratio` is as promised.
     pub fn holds(self, ratio: f64) -> bool {
         match self {
-            Reach::AtMost(most) => ratio <= most,
-            Reach::AtLeast(least) => ratio >= least,
+            Target::AtMost(most) => ratio <= most,
+            Target::AtLeast(least) => ratio >= least,
         }
     }
 
     /// As it stands in tables.
     pub fn shown(self) -> String {
         match self {
-            Reach::AtMost(most) => format!("≤ {most:.2}"),
-            Reach::AtLeast(least) => format!("≥ {least:.2}"),
+            Target::AtMost(most) => format!("≤ {most:.2}"),
+            Target::AtLeast(least) => format!("≥ {least:.2}"),
         }
     }
 }
@@ -57,7 +57,7 @@ impl Side {
 
 /// What one round gave for one side. What was not measured is not a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Figures {
+pub(crate) struct Metrics {
     /// In the unit of the row; the ratio is of these.
     pub(crate) value: f64,
     pub(crate) requests_per_s: f64,
@@ -66,9 +66,9 @@ pub(crate) struct Figures {
     pub(crate) p999_us: f64,
 }
 
-impl Figures {
-    pub(crate) fn only(value: f64) -> Figures {
-        Figures {
+impl Metrics {
+    pub(crate) fn only(value: f64) -> Metrics {
+        Metrics {
             value,
             requests_per_s: f64::NAN,
             p50_us: f64::NAN,
@@ -81,8 +81,8 @@ impl Figures {
 /// Both sides at the same moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Round {
-    pub(crate) server: Figures,
-    pub(crate) reference: Figures,
+    pub(crate) server: Metrics,
+    pub(crate) reference: Metrics,
 }
 
 /// What a row is for.
@@ -129,7 +129,7 @@ pub struct Row {
     pub(crate) reference: Side,
     pub(crate) durability: &'static str,
     pub(crate) access_log: &'static str,
-    pub(crate) reach: Option<Reach>,
+    pub(crate) target: Option<Target>,
     pub(crate) rounds: Vec<Round>,
     /// Why rounds count for nothing; a reason each.
     pub(crate) voids: Vec<String>,
@@ -156,25 +156,25 @@ impl Row {
     pub fn holds(&self) -> Option<bool> {
         let ratio = self.ratio()?.median;
         let enough = self.rounds.len() >= self.voids.len();
-        self.reach
+        self.target
             .filter(|_| enough)
-            .map(|reach| reach.holds(ratio))
+            .map(|target| target.holds(ratio))
     }
 
     /// Whether that could be otherwise, as far as the interval tells.
     pub fn is_close(&self) -> bool {
-        let Some((reach, ratio)) = self.reach.zip(self.ratio()) else {
+        let Some((target, ratio)) = self.target.zip(self.ratio()) else {
             return false;
         };
-        reach.holds(ratio.low) != reach.holds(ratio.high)
+        target.holds(ratio.low) != target.holds(ratio.high)
     }
 
     /// The median of a figure of the server; of none, not a number.
-    pub(crate) fn of_server(&self, figure: fn(&Figures) -> f64) -> f64 {
+    pub(crate) fn of_server(&self, figure: fn(&Metrics) -> f64) -> f64 {
         median(self.rounds.iter().map(|round| figure(&round.server)))
     }
 
-    pub(crate) fn of_reference(&self, figure: fn(&Figures) -> f64) -> f64 {
+    pub(crate) fn of_reference(&self, figure: fn(&Metrics) -> f64) -> f64 {
         median(self.rounds.iter().map(|round| figure(&round.reference)))
     }
 
@@ -198,8 +198,8 @@ pub(crate) mod tests {
     /// A row with these values of the server and of the reference.
     pub(crate) fn row(values: &[(f64, f64)]) -> Row {
         let round = |&(server, reference): &(f64, f64)| Round {
-            server: Figures::only(server),
-            reference: Figures::only(reference),
+            server: Metrics::only(server),
+            reference: Metrics::only(reference),
         };
         Row {
             profile: "plaintext",
@@ -210,7 +210,7 @@ pub(crate) mod tests {
             reference: Side::named("onrush-io_uring"),
             durability: "",
             access_log: "off",
-            reach: Some(Reach::AtLeast(1.0)),
+            target: Some(Target::AtLeast(1.0)),
             rounds: values.iter().map(round).collect(),
             voids: Vec::new(),
             note: String::new(),
@@ -223,8 +223,8 @@ pub(crate) mod tests {
         let row = row(&[(2.0, 1.0), (30.0, 10.0), (400.0, 100.0)]);
         let ratio = row.ratio().expect("rounds");
         assert_eq!((ratio.median, ratio.min, ratio.max), (3.0, 2.0, 4.0));
-        assert_eq!(row.of_server(|figures| figures.value), 30.0);
-        assert_eq!(row.of_reference(|figures| figures.value), 10.0);
+        assert_eq!(row.of_server(|metrics| metrics.value), 30.0);
+        assert_eq!(row.of_reference(|metrics| metrics.value), 10.0);
         assert_eq!(row.holds(), Some(true));
     }
 
@@ -233,16 +233,16 @@ pub(crate) mod tests {
         let mut empty = row(&[]);
         assert_eq!((empty.ratio(), empty.holds()), (None, None));
         empty.rounds = row(&[(1.1, 1.0)]).rounds;
-        empty.reach = Some(Reach::AtMost(1.05));
+        empty.target = Some(Target::AtMost(1.05));
         assert_eq!(empty.holds(), Some(false));
         assert!(!empty.is_close());
         empty.voids = vec!["answered 404".to_owned(); 2];
         assert_eq!(empty.holds(), None, "most of it is void");
         empty.voids.clear();
-        empty.reach = None;
+        empty.target = None;
         assert_eq!(empty.holds(), None);
         let mut close = row(&[(1.0, 1.0), (1.02, 1.0), (1.1, 1.0)]);
-        close.reach = Some(Reach::AtMost(1.05));
+        close.target = Some(Target::AtMost(1.05));
         assert!(close.holds() == Some(true) && close.is_close());
     }
 

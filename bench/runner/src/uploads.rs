@@ -140,11 +140,11 @@ fn upload_all(shape: &Shape, address: SocketAddr, client: u32, body: &[u8], end:
         let head = shape.head(address, client, number);
         let begun = Instant::now();
         match upload(&mut connection, address, head.as_bytes(), body) {
-            Ok(answer) => {
+            Ok(response) => {
                 seen.times_us.push(begun.elapsed().as_secs_f64() * 1e6);
-                seen.bytes += answer.wire_bytes as f64;
-                seen.status += f64::from(u8::from(answer.status / 100 != 2));
-                if answer.closes {
+                seen.bytes += response.wire_bytes as f64;
+                seen.status += f64::from(u8::from(response.status / 100 != 2));
+                if response.closes {
                     connection = None;
                 }
             }
@@ -166,7 +166,7 @@ fn upload(
     address: SocketAddr,
     head: &[u8],
     body: &[u8],
-) -> Outcome<probe::Answer> {
+) -> Outcome<probe::Response> {
     let stream = match connection.take() {
         Some(open) => open,
         None => TcpStream::connect(address).map_err(|error| error.to_string())?,
@@ -224,8 +224,8 @@ mod tests {
                 if text.ends_with("\r\n\r\nxxx") {
                     names.push(text.split(' ').nth(1).unwrap_or_default().to_owned());
                     received.clear();
-                    let answer = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
-                    stream.write_all(answer.as_bytes()).expect("writes");
+                    let response = "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
+                    stream.write_all(response.as_bytes()).expect("writes");
                 }
             }
             names

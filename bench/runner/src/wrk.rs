@@ -2,7 +2,7 @@
 //! what is made of the figures.
 
 use crate::{
-    probe::Answer,
+    probe::Response,
     server::{CLIENT_CORE, pinned},
 };
 use std::{
@@ -261,7 +261,7 @@ impl Report {
 
     /// Why this measures nothing, if so. `slack` is the share by which answers may be shorter or
     /// longer than the `probed` one; `under_way` may have come in part when time was up.
-    pub(crate) fn void(&self, probed: &Answer, under_way: f64, slack: f64) -> Option<String> {
+    pub(crate) fn void(&self, probed: &Response, under_way: f64, slack: f64) -> Option<String> {
         let errors = self.connect + self.read + self.write + self.timeout;
         let allowed = self.requests * Self::ERRORS_MAX;
         if self.bytes <= 0.0 {
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn rounds_with_errors_or_other_answers_are_void() {
-        let probed = Answer {
+        let probed = Response {
             status: 200,
             wire_bytes: 110,
             body: Vec::new(),

@@ -5,7 +5,7 @@
 //! and no clock, and must not know what the answers mean.
 //!
 //! ```text
-//! Ready -- receive_head --> Received -- send_head --> Answering -- next --> Ready,
+//! Ready -- receive_head --> Received -- send_head --> Responding -- next --> Ready,
 //!   |                          |                                            Draining, or Done
 //!   +-------- refused ---------+-------> send_reject, next --> Done
 //!
@@ -20,7 +20,7 @@ use crate::{
     response::{self, ContentLength, HeadCache},
 };
 
-pub use crate::verdict::{After, Eof, SendAs, Step};
+pub use crate::actions::{After, Eof, SendAs, Step};
 
 /// Most bytes of an unread request body that are read and thrown away to keep a connection.
 pub const DRAIN_BYTES_MAX: u64 = 64 * 1024;
@@ -32,7 +32,7 @@ enum Phase {
     /// A head was given out; the answer has not begun.
     Received,
     /// The final head was rendered.
-    Answering,
+    Responding,
     /// The answer has left; the rest of the request body is being thrown away.
     Draining,
     /// No request will be read any more.
@@ -71,7 +71,7 @@ pub struct Connection {
     /// Set from outside: whatever answer comes next is the last.
     draining: bool,
     /// A chunked answer has begun and not ended.
-    open_answer: bool,
+    open_response: bool,
 }
 
 impl Default for Connection {
@@ -96,7 +96,7 @@ impl Connection {
             peer_closes: false,
             last: false,
             draining: false,
-            open_answer: false,
+            open_response: false,
         }
     }
 
@@ -241,7 +241,7 @@ impl Connection {
                 Err(reject) => return self.refuse(reject),
             },
         };
-        piece.end |= self.settle_body_end();
+        piece.end |= self.update_body_end();
         Ok(piece)
     }
 
@@ -261,7 +261,7 @@ impl Connection {
     }
 
     /// Moves on when the body has just ended. Tells whether it has.
-    fn settle_body_end(&mut self) -> bool {
+    fn update_body_end(&mut self) -> bool {
         let ended = match self.body {
             Body::Ended => true,
             Body::Length => self.budget == 0,
@@ -324,7 +324,7 @@ impl Connection {
                 self.spend(bytes)?;
             }
         }
-        self.settle_body_end();
+        self.update_body_end();
         Ok(())
     }
 
@@ -339,8 +339,8 @@ impl Connection {
         match self.phase {
             Phase::Ready if self.parsed == 0 => Eof::Clean,
             Phase::Ready => Eof::Truncated,
-            Phase::Received | Phase::Answering if self.body == Body::Ended => Eof::AnswerDue,
-            Phase::Received | Phase::Answering => Eof::Truncated,
+            Phase::Received | Phase::Responding if self.body == Body::Ended => Eof::ResponseDue,
+            Phase::Received | Phase::Responding => Eof::Truncated,
             Phase::Draining | Phase::Done => Eof::Clean,
         }
     }
@@ -397,7 +397,7 @@ impl Connection {
         close: bool,
         out: &mut Vec<u8>,
     ) -> SendAs {
-        let send_as = self.begin_answer(status, length, close);
+        let send_as = self.begin_response(status, length, close);
         let content_type_len = content_type.map_or(0, str::len);
         // 192 bytes hold every fixed part, the longest reason phrase and length included.
         out.reserve(192 + content_type_len + fields.len());
@@ -438,14 +438,14 @@ impl Connection {
         if !usual {
             return self.send_head(status, content_type, b"", known, date, false, out);
         }
-        let send_as = self.begin_answer(status, known, false);
+        let send_as = self.begin_response(status, known, false);
         cache.render(status, content_type, length, date, out);
         send_as
     }
 
     /// The transition that a final head is, and how its content is to be sent.
     #[inline]
-    fn begin_answer(&mut self, status: u16, length: ContentLength, close: bool) -> SendAs {
+    fn begin_response(&mut self, status: u16, length: ContentLength, close: bool) -> SendAs {
         debug_assert!(self.phase == Phase::Received, "an answer without a request");
         debug_assert!(
             status == 101 || (200..=999).contains(&status),
@@ -457,9 +457,9 @@ impl Connection {
             || self.peer_closes
             || send_as == SendAs::UntilClose
             || (self.body != Body::Ended && self.body_spoils_reuse());
-        self.phase = Phase::Answering;
+        self.phase = Phase::Responding;
         self.expects = false;
-        self.open_answer = send_as == SendAs::Chunked;
+        self.open_response = send_as == SendAs::Chunked;
         send_as
     }
 
@@ -487,7 +487,7 @@ impl Connection {
     /// Ends a chunked answer. `trailers` are rendered field lines. Appends nothing when the answer
     /// is not chunked or has ended.
     pub fn send_end(&mut self, trailers: &[u8], out: &mut Vec<u8>) {
-        if std::mem::take(&mut self.open_answer) {
+        if std::mem::take(&mut self.open_response) {
             chunked::encode_end(trailers, out);
         }
     }
@@ -500,8 +500,8 @@ impl Connection {
     /// to notice; call [`close_after_next`](Connection::close_after_next) first, or just close.
     #[inline]
     pub fn next(&mut self, _limits: &Limits) -> After {
-        debug_assert!(self.phase == Phase::Answering, "no answer was begun");
-        let reusable = self.phase == Phase::Answering && !self.last && !self.open_answer;
+        debug_assert!(self.phase == Phase::Responding, "no answer was begun");
+        let reusable = self.phase == Phase::Responding && !self.last && !self.open_response;
         if reusable && self.body == Body::Ended && !self.draining {
             self.phase = Phase::Ready;
             return After::KeepAlive;
@@ -524,7 +524,7 @@ impl Connection {
             self.phase = Phase::Draining;
             return After::DrainThenKeepAlive;
         }
-        let quiet = self.peer_closes && self.body == Body::Ended && self.phase == Phase::Answering;
+        let quiet = self.peer_closes && self.body == Body::Ended && self.phase == Phase::Responding;
         self.phase = Phase::Done;
         if quiet {
             After::Close
@@ -543,7 +543,7 @@ impl Connection {
         if self.phase == Phase::Ready {
             self.head_only = false;
         }
-        self.phase = Phase::Answering;
+        self.phase = Phase::Responding;
         self.last = true;
         // What the peer announced is void: its bytes are not understood, or not wanted.
         self.peer_closes = false;

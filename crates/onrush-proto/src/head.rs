@@ -9,8 +9,8 @@
 //! Whatever looks wrong or unfinished goes to `scan`, which names the first violation.
 
 use crate::{
+    field_scan::FieldScan,
     limits::Limits,
-    notes::Notes,
     reject::Reject,
     scan,
     span::Span,
@@ -189,16 +189,16 @@ impl Head {
             _ => Version::Http11,
         };
         let bytes = &bytes[..head_bytes];
-        let (notes, lines_end_well) = self.keep_fields(bytes, request.headers);
+        let (field_scan, lines_end_well) = self.keep_fields(bytes, request.headers);
         if !(lines_end_well && self.sizes_fit(bytes, limits) && bytes.ends_with(b"\r\n\r\n")) {
             return Err(Some(explain(bytes, limits)));
         }
         let Some(query_mark) = target::check_bytes(target.as_bytes()) else {
             return Err(Some(explain(bytes, limits)));
         };
-        self.settle_target(bytes, query_mark, &notes)?;
-        self.settle_framing(&notes)?;
-        self.settle_connection(&notes)?;
+        self.resolve_target(bytes, query_mark, &field_scan)?;
+        self.resolve_framing(&field_scan)?;
+        self.resolve_connection(&field_scan)?;
         Ok(Parsed::Complete(head_bytes))
     }
 
@@ -209,9 +209,9 @@ impl Head {
         &mut self,
         bytes: &'b [u8],
         headers: &[httparse::Header<'b>],
-    ) -> (Notes<'b>, bool) {
+    ) -> (FieldScan<'b>, bool) {
         let base = bytes.as_ptr() as usize;
-        let mut notes = Notes::default();
+        let mut field_scan = FieldScan::default();
         let mut lines_end_well = true;
         self.fields.clear();
         self.fields.extend(headers.iter().map(|header| {
@@ -220,10 +220,10 @@ impl Head {
             // The LF is certain: a name starts where httparse saw a line end.
             let line_end = bytes.get((name.start as usize).wrapping_sub(2));
             lines_end_well &= line_end == Some(&b'\r');
-            notes.see(header.name.as_bytes(), header.value, value);
+            field_scan.scan_field(header.name.as_bytes(), header.value, value);
             Field { name, value }
         }));
-        (notes, lines_end_well)
+        (field_scan, lines_end_well)
     }
 
     /// The bounds, and whether what httparse skipped before the method needs a closer look.
@@ -238,14 +238,14 @@ impl Head {
 
     /// Splits the target and decides the host (RFC 9112 §3.2, §3.3).
     #[inline]
-    fn settle_target(
+    fn resolve_target(
         &mut self,
         bytes: &[u8],
         query_mark: Option<usize>,
-        notes: &Notes<'_>,
+        field_scan: &FieldScan<'_>,
     ) -> Result<(), Reject> {
         let Span { start, len } = self.target;
-        self.host = notes.host;
+        self.host = field_scan.host;
         match bytes[start as usize] {
             // Of the methods only CONNECT changes the meaning of a target; see below.
             b'/' => {
@@ -256,14 +256,14 @@ impl Head {
                     len: len - path - 1,
                 });
             }
-            _ => self.settle_odd_target(bytes, query_mark)?,
+            _ => self.resolve_unusual_target(bytes, query_mark)?,
         }
         if self.method.len == 7 && self.method.of(bytes) == b"CONNECT" {
             return Err(Reject::new(501, "CONNECT is not supported"));
         }
-        match notes.host_count {
+        match field_scan.host_count {
             1 => {
-                let value = notes.host.map_or(&b""[..], |host| host.of(bytes));
+                let value = field_scan.host.map_or(&b""[..], |host| host.of(bytes));
                 if value.is_empty() {
                     return Err(Reject::new(400, "empty Host"));
                 }
@@ -280,7 +280,11 @@ impl Head {
 
     /// The target forms other than origin-form.
     #[cold]
-    fn settle_odd_target(&mut self, bytes: &[u8], query_mark: Option<usize>) -> Result<(), Reject> {
+    fn resolve_unusual_target(
+        &mut self,
+        bytes: &[u8],
+        query_mark: Option<usize>,
+    ) -> Result<(), Reject> {
         let connect = self.method.of(bytes) == b"CONNECT";
         let options = self.method.of(bytes) == b"OPTIONS";
         let start = self.target.start as usize;
@@ -303,26 +307,27 @@ impl Head {
 
     /// RFC 9112 §6.1 to §6.3, without any of the leniencies they allow.
     #[inline]
-    fn settle_framing(&mut self, notes: &Notes<'_>) -> Result<(), Reject> {
+    fn resolve_framing(&mut self, field_scan: &FieldScan<'_>) -> Result<(), Reject> {
         self.framing = Framing::None;
         self.content_length = None;
-        if notes.lengths == 0 && !notes.coding.seen {
+        if field_scan.lengths == 0 && !field_scan.coding.seen {
             return Ok(());
         }
-        self.settle_body(notes)
+        self.resolve_body(field_scan)
     }
 
-    fn settle_body(&mut self, notes: &Notes<'_>) -> Result<(), Reject> {
-        if notes.lengths > 0 && notes.coding.seen {
+    fn resolve_body(&mut self, field_scan: &FieldScan<'_>) -> Result<(), Reject> {
+        if field_scan.lengths > 0 && field_scan.coding.seen {
             return Err(Reject::new(400, "Content-Length with Transfer-Encoding"));
         }
-        if notes.lengths > 1 {
+        if field_scan.lengths > 1 {
             return Err(Reject::new(400, "more than one Content-Length"));
         }
-        if notes.lengths == 1 {
+        if field_scan.lengths == 1 {
             // Some readers take a leading zero for the sign of an octal number.
-            let has_leading_zero = notes.length.len() > 1 && notes.length.starts_with(b"0");
-            let length = token::decimal(notes.length)
+            let has_leading_zero =
+                field_scan.length.len() > 1 && field_scan.length.starts_with(b"0");
+            let length = token::decimal(field_scan.length)
                 .filter(|_| !has_leading_zero)
                 .ok_or(Reject::new(400, "malformed Content-Length"))?;
             self.content_length = Some(length);
@@ -334,10 +339,10 @@ impl Head {
         if self.version == Version::Http10 {
             return Err(Reject::new(400, "Transfer-Encoding in HTTP/1.0"));
         }
-        if notes.coding.malformed {
+        if field_scan.coding.malformed {
             return Err(Reject::new(400, "malformed Transfer-Encoding"));
         }
-        if notes.coding.unknown {
+        if field_scan.coding.unknown {
             return Err(Reject::new(501, "unknown transfer coding"));
         }
         self.framing = Framing::Chunked;
@@ -346,12 +351,12 @@ impl Head {
 
     /// `Connection` and `Expect` (RFC 9112 §9.3, RFC 9110 §10.1.1).
     #[inline]
-    fn settle_connection(&mut self, notes: &Notes<'_>) -> Result<(), Reject> {
+    fn resolve_connection(&mut self, field_scan: &FieldScan<'_>) -> Result<(), Reject> {
         let new = self.version == Version::Http11;
-        self.keep_alive = !notes.close && (new || notes.keep_alive);
+        self.keep_alive = !field_scan.close && (new || field_scan.keep_alive);
         self.expects_continue = false;
-        if notes.expect && new {
-            if notes.expect_other {
+        if field_scan.expect && new {
+            if field_scan.expect_other {
                 return Err(Reject::new(417, "unknown expectation"));
             }
             self.expects_continue = true;

@@ -5,8 +5,8 @@
 //! it from a file or write it to one.
 //!
 //! Floors inside this crate, lowest first (a module uses only those before it): [`limits`] ·
-//! [`reject`] · [`token`] · [`date`] · `span` · `target` · `scan` · `notes` · [`head`] ·
-//! [`chunked`] · [`response`] · `verdict` · [`connection`] · `trace`; and beside them, for
+//! [`reject`] · [`token`] · [`date`] · `span` · `target` · `scan` · `field_scan` · [`head`] ·
+//! [`chunked`] · [`response`] · `actions` · [`connection`] · `trace`; and beside them, for
 //! resources, [`etag`] · [`range`] · [`precondition`].
 //!
 //! # What is refused
@@ -36,13 +36,14 @@
 //! zeros in a chunk size, which every reader takes to be hexadecimal.
 #![forbid(unsafe_code)]
 
+mod actions;
 pub mod chunked;
 pub mod connection;
 pub mod date;
 pub mod etag;
+mod field_scan;
 pub mod head;
 pub mod limits;
-mod notes;
 pub mod precondition;
 pub mod range;
 pub mod reject;
@@ -53,4 +54,3 @@ mod target;
 pub mod token;
 #[doc(hidden)]
 pub mod trace;
-mod verdict;

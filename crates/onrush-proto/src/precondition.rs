@@ -56,7 +56,7 @@ pub fn evaluate<'f>(
 ) -> Outcome {
     let mut asked = Asked::default();
     for (name, value) in fields {
-        asked.see(name, value, current);
+        asked.scan_field(name, value, current);
     }
     let modified = current.modified_s.filter(|_| current.exists);
     let stopped = match asked.if_match {
@@ -112,22 +112,22 @@ enum Dated {
 }
 
 impl Asked {
-    fn see(&mut self, name: &str, value: &[u8], current: &Current<'_>) {
+    fn scan_field(&mut self, name: &str, value: &[u8], current: &Current<'_>) {
         // The length rules out nearly every field of an unconditional request.
         match name.len() {
             8 if name.eq_ignore_ascii_case("if-match") => {
                 let tagged = self.if_match.get_or_insert_default();
-                tagged.see(value, current, EntityTag::matches_strongly);
+                tagged.scan_field(value, current, EntityTag::matches_strongly);
             }
             13 if name.eq_ignore_ascii_case("if-none-match") => {
                 let tagged = self.if_none_match.get_or_insert_default();
-                tagged.see(value, current, EntityTag::matches_weakly);
+                tagged.scan_field(value, current, EntityTag::matches_weakly);
             }
             17 if name.eq_ignore_ascii_case("if-modified-since") => {
-                self.if_modified_since.see(value);
+                self.if_modified_since.scan_field(value);
             }
             19 if name.eq_ignore_ascii_case("if-unmodified-since") => {
-                self.if_unmodified_since.see(value);
+                self.if_unmodified_since.scan_field(value);
             }
             _ => {}
         }
@@ -135,7 +135,7 @@ impl Asked {
 }
 
 impl Tagged {
-    fn see<'a>(
+    fn scan_field<'a>(
         &mut self,
         value: &'a [u8],
         current: &Current<'a>,
@@ -162,7 +162,7 @@ impl Tagged {
 }
 
 impl Dated {
-    fn see(&mut self, value: &[u8]) {
+    fn scan_field(&mut self, value: &[u8]) {
         *self = match self {
             Dated::Absent => Dated::Once(date::parse(value)),
             _ => Dated::Repeated,

@@ -15,7 +15,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A head was accepted.
-    Request(Request),
+    Request(TracedRequest),
     /// These body bytes came.
     Body(Vec<u8>),
     /// The body ended, with these trailer lines.
@@ -23,7 +23,7 @@ pub enum Event {
     /// The bytes were refused.
     Rejected(Reject),
     /// The answer was finished.
-    Answered(After),
+    Responded(After),
     /// The end of all bytes was reached.
     Eof(Eof),
 }
@@ -31,7 +31,7 @@ pub enum Event {
 /// The parts of an accepted head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "named as the accessors of `Head` are")]
-pub struct Request {
+pub struct TracedRequest {
     pub method: String,
     pub target: Vec<u8>,
     pub path: Vec<u8>,
@@ -45,12 +45,12 @@ pub struct Request {
     pub fields: Vec<(String, Vec<u8>)>,
 }
 
-impl Request {
-    fn copy(head: &Head, bytes: &[u8]) -> Request {
+impl TracedRequest {
+    fn copy(head: &Head, bytes: &[u8]) -> TracedRequest {
         let fields = head
             .fields(bytes)
             .map(|(name, value)| (name.to_owned(), value.to_owned()));
-        Request {
+        TracedRequest {
             method: head.method(bytes).to_owned(),
             target: head.target(bytes).to_owned(),
             path: head.path(bytes).to_owned(),
@@ -127,7 +127,7 @@ impl Driver<'_> {
             Ok(Step::NeedMore) => Ok(None),
             Ok(Step::Request { head_bytes }) => {
                 self.events
-                    .push(Event::Request(Request::copy(&self.head, input)));
+                    .push(Event::Request(TracedRequest::copy(&self.head, input)));
                 self.in_body = true;
                 Ok(Some(head_bytes))
             }
@@ -149,20 +149,20 @@ impl Driver<'_> {
         if piece.end {
             self.events
                 .push(Event::End(self.connection.take_trailers()));
-            self.answer()?;
+            self.response()?;
         } else if piece.consumed == 0 {
             return Ok(None);
         }
         Ok(Some(piece.consumed))
     }
 
-    fn answer(&mut self) -> Result<(), Stopped> {
+    fn response(&mut self) -> Result<(), Stopped> {
         let date = crate::date::format(0);
         let length = ContentLength::Known(2);
         self.connection
             .send_head(200, None, b"", length, &date, false, &mut Vec::new());
         let after = self.connection.next(self.limits);
-        self.events.push(Event::Answered(after));
+        self.events.push(Event::Responded(after));
         self.in_body = false;
         if after == After::KeepAlive {
             Ok(())
@@ -176,7 +176,7 @@ impl Driver<'_> {
         let date = crate::date::format(0);
         self.connection.send_reject(reject, &date, &mut Vec::new());
         self.events
-            .push(Event::Answered(self.connection.next(self.limits)));
+            .push(Event::Responded(self.connection.next(self.limits)));
         Err(Stopped)
     }
 }

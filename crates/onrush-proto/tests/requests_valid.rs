@@ -128,7 +128,7 @@ fn persistence() {
             After::Close
         };
         assert!(
-            after.contains(&Event::Answered(expected)),
+            after.contains(&Event::Responded(expected)),
             "{version} {lines}"
         );
     }

@@ -37,7 +37,7 @@ fn post(lines: &str) -> Connection {
 }
 
 /// Answers and gives the bytes, how content is sent, and what comes after.
-fn answer(
+fn response(
     connection: &mut Connection,
     status: u16,
     length: ContentLength,
@@ -260,7 +260,7 @@ fn framing_and_persistence() {
         ),
     ];
     for (request, status, length, close, lines, send_as, after) in rows {
-        let found = answer(&mut received(request), status, length, close);
+        let found = response(&mut received(request), status, length, close);
         let phrase = reason_phrase(status);
         let head = format!("HTTP/1.1 {status} {phrase}\r\n{COMMON}{lines}\r\n");
         assert_eq!(
@@ -273,7 +273,7 @@ fn framing_and_persistence() {
 
 #[test]
 fn unknown_statuses_have_an_empty_phrase() {
-    let (head, _, _) = answer(&mut received(GET), 599, EMPTY, false);
+    let (head, _, _) = response(&mut received(GET), 599, EMPTY, false);
     assert_eq!(
         head,
         format!("HTTP/1.1 599 \r\n{COMMON}Content-Length: 0\r\n\r\n")
@@ -332,7 +332,7 @@ fn unread_bodies() {
         ),
     ];
     for (lines, persistence, after) in rows {
-        let (head, _, found) = answer(&mut post(&lines), 403, EMPTY, false);
+        let (head, _, found) = response(&mut post(&lines), 403, EMPTY, false);
         assert!(
             head.ends_with(&format!("Content-Length: 0\r\n{persistence}\r\n")),
             "{head:?}"
@@ -347,7 +347,7 @@ fn a_drained_body_leads_to_the_next_request() {
     let mut connection = post("Content-Length: 5");
     connection.receive_body(b"he", &limits).unwrap();
     assert_eq!(
-        answer(&mut connection, 200, EMPTY, false).2,
+        response(&mut connection, 200, EMPTY, false).2,
         After::DrainThenKeepAlive
     );
     let step = connection.receive_head(b"llo", &mut head, &limits);
@@ -415,7 +415,7 @@ fn continues() {
     assert_eq!(out, b"HTTP/1.1 100 Continue\r\n\r\n");
     assert!(!sent.continue_due());
     assert_eq!(
-        answer(&mut sent, 200, EMPTY, false).2,
+        response(&mut sent, 200, EMPTY, false).2,
         After::DrainThenKeepAlive
     );
 
@@ -488,7 +488,7 @@ fn rejections() {
     }
     // A HEAD answered before must not silence the refusal of what came after it.
     let mut connection = received(HEAD);
-    answer(&mut connection, 200, EMPTY, false);
+    response(&mut connection, 200, EMPTY, false);
     assert!(
         connection
             .receive_head(b"\0", &mut Head::default(), &limits)
@@ -516,7 +516,7 @@ fn draining_connections() {
     let limits = Limits::default();
     let mut before = received(GET);
     before.close_after_next();
-    let (head, _, after) = answer(&mut before, 200, EMPTY, false);
+    let (head, _, after) = response(&mut before, 200, EMPTY, false);
     assert!(head.contains("Connection: close\r\n"));
     assert_eq!(after, After::LingeringClose);
 
@@ -531,12 +531,12 @@ fn draining_connections() {
 #[test]
 fn ends_of_stream() {
     let limits = Limits::default();
-    assert_eq!(received(GET).receive_eof(), Eof::AnswerDue);
+    assert_eq!(received(GET).receive_eof(), Eof::ResponseDue);
     let mut unread = post("Content-Length: 5");
     assert_eq!(unread.receive_eof(), Eof::Truncated);
     unread.receive_body(b"hello", &limits).unwrap();
-    assert_eq!(unread.receive_eof(), Eof::AnswerDue);
-    answer(&mut unread, 200, EMPTY, false);
+    assert_eq!(unread.receive_eof(), Eof::ResponseDue);
+    response(&mut unread, 200, EMPTY, false);
     assert_eq!(unread.receive_eof(), Eof::Clean);
 }
 

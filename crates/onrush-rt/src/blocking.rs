@@ -1,15 +1,15 @@
 //! A bounded pool of threads for file work that may block (not the CPU pool: that one sheds,
 //! this one never does).
 //!
-//! One job is one allocation, which the queue and the [`Job`] future share. Threads start as jobs
-//! queue up, sleep while there are none, and end themselves after ten seconds of that; a burst of
-//! short jobs costs one wake-up, not one each.
+//! One job is one allocation, which the queue and the [`BlockingJob`] future share. Threads start
+//! as jobs queue up, sleep while there are none, and end themselves after ten seconds of that; a
+//! burst of short jobs costs one wake-up, not one each.
 //!
 //! This module must not know files, drivers or the executor; it knows closures and wakers.
 
 use crate::coop;
-use crate::crew::{self, Owner};
-use crate::job::{Cell, Ran, Run, Slot};
+use crate::job::{JobCell, JobOutcome, JobResult, RunJob};
+use crate::thread_pool::{self, Owner};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
@@ -20,61 +20,61 @@ use std::task::{Context, Poll, ready};
 /// Where jobs that may block are run. Clones share one pool; when the last clone goes, what is
 /// queued is still run and then the threads end.
 #[derive(Clone)]
-pub struct Pool {
+pub struct BlockingPool {
     /// `None`: jobs run on the caller, at the first poll of their future.
-    threads: Option<Arc<Owner<Jobs>>>,
+    threads: Option<Arc<Owner<BlockingQueue>>>,
 }
 
-impl Pool {
+impl BlockingPool {
     /// A pool that grows to `threads_max` threads (at least one) as jobs queue up. More than
     /// `queue_max` waiting jobs are not refused, since file work is not shed: they wait in the
-    /// same order, and [`Stats::past_max_total`] counts them.
+    /// same order, and [`BlockingStats::past_max_total`] counts them.
     ///
     /// ```
-    /// let pool = onrush_rt::blocking::Pool::threads(4, 256);
+    /// let pool = onrush_rt::blocking::BlockingPool::threads(4, 256);
     /// let job = pool.run(|| std::fs::read("/etc/hostname"));
     /// drop(job); // waits for nothing
     /// ```
-    pub fn threads(threads_max: usize, queue_max: usize) -> Pool {
-        let jobs = Jobs {
+    pub fn threads(threads_max: usize, queue_max: usize) -> BlockingPool {
+        let jobs = BlockingQueue {
             waiting: VecDeque::new(),
             queue_max,
             queued_total: 0,
             past_max_total: 0,
         };
-        let prepare = crate::sys::own_cores();
+        let prepare = crate::sys::restore_affinity();
         let owner = Owner::new(jobs, threads_max.max(1), "onrush-blocking", prepare);
-        Pool {
+        BlockingPool {
             threads: Some(Arc::new(owner)),
         }
     }
 
     /// A pool without threads: a job runs on whoever polls it, at the first poll. For the
     /// simulator, where the order of everything must follow from the seed.
-    pub fn inline() -> Pool {
-        Pool { threads: None }
+    pub fn inline() -> BlockingPool {
+        BlockingPool { threads: None }
     }
 
     /// Hands `job` to the pool at once and gives a future of its result. If no thread can be
     /// started at all (`EAGAIN` from `clone(2)`), the job runs here and now: late beats never.
-    pub fn run<T, F>(&self, job: F) -> Job<T>
+    pub fn run<T, F>(&self, job: F) -> BlockingJob<T>
     where
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let cell = Arc::new(Cell::new(move |_: &_| job(), JobPanicked));
+        let cell = Arc::new(JobCell::new(move |_: &_| job(), JobPanicked));
         if let Some(owner) = &self.threads {
             let queued = cell.clone();
-            owner.crew().submit(|jobs| jobs.add(queued));
+            owner.thread_pool().submit(|jobs| jobs.add(queued));
         }
-        Job {
+        BlockingJob {
             cell,
             inline: self.threads.is_none(),
             detached: false,
         }
     }
 
-    /// Whether jobs run on the caller (see [`Pool::inline`]).
+    /// Whether jobs run on the caller (see [`BlockingPool::inline`]).
     pub fn is_inline(&self) -> bool {
         self.threads.is_none()
     }
@@ -82,16 +82,16 @@ impl Pool {
     /// Threads at most; 0 for an inline pool.
     pub fn threads_max(&self) -> usize {
         let threads = self.threads.as_ref();
-        threads.map_or(0, |owner| owner.crew().lock().threads_max)
+        threads.map_or(0, |owner| owner.thread_pool().lock().threads_max)
     }
 
     /// Counters of this moment; all zero for an inline pool.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> BlockingStats {
         let Some(owner) = &self.threads else {
-            return Stats::default();
+            return BlockingStats::default();
         };
-        let state = owner.crew().lock();
-        Stats {
+        let state = owner.thread_pool().lock();
+        BlockingStats {
             threads: state.threads,
             idle: state.idle,
             queued: state.queue.waiting.len(),
@@ -101,18 +101,18 @@ impl Pool {
     }
 }
 
-impl fmt::Debug for Pool {
+impl fmt::Debug for BlockingPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.threads {
-            Some(_) => f.debug_tuple("Pool").field(&self.stats()).finish(),
-            None => f.write_str("Pool(inline)"),
+            Some(_) => f.debug_tuple("BlockingPool").field(&self.stats()).finish(),
+            None => f.write_str("BlockingPool(inline)"),
         }
     }
 }
 
 /// What a pool is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct BlockingStats {
     /// Threads alive.
     pub threads: usize,
     /// Threads waiting for work.
@@ -140,16 +140,16 @@ impl std::error::Error for JobPanicked {}
 /// The future result of a job. Dropping it never waits: a job that runs goes on to its end, one
 /// that has not started is dropped where it stands.
 #[must_use = "a job not started is cancelled when its future is dropped"]
-pub struct Job<T> {
+pub struct BlockingJob<T> {
     /// Shared with the queue until the job has run.
-    cell: Arc<dyn Slot<T, JobPanicked>>,
+    cell: Arc<dyn JobResult<T, JobPanicked>>,
     /// Run at the first poll rather than by a thread.
     inline: bool,
     /// Dropping the future must not cancel the job.
     detached: bool,
 }
 
-impl<T> Job<T> {
+impl<T> BlockingJob<T> {
     /// Lets the job run to its end with nobody waiting for it. One of an inline pool runs now.
     pub fn detach(mut self) {
         if self.inline {
@@ -159,7 +159,7 @@ impl<T> Job<T> {
     }
 }
 
-impl<T> Future for Job<T> {
+impl<T> Future for BlockingJob<T> {
     type Output = Result<T, JobPanicked>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -173,7 +173,7 @@ impl<T> Future for Job<T> {
     }
 }
 
-impl<T> Drop for Job<T> {
+impl<T> Drop for BlockingJob<T> {
     fn drop(&mut self) {
         if !self.detached {
             self.cell.cancel();
@@ -181,22 +181,22 @@ impl<T> Drop for Job<T> {
     }
 }
 
-impl<T> fmt::Debug for Job<T> {
+impl<T> fmt::Debug for BlockingJob<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Job")
+        f.write_str("BlockingJob")
     }
 }
 
 /// The queue, first come, first served.
-struct Jobs {
-    waiting: VecDeque<Arc<dyn Run<JobPanicked>>>,
+struct BlockingQueue {
+    waiting: VecDeque<Arc<dyn RunJob<JobPanicked>>>,
     queue_max: usize,
     queued_total: u64,
     past_max_total: u64,
 }
 
-impl Jobs {
-    fn add(&mut self, job: Arc<dyn Run<JobPanicked>>) {
+impl BlockingQueue {
+    fn add(&mut self, job: Arc<dyn RunJob<JobPanicked>>) {
         self.queued_total += 1;
         if self.waiting.len() >= self.queue_max {
             self.past_max_total += 1;
@@ -205,9 +205,9 @@ impl Jobs {
     }
 }
 
-impl crew::Queue for Jobs {
-    type Job = Arc<dyn Run<JobPanicked>>;
-    type Outcome = Ran;
+impl thread_pool::JobQueue for BlockingQueue {
+    type Job = Arc<dyn RunJob<JobPanicked>>;
+    type Outcome = JobOutcome;
 
     fn is_empty(&self) -> bool {
         self.waiting.is_empty()
@@ -217,35 +217,35 @@ impl crew::Queue for Jobs {
         self.waiting.pop_front()
     }
 
-    fn run(job: Self::Job) -> Ran {
+    fn run(job: Self::Job) -> JobOutcome {
         job.run()
     }
 
-    fn strand(job: Self::Job) -> Ran {
+    fn run_without_thread(job: Self::Job) -> JobOutcome {
         job.run()
     }
 
-    fn done(&mut self, _: Option<Ran>) {}
+    fn job_done(&mut self, _: Option<JobOutcome>) {}
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crew::{IDLE, testing::block_on};
+    use crate::thread_pool::{IDLE, testing::block_on};
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
     use std::thread;
 
     #[test]
     fn runs_and_gives_back() {
-        for pool in [Pool::threads(2, 8), Pool::inline()] {
+        for pool in [BlockingPool::threads(2, 8), BlockingPool::inline()] {
             assert_eq!(block_on(pool.run(|| 6 * 7)), Ok(42));
         }
     }
 
     #[test]
     fn many_jobs_on_few_threads() {
-        let pool = Pool::threads(3, 4);
+        let pool = BlockingPool::threads(3, 4);
         let jobs: Vec<_> = (0..500).map(|i| pool.run(move || i * 2)).collect();
         for (i, job) in jobs.into_iter().enumerate() {
             assert_eq!(block_on(job), Ok(i * 2));
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_told_and_the_pool_goes_on() {
-        let pool = Pool::threads(1, 8);
+        let pool = BlockingPool::threads(1, 8);
         assert_eq!(
             block_on(pool.run(|| panic!("on purpose"))),
             Err::<(), _>(JobPanicked)
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn dropped_before_its_turn_never_runs() {
         let ran = Arc::new(AtomicUsize::new(0));
-        let pool = Pool::threads(1, 1);
+        let pool = BlockingPool::threads(1, 1);
         let (release, gate) = mpsc::channel::<()>();
         let first = pool.run(move || gate.recv().is_ok());
         let count = ran.clone();
@@ -278,7 +278,7 @@ mod tests {
         release.send(()).unwrap();
         assert_eq!(block_on(first), Ok(true));
         assert_eq!(block_on(last), Ok(0));
-        drop(Pool::inline().run(|| panic!("never polled, never run")));
+        drop(BlockingPool::inline().run(|| panic!("never polled, never run")));
         let count = ran.clone();
         pool.run(move || count.fetch_add(1, Ordering::SeqCst))
             .detach();
@@ -290,16 +290,16 @@ mod tests {
     /// to rest meanwhile must be.
     #[test]
     fn a_thread_that_cannot_start_leaves_no_job_behind() {
-        let pool = Pool::threads(2, 8);
+        let pool = BlockingPool::threads(2, 8);
         let (release, held) = mpsc::channel::<()>();
         let (begins, begun) = mpsc::channel();
         let busy = pool.run(move || begins.send(()).is_ok() && held.recv().is_ok());
         // The first thread, while it is on its way, would be the one that starts the second.
         begun.recv().unwrap();
-        let crew = pool.threads.as_ref().unwrap().crew().clone();
+        let thread_pool = pool.threads.as_ref().unwrap().thread_pool().clone();
         let (starts, starting) = mpsc::channel();
         let (fail, failing) = mpsc::channel();
-        *crew.refusal.lock().unwrap() = Some(Box::new(move || {
+        *thread_pool.spawn_failure.lock().unwrap() = Some(Box::new(move || {
             starts.send(()).unwrap();
             failing.recv().unwrap();
         }));
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn what_is_queued_survives_the_pool() {
-        let pool = Pool::threads(1, 1);
+        let pool = BlockingPool::threads(1, 1);
         let job = pool.run(|| "done");
         drop(pool);
         assert_eq!(block_on(job), Ok("done"));

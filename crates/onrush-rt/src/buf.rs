@@ -3,7 +3,7 @@
 //! A [`Block`] has one owner and may be written; turned into a [`Buf`] it is shared and read-only.
 //! When the last view is dropped the block returns to its pool's free list, last in first out, so
 //! that the memory used next is the memory that is still in the cache. Every block is charged to
-//! the worker's [`Budget`]; when that is spent, [`Pool::take`] says no and the caller waits.
+//! the worker's [`Budget`]; when that is spent, [`BufferPool::take`] says no and the caller waits.
 //!
 //! Must not know about sockets, rings or HTTP.
 #![allow(unsafe_code)]
@@ -83,7 +83,7 @@ struct Header {
     /// Bytes that follow this header.
     capacity: u32,
     /// Where the block returns to; `None` only while it lies in the free list.
-    pool: Cell<Option<Pool>>,
+    pool: Cell<Option<BufferPool>>,
 }
 
 const HEADER_BYTES: usize = size_of::<Header>().next_multiple_of(16);
@@ -94,9 +94,9 @@ fn layout(capacity: usize) -> Layout {
 
 /// A pool of equal blocks for one worker, and of odd sizes on demand. Cloning shares the pool.
 #[derive(Clone)]
-pub struct Pool(Rc<PoolInner>);
+pub struct BufferPool(Rc<BufferPoolInner>);
 
-struct PoolInner {
+struct BufferPoolInner {
     block_bytes: usize,
     /// Blocks kept for reuse at most; more are given back to the allocator.
     free_limit: usize,
@@ -106,10 +106,10 @@ struct PoolInner {
     budget: Rc<Budget>,
 }
 
-impl Pool {
+impl BufferPool {
     /// A pool of blocks of `block_bytes`, keeping up to `free_max` unused ones.
-    pub fn new(block_bytes: usize, free_max: usize, budget: Rc<Budget>) -> Pool {
-        Pool(Rc::new(PoolInner {
+    pub fn new(block_bytes: usize, free_max: usize, budget: Rc<Budget>) -> BufferPool {
+        BufferPool(Rc::new(BufferPoolInner {
             block_bytes,
             free_limit: free_max,
             free_max: Cell::new(free_max),
@@ -210,15 +210,15 @@ impl Pool {
     }
 }
 
-impl std::fmt::Debug for Pool {
+impl std::fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool")
+        f.debug_struct("BufferPool")
             .field("block_bytes", &self.0.block_bytes)
             .finish_non_exhaustive()
     }
 }
 
-impl Drop for PoolInner {
+impl Drop for BufferPoolInner {
     fn drop(&mut self) {
         for header in self.free.take() {
             // SAFETY: unused blocks belong to the free list alone, which is empty now.
@@ -231,7 +231,7 @@ impl Drop for PoolInner {
 ///
 /// # Safety
 /// `header` is a live block that nobody refers to any more.
-unsafe fn free(header: NonNull<Header>, pool: &PoolInner) {
+unsafe fn free(header: NonNull<Header>, pool: &BufferPoolInner) {
     // SAFETY: live by this function's contract.
     let capacity = unsafe { header.as_ref() }.capacity as usize;
     pool.budget.refund(HEADER_BYTES + capacity);
@@ -484,8 +484,8 @@ impl std::fmt::Debug for Buf {
 mod tests {
     use super::*;
 
-    fn pool(budget_bytes: usize) -> Pool {
-        Pool::new(64, 4, Budget::new(budget_bytes))
+    fn pool(budget_bytes: usize) -> BufferPool {
+        BufferPool::new(64, 4, Budget::new(budget_bytes))
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Tasks: futures that live on one worker and need not be `Send`.
 //!
 //! A future that is seldom pending is polled where it stands, and becomes a task only then. For
-//! that there are tasks made ahead, without a future ([`Standby`]): the waker of one is what the
+//! that there are tasks made ahead, without a future ([`TaskSlot`]): the waker of one is what the
 //! future is first polled with, so that it need not be polled again to learn of another.
 //!
 //! Must not know what wakes them.
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 pub use crate::task::{FallibleTask, Task};
 
 /// Tasks without a future that are kept, at most; others end with theirs.
-const VACANT_MAX: usize = 1024;
+const FREE_SLOTS_MAX: usize = 1024;
 
 /// Tasks polled in one iteration of the event loop, at most. Events wait that long.
 const POLLS_MAX: usize = 128;
@@ -41,7 +41,7 @@ pub(crate) struct Executor {
     mailbox: Arc<Mailbox>,
     /// One waker per live task, so that all can be dropped, on this thread, with the worker.
     live: Rc<RefCell<Slab<Option<Waker>>>>,
-    vacant: Rc<Vacant>,
+    free_slots: Rc<FreeSlots>,
 }
 
 impl Executor {
@@ -49,7 +49,7 @@ impl Executor {
         Executor {
             mailbox,
             live: Rc::default(),
-            vacant: Rc::default(),
+            free_slots: Rc::default(),
         }
     }
 
@@ -70,7 +70,7 @@ impl Executor {
     {
         let mut live = self.live.borrow_mut();
         let entry = live.vacant_entry();
-        let future = Tracked {
+        let future = LiveTask {
             key: entry.key(),
             live: self.live.clone(),
             future: Some(future),
@@ -83,19 +83,19 @@ impl Executor {
     }
 
     /// A task that has no future yet.
-    pub(crate) fn standby(&self) -> Standby {
-        let shell = self.vacant.shells.borrow_mut().pop();
-        Standby(shell.unwrap_or_else(|| {
-            let shell = Rc::new(Shell {
-                stage: Cell::new(Stage::Vacant),
+    pub(crate) fn task_slot(&self) -> TaskSlot {
+        let shell = self.free_slots.slots.borrow_mut().pop();
+        TaskSlot(shell.unwrap_or_else(|| {
+            let shell = Rc::new(SlotInner {
+                state: Cell::new(SlotState::Vacant),
                 future: Cell::new(None),
                 waker: OnceCell::new(),
-                vacant: self.vacant.clone(),
+                free_slots: self.free_slots.clone(),
             });
-            let (runnable, task) = self.make(Lodged(shell.clone()));
+            let (runnable, task) = self.make(SlotTask(shell.clone()));
             let _ = shell.waker.set(runnable.waker());
             task.detach();
-            self.vacant.add(1);
+            self.free_slots.add(1);
             runnable.run(); // Wakes count from here on.
             shell
         }))
@@ -128,15 +128,15 @@ impl Executor {
     }
 
     pub(crate) fn live_tasks(&self) -> usize {
-        self.live.borrow().len() - self.vacant.count.get()
+        self.live.borrow().len() - self.free_slots.count.get()
     }
 }
 
 impl Executor {
     /// Drops all tasks. Their futures hold the worker, so this must be called to end it.
     pub(crate) fn shut_down(&self) {
-        self.vacant.kept_max.set(0);
-        drop(self.vacant.shells.take());
+        self.free_slots.free_max.set(0);
+        drop(self.free_slots.slots.take());
         // Waking a task puts it into the queue, and a task dropped in the queue drops its future.
         let wakers: Vec<Waker> = self
             .live
@@ -184,7 +184,7 @@ impl Executor {
 pin_project! {
     /// A future that takes itself off the list of live tasks when it is dropped. Its destructor
     /// does not panic: `async_task` would end the process.
-    struct Tracked<F> {
+    struct LiveTask<F> {
         key: usize,
         live: Rc<RefCell<Slab<Option<Waker>>>>,
         // `None` only while this is being dropped.
@@ -192,7 +192,7 @@ pin_project! {
         future: Option<F>,
     }
 
-    impl<F> PinnedDrop for Tracked<F> {
+    impl<F> PinnedDrop for LiveTask<F> {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
             end(this.future.as_mut());
@@ -209,7 +209,7 @@ fn end<F>(mut future: Pin<&mut Option<F>>) {
     guarded(|| future.set(None));
 }
 
-impl<F: Future> Future for Tracked<F> {
+impl<F: Future> Future for LiveTask<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -228,10 +228,10 @@ impl<F: Future> Future for Tracked<F> {
 
 /// A task that has no future yet, and a waker that counts already.
 #[derive(Debug)]
-pub struct Standby(Rc<Shell>);
+pub struct TaskSlot(Rc<SlotInner>);
 
-impl Standby {
-    /// What the future is to be polled with before [`Standby::begin`].
+impl TaskSlot {
+    /// What the future is to be polled with before [`TaskSlot::start`].
     #[inline]
     pub fn waker(&self) -> &Waker {
         self.0.waker.get().expect("set when it was made")
@@ -239,63 +239,63 @@ impl Standby {
 
     /// Makes a task of `future`, which was polled with that waker, a moment ago, and is pending: it
     /// is polled again when the waker is called, or was meanwhile, and now and then besides.
-    pub fn begin(self, future: impl Future<Output = ()> + 'static) -> Begun {
+    pub fn start(self, future: impl Future<Output = ()> + 'static) -> TaskHandle {
         let shell = self.0.clone();
         // It is over when the worker is, and nobody will poll or drop what is put there then.
-        if shell.stage.get() == Stage::Vacant {
-            shell.vacant.add(-1);
-            shell.stage.set(Stage::Held);
+        if shell.state.get() == SlotState::Vacant {
+            shell.free_slots.add(-1);
+            shell.state.set(SlotState::Attached);
             shell.future.set(Some(Box::pin(future)));
         }
-        Begun(shell)
+        TaskHandle(shell)
     }
 }
 
-impl Drop for Standby {
+impl Drop for TaskSlot {
     #[inline]
     fn drop(&mut self) {
-        if self.0.stage.get() == Stage::Vacant {
-            self.0.vacant.add(-1);
-            self.0.vacate();
+        if self.0.state.get() == SlotState::Vacant {
+            self.0.free_slots.add(-1);
+            self.0.recycle();
         }
     }
 }
 
 /// A task whose future was polled before it became one. Dropping it cancels the task: the future is
-/// dropped in the worker's next turn. [`Begun::detach`] lets it run on.
+/// dropped in the worker's next turn. [`TaskHandle::detach`] lets it run on.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the task"]
-pub struct Begun(Rc<Shell>);
+pub struct TaskHandle(Rc<SlotInner>);
 
-impl Begun {
+impl TaskHandle {
     /// Lets it run on by itself.
     pub fn detach(self) {
-        if self.0.stage.get() == Stage::Held {
-            self.0.stage.set(Stage::Detached);
+        if self.0.state.get() == SlotState::Attached {
+            self.0.state.set(SlotState::Detached);
         }
     }
 }
 
-impl Drop for Begun {
+impl Drop for TaskHandle {
     fn drop(&mut self) {
-        match self.0.stage.get() {
-            Stage::Held => {
-                self.0.stage.set(Stage::Cancelled);
+        match self.0.state.get() {
+            SlotState::Attached => {
+                self.0.state.set(SlotState::Cancelled);
                 self.0.wake();
             }
-            Stage::Done => self.0.vacate(),
-            Stage::Vacant | Stage::Detached | Stage::Cancelled | Stage::Over => {}
+            SlotState::Done => self.0.recycle(),
+            SlotState::Vacant | SlotState::Detached | SlotState::Cancelled | SlotState::Closed => {}
         }
     }
 }
 
 /// Where a task that outlives its futures is with the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum SlotState {
     /// It has none, and nobody refers to one.
     Vacant,
     /// It has one, which somebody may cancel.
-    Held,
+    Attached,
     /// It has one, which nobody can cancel.
     Detached,
     /// It has one, to be dropped at the next turn.
@@ -303,26 +303,26 @@ enum Stage {
     /// It has none any more, which somebody may not know.
     Done,
     /// It is to end, or has.
-    Over,
+    Closed,
 }
 
 /// What a task that outlives its futures shares with whoever has it.
-struct Shell {
-    stage: Cell<Stage>,
+struct SlotInner {
+    state: Cell<SlotState>,
     /// Not here while it is polled.
     future: Cell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
     /// The task's. It refers to the task and the task to this, until the task is over.
     waker: OnceCell<Waker>,
-    vacant: Rc<Vacant>,
+    free_slots: Rc<FreeSlots>,
 }
 
-impl std::fmt::Debug for Shell {
+impl std::fmt::Debug for SlotInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Shell").field(&self.stage.get()).finish()
+        f.debug_tuple("SlotInner").field(&self.state.get()).finish()
     }
 }
 
-impl Shell {
+impl SlotInner {
     fn wake(&self) {
         if let Some(waker) = self.waker.get() {
             waker.wake_by_ref();
@@ -330,39 +330,39 @@ impl Shell {
     }
 
     /// Keeps it for the next future, or has it end.
-    fn vacate(self: &Rc<Self>) {
-        let mut shells = self.vacant.shells.borrow_mut();
-        if shells.len() < self.vacant.kept_max.get() {
-            self.stage.set(Stage::Vacant);
-            self.vacant.add(1);
-            return shells.push(self.clone());
+    fn recycle(self: &Rc<Self>) {
+        let mut slots = self.free_slots.slots.borrow_mut();
+        if slots.len() < self.free_slots.free_max.get() {
+            self.state.set(SlotState::Vacant);
+            self.free_slots.add(1);
+            return slots.push(self.clone());
         }
-        drop(shells);
-        self.stage.set(Stage::Over);
+        drop(slots);
+        self.state.set(SlotState::Closed);
         self.wake();
     }
 }
 
 /// Tasks without a future.
 #[derive(Debug)]
-struct Vacant {
-    shells: RefCell<Vec<Rc<Shell>>>,
-    kept_max: Cell<usize>,
-    /// Those above, and those that somebody has as a [`Standby`].
+struct FreeSlots {
+    slots: RefCell<Vec<Rc<SlotInner>>>,
+    free_max: Cell<usize>,
+    /// Those above, and those that somebody has as a [`TaskSlot`].
     count: Cell<usize>,
 }
 
-impl Default for Vacant {
-    fn default() -> Vacant {
-        Vacant {
-            shells: RefCell::default(),
-            kept_max: Cell::new(VACANT_MAX),
+impl Default for FreeSlots {
+    fn default() -> FreeSlots {
+        FreeSlots {
+            slots: RefCell::default(),
+            free_max: Cell::new(FREE_SLOTS_MAX),
             count: Cell::new(0),
         }
     }
 }
 
-impl Vacant {
+impl FreeSlots {
     #[inline]
     fn add(&self, more: isize) {
         self.count.set(self.count.get().wrapping_add_signed(more));
@@ -370,20 +370,21 @@ impl Vacant {
 }
 
 /// The task itself: polls one future after the other.
-struct Lodged(Rc<Shell>);
+struct SlotTask(Rc<SlotInner>);
 
-impl Future for Lodged {
+impl Future for SlotTask {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let shell = &self.0;
-        if shell.stage.get() == Stage::Over {
+        if shell.state.get() == SlotState::Closed {
             return Poll::Ready(());
         }
         let Some(mut future) = shell.future.take() else {
             return Poll::Pending; // Woken by what an earlier one has left behind.
         };
-        let poll = || shell.stage.get() != Stage::Cancelled && future.as_mut().poll(cx).is_ready();
+        let poll =
+            || shell.state.get() != SlotState::Cancelled && future.as_mut().poll(cx).is_ready();
         let ready = match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(ready) => ready,
             Err(payload) => {
@@ -392,23 +393,23 @@ impl Future for Lodged {
             }
         };
         // It may have been cancelled meanwhile, by itself.
-        if !ready && shell.stage.get() != Stage::Cancelled {
+        if !ready && shell.state.get() != SlotState::Cancelled {
             shell.future.set(Some(future));
             return Poll::Pending;
         }
         discard(future);
-        match shell.stage.get() {
-            Stage::Held => shell.stage.set(Stage::Done),
-            _ => shell.vacate(),
+        match shell.state.get() {
+            SlotState::Attached => shell.state.set(SlotState::Done),
+            _ => shell.recycle(),
         }
         Poll::Pending
     }
 }
 
-impl Drop for Lodged {
+impl Drop for SlotTask {
     fn drop(&mut self) {
-        if self.0.stage.replace(Stage::Over) == Stage::Vacant {
-            self.0.vacant.add(-1);
+        if self.0.state.replace(SlotState::Closed) == SlotState::Vacant {
+            self.0.free_slots.add(-1);
         }
         drop(self.0.future.take());
     }

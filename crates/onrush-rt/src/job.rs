@@ -12,9 +12,9 @@ use std::task::{Poll, Waker};
 
 /// Tells a job at work whether anybody still waits for it.
 #[derive(Debug, Default)]
-pub struct Token(AtomicBool);
+pub struct CancellationToken(AtomicBool);
 
-impl Token {
+impl CancellationToken {
     /// Whether the future of this job's result was dropped. Stays so once it is. Costs a load, so
     /// a job may ask often.
     #[inline]
@@ -24,24 +24,24 @@ impl Token {
 }
 
 /// What a queue sees of a cell; `E` is why there may be no result.
-pub(crate) trait Run<E>: Send + Sync {
+pub(crate) trait RunJob<E>: Send + Sync {
     /// Runs the job, if it still is to be run, and wakes whoever waits.
-    fn run(&self) -> Ran;
+    fn run(&self) -> JobOutcome;
     /// Drops the job, if it still is to be run, and wakes whoever waits.
     fn refuse(&self, error: E);
 }
 
 /// What came of running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ran {
+pub(crate) enum JobOutcome {
     /// It was not to be run any more.
-    Not,
-    Whole,
+    NotRun,
+    Completed,
     Panicked,
 }
 
 /// What whoever waits sees of a cell.
-pub(crate) trait Slot<T, E>: Run<E> {
+pub(crate) trait JobResult<T, E>: RunJob<E> {
     /// Takes the result, or leaves `waker` to be woken when there is one.
     fn poll(&self, waker: &Waker) -> Poll<Result<T, E>>;
     /// Nobody wants the result any more: tells the job, or drops it, or what has come of it. Gives
@@ -50,9 +50,9 @@ pub(crate) trait Slot<T, E>: Run<E> {
 }
 
 /// A closure that becomes a result.
-pub(crate) struct Cell<T, E, F> {
+pub(crate) struct JobCell<T, E, F> {
     state: Mutex<State<T, E, F>>,
-    token: Token,
+    token: CancellationToken,
     /// What a panic is told as.
     panicked: E,
 }
@@ -62,14 +62,14 @@ enum State<T, E, F> {
     Running(Option<Waker>),
     Done(Result<T, E>),
     /// The result was taken, or nobody wants it.
-    Over,
+    Taken,
 }
 
-impl<T, E, F> Cell<T, E, F> {
-    pub(crate) fn new(job: F, panicked: E) -> Cell<T, E, F> {
-        Cell {
+impl<T, E, F> JobCell<T, E, F> {
+    pub(crate) fn new(job: F, panicked: E) -> JobCell<T, E, F> {
+        JobCell {
             state: Mutex::new(State::Queued(job, None)),
-            token: Token::default(),
+            token: CancellationToken::default(),
             panicked,
         }
     }
@@ -82,7 +82,7 @@ impl<T, E, F> Cell<T, E, F> {
     /// Takes a job that is still to be run, leaving `next` with its waker.
     fn begin(&self, next: impl FnOnce(Option<Waker>) -> State<T, E, F>) -> Option<F> {
         let mut state = self.lock();
-        match mem::replace(&mut *state, State::Over) {
+        match mem::replace(&mut *state, State::Taken) {
             State::Queued(job, waker) => {
                 *state = next(waker);
                 Some(job)
@@ -96,7 +96,7 @@ impl<T, E, F> Cell<T, E, F> {
 
     fn finish(&self, result: Result<T, E>) {
         let mut state = self.lock();
-        let (waker, unwanted) = match mem::replace(&mut *state, State::Over) {
+        let (waker, unwanted) = match mem::replace(&mut *state, State::Taken) {
             State::Running(waker) => {
                 *state = State::Done(result);
                 (waker, None)
@@ -111,23 +111,23 @@ impl<T, E, F> Cell<T, E, F> {
     }
 }
 
-impl<T, E, F> Run<E> for Cell<T, E, F>
+impl<T, E, F> RunJob<E> for JobCell<T, E, F>
 where
     T: Send,
     E: Copy + Send + Sync,
-    F: FnOnce(&Token) -> T + Send,
+    F: FnOnce(&CancellationToken) -> T + Send,
 {
-    fn run(&self) -> Ran {
+    fn run(&self) -> JobOutcome {
         let Some(job) = self.begin(State::Running) else {
-            return Ran::Not;
+            return JobOutcome::NotRun;
         };
         // The closure is consumed and its result thrown away, so nothing half-changed is seen.
         let result = catch_unwind(AssertUnwindSafe(|| job(&self.token)));
         let (result, ran) = match result {
-            Ok(result) => (Ok(result), Ran::Whole),
+            Ok(result) => (Ok(result), JobOutcome::Completed),
             Err(payload) => {
                 discard(payload);
-                (Err(self.panicked), Ran::Panicked)
+                (Err(self.panicked), JobOutcome::Panicked)
             }
         };
         self.finish(result);
@@ -142,11 +142,11 @@ where
     }
 }
 
-impl<T, E, F> Slot<T, E> for Cell<T, E, F>
+impl<T, E, F> JobResult<T, E> for JobCell<T, E, F>
 where
     T: Send,
     E: Copy + Send + Sync,
-    F: FnOnce(&Token) -> T + Send,
+    F: FnOnce(&CancellationToken) -> T + Send,
 {
     fn poll(&self, waker: &Waker) -> Poll<Result<T, E>> {
         let mut state = self.lock();
@@ -160,17 +160,17 @@ where
                 drop(before); // Not under the lock: it may be the last of its task.
                 Poll::Pending
             }
-            State::Done(_) => match mem::replace(&mut *state, State::Over) {
+            State::Done(_) => match mem::replace(&mut *state, State::Taken) {
                 State::Done(result) => Poll::Ready(result),
                 _ => Poll::Pending,
             },
-            State::Over => panic!("a Job was polled after it was ready"),
+            State::Taken => panic!("a Job was polled after it was ready"),
         }
     }
 
     fn cancel(&self) -> bool {
         self.token.0.store(true, Ordering::Relaxed);
-        let before = mem::replace(&mut *self.lock(), State::Over);
+        let before = mem::replace(&mut *self.lock(), State::Taken);
         // Outside the lock: the destructor of a closure or of a result may do anything.
         let is_unfinished = matches!(before, State::Queued(..) | State::Running(_));
         discard(before); // A future is often dropped by a panic: a second one would end all.
@@ -216,8 +216,10 @@ mod tests {
         }
     }
 
-    fn cell<T: Send>(job: impl FnOnce(&Token) -> T + Send) -> impl Slot<T, &'static str> {
-        Cell::new(job, "panicked")
+    fn cell<T: Send>(
+        job: impl FnOnce(&CancellationToken) -> T + Send,
+    ) -> impl JobResult<T, &'static str> {
+        JobCell::new(job, "panicked")
     }
 
     #[test]
@@ -226,7 +228,7 @@ mod tests {
         let waker = Waker::from(count.clone());
         let job = cell(|_| std::panic::panic_any(Bomb(3)));
         assert!(job.poll(&waker).is_pending());
-        assert_eq!(job.run(), Ran::Panicked);
+        assert_eq!(job.run(), JobOutcome::Panicked);
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         assert!(matches!(
             job.poll(&waker),
@@ -243,7 +245,10 @@ mod tests {
         assert!(job.poll(&waker).is_pending());
         job.refuse("late");
         job.refuse("later");
-        assert_eq!((job.run(), count.0.load(Ordering::SeqCst)), (Ran::Not, 1));
+        assert_eq!(
+            (job.run(), count.0.load(Ordering::SeqCst)),
+            (JobOutcome::NotRun, 1)
+        );
         assert!(matches!(job.poll(&waker), Poll::Ready(Err("late"))));
         assert!(!job.cancel());
     }
@@ -252,7 +257,7 @@ mod tests {
     fn own_end<T: Send + 'static>(result: impl FnOnce() -> T + Send + 'static) -> Arc<Own<T>> {
         let own = Arc::<Own<T>>::default();
         let to_cancel = own.clone();
-        let at_work = cell(move |token: &Token| {
+        let at_work = cell(move |token: &CancellationToken| {
             assert!(!token.is_cancelled());
             assert!(to_cancel.get().unwrap().cancel());
             assert!(token.is_cancelled());
@@ -262,18 +267,18 @@ mod tests {
         own
     }
 
-    type Own<T> = std::sync::OnceLock<Box<dyn Slot<T, &'static str>>>;
+    type Own<T> = std::sync::OnceLock<Box<dyn JobResult<T, &'static str>>>;
 
     #[test]
     fn cancelled_at_work_sees_its_token() {
         let job = own_end(|| true);
-        assert_eq!(job.get().unwrap().run(), Ran::Whole);
+        assert_eq!(job.get().unwrap().run(), JobOutcome::Completed);
         assert!(!job.get().unwrap().cancel(), "it is over");
     }
 
     #[test]
     fn what_nobody_wants_may_panic_when_dropped() {
         let job = own_end(|| Bomb(2));
-        assert_eq!(job.get().unwrap().run(), Ran::Whole);
+        assert_eq!(job.get().unwrap().run(), JobOutcome::Completed);
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! Must not know how tasks run or what the driver is.
 
-use crate::doze::Doze;
+use crate::parker::Parker;
 use async_task::Runnable;
 use crossbeam_queue::SegQueue;
 use rustix::event::{EventfdFlags, eventfd};
@@ -16,7 +16,7 @@ use std::io;
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     runnable: SegQueue<Runnable>,
-    doze: Doze,
+    parker: Parker,
     eventfd: OwnedFd,
 }
 
@@ -24,7 +24,7 @@ impl Mailbox {
     pub(crate) fn new() -> io::Result<Mailbox> {
         Ok(Mailbox {
             runnable: SegQueue::new(),
-            doze: Doze::new(),
+            parker: Parker::new(),
             eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
@@ -36,17 +36,17 @@ impl Mailbox {
     /// Schedules a task. From any thread. After [`Mailbox::close`] the task is leaked: its future
     /// must not be dropped on this thread, and its own is gone.
     pub(crate) fn push(&self, runnable: Runnable) {
-        if self.doze.is_closed() {
+        if self.parker.is_closed() {
             std::mem::forget(runnable);
             return;
         }
         self.runnable.push(runnable);
-        if self.doze.wakes() {
+        if self.parker.needs_wake() {
             self.wake();
         }
         // The owner may have closed and emptied the queue before the push above. Nobody else would
         // take the task out then, and the queue and the task would keep each other alive.
-        if self.doze.is_closed() {
+        if self.parker.is_closed() {
             self.leak_all();
         }
     }
@@ -60,7 +60,7 @@ impl Mailbox {
 
     /// Makes the worker look at what its sink shares with other threads. From any thread.
     pub(crate) fn notify(&self) {
-        if self.doze.notify() {
+        if self.parker.notify() {
             self.wake();
         }
     }
@@ -72,19 +72,19 @@ impl Mailbox {
 
     /// Announces sleep; `false` when something came in meanwhile and the worker must not sleep.
     pub(crate) fn prepare_to_sleep(&self) -> bool {
-        self.doze.prepare(|| self.runnable.is_empty())
+        self.parker.prepare(|| self.runnable.is_empty())
     }
 
     pub(crate) fn awake(&self) {
-        self.doze.awake();
+        self.parker.awake();
     }
 
     pub(crate) fn is_asleep(&self) -> bool {
-        self.doze.is_asleep()
+        self.parker.is_asleep()
     }
 
     pub(crate) fn take_notified(&self) -> bool {
-        self.doze.take_notified()
+        self.parker.take_notified()
     }
 
     pub(crate) fn pop(&self) -> Option<Runnable> {
@@ -102,6 +102,6 @@ impl Mailbox {
     /// Refuses tasks from now on. By the owner only, which then empties the queue: what another
     /// thread adds after that, that thread removes itself.
     pub(crate) fn close(&self) {
-        self.doze.close();
+        self.parker.close();
     }
 }

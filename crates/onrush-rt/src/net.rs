@@ -13,7 +13,7 @@ pub use closing::Closing;
 use crate::coop;
 use crate::driver::{ListenSocket, ListenerId, Socket, StreamId};
 use crate::sources::{ACCEPTED_AHEAD_MAX, Accepting, RUNTIME, Source};
-use crate::worker::Local;
+use crate::worker::WorkerContext;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -62,7 +62,7 @@ impl Default for ListenOptions {
 
 /// How several workers accept from one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
+pub enum ListenMode {
     /// One listener each, on the same port (`SO_REUSEPORT`).
     PerWorker,
     /// One listener for all; whoever is free accepts.
@@ -96,7 +96,7 @@ impl std::fmt::Display for Address {
 /// just ended apart at its leisure, and they hold its port.
 pub fn listen(
     address: &Address,
-    spread: Spread,
+    spread: ListenMode,
     workers: usize,
     options: &ListenOptions,
 ) -> io::Result<(Vec<ListenSocket>, Address)> {
@@ -113,7 +113,7 @@ pub fn listen(
     };
     let first = bind_patiently(*address, &alone)?;
     let bound = bound_address(&first)?;
-    if spread == Spread::Shared || workers == 1 {
+    if spread == ListenMode::Shared || workers == 1 {
         start_listening(&first, options)?;
         return Ok((share(first, workers)?, Address::Tcp(bound)));
     }
@@ -240,60 +240,60 @@ pub fn peer_address(descriptor: impl AsFd) -> Option<SocketAddr> {
 /// A connected stream socket: TCP, Unix or simulated. Dropping it closes it.
 #[derive(Debug)]
 pub struct Stream {
-    local: Local,
+    context: WorkerContext,
     id: StreamId,
     source: usize,
 }
 
 impl Stream {
     /// Takes over a connected socket.
-    pub fn new(local: &Local, socket: Socket) -> io::Result<Stream> {
-        let source = local
+    pub fn new(context: &WorkerContext, socket: Socket) -> io::Result<Stream> {
+        let source = context
             .sources()
             .streams
             .borrow_mut()
             .insert(Source::default());
-        match local.driver().attach(socket, RUNTIME | source as u64) {
+        match context.driver().attach(socket, RUNTIME | source as u64) {
             Ok(id) => Ok(Stream {
-                local: local.clone(),
+                context: context.clone(),
                 id,
                 source,
             }),
             Err(error) => {
-                local.sources().streams.borrow_mut().remove(source);
+                context.sources().streams.borrow_mut().remove(source);
                 Err(error)
             }
         }
     }
 
     /// Connects over TCP.
-    pub async fn connect(local: &Local, address: SocketAddr) -> io::Result<Stream> {
+    pub async fn connect(context: &WorkerContext, address: SocketAddr) -> io::Result<Stream> {
         let socket = rustix::net::socket_with(family(&address), SocketType::STREAM, NEW, None)?;
         sockopt::set_tcp_nodelay(&socket, true)?;
         let result = rustix::net::connect(&socket, &address);
-        Stream::connecting(local, socket, result).await
+        Stream::connecting(context, socket, result).await
     }
 
     /// Connects to a Unix socket.
-    pub async fn connect_unix(local: &Local, path: &Path) -> io::Result<Stream> {
+    pub async fn connect_unix(context: &WorkerContext, path: &Path) -> io::Result<Stream> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, NEW, None)?;
         let result = rustix::net::connect(&socket, &SocketAddrUnix::new(path)?);
-        Stream::connecting(local, socket, result).await
+        Stream::connecting(context, socket, result).await
     }
 
     async fn connecting(
-        local: &Local,
+        context: &WorkerContext,
         socket: OwnedFd,
         result: Result<(), Errno>,
     ) -> io::Result<Stream> {
         match result {
-            Ok(()) => return Stream::new(local, Socket::Os(socket)),
+            Ok(()) => return Stream::new(context, Socket::Os(socket)),
             Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
         }
-        let stream = Stream::new(local, Socket::Os(socket))?;
+        let stream = Stream::new(context, Socket::Os(socket))?;
         stream.writable().await;
-        let driver = local.driver();
+        let driver = context.driver();
         let fd = driver
             .descriptor(stream.id)
             .ok_or(io::ErrorKind::NotConnected)?;
@@ -318,7 +318,7 @@ impl Stream {
     /// The event takes the writer's waker away; a waker still there means a spurious poll.
     fn source_is_woken(&self, cx: &mut Context<'_>) -> bool {
         let before = {
-            let mut streams = self.local.sources().streams.borrow_mut();
+            let mut streams = self.context.sources().streams.borrow_mut();
             match &mut streams[self.source].writer {
                 Some(waker) if waker.will_wake(cx.waker()) => None,
                 Some(waker) => Some(std::mem::replace(waker, cx.waker().clone())),
@@ -332,10 +332,10 @@ impl Stream {
     fn wait_writable(&self, cx: &mut Context<'_>) {
         let waker = Some(cx.waker().clone());
         let before = {
-            let source = &mut self.local.sources().streams.borrow_mut()[self.source];
+            let source = &mut self.context.sources().streams.borrow_mut()[self.source];
             std::mem::replace(&mut source.writer, waker)
         };
-        self.local.driver().want_write(self.id);
+        self.context.driver().want_write(self.id);
         drop(before); // Outside the borrow: its destructor may do anything.
     }
 
@@ -347,16 +347,16 @@ impl Stream {
     /// [`Stream::read`] as a poll.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         ready!(coop::poll_proceed(cx));
-        let result = self.local.driver().recv(self.id, into);
+        let result = self.context.driver().recv(self.id, into);
         match result {
             Err(ref error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let waker = Some(cx.waker().clone());
                 let before = {
-                    let source = &mut self.local.sources().streams.borrow_mut()[self.source];
+                    let source = &mut self.context.sources().streams.borrow_mut()[self.source];
                     source.reader_stack = (&raw const result).addr();
                     std::mem::replace(&mut source.reader, waker)
                 };
-                self.local.driver().want_read(self.id);
+                self.context.driver().want_read(self.id);
                 drop(before); // Outside the borrow: its destructor may do anything.
                 Poll::Pending
             }
@@ -375,7 +375,7 @@ impl Stream {
     /// [`Stream::write`] as a poll.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(coop::poll_proceed(cx));
-        let result = self.local.driver().send(self.id, bytes);
+        let result = self.context.driver().send(self.id, bytes);
         match result {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.wait_writable(cx);
@@ -404,27 +404,27 @@ impl Stream {
         &self,
         ask: impl FnOnce(BorrowedFd<'_>) -> Result<R, Errno>,
     ) -> io::Result<R> {
-        let driver = self.local.driver();
+        let driver = self.context.driver();
         let fd = driver.descriptor(self.id);
         Ok(ask(fd.ok_or(io::ErrorKind::Unsupported)?)?)
     }
 
     /// The worker it belongs to.
-    pub fn local(&self) -> &Local {
-        &self.local
+    pub fn context(&self) -> &WorkerContext {
+        &self.context
     }
 
     /// Ends our direction.
     pub fn shutdown_write(&mut self) {
-        self.local.driver().shutdown_write(self.id);
+        self.context.driver().shutdown_write(self.id);
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.local.driver().close(self.id);
+        self.context.driver().close(self.id);
         let source = self
-            .local
+            .context
             .sources()
             .streams
             .borrow_mut()
@@ -436,21 +436,21 @@ impl Drop for Stream {
 /// A listener whose connections futures take. Dropping it stops accepting.
 #[derive(Debug)]
 pub struct Listener {
-    local: Local,
+    context: WorkerContext,
     id: ListenerId,
 }
 
 impl Listener {
     /// Starts accepting.
-    pub fn new(local: &Local, socket: ListenSocket) -> io::Result<Listener> {
-        let id = local.driver().listen(socket)?;
-        local
+    pub fn new(context: &WorkerContext, socket: ListenSocket) -> io::Result<Listener> {
+        let id = context.driver().listen(socket)?;
+        context
             .sources()
             .listeners
             .borrow_mut()
             .push((id, Accepting::default()));
         Ok(Listener {
-            local: local.clone(),
+            context: context.clone(),
             id,
         })
     }
@@ -467,7 +467,7 @@ impl Listener {
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
         ready!(coop::poll_proceed(cx));
         let (next, before) = {
-            let mut listeners = self.local.sources().listeners.borrow_mut();
+            let mut listeners = self.context.sources().listeners.borrow_mut();
             let found = listeners.iter_mut().find(|(id, _)| *id == self.id);
             let (_, accepting) = found.expect("registered until dropped");
             let next = accepting.queue.pop_front();
@@ -477,7 +477,7 @@ impl Listener {
             };
             if accepting.held && accepting.queue.len() <= ACCEPTED_AHEAD_MAX / 2 {
                 accepting.held = false;
-                self.local.driver().accept_again(self.id);
+                self.context.driver().accept_again(self.id);
             }
             (next, before)
         };
@@ -485,7 +485,7 @@ impl Listener {
         match next {
             Some(socket) => {
                 coop::spend(0);
-                Poll::Ready(socket.and_then(|socket| Stream::new(&self.local, socket)))
+                Poll::Ready(socket.and_then(|socket| Stream::new(&self.context, socket)))
             }
             None => Poll::Pending,
         }
@@ -494,9 +494,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.local.driver().unlisten(self.id);
+        self.context.driver().unlisten(self.id);
         let left = {
-            let mut listeners = self.local.sources().listeners.borrow_mut();
+            let mut listeners = self.context.sources().listeners.borrow_mut();
             let place = listeners.iter().position(|(id, _)| *id == self.id);
             place.map(|place| listeners.swap_remove(place))
         };

@@ -114,14 +114,14 @@ mod tests {
         let net = Net::new(1, Behaviour::default());
         let mut worker = Worker::simulated(net.clone(), 0).unwrap();
         let (socket, address) = net.listen();
-        let mut listener = Listener::new(worker.local(), socket).unwrap();
+        let mut listener = Listener::new(worker.context(), socket).unwrap();
         for _ in 0..3 {
             let clients: Vec<_> = (0..1_000).map(|_| address.connect().unwrap()).collect();
             for _ in 0..20 {
-                worker.turn(&(), false).unwrap();
+                worker.poll(&(), false).unwrap();
             }
             let waiting = {
-                let listeners = worker.local().sources().listeners.borrow();
+                let listeners = worker.context().sources().listeners.borrow();
                 listeners[0].1.queue.len()
             };
             assert_eq!(waiting, ACCEPTED_AHEAD_MAX);

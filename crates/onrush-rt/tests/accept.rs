@@ -4,7 +4,7 @@ mod common;
 
 use common::{KERNEL, Kind, choice, in_child, on, rig_with, seccomp, watchdog};
 use onrush_rt::driver::{Config, Driver, Event, ListenSocket, Socket};
-use onrush_rt::net::{Address, ListenOptions, Spread, listen};
+use onrush_rt::net::{Address, ListenMode, ListenOptions, listen};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io::{ErrorKind, Read, Write};
@@ -39,7 +39,9 @@ fn path(name: &str) -> PathBuf {
 fn accept(driver: &mut Driver, count: usize) -> Vec<Socket> {
     let mut sockets = Vec::new();
     while sockets.len() < count {
-        driver.turn(Some(Duration::from_millis(20))).expect("turns");
+        driver
+            .poll_events(Some(Duration::from_millis(20)))
+            .expect("turns");
         while let Some(event) = driver.next() {
             match event {
                 Event::Accepted { socket, .. } => sockets.push(socket),
@@ -55,7 +57,7 @@ fn accepts_many_and_carries_them() {
     on(&KERNEL, "accepts_many_and_carries_them", |rig| {
         for ip in ["127.0.0.1", "::1"] {
             let (sockets, address) =
-                listen(&any_port(ip), Spread::Shared, 1, &options()).expect("listens");
+                listen(&any_port(ip), ListenMode::Shared, 1, &options()).expect("listens");
             for socket in sockets {
                 rig.driver.listen(socket).expect("listens");
             }
@@ -92,7 +94,8 @@ fn accepts_on_a_unix_socket_shared_by_two_drivers() {
         let mut rigs = [one, two];
         let path = path("shared");
         let address = Address::Unix(path.clone());
-        let (sockets, named) = listen(&address, Spread::PerWorker, 2, &options()).expect("listens");
+        let (sockets, named) =
+            listen(&address, ListenMode::PerWorker, 2, &options()).expect("listens");
         assert_eq!(named, address);
         for (rig, socket) in rigs.iter_mut().zip(sockets) {
             rig.driver.listen(socket).expect("listens");
@@ -103,14 +106,14 @@ fn accepts_on_a_unix_socket_shared_by_two_drivers() {
         let mut accepted = 0;
         while accepted < clients.len() {
             for rig in &mut rigs {
-                let events = rig.turn();
+                let events = rig.poll();
                 accepted += events
                     .iter()
                     .filter(|e| matches!(e, Event::Accepted { .. }))
                     .count();
             }
         }
-        assert!(rigs.iter_mut().all(|rig| rig.settle().is_empty()));
+        assert!(rigs.iter_mut().all(|rig| rig.poll_until_idle().is_empty()));
         std::fs::remove_file(path).unwrap();
     }
 }
@@ -119,18 +122,18 @@ fn accepts_on_a_unix_socket_shared_by_two_drivers() {
 fn nobody_is_accepted_after_unlisten() {
     on(&KERNEL, "nobody_is_accepted_after_unlisten", |rig| {
         let (mut sockets, address) =
-            listen(&any_port("127.0.0.1"), Spread::Shared, 1, &options()).expect("listens");
+            listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options()).expect("listens");
         let listener = rig.driver.listen(sockets.remove(0)).expect("listens");
         let client = TcpStream::connect(tcp(&address)).expect("connected");
         assert_eq!(accept(&mut rig.driver, 1).len(), 1);
         drop(client);
         rig.driver.unlisten(listener);
         rig.driver.unlisten(listener);
-        rig.settle();
+        rig.poll_until_idle();
         let refused = TcpStream::connect(tcp(&address)).expect_err("closed");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         // And the port is free.
-        listen(&address, Spread::Shared, 1, &options()).expect("free again");
+        listen(&address, ListenMode::Shared, 1, &options()).expect("free again");
     });
 }
 
@@ -138,7 +141,7 @@ fn nobody_is_accepted_after_unlisten() {
 fn nobody_is_accepted_while_it_is_held() {
     on(&KERNEL, "nobody_is_accepted_while_it_is_held", |rig| {
         let (mut sockets, address) =
-            listen(&any_port("127.0.0.1"), Spread::Shared, 1, &options()).expect("listens");
+            listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options()).expect("listens");
         let address = tcp(&address);
         let connect = || TcpStream::connect(address).expect("queued");
         let listener = rig.driver.listen(sockets.remove(0)).expect("listens");
@@ -155,21 +158,21 @@ fn nobody_is_accepted_while_it_is_held() {
             assert_eq!(accept(&mut rig.driver, clients.len()).len(), clients.len());
             rig.driver.hold_accepting(listener);
             rig.driver.hold_accepting(listener);
-            rig.settle();
+            rig.poll_until_idle();
             let held = [connect(), connect()];
-            assert!(rig.settle().is_empty());
+            assert!(rig.poll_until_idle().is_empty());
             rig.driver.accept_again(listener);
             assert_eq!(accept(&mut rig.driver, held.len()).len(), held.len());
         }
         // Who waits when it closes is accepted all the same.
         rig.driver.hold_accepting(listener);
-        rig.settle();
+        rig.poll_until_idle();
         let _last = connect();
-        assert!(rig.settle().is_empty());
+        assert!(rig.poll_until_idle().is_empty());
         rig.driver.unlisten(listener);
         rig.driver.accept_again(listener);
         assert_eq!(accept(&mut rig.driver, 1).len(), 1);
-        rig.settle();
+        rig.poll_until_idle();
         assert!(!rig.driver.is_listening());
     });
 }
@@ -187,7 +190,7 @@ fn held_without_descriptors(kind: Kind) {
         return;
     };
     let (mut sockets, address) =
-        listen(&any_port("127.0.0.1"), Spread::Shared, 1, &options()).expect("listens");
+        listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options()).expect("listens");
     let listener = rig.driver.listen(sockets.remove(0)).expect("listens");
     let (stream, _) = rig.pair(common::Transport::Unix);
     let _client = TcpStream::connect(tcp(&address)).expect("queued");
@@ -197,7 +200,7 @@ fn held_without_descriptors(kind: Kind) {
     drop(hoard);
     rig.driver.close(stream);
     std::thread::sleep(Duration::from_millis(300));
-    assert!(rig.settle().is_empty());
+    assert!(rig.poll_until_idle().is_empty());
     rig.driver.accept_again(listener);
     assert_eq!(accept(&mut rig.driver, 1).len(), 1);
 }
@@ -211,10 +214,10 @@ fn a_dropped_driver_frees_its_port_at_once() {
             let Some(mut rig) = rig_with(kind, &Config::default(), 1) else {
                 break;
             };
-            let (mut sockets, bound) = listen(&address, Spread::Shared, 1, &options())
+            let (mut sockets, bound) = listen(&address, ListenMode::Shared, 1, &options())
                 .unwrap_or_else(|error| panic!("{kind:?}: {error}"));
             rig.driver.listen(sockets.remove(0)).expect("listens");
-            rig.driver.turn(Some(Duration::ZERO)).unwrap();
+            rig.driver.poll_events(Some(Duration::ZERO)).unwrap();
             address = bound;
         }
     }
@@ -224,7 +227,7 @@ fn a_dropped_driver_frees_its_port_at_once() {
 fn port_0_is_one_port_for_all_workers() {
     let _dog = watchdog("port_0_is_one_port_for_all_workers");
     for ip in ["127.0.0.1", "::1"] {
-        for spread in [Spread::PerWorker, Spread::Shared] {
+        for spread in [ListenMode::PerWorker, ListenMode::Shared] {
             let (sockets, address) = listen(&any_port(ip), spread, 3, &options()).expect("listens");
             assert_eq!(sockets.len(), 3);
             assert_ne!(tcp(&address).port(), 0);
@@ -261,7 +264,7 @@ fn a_port_that_another_socket_has_is_refused() {
         (TcpListener::from(socket), name)
     };
     for (other, address) in [plain, sharing(false), sharing(true)] {
-        for spread in [Spread::PerWorker, Spread::Shared] {
+        for spread in [ListenMode::PerWorker, ListenMode::Shared] {
             for workers in [1, 2] {
                 let address = Address::Tcp(address);
                 let refused = listen(&address, spread, workers, &options()).expect_err("in use");
@@ -269,7 +272,7 @@ fn a_port_that_another_socket_has_is_refused() {
             }
         }
         drop(other);
-        listen(&Address::Tcp(address), Spread::PerWorker, 2, &options()).expect("free now");
+        listen(&Address::Tcp(address), ListenMode::PerWorker, 2, &options()).expect("free now");
     }
 }
 
@@ -279,14 +282,14 @@ fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
     let path = path("stale");
     drop(UnixListener::bind(&path).unwrap()); // Leaves its file behind.
     let address = Address::Unix(path.clone());
-    let ours = listen(&address, Spread::Shared, 1, &options()).expect("replaced");
-    let refused = listen(&address, Spread::Shared, 1, &options()).expect_err("alive");
+    let ours = listen(&address, ListenMode::Shared, 1, &options()).expect("replaced");
+    let refused = listen(&address, ListenMode::Shared, 1, &options()).expect_err("alive");
     assert_eq!(refused.kind(), ErrorKind::AddrInUse);
     UnixStream::connect(&path).expect("still ours");
     drop(ours);
     std::fs::remove_file(&path).unwrap();
     let datagrams = UnixDatagram::bind(&path).unwrap();
-    let refused = listen(&address, Spread::Shared, 1, &options()).expect_err("alive");
+    let refused = listen(&address, ListenMode::Shared, 1, &options()).expect_err("alive");
     assert_eq!(refused.kind(), ErrorKind::AddrInUse);
     drop(datagrams);
     std::fs::remove_file(&path).unwrap();
@@ -301,7 +304,12 @@ fn a_file_that_is_no_socket_is_never_removed() {
     let link = path("link");
     std::os::unix::fs::symlink(&file, &link).unwrap();
     for place in [&file, &link, &std::env::temp_dir()] {
-        let refused = listen(&Address::Unix(place.clone()), Spread::Shared, 1, &options());
+        let refused = listen(
+            &Address::Unix(place.clone()),
+            ListenMode::Shared,
+            1,
+            &options(),
+        );
         assert_eq!(refused.expect_err("taken").kind(), ErrorKind::AddrInUse);
     }
     assert_eq!(std::fs::read_to_string(&link).unwrap(), "years of work");
@@ -317,10 +325,10 @@ fn a_listener_that_fails_for_good_pauses() {
         let (family, stream) = (AddressFamily::INET, SocketType::STREAM);
         let deaf = rustix::net::socket_with(family, stream, flags, None).unwrap();
         rig.driver.listen(ListenSocket::Os(deaf)).expect("taken in");
-        let (mut pauses, mut turns) = (0, 0);
+        let (mut pauses, mut polls) = (0, 0);
         while pauses < 3 {
-            rig.driver.turn(None).expect("turns");
-            turns += 1;
+            rig.driver.poll_events(None).expect("turns");
+            polls += 1;
             while let Some(event) = rig.driver.next() {
                 match event {
                     Event::AcceptPaused { error, .. } => {
@@ -331,7 +339,7 @@ fn a_listener_that_fails_for_good_pauses() {
                 }
             }
         }
-        assert!(turns < 50, "{turns} turns for three pauses");
+        assert!(polls < 50, "{polls} turns for three pauses");
     });
 }
 
@@ -346,10 +354,10 @@ fn a_turn_ends_when_every_accept_is_aborted() {
         .expect("a filter");
         let mut rig = rig_with(Kind::Epoll, &Config::default(), 1).expect("always");
         let (mut sockets, address) =
-            listen(&any_port("127.0.0.1"), Spread::Shared, 1, &options()).expect("listens");
+            listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options()).expect("listens");
         rig.driver.listen(sockets.remove(0)).expect("listens");
         let _client = TcpStream::connect(tcp(&address)).expect("queued");
-        assert!(rig.settle().is_empty());
+        assert!(rig.poll_until_idle().is_empty());
     });
 }
 
@@ -369,7 +377,7 @@ fn without_descriptors(kind: Kind) {
         return;
     };
     let (mut sockets, address) =
-        listen(&any_port("127.0.0.1"), Spread::Shared, 1, &options()).expect("listens");
+        listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options()).expect("listens");
     let mut driver = choice.build(&Config::default()).expect("built");
     // The kernel connects the client; the server has no descriptor to accept it with.
     let mut client = TcpStream::connect(tcp(&address)).expect("queued");
@@ -383,7 +391,9 @@ fn without_descriptors(kind: Kind) {
     let (mut pauses, mut served) = (0, 0);
     while start.elapsed() < Duration::from_secs(1) {
         (&theirs).write_all(b"x").unwrap(); // A connection in being is served meanwhile.
-        driver.turn(Some(Duration::from_millis(50))).expect("turns");
+        driver
+            .poll_events(Some(Duration::from_millis(50)))
+            .expect("turns");
         while let Some(event) = driver.next() {
             match event {
                 Event::AcceptPaused { error, .. } => {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::coroutines::{finish, message, pause, poll};
-use onrush_rt::coroutine::{self, Coroutine, Options, counters, mpsc, scope, thread, wait};
+use onrush_rt::coroutine::{self, Coroutine, StackOptions, counters, mpsc, scope, thread, wait};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -212,8 +212,8 @@ fn waiting_where_nobody_can() {
 fn stacks_are_used_again() {
     scope(|| {
         let address = || {
-            let local = 0_u8;
-            (&raw const local).addr()
+            let context = 0_u8;
+            (&raw const context).addr()
         };
         let first = finish(Coroutine::new(address));
         let before = counters();
@@ -244,9 +244,9 @@ fn deep_recursion_has_its_room() {
             finish(Coroutine::new(move || deep(levels))),
             u64::from(levels)
         );
-        coroutine::configure(&Options {
+        coroutine::configure(&StackOptions {
             stack_bytes: 4 << 20,
-            ..Options::default()
+            ..StackOptions::default()
         });
         let levels = 2_500;
         assert_eq!(
@@ -381,7 +381,7 @@ fn a_forgotten_one_keeps_its_stack() {
             on_stack.iter().map(|&byte| u64::from(byte)).sum::<u64>()
         }));
         assert!(poll(&mut kept).is_pending());
-        coroutine::configure(&Options::default()); // Its pool is nobody else's now.
+        coroutine::configure(&StackOptions::default()); // Its pool is nobody else's now.
         let mut forgotten = Coroutine::new(|| wait(pending::<()>()));
         assert!(poll(&mut forgotten).is_pending());
         std::mem::forget(forgotten);
@@ -420,11 +420,11 @@ fn what_is_pinned_stays() {
     scope(|| {
         let coroutine = Coroutine::new(|| {
             let mut future = pin!(async {
-                let local = [1_u8; 100];
-                let place = (&raw const local).addr();
+                let context = [1_u8; 100];
+                let place = (&raw const context).addr();
                 pause().await;
-                assert_eq!(place, (&raw const local).addr());
-                local.len()
+                assert_eq!(place, (&raw const context).addr());
+                context.len()
             });
             wait(pause());
             wait(future.as_mut())

@@ -36,12 +36,12 @@ impl Rig {
         Some(Rig { worker, net: None })
     }
 
-    fn turn(&mut self) {
+    fn poll(&mut self) {
         if let Some(net) = &self.net {
             net.advance(1);
         }
         let may_sleep = self.net.is_none();
-        self.worker.turn(&(), may_sleep).expect("turns");
+        self.worker.poll(&(), may_sleep).expect("turns");
     }
 
     /// Turns until `main`, as a coroutine, has returned.
@@ -49,9 +49,9 @@ impl Rig {
         let result = Rc::new(RefCell::new(None));
         let place = result.clone();
         let main = Coroutine::new(move || *place.borrow_mut() = Some(main()));
-        let mut task = self.worker.local().spawn(main).fallible();
+        let mut task = self.worker.context().spawn(main).fallible();
         while !task.is_finished() {
-            self.turn();
+            self.poll();
         }
         self.worker.block_on(&mut task).expect("turns");
         let output = result.borrow_mut().take();
@@ -272,9 +272,9 @@ fn dropped_in_every_wait() {
                     client
                         .write_all(format!("line {step}\n").as_bytes())
                         .unwrap();
-                    let local = onrush_rt::worker::Local::current().unwrap();
+                    let context = onrush_rt::worker::WorkerContext::current().unwrap();
                     let soon = Duration::from_millis(5);
-                    assert!(wait(local.timeout(soon, victim.as_mut())).is_none());
+                    assert!(wait(context.timeout(soon, victim.as_mut())).is_none());
                 }
                 drop::<std::pin::Pin<Box<Coroutine<()>>>>(victim);
                 let mut heard = String::new();
@@ -424,7 +424,7 @@ fn the_end_of_a_worker_unwinds() {
 }
 
 fn rig_kind(rig: &Rig) -> Kind {
-    match rig.worker.local().driver().name() {
+    match rig.worker.context().driver().name() {
         "io_uring" => Kind::Uring,
         "epoll" => Kind::Epoll,
         _ => Kind::Sim,
@@ -479,9 +479,9 @@ fn a_program_on_several_workers_has_one_port() {
             for number in 0..20 {
                 let mut client = TcpStream::connect(address)?;
                 writeln!(client, "{number}")?;
-                let mut answer = String::new();
-                client.read_to_string(&mut answer)?;
-                assert_eq!(answer, format!("{number}\n"));
+                let mut response = String::new();
+                client.read_to_string(&mut response)?;
+                assert_eq!(response, format!("{number}\n"));
             }
             // Nobody leaves while others may have been given to its listener.
             while main_served.load(Ordering::Relaxed) < 60 {

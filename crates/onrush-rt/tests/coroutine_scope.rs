@@ -193,9 +193,9 @@ fn a_worker_in_a_thread_local_leaks_its_coroutines() {
                     drop(spawn(refers(starts)));
                     wait(pending::<()>());
                 });
-                worker.local().spawn(starts).detach();
+                worker.context().spawn(starts).detach();
                 for _ in 0..4 {
-                    worker.turn(&(), false).expect("turns");
+                    worker.poll(&(), false).expect("turns");
                 }
                 keeper.with(|keeper| {
                     keeper.polls.set(polls);
@@ -216,7 +216,7 @@ fn a_worker_outside_its_scope_goes_on_without_its_coroutines() {
         let mut worker = scope(|| {
             let worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
             worker
-                .local()
+                .context()
                 .spawn(Coroutine::new(|| wait(pending::<()>())))
                 .detach();
             worker
@@ -224,14 +224,14 @@ fn a_worker_outside_its_scope_goes_on_without_its_coroutines() {
         let ran = Rc::new(Cell::new(false));
         let other = ran.clone();
         worker
-            .local()
+            .context()
             .spawn(async move { other.set(true) })
             .detach();
         for _ in 0..3 {
-            worker.turn(&(), false).expect("turns");
+            worker.poll(&(), false).expect("turns");
         }
         assert!(ran.get());
-        assert_eq!(worker.local().live_tasks(), 0);
+        assert_eq!(worker.context().live_tasks(), 0);
     })
     .join()
     .unwrap();

@@ -113,14 +113,14 @@ fn many_that_sleep_touch_little() {
                 });
             }
         });
-        worker.local().spawn(starts).detach();
-        while worker.turn(&(), false).expect("turns") {}
+        worker.context().spawn(starts).detach();
+        while worker.poll(&(), false).expect("turns") {}
         assert_eq!((counters().in_use(), woken.get()), (MANY as u64, 0));
         let each = coroutine::touched_bytes() / MANY;
         println!("{each} bytes of memory each");
         assert!(each <= 8 << 10, "{each} bytes of memory each");
         net.advance(60_001);
-        while worker.turn(&(), false).expect("turns") {}
+        while worker.poll(&(), false).expect("turns") {}
         assert_eq!((counters().in_use(), woken.get()), (0, MANY));
         assert!(counters().touched_bytes_max() <= 16 << 10);
         // Only those kept for the next have memory still.
@@ -145,16 +145,16 @@ fn several_who_receive_from_one_channel_are_all_called() {
         let mut tasks = Vec::new();
         for mut coroutine in waiting.drain(..) {
             let calls = calls.clone();
-            tasks.push(worker.local().spawn(std::future::poll_fn(move |cx| {
+            tasks.push(worker.context().spawn(std::future::poll_fn(move |cx| {
                 calls.set(calls.get() + 1);
                 std::pin::Pin::new(&mut coroutine).poll(cx)
             })));
         }
-        worker.turn(&(), false).expect("turns");
+        worker.poll(&(), false).expect("turns");
         sender.send(1).unwrap();
         sender.send(2).unwrap();
         for _ in 0..3 {
-            worker.turn(&(), false).expect("turns");
+            worker.poll(&(), false).expect("turns");
         }
         assert!(tasks.iter().all(|task| task.is_finished()));
         assert_eq!(calls.get(), 4);

@@ -3,7 +3,7 @@
 
 use onrush_rt::driver::Event;
 use onrush_rt::driver::sim::{Behaviour, Net};
-use onrush_rt::worker::{Sink, Worker};
+use onrush_rt::worker::{EventHandler, Worker};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,19 +22,19 @@ struct Hostile {
     panicked: RefCell<Vec<Option<u64>>>,
 }
 
-impl Sink for Hostile {
-    fn event(&self, _: Event) {}
-    fn timer(&self, payload: u64) {
+impl EventHandler for Hostile {
+    fn on_event(&self, _: Event) {}
+    fn on_timer(&self, payload: u64) {
         self.timers.borrow_mut().push(payload);
         panic!("on purpose: a timer");
     }
-    fn notified(&self) {
+    fn on_notify(&self) {
         panic!("on purpose: notified");
     }
-    fn awake(&self) {
+    fn on_wake(&self) {
         panic!("on purpose: awake");
     }
-    fn panicked(&self, token: Option<u64>) -> bool {
+    fn on_panic(&self, token: Option<u64>) -> bool {
         self.panicked.borrow_mut().push(token);
         if token == Some(2) {
             panic!("on purpose: told of a panic");
@@ -47,18 +47,18 @@ impl Sink for Hostile {
 fn every_call_is_made_once_whatever_panics() {
     let net = Net::new(1, Behaviour::default());
     let mut worker = Worker::simulated(net.clone(), 0).unwrap();
-    let sink = Hostile::default();
-    sink.goes_on.set(true);
+    let handler = Hostile::default();
+    handler.goes_on.set(true);
     for payload in [1, 2, 3] {
-        worker.local().schedule(5, payload);
+        worker.context().schedule(5, payload);
     }
-    worker.remote().notify();
+    worker.notifier().notify();
     net.advance(10);
-    assert!(worker.turn(&sink, false).unwrap());
-    let mut timers = sink.timers.take();
+    assert!(worker.poll(&handler, false).unwrap());
+    let mut timers = handler.timers.take();
     timers.sort_unstable();
     assert_eq!(timers, [1, 2, 3]);
-    let told = sink.panicked.take();
+    let told = handler.panicked.take();
     assert_eq!((told.len(), &told[..2]), (5, &[None, None][..]));
     assert!(told[2..].contains(&Some(2)));
 }
@@ -67,9 +67,9 @@ fn every_call_is_made_once_whatever_panics() {
 fn a_sink_that_does_not_go_on_gets_its_panic_back() {
     let net = Net::new(1, Behaviour::default());
     let mut worker = Worker::simulated(net, 0).unwrap();
-    let sink = Hostile::default();
-    let turned = catch_unwind(AssertUnwindSafe(|| worker.turn(&sink, false)));
-    let payload = turned.expect_err("the sink panics");
+    let handler = Hostile::default();
+    let result = catch_unwind(AssertUnwindSafe(|| worker.poll(&handler, false)));
+    let payload = result.expect_err("the sink panics");
     assert_eq!(payload.downcast_ref(), Some(&"on purpose: awake"));
 }
 
@@ -93,37 +93,37 @@ impl Wake for BombWaker {
 #[test]
 fn tasks_whose_outputs_futures_and_wakers_panic() {
     let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
-    let local = worker.local().clone();
-    local.spawn(async { Bomb }).detach();
+    let context = worker.context().clone();
+    context.spawn(async { Bomb }).detach();
     let held = Bomb;
-    local
+    context
         .spawn(async move {
             let _held = held;
             pending::<()>().await;
         })
         .detach();
     let held = Bomb;
-    let cancelled = local.spawn(async move {
+    let cancelled = context.spawn(async move {
         let _held = held;
         pending::<()>().await;
     });
-    let unwanted = local.spawn(async { Bomb });
-    let mut awaited = local.spawn(async { 7 });
+    let unwanted = context.spawn(async { Bomb });
+    let mut awaited = context.spawn(async { 7 });
     let waker = Waker::from(Arc::new(BombWaker));
     let mut cx = Context::from_waker(&waker);
     assert!(Pin::new(&mut awaited).poll(&mut cx).is_pending());
-    let mut panics = local
+    let mut panics = context
         .spawn(async { panic!("on purpose: polled") })
         .fallible();
-    let turn = |worker: &mut Worker| while worker.turn(&(), false).unwrap() {};
-    turn(&mut worker);
+    let poll = |worker: &mut Worker| while worker.poll(&(), false).unwrap() {};
+    poll(&mut worker);
     drop(cancelled);
     drop(unwanted);
-    turn(&mut worker);
+    poll(&mut worker);
     assert!(awaited.is_finished() && panics.is_finished());
     assert_eq!(Pin::new(&mut awaited).poll(&mut cx), Poll::Ready(7));
     assert_eq!(Pin::new(&mut panics).poll(&mut cx), Poll::Ready(None::<()>));
-    assert_eq!(local.live_tasks(), 1);
+    assert_eq!(context.live_tasks(), 1);
     drop(worker); // And with it the task that is left.
 }
 
@@ -131,11 +131,11 @@ fn tasks_whose_outputs_futures_and_wakers_panic() {
 #[test]
 fn a_task_has_ended_when_it_is_told() {
     let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
-    let local = worker.local().clone();
+    let context = worker.context().clone();
     let shared = Rc::new(());
     let held = shared.clone();
-    let nap = local.sleep(Duration::ZERO);
-    let task = local.spawn(async move {
+    let nap = context.sleep(Duration::ZERO);
+    let task = context.spawn(async move {
         nap.await;
         let _held = held;
         "output"

@@ -30,7 +30,7 @@ fn all_at_once(rig: &mut Rig, transport: Transport, count: u64, bytes: usize) {
     }
     while open > 0 {
         rig.driver
-            .turn(Some(Duration::from_millis(20)))
+            .poll_events(Some(Duration::from_millis(20)))
             .expect("turns");
         while let Some(event) = rig.driver.next() {
             let (stream, token) = whose(&event).expect("a stream's");
@@ -115,24 +115,24 @@ fn a_spent_budget_waits_without_spinning() {
             other => panic!("{other:?}"),
         };
         while held.len() < 2 {
-            for event in rig.turn() {
+            for event in rig.poll() {
                 take(event, &mut held);
             }
         }
         let (start, cpu) = (Instant::now(), common::cpu_time());
-        let mut turns = 0;
+        let mut polls = 0;
         while start.elapsed() < Duration::from_millis(300) {
-            rig.driver.turn(None).unwrap();
+            rig.driver.poll_events(None).unwrap();
             assert!(rig.driver.next().is_none(), "{kind:?}");
             assert!(!rig.driver.has_ready(), "{kind:?} would not let sleep");
-            turns += 1;
+            polls += 1;
         }
-        println!("{kind:?}: {turns} turns, {:?}", common::cpu_time() - cpu);
-        assert!(turns < 3000, "{kind:?} spins: {turns} turns in 300 ms");
+        println!("{kind:?}: {polls} turns, {:?}", common::cpu_time() - cpu);
+        assert!(polls < 3000, "{kind:?} spins: {polls} turns in 300 ms");
         let mut all = 2;
         while all < 5 {
             held.clear();
-            for event in rig.turn() {
+            for event in rig.poll() {
                 take(event, &mut held);
             }
             all += held.len();
@@ -169,13 +169,13 @@ fn a_parked_stream_changes_its_mind() {
                 });
             }
         }
-        assert!(rig.settle().is_empty(), "nothing to receive into");
+        assert!(rig.poll_until_idle().is_empty(), "nothing to receive into");
         let server = |at: usize| pairs[at].1;
         for _ in 0..5 {
             assert!(rig.driver.pause(server(1)), "nothing is under way");
-            rig.settle();
+            rig.poll_until_idle();
             rig.driver.receive(server(1));
-            rig.settle();
+            rig.poll_until_idle();
         }
         assert!(rig.driver.pause(server(2)));
         let mut byte = [9];
@@ -190,7 +190,7 @@ fn a_parked_stream_changes_its_mind() {
             }
             other => panic!("{other:?}"),
         });
-        assert!(rig.settle().is_empty());
+        assert!(rig.poll_until_idle().is_empty());
     }
 }
 
@@ -209,7 +209,7 @@ fn received_bytes_outlive_their_driver() {
             let sent = rig.driver.send(a, &[round; 100]).unwrap();
             let mut got = 0;
             while got < sent {
-                for event in rig.turn() {
+                for event in rig.poll() {
                     if let Event::Data { data, .. } = event {
                         got += data.len();
                         views.push((round, data.slice(0..data.len() / 2), data));
@@ -250,7 +250,7 @@ fn dropped_with_everything_under_way() {
                 peers.push(theirs);
             }
             if round % 2 == 0 {
-                rig.settle();
+                rig.poll_until_idle();
             }
             drop(rig);
             for peer in peers {

@@ -152,7 +152,7 @@ fn round_trip(rig: &mut Rig, transport: Transport, seed: u64, bytes: usize) {
             side.step(rig, &mut random);
         }
         let wait = std::time::Duration::from_micros(random.below(300));
-        rig.driver.turn(Some(wait)).expect("turns");
+        rig.driver.poll_events(Some(wait)).expect("turns");
         while let Some(event) = rig.driver.next() {
             let (stream, token) = whose(&event).expect("a stream's");
             let side = &mut sides[token as usize - 1];

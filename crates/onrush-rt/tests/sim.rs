@@ -24,7 +24,7 @@ fn run(seed: u64, behaviour: Behaviour) -> (u64, Vec<Vec<u8>>) {
             got[i].extend(client.receive().unwrap());
         }
         net.advance(1);
-        driver.turn(None).unwrap();
+        driver.poll_events(None).unwrap();
         while let Some(event) = driver.next() {
             match event {
                 Event::Accepted { socket, .. } => {
@@ -102,7 +102,7 @@ fn a_failed_accept_is_told_and_tried_again() {
     let _client = address.connect().unwrap();
     let mut seen = Vec::new();
     for _ in 0..2 {
-        driver.turn(None).unwrap();
+        driver.poll_events(None).unwrap();
         while let Some(event) = driver.next() {
             seen.push(match event {
                 Event::AcceptPaused { error, .. } => error.raw_os_error(),
@@ -142,7 +142,7 @@ fn a_detached_stream_loses_nothing() {
             let mut quiet = false;
             let mut paused = false;
             while !quiet {
-                for event in here.turn() {
+                for event in here.poll() {
                     match event {
                         Event::Data { data, .. } => heard.extend_from_slice(&data),
                         Event::Quiet { .. } => quiet = true,

@@ -63,7 +63,7 @@ fn a_reset_is_never_an_orderly_end() {
                 rig.driver.receive(a);
                 rig.driver.want_write(a);
             }
-            rig.settle();
+            rig.poll_until_idle();
             rig.driver.reset(a);
             rig.until(|_, event| match event {
                 Event::End { stream, result, .. } if stream == b => {
@@ -91,7 +91,7 @@ fn closing_sends_the_end_whatever_the_driver_has_under_way() {
                     _ => rig.driver.receive(a),
                 }
                 if what != 4 {
-                    rig.settle();
+                    rig.poll_until_idle();
                 }
                 if what == 3 {
                     rig.driver.pause(a);
@@ -101,7 +101,7 @@ fn closing_sends_the_end_whatever_the_driver_has_under_way() {
                 rig.driver.close(b);
             }
         }
-        assert!(rig.settle().is_empty());
+        assert!(rig.poll_until_idle().is_empty());
     });
 }
 
@@ -112,7 +112,7 @@ fn bytes_and_end_that_came_before_receiving_began() {
             let (a, b) = rig.pair(transport);
             send_all(rig, a, b"last words");
             rig.driver.close(a);
-            rig.settle();
+            rig.poll_until_idle();
             rig.driver.receive(b);
             assert_eq!(rig.all_of(b), b"last words");
             rig.driver.close(b);
@@ -126,12 +126,12 @@ fn what_comes_in_a_pause_is_kept() {
         for transport in TRANSPORTS {
             let (a, b) = rig.pair(transport);
             rig.driver.receive(b);
-            rig.settle();
+            rig.poll_until_idle();
             if !rig.driver.pause(b) {
                 rig.until(|_, event| matches!(event, Event::Quiet { stream, .. } if stream == b));
             }
             send_all(rig, a, b"while you were away");
-            assert!(rig.settle().is_empty(), "paused");
+            assert!(rig.poll_until_idle().is_empty(), "paused");
             rig.driver.receive(b);
             let mut heard = Vec::new();
             rig.until(|_, event| match event {
@@ -178,7 +178,7 @@ fn an_emptied_socket_is_not_readable() {
                 assert_eq!(taken, 10);
                 rig.driver.want_read(b);
                 assert!(
-                    rig.settle().is_empty(),
+                    rig.poll_until_idle().is_empty(),
                     "{transport:?}: readable, yet empty"
                 );
             }
@@ -194,9 +194,9 @@ fn receiving_takes_back_the_wish_to_read() {
     on(&ALL, "receiving_takes_back_the_wish_to_read", |rig| {
         let (a, b) = rig.pair(Transport::Tcp4);
         rig.driver.want_read(b);
-        rig.settle();
+        rig.poll_until_idle();
         rig.driver.receive(b);
-        rig.settle();
+        rig.poll_until_idle();
         send_all(rig, a, b"x");
         rig.driver.shutdown_write(a);
         let mut seen = Vec::new();
@@ -240,11 +240,11 @@ fn writable_is_told_however_late_it_is_asked_for() {
                         Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
                     }
                     let writable = |e: &Event| matches!(e, Event::Writable { .. });
-                    told |= rig.turn().iter().any(writable);
+                    told |= rig.poll().iter().any(writable);
                 }
                 if late {
                     assert!(!told, "nobody asked");
-                    rig.settle();
+                    rig.poll_until_idle();
                     rig.driver.want_write(a);
                 }
                 if !told {
@@ -280,7 +280,7 @@ fn stale_ids_do_nothing_to_whoever_has_the_place_now() {
             assert!(rig.driver.detach(stale).is_none());
             assert!(rig.driver.descriptor(stale).is_none());
         }
-        let events = rig.settle();
+        let events = rig.poll_until_idle();
         assert!(events.is_empty(), "{events:?}");
         send_all(rig, c, b"still here");
         rig.driver.close(c);
@@ -307,7 +307,9 @@ fn reused_places_get_only_their_own_events() {
                 open.push((id, token));
             }
             if random.one_in(2) {
-                rig.driver.turn(Some(std::time::Duration::ZERO)).unwrap();
+                rig.driver
+                    .poll_events(Some(std::time::Duration::ZERO))
+                    .unwrap();
                 while let Some(event) = rig.driver.next() {
                     let whose = whose(&event).expect("a stream's");
                     assert!(open.contains(&whose), "{event:?}");

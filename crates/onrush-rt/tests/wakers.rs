@@ -6,7 +6,7 @@ use onrush_rt::coroutine::{Coroutine, mpsc, scope, wait};
 use onrush_rt::driver::sim::{Behaviour, Net};
 use onrush_rt::driver::{Config, ListenSocket, Preference, Socket, choose};
 use onrush_rt::net::{Listener, Stream};
-use onrush_rt::worker::{Local, Pools, Worker};
+use onrush_rt::worker::{Pools, Worker, WorkerContext};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn};
@@ -24,20 +24,20 @@ struct Rig {
 }
 
 impl Rig {
-    fn turn(&mut self) {
+    fn poll(&mut self) {
         if let Some(net) = &self.net {
             net.advance(20);
         }
         let may_sleep = self.net.is_none();
-        let nudge = self.worker.local().sleep(Duration::from_millis(1));
-        self.worker.local().spawn(nudge).detach();
+        let nudge = self.worker.context().sleep(Duration::from_millis(1));
+        self.worker.context().spawn(nudge).detach();
         self.worker
-            .turn(&(), may_sleep)
+            .poll(&(), may_sleep)
             .expect("the worker goes on");
     }
 
     fn pair(&self) -> (Stream, Stream) {
-        let local = self.worker.local();
+        let context = self.worker.context();
         let sockets = match &self.net {
             Some(net) => {
                 let (a, b) = net.pair();
@@ -50,7 +50,7 @@ impl Rig {
                 [Socket::Os(a), Socket::Os(b)]
             }
         };
-        let [a, b] = sockets.map(|socket| Stream::new(local, socket).expect("attached"));
+        let [a, b] = sockets.map(|socket| Stream::new(context, socket).expect("attached"));
         (a, b)
     }
 
@@ -63,7 +63,7 @@ impl Rig {
                 ListenSocket::Os(listener.into())
             }
         };
-        Listener::new(self.worker.local(), socket).expect("listens")
+        Listener::new(self.worker.context(), socket).expect("listens")
     }
 
     /// It still serves streams, timers and tasks.
@@ -71,9 +71,9 @@ impl Rig {
         let (mut a, mut b) = self.pair();
         let done = Rc::new(Cell::new(false));
         let says = done.clone();
-        let local = self.worker.local().clone();
+        let context = self.worker.context().clone();
         let task = async move {
-            local.sleep(Duration::from_millis(1)).await;
+            context.sleep(Duration::from_millis(1)).await;
             a.write_all(b"hello").await.expect("written");
             let mut got = Vec::new();
             while got.len() < 5 {
@@ -84,9 +84,9 @@ impl Rig {
             assert_eq!(got, b"hello");
             says.set(true);
         };
-        self.worker.local().spawn(task).detach();
+        self.worker.context().spawn(task).detach();
         while !done.get() {
-            self.turn();
+            self.poll();
         }
     }
 }
@@ -154,18 +154,18 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 }
 
 /// Uses everything of the worker that a waker's code can reach.
-fn uses(local: &Local, streams: &Rc<RefCell<Option<(Stream, Stream)>>>) {
-    drop(local.driver());
-    local.spawn(async {}).detach();
-    drop(local.standby());
-    let mut sleep = pin!(local.sleep(Duration::from_millis(3)));
+fn uses(context: &WorkerContext, streams: &Rc<RefCell<Option<(Stream, Stream)>>>) {
+    drop(context.driver());
+    context.spawn(async {}).detach();
+    drop(context.task_slot());
+    let mut sleep = pin!(context.sleep(Duration::from_millis(3)));
     assert!(
         sleep
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
             .is_pending()
     );
-    local.unschedule(local.schedule(local.now_ms() + 5, 1));
+    context.unschedule(context.schedule(context.now_ms() + 5, 1));
     if let Ok(mut streams) = streams.try_borrow_mut()
         && let Some((a, b)) = &mut *streams
     {
@@ -182,15 +182,15 @@ fn uses(local: &Local, streams: &Rc<RefCell<Option<(Stream, Stream)>>>) {
 #[test]
 fn wakers_call_back() {
     everywhere(|rig| {
-        let local = rig.worker.local().clone();
+        let context = rig.worker.context().clone();
         let others = Rc::new(RefCell::new(Some(rig.pair())));
-        let (reached, theirs) = (local.clone(), others.clone());
+        let (reached, theirs) = (context.clone(), others.clone());
         ACTS.set(Some(Rc::new(move || uses(&reached, &theirs))));
         let before = CALLS.load(SeqCst);
         keep_replace_wake_and_drop(rig);
         assert!(CALLS.load(SeqCst) > before + 20, "the code was called");
         ACTS.set(None);
-        drop((others.take(), local));
+        drop((others.take(), context));
     });
 }
 
@@ -210,17 +210,17 @@ fn wakers_panic_when_they_are_woken() {
         let before = CALLS.load(SeqCst);
         let (mut reads, mut writes) = rig.pair();
         assert!(reads.poll_read(cx, &mut [0; 8]).is_pending());
-        let mut sleep = Box::pin(rig.worker.local().sleep(Duration::from_millis(2)));
+        let mut sleep = Box::pin(rig.worker.context().sleep(Duration::from_millis(2)));
         assert!(sleep.as_mut().poll(cx).is_pending());
-        let mut job = rig.worker.local().blocking().run(|| 7);
+        let mut job = rig.worker.context().blocking().run(|| 7);
         if Pin::new(&mut job).poll(cx).is_pending() {
             while Pin::new(&mut job).poll(cx).is_pending() {
-                rig.turn();
+                rig.poll();
             }
         }
         assert!(writes.poll_write(cx, b"x").is_ready());
         while CALLS.load(SeqCst) < before + 2 || sleep.as_mut().poll(cx).is_pending() {
-            rig.turn();
+            rig.poll();
         }
         let (sender, receiver) = mpsc::sync_channel::<u8>(1);
         let mut waits = Coroutine::new(move || receiver.recv().is_ok());
@@ -242,7 +242,7 @@ fn keep_replace_wake_and_drop(rig: &mut Rig) {
         }
     };
     assert!(filled && poll_fn_once(|cx| writes.poll_write(cx, b"more")).is_pending());
-    let mut sleep = Box::pin(rig.worker.local().sleep(Duration::from_millis(2)));
+    let mut sleep = Box::pin(rig.worker.context().sleep(Duration::from_millis(2)));
     assert!(poll(&mut sleep).is_pending() && poll(&mut sleep).is_pending());
     let mut listener = rig.listener();
     for _ in 0..3 {
@@ -250,12 +250,12 @@ fn keep_replace_wake_and_drop(rig: &mut Rig) {
     }
     let mut into = vec![0; 1 << 20];
     for _ in 0..20 {
-        rig.turn();
+        rig.poll();
         let _ = poll_fn_once(|cx| reads.poll_read(cx, &mut into));
         let _ = poll_fn_once(|cx| writes.poll_write(cx, b"more"));
     }
     let _ = poll(&mut sleep);
-    let mut job = rig.worker.local().blocking().run(|| 7);
+    let mut job = rig.worker.context().blocking().run(|| 7);
     let _ = poll(&mut job);
     drop((reads, writes, listener, sleep, job));
     let lock = Rc::new(onrush_rt::coroutine::Mutex::new(0));
@@ -276,7 +276,7 @@ fn keep_replace_wake_and_drop(rig: &mut Rig) {
     sender.send(1).expect("the receiver is there");
     drop(sender);
     assert_eq!(poll(&mut receives), Poll::Ready(1));
-    rig.turn();
+    rig.poll();
 }
 
 fn poll_fn_once<T>(mut act: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
@@ -315,23 +315,23 @@ impl Future for Ends {
 fn futures_panic_when_they_are_dropped() {
     std::panic::set_hook(Box::new(|_| {}));
     everywhere(|rig| {
-        let local = rig.worker.local().clone();
+        let context = rig.worker.context().clone();
         let ends = |how| Ends(how, Bomb(2));
         for how in 0..3 {
-            local.spawn(ends(how)).detach();
-            drop(local.spawn(ends(how)));
-            let standby = local.standby();
-            let waker = standby.waker().clone();
-            standby.begin(ends(how)).detach();
+            context.spawn(ends(how)).detach();
+            drop(context.spawn(ends(how)));
+            let task_slot = context.task_slot();
+            let waker = task_slot.waker().clone();
+            task_slot.start(ends(how)).detach();
             waker.wake();
-            let standby = local.standby();
-            drop(standby.begin(ends(how)));
-            let cancelled = local.spawn(ends(how));
-            rig.turn();
+            let task_slot = context.task_slot();
+            drop(task_slot.start(ends(how)));
+            let cancelled = context.spawn(ends(how));
+            rig.poll();
             drop(cancelled);
         }
         for _ in 0..5 {
-            rig.turn();
+            rig.poll();
         }
         rig.works();
     });

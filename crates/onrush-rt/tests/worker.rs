@@ -6,8 +6,8 @@ mod common;
 use common::{ALL, KERNEL, Kind, Transport, choice, sockets, watchdog};
 use onrush_rt::driver::Config;
 use onrush_rt::driver::sim::{self, Behaviour};
-use onrush_rt::net::{Address, ListenOptions, Listener, Spread, Stream, listen};
-use onrush_rt::worker::{Local, Pools, Sink, Worker};
+use onrush_rt::net::{Address, ListenMode, ListenOptions, Listener, Stream, listen};
+use onrush_rt::worker::{EventHandler, Pools, Worker, WorkerContext};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -49,18 +49,18 @@ fn on(kinds: &[Kind], what: &'static str, test: impl Fn(&mut Rig)) {
 }
 
 impl Rig {
-    fn local(&self) -> Local {
-        self.worker.local().clone()
+    fn context(&self) -> WorkerContext {
+        self.worker.context().clone()
     }
 
-    fn turn(&mut self) {
+    fn poll(&mut self) {
         match &self.net {
             Some(net) => {
                 net.advance(1);
-                self.worker.turn(&(), false).expect("turns");
+                self.worker.poll(&(), false).expect("turns");
             }
             None => {
-                self.worker.turn(&(), true).expect("turns");
+                self.worker.poll(&(), true).expect("turns");
             }
         }
     }
@@ -69,7 +69,7 @@ impl Rig {
     fn run<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> T {
         let result = Rc::new(RefCell::new(None));
         let place = result.clone();
-        let task = self.local().spawn(async move {
+        let task = self.context().spawn(async move {
             let output = future.await;
             *place.borrow_mut() = Some(output);
         });
@@ -78,16 +78,16 @@ impl Rig {
                 task.detach();
                 return output;
             }
-            self.turn();
+            self.poll();
         }
     }
 
     fn pair(&self) -> (Stream, Stream) {
         let (a, b) = sockets(Transport::Unix, self.net.as_ref()).expect("a pair");
-        let local = self.local();
+        let context = self.context();
         (
-            Stream::new(&local, a).expect("attached"),
-            Stream::new(&local, b).expect("attached"),
+            Stream::new(&context, a).expect("attached"),
+            Stream::new(&context, b).expect("attached"),
         )
     }
 }
@@ -95,11 +95,11 @@ impl Rig {
 /// Sends some bytes through a task that echoes.
 fn echo(rig: &mut Rig) {
     let (mut client, mut server) = rig.pair();
-    let local = rig.local();
+    let context = rig.context();
     let said = common::pattern(5, 60_000);
     let expected = said.clone();
     let heard = rig.run(async move {
-        let echoing = local.spawn(async move {
+        let echoing = context.spawn(async move {
             let mut piece = vec![0; 7000];
             loop {
                 match server.read(&mut piece).await.expect("read") {
@@ -155,14 +155,14 @@ fn at_every_await<F: Future + 'static>(rig: &mut Rig, make: impl Fn(&Rig) -> F) 
 fn sleeps_and_timeouts_dropped_anywhere() {
     on(&ALL, "sleeps_and_timeouts_dropped_anywhere", |rig| {
         at_every_await(rig, |rig| {
-            let local = rig.local();
+            let context = rig.context();
             async move {
-                local.sleep(Duration::from_millis(3)).await;
+                context.sleep(Duration::from_millis(3)).await;
                 let never = std::future::pending::<()>();
-                let out = local.timeout(Duration::from_millis(3), never).await;
+                let out = context.timeout(Duration::from_millis(3), never).await;
                 assert!(out.is_none());
-                let soon = local.sleep(Duration::from_millis(1));
-                let out = local.timeout(Duration::from_secs(3600), soon).await;
+                let soon = context.sleep(Duration::from_millis(1));
+                let out = context.timeout(Duration::from_secs(3600), soon).await;
                 assert!(out.is_some());
             }
         });
@@ -175,9 +175,9 @@ fn reads_and_writes_dropped_anywhere() {
     on(&ALL, "reads_and_writes_dropped_anywhere", |rig| {
         at_every_await(rig, |rig| {
             let (mut a, mut b) = rig.pair();
-            let local = rig.local();
+            let context = rig.context();
             async move {
-                let slow = local.spawn(async move {
+                let slow = context.spawn(async move {
                     let mut piece = vec![0; 100_000];
                     let mut all = 0;
                     loop {
@@ -204,15 +204,15 @@ fn connects_and_accepts_dropped_anywhere() {
     on(&KERNEL, "connects_and_accepts_dropped_anywhere", |rig| {
         let any = Address::Tcp("127.0.0.1:0".parse().unwrap());
         let options = ListenOptions::default();
-        let (mut sockets, address) = listen(&any, Spread::Shared, 1, &options).unwrap();
+        let (mut sockets, address) = listen(&any, ListenMode::Shared, 1, &options).unwrap();
         let Address::Tcp(address) = address else {
             panic!("TCP")
         };
-        let local = rig.local();
-        let listener = Listener::new(&local, sockets.remove(0)).expect("listens");
+        let context = rig.context();
+        let listener = Listener::new(&context, sockets.remove(0)).expect("listens");
         let listener = Rc::new(RefCell::new(Some(listener)));
         at_every_await(rig, |rig| {
-            let (local, listener) = (rig.local(), listener.clone());
+            let (context, listener) = (rig.context(), listener.clone());
             async move {
                 // Out of its place while in use; a drop in between brings it back.
                 struct Lent(Option<Listener>, Rc<RefCell<Option<Listener>>>);
@@ -223,7 +223,7 @@ fn connects_and_accepts_dropped_anywhere() {
                 }
                 let taken = listener.borrow_mut().take();
                 let mut lent = Lent(taken, listener);
-                let mut client = Stream::connect(&local, address).await.expect("connected");
+                let mut client = Stream::connect(&context, address).await.expect("connected");
                 client.write_all(b"!").await.expect("written");
                 let mut byte = [0];
                 loop {
@@ -233,7 +233,8 @@ fn connects_and_accepts_dropped_anywhere() {
                         && server.write_all(b"?").await.is_ok()
                     {
                         drop(server);
-                        let piece = local.timeout(Duration::from_millis(5), client.read(&mut byte));
+                        let piece =
+                            context.timeout(Duration::from_millis(5), client.read(&mut byte));
                         if piece.await.is_some() {
                             break;
                         }
@@ -244,8 +245,8 @@ fn connects_and_accepts_dropped_anywhere() {
         // Nobody listens at a port that was just free: the error comes through the same future.
         drop(listener);
         rig.turn_some();
-        let local = rig.local();
-        let refused = rig.run(async move { Stream::connect(&local, address).await.map(drop) });
+        let context = rig.context();
+        let refused = rig.run(async move { Stream::connect(&context, address).await.map(drop) });
         let kind = refused.expect_err("refused").kind();
         assert_eq!(kind, std::io::ErrorKind::ConnectionRefused);
     });
@@ -254,7 +255,7 @@ fn connects_and_accepts_dropped_anywhere() {
 impl Rig {
     fn turn_some(&mut self) {
         for _ in 0..4 {
-            self.worker.turn(&(), false).expect("turns");
+            self.worker.poll(&(), false).expect("turns");
         }
     }
 }
@@ -266,16 +267,16 @@ fn unix_connect_and_accept() {
         let path = std::env::temp_dir().join(name);
         let (mut sockets, _) = listen(
             &Address::Unix(path.clone()),
-            Spread::Shared,
+            ListenMode::Shared,
             1,
             &ListenOptions::default(),
         )
         .expect("listens");
-        let local = rig.local();
-        let mut listener = Listener::new(&local, sockets.remove(0)).expect("listens");
+        let context = rig.context();
+        let mut listener = Listener::new(&context, sockets.remove(0)).expect("listens");
         let place = path.clone();
         rig.run(async move {
-            let mut client = Stream::connect_unix(&local, &place)
+            let mut client = Stream::connect_unix(&context, &place)
                 .await
                 .expect("connected");
             let mut server = listener.accept().await.expect("accepted");
@@ -294,14 +295,14 @@ fn blocking_jobs_dropped_anywhere() {
     on(&ALL, "blocking_jobs_dropped_anywhere", |rig| {
         let inline = rig.net.is_some();
         for n in 0..3 {
-            let job = rig.local().blocking().run(|| {
+            let job = rig.context().blocking().run(|| {
                 std::thread::sleep(Duration::from_millis(20));
                 6 * 7
             });
             let done = rig.run(dropped_after(n, job));
             assert_eq!(done, inline || n > 0);
         }
-        let pool = rig.local().blocking().clone();
+        let pool = rig.context().blocking().clone();
         assert_eq!(rig.run(async move { pool.run(|| 42).await }), Ok(42));
     });
 }
@@ -316,7 +317,7 @@ fn a_sleep_counts_from_its_own_beginning() {
             None => std::thread::sleep(Duration::from_millis(50)),
         }
         let start = (Instant::now(), rig.net.as_ref().map(sim::Net::now_ms));
-        let sleep = rig.local().sleep(wait);
+        let sleep = rig.context().sleep(wait);
         rig.run(sleep);
         let slept = match &rig.net {
             Some(net) => Duration::from_millis(net.now_ms() - start.1.unwrap()),
@@ -329,24 +330,24 @@ fn a_sleep_counts_from_its_own_beginning() {
 #[test]
 fn another_thread_wakes_a_sleeping_worker() {
     struct Stop(Cell<u32>);
-    impl Sink for Stop {
-        fn event(&self, _: onrush_rt::driver::Event) {}
-        fn timer(&self, _: u64) {}
-        fn notified(&self) {
+    impl EventHandler for Stop {
+        fn on_event(&self, _: onrush_rt::driver::Event) {}
+        fn on_timer(&self, _: u64) {}
+        fn on_notify(&self) {
             self.0.set(self.0.get() + 1);
         }
     }
     on(&KERNEL, "another_thread_wakes_a_sleeping_worker", |rig| {
         for round in 0..50_u32 {
-            let remote = rig.worker.remote();
+            let notifier = rig.worker.notifier();
             let thread = std::thread::spawn(move || {
                 // Now and then before the worker sleeps, mostly after.
                 std::thread::sleep(Duration::from_micros(u64::from(round) * 40));
-                remote.notify();
+                notifier.notify();
             });
             let stop = Stop(Cell::new(0));
             while stop.0.get() == 0 {
-                rig.worker.turn(&stop, true).expect("turns");
+                rig.worker.poll(&stop, true).expect("turns");
             }
             assert_eq!(stop.0.get(), 1);
             thread.join().unwrap();
@@ -376,22 +377,22 @@ fn another_thread_wakes_a_sleeping_worker() {
 #[test]
 fn a_panic_ends_its_task_alone() {
     on(&ALL, "a_panic_ends_its_task_alone", |rig| {
-        let local = rig.local();
-        let sleeping = local.clone();
-        local
+        let context = rig.context();
+        let sleeping = context.clone();
+        context
             .spawn(async move {
                 sleeping.sleep(Duration::from_millis(1)).await;
                 panic!("on purpose");
             })
             .detach();
-        let other = local.clone();
+        let other = context.clone();
         rig.run(async move { other.sleep(Duration::from_millis(5)).await });
-        assert_eq!(local.live_tasks(), 0);
+        assert_eq!(context.live_tasks(), 0);
     });
 }
 
 /// Says when it is dropped.
-struct Drops(Rc<Cell<u32>>, Local);
+struct Drops(Rc<Cell<u32>>, WorkerContext);
 
 impl Drop for Drops {
     fn drop(&mut self) {
@@ -413,11 +414,11 @@ fn a_dropped_worker_drops_every_task() {
             continue;
         };
         let count = Rc::new(Cell::new(0));
-        let local = rig.local();
+        let context = rig.context();
         for which in 0..5 {
-            let kept = Drops(count.clone(), local.clone());
+            let kept = Drops(count.clone(), context.clone());
             let (mut a, b) = rig.pair();
-            let own = local.clone();
+            let own = context.clone();
             let future: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
                 let _kept = (kept, b);
                 match which {
@@ -434,15 +435,15 @@ fn a_dropped_worker_drops_every_task() {
                     }
                 }
             });
-            local.spawn(future).detach();
+            context.spawn(future).detach();
         }
         rig.turn_some();
-        assert_eq!(local.live_tasks(), 5);
-        let remote = rig.worker.remote();
+        assert_eq!(context.live_tasks(), 5);
+        let notifier = rig.worker.notifier();
         drop(rig);
         assert!(count.get() >= 20, "{} of them", count.get());
-        assert_eq!(local.live_tasks(), 0);
-        remote.notify(); // Nobody there; no harm.
+        assert_eq!(context.live_tasks(), 0);
+        notifier.notify(); // Nobody there; no harm.
     }
 }
 
@@ -456,7 +457,7 @@ fn a_waker_outlives_its_worker() {
         };
         let kept = Rc::new(RefCell::new(None));
         let place = kept.clone();
-        rig.local()
+        rig.context()
             .spawn(std::future::poll_fn(move |cx: &mut Context<'_>| {
                 *place.borrow_mut() = Some(cx.waker().clone());
                 Poll::<()>::Pending
@@ -481,11 +482,11 @@ fn block_on_sleeps_and_sees_its_tasks() {
         let Some(mut rig) = rig(kind, 3) else {
             continue;
         };
-        let local = rig.local();
+        let context = rig.context();
         let start = Instant::now();
         let seven = rig.worker.block_on(async move {
-            let task = local.spawn(async { 7 });
-            local.sleep(Duration::from_millis(20)).await;
+            let task = context.spawn(async { 7 });
+            context.sleep(Duration::from_millis(20)).await;
             task.await
         });
         assert_eq!(seven.expect("turns"), 7);
@@ -496,17 +497,17 @@ fn block_on_sleeps_and_sees_its_tasks() {
 #[test]
 fn what_runs_on_a_worker_can_ask_for_it() {
     let _dog = watchdog("what_runs_on_a_worker_can_ask_for_it");
-    let here = || Local::current().map(|local| local.index());
+    let here = || WorkerContext::current().map(|context| context.index());
     let net = sim::Net::new(5, Behaviour::default());
     let mut workers = [0, 1].map(|index| Worker::simulated(net.clone(), index).expect("a worker"));
     let seen: Rc<RefCell<Vec<_>>> = Rc::default();
     for worker in &workers {
         let seen = seen.clone();
         let task = async move { seen.borrow_mut().push(here()) };
-        worker.local().spawn(task).detach();
+        worker.context().spawn(task).detach();
     }
     for worker in &mut workers {
-        worker.turn(&(), false).expect("turns");
+        worker.poll(&(), false).expect("turns");
         assert_eq!(here(), None);
     }
     assert_eq!(*seen.borrow(), [Some(0), Some(1)]);

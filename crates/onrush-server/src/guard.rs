@@ -199,10 +199,10 @@ impl<A> Guard<A> {
 }
 
 impl<A: Application> Application for Guard<A> {
-    fn instantiate(&self, local: &WorkerHandle) -> Rc<dyn Service> {
+    fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
         Rc::new(Guarded {
             hosts: self.hosts.clone(),
-            service: self.application.instantiate(local),
+            service: self.application.instantiate(worker),
         })
     }
 }
@@ -218,13 +218,13 @@ impl Service for Guarded {
         &self,
         request: Request,
         cx: &mut Context<'_>,
-        answer: &mut Option<Response>,
+        response: &mut Option<Response>,
     ) -> Option<Pending> {
         match self.refusal(&request) {
-            None => self.service.start(request, cx, answer),
+            None => self.service.start(request, cx, response),
             Some(failure) => {
                 log_refusal(&failure, &request);
-                *answer = Some(failure.answer(&request));
+                *response = Some(failure.into_response(&request));
                 None
             }
         }
@@ -248,7 +248,7 @@ const LOG_S: u64 = 10;
 #[cold]
 fn log_refusal(failure: &Failure, request: &Request) {
     static LOGGED_S: AtomicU64 = AtomicU64::new(0);
-    let (now_s, last_s) = (request.local().unix_seconds(), LOGGED_S.load(Relaxed));
+    let (now_s, last_s) = (request.worker().unix_seconds(), LOGGED_S.load(Relaxed));
     if now_s.abs_diff(last_s) < LOG_S {
         return;
     }

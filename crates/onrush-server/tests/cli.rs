@@ -184,8 +184,8 @@ fn switches_can_be_switched_off_again() {
             .arg(&config)
             .args(flags);
         command.envs(environment.iter().copied());
-        let answer = Server::run(command).get("/.hidden");
-        answer.starts_with("HTTP/1.1 200")
+        let response = Server::run(command).get("/.hidden");
+        response.starts_with("HTTP/1.1 200")
     };
     assert!(start(&[], &[]));
     assert!(!start(&[], &[("ONRUSH_HIDDEN", "false")]));
@@ -227,42 +227,42 @@ fn limits_are_in_force() {
     let half = b"PUT /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 11\r\n\r\nhello";
 
     let server = start(&["--body-max", "10B", "--header-timeout", "200ms"]);
-    let answer = server.exchange(half);
-    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
-    let answer = server.exchange(b"GET / HTTP/1.1\r\nHos");
-    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    let response = server.exchange(half);
+    assert!(response.starts_with("HTTP/1.1 413"), "{response}");
+    let response = server.exchange(b"GET / HTTP/1.1\r\nHos");
+    assert!(response.starts_with("HTTP/1.1 408"), "{response}");
 
-    let answer =
+    let response =
         start(&["--idle-timeout", "200ms"]).exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(
-        answer.starts_with("HTTP/1.1 200"),
-        "and it is closed: {answer}"
+        response.starts_with("HTTP/1.1 200"),
+        "and it is closed: {response}"
     );
-    let answer = start(&["--body-timeout", "200ms"]).exchange(half);
-    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    let response = start(&["--body-timeout", "200ms"]).exchange(half);
+    assert!(response.starts_with("HTTP/1.1 408"), "{response}");
     // No answer then: the connection ends.
     let server = start(&["--total-timeout", "200ms"]);
     let mut stream = server.connect();
     stream.write_all(half).expect("sent");
-    let mut answer = Vec::new();
-    let ended = stream.read_to_end(&mut answer);
+    let mut response = Vec::new();
+    let ended = stream.read_to_end(&mut response);
     let timed_out = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
-    assert!(!ended.is_err_and(|error| timed_out(&error)) && answer.is_empty());
+    assert!(!ended.is_err_and(|error| timed_out(&error)) && response.is_empty());
 
     // A client that has begun a request keeps its place; a new one is rejected.
     let server = start(&["--connections-max", "1", "--workers", "1"]);
     let mut first = server.connect();
     first.write_all(b"GET").expect("sent");
-    let answer = server.exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    let response = server.exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(response.starts_with("HTTP/1.1 503"), "{response}");
     drop(first);
 
     // A silent one gives its place to a new one, whenever it was accepted.
     for defer in ["--defer-accept=on", "--defer-accept=off"] {
         let server = start(&["--connections-max", "1", "--workers", "1", defer]);
         let first = server.connect();
-        let answer = server.get("/");
-        assert!(answer.starts_with("HTTP/1.1 200"), "{defer}: {answer}");
+        let response = server.get("/");
+        assert!(response.starts_with("HTTP/1.1 200"), "{defer}: {response}");
         drop(first);
     }
 }
@@ -417,8 +417,8 @@ fn a_unix_socket() {
     ]);
     assert!(!elsewhere.contains("port"), "{elsewhere}");
     if program::have("curl") {
-        let answer = program::curl(&["--unix-socket", place, "-o", "-", "-i", "http://x/"]);
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let response = program::curl(&["--unix-socket", place, "-o", "-", "-i", "http://x/"]);
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     }
     // It is removed at exit, unless another server has replaced it.
     server.signal("TERM");

@@ -58,9 +58,9 @@ fn the_combined_format_is_that_of_apache() {
             line(&server, "?head"),
             "127.0.0.1 - - [TIME] \"HEAD /object.txt?head HTTP/1.1\" 200 - \"-\" \"-\""
         );
-        let answer = server.exchange(b"GET /?\x1b\"mark HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
-        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+        let response = server.exchange(b"GET /?\x1b\"mark HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let (_, body) = response.split_once("\r\n\r\n").expect("a head");
+        assert!(response.starts_with("HTTP/1.1 400"), "{response}");
         assert_eq!(
             line(&server, "mark"),
             format!(

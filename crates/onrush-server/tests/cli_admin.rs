@@ -15,10 +15,10 @@ fn get_from(address: &str, path: &str) -> String {
     };
     stream.set_read_timeout(Some(PATIENCE)).expect("set");
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    let mut answer = String::new();
+    let mut response = String::new();
     let _ = stream.write_all(request.as_bytes());
-    let _ = stream.read_to_string(&mut answer);
-    answer
+    let _ = stream.read_to_string(&mut response);
+    response
 }
 
 fn admin_address(server: &Server) -> String {
@@ -115,18 +115,21 @@ fn beside_the_objects_where_nothing_can_be_mistaken_for_it() {
     );
     assert!(server.get("/-/ready").ends_with("ready\n"));
     for path in ["/%2d/metrics", "/%2D/metrics", "/-/", "/-", "/-/x"] {
-        let answer = server.get(path);
-        assert!(answer.starts_with("HTTP/1.1 404 "), "{path}: {answer}");
-        assert!(!answer.contains("an object"));
+        let response = server.get(path);
+        assert!(response.starts_with("HTTP/1.1 404 "), "{path}: {response}");
+        assert!(!response.contains("an object"));
     }
     for path in ["/-/metrics", "/-", "/%2d/metrics", "/-/x"] {
         let put = format!(
             "PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
              Content-Length: 1\r\n\r\ny"
         );
-        let answer = server.exchange(put.as_bytes());
-        let status = &answer[9..12];
-        assert!(["403", "404", "405"].contains(&status), "{path}: {answer}");
+        let response = server.exchange(put.as_bytes());
+        let status = &response[9..12];
+        assert!(
+            ["403", "404", "405"].contains(&status),
+            "{path}: {response}"
+        );
     }
     let list = server.get("/?format=json");
     assert!(list.contains("\"x\"") && !list.contains("\"-\""), "{list}");

@@ -44,21 +44,21 @@ fn ask(stream: &mut TcpStream, request: &[u8]) -> u16 {
     let begin = Instant::now();
     stream.set_read_timeout(Some(SOON)).unwrap();
     stream.write_all(request).unwrap();
-    let (mut answer, mut piece) = (Vec::new(), [0; 16 * 1024]);
-    let whole = |answer: &[u8]| {
-        let head = answer.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
-        let text = String::from_utf8_lossy(&answer[..head]).to_lowercase();
+    let (mut response, mut piece) = (Vec::new(), [0; 16 * 1024]);
+    let whole = |response: &[u8]| {
+        let head = response.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+        let text = String::from_utf8_lossy(&response[..head]).to_lowercase();
         let length = text.split("content-length: ").nth(1);
         let length = length.and_then(|rest| rest.split('\r').next()?.parse().ok());
         let status: u16 = text.get(9..12)?.parse().ok()?;
         assert!(status != 503 || text.contains("retry-after: "), "{text}");
-        (answer.len() >= head + length.unwrap_or(0)).then_some(status)
+        (response.len() >= head + length.unwrap_or(0)).then_some(status)
     };
     loop {
         let n = stream.read(&mut piece).expect("a response, and soon");
         assert!(n > 0, "no response");
-        answer.extend_from_slice(&piece[..n]);
-        if let Some(status) = whole(&answer) {
+        response.extend_from_slice(&piece[..n]);
+        if let Some(status) = whole(&response) {
             assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
             return status;
         }

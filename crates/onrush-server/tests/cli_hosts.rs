@@ -18,9 +18,9 @@ fn status_at(address: &str, method: &str, path: &str, host: &str) -> u16 {
          Content-Length: 0\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).expect("it reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
-    answer[9..12].parse().expect("a status")
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("it answers");
+    response[9..12].parse().expect("a status")
 }
 
 fn put(server: &Server, host: &str) -> u16 {

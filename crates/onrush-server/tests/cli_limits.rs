@@ -39,15 +39,15 @@ fn get(stream: &mut TcpStream, path: &str) -> Option<u16> {
 fn get_from(stream: &mut TcpStream, path: &str, sent: usize) -> Option<u16> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.write_all(&request.as_bytes()[sent..]).ok()?;
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     let mut piece = [0; 4096];
-    while !answer.ends_with(b"content") && answer.len() < 2048 {
+    while !response.ends_with(b"content") && response.len() < 2048 {
         match stream.read(&mut piece) {
-            Ok(bytes) if bytes > 0 => answer.extend_from_slice(&piece[..bytes]),
+            Ok(bytes) if bytes > 0 => response.extend_from_slice(&piece[..bytes]),
             _ => break,
         }
     }
-    let status = answer.get(9..12)?;
+    let status = response.get(9..12)?;
     std::str::from_utf8(status).ok()?.parse().ok()
 }
 
@@ -71,9 +71,9 @@ fn out_of_descriptors_those_who_are_in_are_served() {
         let all: Vec<TcpStream> = (0..200).map(begun).collect();
         let (mut inside, outside) = sort_out(all, most);
         for mut stream in outside {
-            let mut answer = String::new();
-            let read = stream.read_to_string(&mut answer); // Perhaps with a reset at the end.
-            assert!(answer.starts_with("HTTP/1.1 503 "), "{read:?} {answer}");
+            let mut response = String::new();
+            let read = stream.read_to_string(&mut response); // Perhaps with a reset at the end.
+            assert!(response.starts_with("HTTP/1.1 503 "), "{read:?} {response}");
         }
         for round in 0..2 {
             for (at, stream) in inside.iter_mut().enumerate() {
@@ -177,8 +177,8 @@ fn half_heads_are_kept_in_the_memory_for_receiving_and_no_more() {
             let server = Server::run(command);
             let used_kib = half_heads(&server, 600, 20_000, MUCH_KIB);
             // The hostile ones are gone: everybody is served again.
-            let answer = server.get("/x");
-            assert!(answer.starts_with("HTTP/1.1 200"), "{driver}: {answer}");
+            let response = server.get("/x");
+            assert!(response.starts_with("HTTP/1.1 200"), "{driver}: {response}");
             used_kib
         };
         // Who waits for memory is gone when its time is over. Where there is enough, none is to be
@@ -236,7 +236,7 @@ fn defaults_fit_into_the_memory_of_the_cgroup() {
         let peak_kib = server.peak_kib();
         println!("{driver}: {peak_kib} KiB at most");
         assert!(peak_kib < 96 * 1024, "{driver}: {peak_kib} KiB");
-        let answer = server.get("/x");
-        assert!(answer.starts_with("HTTP/1.1 200"), "{driver}: {answer}");
+        let response = server.get("/x");
+        assert!(response.starts_with("HTTP/1.1 200"), "{driver}: {response}");
     }
 }

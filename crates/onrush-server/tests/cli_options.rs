@@ -130,9 +130,9 @@ fn a_variable_that_is_no_option_is_warned_of() {
 fn ask(mut stream: impl Read + Write) -> String {
     let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     stream.write_all(request).expect("it reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("it answers");
+    response
 }
 
 #[test]
@@ -164,8 +164,11 @@ fn it_listens_on_several_addresses() {
                 for _ in 0..8 {
                     let stream = TcpStream::connect(address).expect("it accepts");
                     stream.set_read_timeout(Some(PATIENCE)).expect("set");
-                    let answer = ask(stream);
-                    assert!(answer.starts_with("HTTP/1.1 200"), "{address}: {answer}");
+                    let response = ask(stream);
+                    assert!(
+                        response.starts_with("HTTP/1.1 200"),
+                        "{address}: {response}"
+                    );
                 }
             }
             let stream = UnixStream::connect(&path).expect("it accepts");
@@ -210,13 +213,13 @@ fn with_few_descriptors_several_clients_are_served_at_once() {
             for client in &mut clients {
                 let request = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n";
                 client.write_all(request).expect("it reads");
-                let mut answer = Vec::new();
-                while !answer.ends_with(b"\r\n\r\nhello") {
+                let mut response = Vec::new();
+                while !response.ends_with(b"\r\n\r\nhello") {
                     let mut byte = [0];
                     client.read_exact(&mut byte).expect("an answer");
-                    answer.push(byte[0]);
+                    response.push(byte[0]);
                 }
-                assert!(answer.starts_with(b"HTTP/1.1 200"));
+                assert!(response.starts_with(b"HTTP/1.1 200"));
             }
         }
     }

@@ -245,9 +245,9 @@ fn it_serves_on_when_nobody_reads_its_log_or_its_output() {
         let mut stream = TcpStream::connect(address).expect("it accepts");
         stream.set_read_timeout(Some(PATIENCE)).expect("set");
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("answered");
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("answered");
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     }
     child.kill().expect("it runs");
     wait(&mut child, PATIENCE);
@@ -283,11 +283,11 @@ fn a_drain_loses_no_upload() {
         stream
             .write_all(&program::pattern(7, size)[size / 2..])
             .expect("it still reads");
-        let mut answer = String::new();
+        let mut response = String::new();
         stream
-            .read_to_string(&mut answer)
+            .read_to_string(&mut response)
             .expect("answered and closed");
-        assert!(answer.starts_with("HTTP/1.1 201"), "{driver}: {answer}");
+        assert!(response.starts_with("HTTP/1.1 201"), "{driver}: {response}");
         assert_eq!(server.ended(Duration::from_secs(5)), Some(0));
         drop(idle);
         let content = std::fs::read(folder.path().join("late")).expect("it is there");
@@ -332,9 +332,9 @@ fn two_signals_in_a_burst_are_one() {
     sleep(MOMENT);
     let rest = &program::pattern(7, size)[size / 2..];
     stream.write_all(rest).expect("it still reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("answered");
-    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("answered");
+    assert!(response.starts_with("HTTP/1.1 201"), "{response}");
     assert_eq!(server.ended(Duration::from_secs(5)), Some(0));
 }
 

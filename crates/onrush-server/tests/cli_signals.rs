@@ -34,15 +34,15 @@ fn request(keep_alive: bool) -> String {
 
 /// Reads one response, to the end of its content; whether it says that it is the last.
 fn read_response(stream: &mut TcpStream) -> std::io::Result<bool> {
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     let mut piece = [0; 4096];
-    while !answer.ends_with(b"\r\n\r\ncontent") {
+    while !response.ends_with(b"\r\n\r\ncontent") {
         match stream.read(&mut piece)? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
-            n => answer.extend_from_slice(&piece[..n]),
+            n => response.extend_from_slice(&piece[..n]),
         }
     }
-    Ok(String::from_utf8_lossy(&answer).contains("onnection: close"))
+    Ok(String::from_utf8_lossy(&response).contains("onnection: close"))
 }
 
 /// Connects again and again, with one request or many on each connection, until nobody listens.

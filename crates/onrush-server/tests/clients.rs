@@ -8,8 +8,8 @@ use std::time::Duration;
 
 /// Status code and body of a request by curl.
 fn ask(arguments: &[&str]) -> (u16, String) {
-    let answer = curl(&[&["-w", "\n%{http_code}"], arguments].concat());
-    let (body, status) = answer.rsplit_once('\n').expect("both");
+    let response = curl(&[&["-w", "\n%{http_code}"], arguments].concat());
+    let (body, status) = response.rsplit_once('\n').expect("both");
     (status.parse().expect("a number"), body.to_owned())
 }
 

@@ -45,12 +45,12 @@ fn put(address: SocketAddr, key: usize, content: &[u8]) -> std::io::Result<bool>
         format!("PUT /{name} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes())?;
     stream.write_all(content)?;
-    let mut answer = [0; 12];
-    stream.read_exact(&mut answer)?;
+    let mut response = [0; 12];
+    stream.read_exact(&mut response)?;
     assert!(
-        answer.starts_with(b"HTTP/1.1 20"),
+        response.starts_with(b"HTTP/1.1 20"),
         "{}",
-        String::from_utf8_lossy(&answer)
+        String::from_utf8_lossy(&response)
     );
     Ok(true)
 }
@@ -72,15 +72,15 @@ fn get(server: &Server, key: usize) -> Option<Vec<u8>> {
     let mut stream = server.connect();
     let request = format!("GET /{} HTTP/1.0\r\n\r\n", name(key));
     stream.write_all(request.as_bytes()).expect("sent");
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).expect("answered");
-    let end = answer
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).expect("answered");
+    let end = response
         .windows(4)
         .position(|four| four == b"\r\n\r\n")
         .expect("a head")
         + 4;
-    match &answer[9..12] {
-        b"200" => Some(answer[end..].to_vec()),
+    match &response[9..12] {
+        b"200" => Some(response[end..].to_vec()),
         b"404" => None,
         other => panic!("{}", String::from_utf8_lossy(other)),
     }

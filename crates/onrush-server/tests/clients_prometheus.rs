@@ -17,11 +17,11 @@ fn content(address: &str, path: &str) -> String {
     };
     stream.set_read_timeout(Some(PATIENCE)).expect("set");
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     let _ = stream.write_all(request.as_bytes());
-    let _ = stream.read_to_end(&mut answer);
-    let answer = String::from_utf8_lossy(&answer);
-    let (_, content) = answer.split_once("\r\n\r\n").unwrap_or_default();
+    let _ = stream.read_to_end(&mut response);
+    let response = String::from_utf8_lossy(&response);
+    let (_, content) = response.split_once("\r\n\r\n").unwrap_or_default();
     content.to_owned()
 }
 
@@ -38,11 +38,11 @@ fn admin_address(server: &Server) -> String {
 fn until(what: &str, ask: impl Fn() -> String, fits: impl Fn(&str) -> bool) {
     let end = Instant::now() + PATIENCE;
     loop {
-        let answer = ask();
-        if fits(&answer) {
+        let response = ask();
+        if fits(&response) {
             return;
         }
-        assert!(Instant::now() < end, "{what}: {answer}");
+        assert!(Instant::now() < end, "{what}: {response}");
         sleep(Duration::from_millis(50));
     }
 }
@@ -92,16 +92,16 @@ impl Prometheus {
 
     /// The value of a query that gives one sample; empty while there is none.
     fn value(&self, query: &str) -> String {
-        let answer = content(&self.address, &format!("/api/v1/query?query={query}"));
-        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap_or_default();
-        let value = answer["data"]["result"][0]["value"][1].as_str();
+        let response = content(&self.address, &format!("/api/v1/query?query={query}"));
+        let response: serde_json::Value = serde_json::from_str(&response).unwrap_or_default();
+        let value = response["data"]["result"][0]["value"][1].as_str();
         value.unwrap_or_default().to_owned()
     }
 
     fn target(&self) -> serde_json::Value {
-        let answer = content(&self.address, "/api/v1/targets?state=active");
-        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap_or_default();
-        answer["data"]["activeTargets"][0].clone()
+        let response = content(&self.address, "/api/v1/targets?state=active");
+        let response: serde_json::Value = serde_json::from_str(&response).unwrap_or_default();
+        response["data"]["activeTargets"][0].clone()
     }
 
     /// What it has said that is more than information.

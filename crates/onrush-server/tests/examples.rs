@@ -45,9 +45,9 @@ impl Example {
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
         stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
     }
 
     fn get(&self, path: &str) -> String {
@@ -85,9 +85,9 @@ fn program(name: &str) -> PathBuf {
     profile.join("examples").join(name)
 }
 
-fn content(answer: &str) -> &str {
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    answer.split_once("\r\n\r\n").unwrap().1
+fn content(response: &str) -> &str {
+    assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+    response.split_once("\r\n\r\n").unwrap().1
 }
 
 #[test]
@@ -255,9 +255,9 @@ fn graceful_shutdown_answers_first() {
                 .unwrap()
                 .success()
         );
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert_eq!(content(&answer), "Done.\n");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        assert_eq!(content(&response), "Done.\n");
         assert!(example.child.wait().unwrap().success());
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use onrush::{DriverPreference, Router, Server};
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
 use onrush_server::{Files, FilesOptions, Guard, Hosts};
 use onrush_store::{Folder, FolderOptions};
@@ -58,7 +58,12 @@ fn clients_that_need_no_folder_are_served_while_others_wait_for_theirs() {
     for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
         let disk = SimFs::new(1);
         let root = disk.root().unwrap();
-        let store = Folder::on(root, Pool::threads(16, 1024), FolderOptions::default()).unwrap();
+        let store = Folder::on(
+            root,
+            BlockingPool::threads(16, 1024),
+            FolderOptions::default(),
+        )
+        .unwrap();
         let files = Files::new(store, writable());
         let router = Router::new().any("/{*key}", files);
         let server = Server::bind("127.0.0.1:0").workers(1).driver(driver);

@@ -190,11 +190,11 @@ fn without_a_parameter_the_whole_path_counts() {
             rest = &rest[client.send(rest).unwrap()..];
             sim.run();
         }
-        let mut answer = String::new();
+        let mut response = String::new();
         while !client.at_end() {
             sim.run();
-            answer.push_str(std::str::from_utf8(&client.receive().unwrap_or_default()).unwrap());
+            response.push_str(std::str::from_utf8(&client.receive().unwrap_or_default()).unwrap());
         }
-        assert_eq!(&answer[9..12], status, "{target}: {answer}");
+        assert_eq!(&response[9..12], status, "{target}: {response}");
     }
 }

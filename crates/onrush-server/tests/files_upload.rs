@@ -73,9 +73,9 @@ fn refusals_come_before_the_body() {
             text.push_str("\r\n");
             let mut connection = host.connect();
             host.send(&mut connection, text.as_bytes());
-            let answer = host.receive(&mut connection);
-            assert!(!answer.starts_with(b"HTTP/1.1 100"), "{target}");
-            assert_eq!(Reply::parse(&answer, false).status, status, "{target}");
+            let response = host.receive(&mut connection);
+            assert!(!response.starts_with(b"HTTP/1.1 100"), "{target}");
+            assert_eq!(Reply::parse(&response, false).status, status, "{target}");
         }
         let mut connection = host.connect();
         let head = "PUT /ok HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n\
@@ -83,8 +83,8 @@ fn refusals_come_before_the_body() {
         host.send(&mut connection, head.as_bytes());
         host.pass(20);
         host.send(&mut connection, b"ok");
-        let answer = host.receive(&mut connection);
-        let rest = answer.strip_prefix(b"HTTP/1.1 100 Continue\r\n\r\n");
+        let response = host.receive(&mut connection);
+        let rest = response.strip_prefix(b"HTTP/1.1 100 Continue\r\n\r\n");
         assert_eq!(Reply::parse(rest.expect("a 100"), false).status, 201);
     });
 }
@@ -192,12 +192,12 @@ fn a_length_no_file_can_have_is_413() {
             rest = &rest[client.send(rest).unwrap()..];
             sim.run();
         }
-        let mut answer = Vec::new();
+        let mut response = Vec::new();
         while !client.at_end() {
             sim.run();
-            answer.extend(client.receive().unwrap_or_default());
+            response.extend(client.receive().unwrap_or_default());
         }
-        assert_eq!(&answer[9..12], status.as_bytes(), "{length}");
+        assert_eq!(&response[9..12], status.as_bytes(), "{length}");
     }
 }
 

@@ -11,8 +11,8 @@ fn raw(host: &mut Host, head: &str, body: &str) -> Reply {
     let length = body.len();
     let request = format!("{head}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
     host.send(&mut connection, request.as_bytes());
-    let answer = host.receive(&mut connection);
-    Reply::parse(&answer, head.starts_with("HEAD "))
+    let response = host.receive(&mut connection);
+    Reply::parse(&response, head.starts_with("HEAD "))
 }
 
 #[test]
@@ -130,11 +130,11 @@ fn pages_of_other_sites_change_nothing() {
             b"PUT /big HTTP/1.1\r\nHost: test\r\nOrigin: http://evil.example\r\n\
               Expect: 100-continue\r\nContent-Length: 1000000\r\n\r\n",
         );
-        let answer = host.receive(&mut connection);
+        let response = host.receive(&mut connection);
         assert!(
-            answer.starts_with(b"HTTP/1.1 403 "),
+            response.starts_with(b"HTTP/1.1 403 "),
             "{}",
-            answer.escape_ascii()
+            response.escape_ascii()
         );
         assert_eq!(host.staged(), 0);
     });

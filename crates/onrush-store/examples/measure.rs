@@ -1,7 +1,7 @@
 //! Measures what the store costs on this machine: `cargo run --release --example measure [DIR]`.
 //! Prints one line for each figure: the median and the 99th percentile of single operations.
 
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::future::Future;
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ fn put(folder: &Folder, key: &Key, body: &[u8]) {
 fn main() {
     let scratch = std::env::temp_dir().join(format!("onrush-measure-{}", std::process::id()));
     let dir = std::env::args_os().nth(1).map_or(scratch, PathBuf::from);
-    let pool = Pool::threads(4, 256);
+    let pool = BlockingPool::threads(4, 256);
     let options = FolderOptions::default();
     let full = Folder::open(&dir, pool.clone(), options).unwrap();
     let options = FolderOptions {

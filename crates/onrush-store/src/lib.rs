@@ -7,14 +7,14 @@
 //!
 //! ```
 //! # use onrush_store::*;
-//! # use onrush_rt::{blocking::Pool, fs::sim::SimFs};
+//! # use onrush_rt::{blocking::BlockingPool, fs::sim::SimFs};
 //! # fn block_on<F: Future>(f: F) -> F::Output {
 //! #     let mut f = std::pin::pin!(f);
 //! #     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
 //! #     loop { if let std::task::Poll::Ready(out) = f.as_mut().poll(&mut cx) { return out } }
 //! # }
 //! # let root = SimFs::new(1).root().unwrap();
-//! let folder = Folder::on(root, Pool::inline(), FolderOptions::default())?;
+//! let folder = Folder::on(root, BlockingPool::inline(), FolderOptions::default())?;
 //! let key = Key::parse(b"notes/today.txt")?;
 //! block_on(async {
 //!     let mut upload = folder.stage(&key, Some(5)).await?;

@@ -6,7 +6,7 @@
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta, Version};
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::File;
 use std::fmt;
 use std::future::Future;
@@ -194,13 +194,13 @@ pub struct Object {
 }
 
 enum Source {
-    File(Arc<File>, Pool),
+    File(Arc<File>, BlockingPool),
     Other(Box<dyn ReadAt>),
 }
 
 impl Object {
     /// An object that is a file on this machine; what is not cached is read on `pool`.
-    pub fn from_file(meta: Meta, file: Arc<File>, pool: Pool) -> Object {
+    pub fn from_file(meta: Meta, file: Arc<File>, pool: BlockingPool) -> Object {
         Object {
             meta,
             source: Source::File(file, pool),

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
 use onrush_store::*;
 use std::sync::mpsc;
@@ -36,7 +36,7 @@ fn other_keys_and_the_pool_are_free_while_folders_are_made() {
             durability,
             ..FolderOptions::default()
         };
-        let pool = Pool::threads(THREADS, 1024);
+        let pool = BlockingPool::threads(THREADS, 1024);
         let folder = Folder::on(disk.root().unwrap(), pool.clone(), options).unwrap();
         put(&folder, "there/before", b"x").unwrap();
 
@@ -91,7 +91,7 @@ fn other_keys_and_the_pool_are_free_while_folders_are_made() {
 #[test]
 fn puts_dropped_while_their_folders_are_made_leave_nothing() {
     let disk = SimFs::new(1);
-    let pool = Pool::threads(4, 1024);
+    let pool = BlockingPool::threads(4, 1024);
     let folder = Folder::on(disk.root().unwrap(), pool.clone(), FolderOptions::default()).unwrap();
     disk.hold_folders(true);
     let waker = std::task::Waker::noop();
@@ -132,7 +132,7 @@ fn puts_dropped_while_their_folders_are_made_leave_nothing() {
 fn puts_dropped_between_the_steps_leave_nothing() {
     for steps in 1..4 {
         let disk = SimFs::new(1);
-        let pool = Pool::threads(4, 1024);
+        let pool = BlockingPool::threads(4, 1024);
         let options = FolderOptions::default();
         let folder = Folder::on(disk.root().unwrap(), pool.clone(), options).unwrap();
         let mut upload = block_on(folder.stage(&key(deep(0)), Some(1))).unwrap();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;
 use std::collections::BTreeMap;
@@ -74,7 +74,7 @@ fn new(scene: Scene) -> Vec<u8> {
 fn open(disk: &SimFs) -> Folder {
     Folder::on(
         disk.root().unwrap(),
-        Pool::inline(),
+        BlockingPool::inline(),
         FolderOptions::default(),
     )
     .unwrap()
@@ -155,8 +155,11 @@ fn many_folders_are_made_all_or_none() {
             let at = format!("seed {seed}, operation {number}");
             let (disk, folder) = set(DEEP, seed);
             disk.fail_at(disk.operations() + number, EIO);
-            let answer = put(&folder, DEEP.key, &new(DEEP));
-            assert!(matches!(answer, Err(StoreError::Io(_))), "{at}: {answer:?}");
+            let response = put(&folder, DEEP.key, &new(DEEP));
+            assert!(
+                matches!(response, Err(StoreError::Io(_))),
+                "{at}: {response:?}"
+            );
             let top = disk.root().unwrap().entry_metadata(b"1");
             assert!(top.is_err(), "{at}: a folder stayed");
             again(&disk, folder, DEEP, &at);
@@ -170,8 +173,8 @@ fn no_folder_is_made_for_what_is_refused() {
     let disk = SimFs::new(0);
     let folder = open(&disk);
     for condition in [Condition::Present, Condition::Versions(Vec::new())] {
-        let answer = put_if(&folder, "x/y/a", b"x", condition);
-        assert_eq!(answer, Err(StoreError::PreconditionFailed));
+        let response = put_if(&folder, "x/y/a", b"x", condition);
+        assert_eq!(response, Err(StoreError::PreconditionFailed));
         assert!(disk.root().unwrap().entry_metadata(b"x").is_err());
     }
     put_if(&folder, "x/y/a", b"x", Condition::Absent).unwrap();
@@ -195,15 +198,15 @@ fn cut_everywhere(scenes: &[Scene], seeds: u64) -> usize {
                     let at = format!("{scene:?}, seed {seed}, operation {number}, {cut:?}");
                     let (disk, folder) = set(scene, seed);
                     disk.power_cut_at(disk.operations() + number, cut);
-                    let answer = put(&folder, scene.key, &new(scene));
+                    let response = put(&folder, scene.key, &new(scene));
                     let answered = number >= count - after_the_last_sync(scene);
-                    assert_eq!(answer.is_ok(), answered, "{at}: {answer:?}");
+                    assert_eq!(response.is_ok(), answered, "{at}: {response:?}");
                     disk.power_cut();
                     drop(folder);
                     disk.restart();
                     let folder = open(&disk);
                     let found = look(&folder, scene);
-                    if answer.is_ok() {
+                    if response.is_ok() {
                         assert!(found == Some(new(scene)), "{at}: answered, and lost");
                     } else {
                         assert!(
@@ -229,9 +232,9 @@ fn any_operation_may_fail() {
                 let at = format!("{scene:?}, seed {seed}, operation {number}, errno {errno}");
                 let (disk, folder) = set(scene, seed);
                 disk.fail_at(disk.operations() + number, errno);
-                let answer = put(&folder, scene.key, &new(scene));
+                let response = put(&folder, scene.key, &new(scene));
                 let found = look(&folder, scene);
-                match answer {
+                match response {
                     // Durable already; what is left of the old one is swept at the next start.
                     Ok(_) if number >= count - after_the_last_sync(scene) => {
                         assert!(found == Some(new(scene)), "{at}");
@@ -305,8 +308,8 @@ fn a_sync_that_failed_for_another_request_is_told_too() {
         ));
         Ok(())
     }));
-    let answer = put_if(&folder, "b", b"x", meanwhile);
-    assert!(matches!(answer, Err(StoreError::Io(_))), "{answer:?}");
+    let response = put_if(&folder, "b", b"x", meanwhile);
+    assert!(matches!(response, Err(StoreError::Io(_))), "{response:?}");
     put(&folder, "b", b"x").unwrap();
 }
 
@@ -324,8 +327,8 @@ fn a_sync_that_failed_for_another_request_spoils_folders_too() {
         Ok(())
     }));
     // The condition is looked at before the folders are made.
-    let answer = put_if(&folder, "x/y/b", b"x", meanwhile);
-    assert!(matches!(answer, Err(StoreError::Io(_))), "{answer:?}");
+    let response = put_if(&folder, "x/y/b", b"x", meanwhile);
+    assert!(matches!(response, Err(StoreError::Io(_))), "{response:?}");
     assert!(disk.root().unwrap().entry_metadata(b"x").is_err());
     put(&folder, "x/y/b", b"kept").unwrap();
     disk.power_cut();
@@ -452,20 +455,20 @@ fn long_histories_cut_anywhere() {
                     disk.sync_all();
                 }
                 let key = KEYS[random.below(5) as usize];
-                let (wanted, answer) = if random.below(4) == 0 {
-                    let answer = delete(&folder, key).map(|_| ());
+                let (wanted, response) = if random.below(4) == 0 {
+                    let response = delete(&folder, key).map(|_| ());
                     for parent in ["d/e", "d", "f"] {
                         let _ = delete(&folder, parent); // only when empty
                     }
-                    (None, answer)
+                    (None, response)
                 } else {
                     let len = random.below(25_000) as usize;
                     let body = vec![random.below(256) as u8; len];
-                    let answer = put(&folder, key, &body).map(|_| ());
-                    (Some(body), answer)
+                    let response = put(&folder, key, &body).map(|_| ());
+                    (Some(body), response)
                 };
                 let states = may.get_mut(key).unwrap();
-                match answer {
+                match response {
                     Ok(()) => *states = vec![wanted],
                     Err(StoreError::NotFound) => {}
                     Err(_) => states.push(wanted),

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -22,7 +22,7 @@ fn open(dir: &Path) -> Folder {
         durability: Durability::None,
         ..FolderOptions::default()
     };
-    Folder::open(dir, Pool::threads(1, 16), options).unwrap()
+    Folder::open(dir, BlockingPool::threads(1, 16), options).unwrap()
 }
 
 fn name(number: u64) -> String {

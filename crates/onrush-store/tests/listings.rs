@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::pin::Pin;
 use std::sync::mpsc;
@@ -14,7 +14,7 @@ use std::thread;
 fn folder(ground: &Ground) -> Folder {
     let folder = Folder::on(
         ground.root(),
-        Pool::threads(1, 16),
+        BlockingPool::threads(1, 16),
         FolderOptions::default(),
     );
     let folder = folder.unwrap();

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ fn folder(ground: &Ground) -> Folder {
         durability: Durability::None,
         ..FolderOptions::default()
     };
-    Folder::on(ground.root(), Pool::threads(4, 16), options).unwrap()
+    Folder::on(ground.root(), BlockingPool::threads(4, 16), options).unwrap()
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -12,7 +12,7 @@ use std::sync::mpsc;
 const LARGE: usize = 3 << 20;
 
 /// The thread of a pool of one, busy until the result is dropped.
-fn occupied(pool: &Pool) -> mpsc::Sender<()> {
+fn occupied(pool: &BlockingPool) -> mpsc::Sender<()> {
     let (release, released) = mpsc::channel::<()>();
     let (begun, begins) = mpsc::channel();
     pool.run(move || {
@@ -39,7 +39,7 @@ fn held(folder: &Path) -> usize {
 fn the_pool_frees_what_is_replaced_and_deleted() {
     for durability in [Durability::None, Durability::Full] {
         let dir = TempDir::beneath(Path::new("/dev/shm"));
-        let pool = Pool::threads(1, 1);
+        let pool = BlockingPool::threads(1, 1);
         let options = FolderOptions {
             durability,
             ..FolderOptions::default()

@@ -1,7 +1,7 @@
 //! The content of an answer: bytes, pieces of files, or a stream. Must not know how it is framed.
 
-use crate::kept::Kept;
-use crate::shield::{self, Shield};
+use crate::panic_guard::{self, PanicGuard};
+use crate::pooled_buffer::PooledBuffer;
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_rt::coop;
@@ -27,24 +27,24 @@ pub(crate) enum Content {
     Empty,
     Static(&'static [u8]),
     /// `Bytes` may be made of a value of the user's, with a destructor (`Bytes::from_owner`).
-    Bytes(Shield<Bytes>),
+    Bytes(PanicGuard<Bytes>),
     /// Little, in memory that is used again.
-    Kept(Kept),
+    Pooled(PooledBuffer),
     /// Pieces known ahead, one after the other.
-    Parts(Shield<VecDeque<Part>>),
+    Parts(PanicGuard<VecDeque<Part>>),
     Stream(Box<Streamed>),
 }
 
 /// Content made while it is sent.
 pub(crate) struct Streamed {
-    pub(crate) stream: Shield<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
+    pub(crate) stream: PanicGuard<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
     pub(crate) length: Option<u64>,
 }
 
 /// A stream without anything.
-struct Nothing;
+struct EmptyStream;
 
-impl Stream for Nothing {
+impl Stream for EmptyStream {
     type Item = io::Result<Bytes>;
 
     fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -53,12 +53,12 @@ impl Stream for Nothing {
 }
 
 /// Content with something that is to be dropped when it is.
-struct Keeping<K> {
-    stream: Shield<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
+struct WithGuard<K> {
+    stream: PanicGuard<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
     _kept: K,
 }
 
-impl<K: Unpin> Stream for Keeping<K> {
+impl<K: Unpin> Stream for WithGuard<K> {
     type Item = io::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -101,15 +101,15 @@ impl Body {
 
     /// Has `kept` dropped only when all of this is made and sent, if it is made while it is sent;
     /// now otherwise.
-    pub(crate) fn keep_while_made(&mut self, kept: impl Unpin + 'static) {
+    pub(crate) fn keep_until_sent(&mut self, kept: impl Unpin + 'static) {
         if let Content::Stream(streamed) = &mut self.0 {
-            let empty: Pin<Box<dyn Stream<Item = _>>> = Box::pin(Nothing);
-            let stream = std::mem::replace(&mut streamed.stream, Shield::new(empty));
-            let keeping = Keeping {
+            let empty: Pin<Box<dyn Stream<Item = _>>> = Box::pin(EmptyStream);
+            let stream = std::mem::replace(&mut streamed.stream, PanicGuard::new(empty));
+            let keeping = WithGuard {
                 stream,
                 _kept: kept,
             };
-            streamed.stream = Shield::new(Box::pin(keeping));
+            streamed.stream = PanicGuard::new(Box::pin(keeping));
         }
     }
 
@@ -130,7 +130,7 @@ impl Body {
     /// Several pieces, one after the other: the parts of a multipart answer, say.
     pub fn parts(parts: impl IntoIterator<Item = Part>) -> Body {
         let parts = parts.into_iter().filter(|part| part.length() > 0);
-        Body(Content::Parts(Shield::new(parts.collect())))
+        Body(Content::Parts(PanicGuard::new(parts.collect())))
     }
 
     /// Content made while it is sent, at the pace at which the client takes it. Without a `length`
@@ -140,7 +140,7 @@ impl Body {
         S: Stream<Item = io::Result<Bytes>> + 'static,
     {
         let stream: Pin<Box<dyn Stream<Item = io::Result<Bytes>>>> = Box::pin(stream);
-        let stream = Shield::new(stream);
+        let stream = PanicGuard::new(stream);
         Body(Content::Stream(Box::new(Streamed { stream, length })))
     }
 
@@ -172,7 +172,7 @@ impl Body {
             Content::Empty => Some(0),
             Content::Static(bytes) => Some(bytes.len() as u64),
             Content::Bytes(bytes) => Some(bytes.get().len() as u64),
-            Content::Kept(kept) => Some(kept.0.len() as u64),
+            Content::Pooled(kept) => Some(kept.0.len() as u64),
             Content::Parts(parts) => {
                 let lengths = parts.get().iter().map(Part::length);
                 Some(lengths.fold(0, u64::saturating_add))
@@ -216,15 +216,15 @@ impl From<Vec<u8>> for Body {
     }
 }
 
-impl From<Kept> for Body {
-    fn from(kept: Kept) -> Body {
-        Body(Content::Kept(kept))
+impl From<PooledBuffer> for Body {
+    fn from(kept: PooledBuffer) -> Body {
+        Body(Content::Pooled(kept))
     }
 }
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Body {
-        Body(Content::Bytes(Shield::new(bytes)))
+        Body(Content::Bytes(PanicGuard::new(bytes)))
     }
 }
 
@@ -289,7 +289,7 @@ impl Drop for BodySender {
         }
         let waker = channel.receiver.take();
         drop(channel);
-        shield::wake(waker);
+        panic_guard::wake(waker);
     }
 }
 
@@ -329,6 +329,6 @@ impl Drop for Receiver {
         channel.receiver_gone = true;
         let waker = channel.sender.take();
         drop(channel);
-        shield::wake(waker);
+        panic_guard::wake(waker);
     }
 }

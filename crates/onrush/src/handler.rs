@@ -25,18 +25,15 @@ pub trait Handler: 'static {
     fn handle(&self, request: Request) -> impl Future<Output = Response> + use<Self> + 'static;
 }
 
-impl<F, Answer> Handler for F
+impl<F, Fut> Handler for F
 where
-    F: Fn(Request) -> Answer + 'static,
-    Answer: Future<Output: IntoResponse> + 'static,
+    F: Fn(Request) -> Fut + 'static,
+    Fut: Future<Output: IntoResponse> + 'static,
 {
     #[inline]
-    fn handle(
-        &self,
-        request: Request,
-    ) -> impl Future<Output = Response> + use<F, Answer> + 'static {
-        Mapped {
-            answer: self(request),
+    fn handle(&self, request: Request) -> impl Future<Output = Response> + use<F, Fut> + 'static {
+        IntoResponseFuture {
+            future: self(request),
         }
     }
 }
@@ -44,19 +41,19 @@ where
 pin_project! {
     /// A future whose output becomes a response. Not an `async` block, which would move the future
     /// into itself at its first poll.
-    struct Mapped<Answer> {
+    struct IntoResponseFuture<Fut> {
         #[pin]
-        answer: Answer,
+        future: Fut,
     }
 }
 
-impl<Answer: Future<Output: IntoResponse>> Future for Mapped<Answer> {
+impl<Fut: Future<Output: IntoResponse>> Future for IntoResponseFuture<Fut> {
     type Output = Response;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
         self.project()
-            .answer
+            .future
             .poll(cx)
             .map(IntoResponse::into_response)
     }
@@ -98,12 +95,12 @@ where
 /// A handler with its type erased, on one worker.
 pub trait Service {
     /// Calls the handler and polls its future once. The answer, when it is ready, is written to
-    /// `answer`, and the future otherwise given back, to be polled when `cx`'s waker is called.
+    /// `response`, and the future otherwise given back, to be polled when `cx`'s waker is called.
     fn start(
         &self,
         request: Request,
         cx: &mut Context<'_>,
-        answer: &mut Option<Response>,
+        response: &mut Option<Response>,
     ) -> Option<Pending>;
 }
 
@@ -114,10 +111,10 @@ pub(crate) fn erase<H: Handler>(handler: H) -> Rc<dyn Service> {
     erase_fn(move |request| handler.handle(request))
 }
 
-fn erase_fn<F, Answer>(call: F) -> Rc<dyn Service>
+fn erase_fn<F, Fut>(call: F) -> Rc<dyn Service>
 where
-    F: Fn(Request) -> Answer + 'static,
-    Answer: Future<Output = Response> + 'static,
+    F: Fn(Request) -> Fut + 'static,
+    Fut: Future<Output = Response> + 'static,
 {
     Rc::new(Erased {
         call,
@@ -125,34 +122,34 @@ where
     })
 }
 
-struct Erased<F, Answer> {
+struct Erased<F, Fut> {
     call: F,
     /// The slot, while no request is being polled in it.
-    slot: Cell<Option<Pin<Box<Slot<Answer>>>>>,
+    slot: Cell<Option<Pin<Box<PollSlot<Fut>>>>>,
 }
 
 pin_project! {
-    struct Slot<Answer> {
+    struct PollSlot<Fut> {
         #[pin]
-        answer: Option<Answer>,
+        future: Option<Fut>,
     }
 }
 
-impl<Answer: Future<Output = Response>> Future for Slot<Answer> {
+impl<Fut: Future<Output = Response>> Future for PollSlot<Fut> {
     type Output = Response;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
-        let answer = self.project().answer.as_pin_mut();
-        answer
+        let response = self.project().future.as_pin_mut();
+        response
             .expect("polled only while it holds a future")
             .poll(cx)
     }
 }
 
-impl<F, Answer> Service for Erased<F, Answer>
+impl<F, Fut> Service for Erased<F, Fut>
 where
-    F: Fn(Request) -> Answer + 'static,
-    Answer: Future<Output = Response> + 'static,
+    F: Fn(Request) -> Fut + 'static,
+    Fut: Future<Output = Response> + 'static,
 {
     fn start(
         &self,
@@ -163,15 +160,15 @@ where
         let mut slot = self
             .slot
             .take()
-            .unwrap_or_else(|| Box::pin(Slot { answer: None }));
+            .unwrap_or_else(|| Box::pin(PollSlot { future: None }));
         slot.as_mut()
             .project()
-            .answer
+            .future
             .set(Some((self.call)(request)));
         match slot.as_mut().poll(cx) {
             Poll::Ready(response) => {
                 *ready = Some(response);
-                slot.as_mut().project().answer.set(None);
+                slot.as_mut().project().future.set(None);
                 self.slot.set(Some(slot));
                 None
             }

@@ -35,12 +35,12 @@ impl ConnId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BodyId {
     pub(crate) connection: ConnId,
-    pub(crate) answered: u32,
+    pub(crate) response_count: u32,
 }
 
 /// Serves requests; errors are those of [`RequestBody`](crate::RequestBody).
 pub(crate) trait Host {
-    fn local(&self) -> &WorkerHandle;
+    fn worker(&self) -> &WorkerHandle;
     fn peer(&self, connection: ConnId) -> Option<SocketAddr>;
     /// A request was refused because its handler is at work on as many as it may.
     fn limit_hit(&self);

@@ -18,39 +18,38 @@
 //! Time limits, size limits and strict framing are on by default; see [`Limits`] for each of them.
 //! A handler that panics costs its request, which is answered 500, and nothing else.
 //!
-//! Floors inside this crate, lowest first: `shield` · `kept` · `log` · [`body`] · [`response`] ·
-//! `offload` · [`worker`] · `params` · `crew` · `watch` · `host` · [`request`] ·
-//! [`handler`] · [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` · [`server`] ·
-//! `admin` · [`sim`].
+//! Floors inside this crate, lowest first: `panic_guard` · `pooled_buffer` · `log` · [`body`] ·
+//! [`response`] · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `host` ·
+//! [`request`] · [`handler`] · [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` ·
+//! [`server`] · `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 
 mod admin;
 pub mod body;
 pub mod coroutine;
-mod crew;
 mod engine;
 pub mod handler;
 mod host;
-mod kept;
 pub mod limited;
 mod log;
 pub mod metrics;
 pub mod offload;
+mod panic_guard;
 mod params;
+mod pooled_buffer;
 pub mod request;
 pub mod response;
 mod route;
 pub mod server;
-mod shield;
 pub mod sim;
-mod watch;
+mod watchdog;
 pub mod worker;
+mod worker_set;
 
 pub use admin::Admin;
 pub use body::{Body, BodySender, Part};
 pub use bytes::Bytes;
-pub use crew::Placement;
 pub use handler::{Application, Handler, per_worker};
 pub use limited::limited;
 pub use log::AccessLog;
@@ -64,3 +63,4 @@ pub use response::{IntoResponse, Response};
 pub use route::Router;
 pub use server::{Handle, Running, Server};
 pub use worker::WorkerHandle;
+pub use worker_set::Placement;

@@ -30,7 +30,7 @@ use std::task::{Context, Poll};
 pub fn limited<H: Handler>(requests_max: usize, handler: H) -> Limited<H> {
     Limited {
         handler,
-        limit: Limit {
+        limit: Semaphore {
             requests: Arc::default(),
             requests_max,
         },
@@ -41,30 +41,30 @@ pub fn limited<H: Handler>(requests_max: usize, handler: H) -> Limited<H> {
 #[derive(Clone, Debug)]
 pub struct Limited<H> {
     handler: H,
-    limit: Limit,
+    limit: Semaphore,
 }
 
 /// Places, and how many are taken.
 #[derive(Clone, Debug)]
-struct Limit {
+struct Semaphore {
     requests: Arc<AtomicUsize>,
     requests_max: usize,
 }
 
-impl Limit {
-    fn take_place(&self) -> Option<Place> {
+impl Semaphore {
+    fn try_acquire(&self) -> Option<Permit> {
         // Counted before it is looked at: dropping the place takes it back in any case.
-        let place = Place(self.requests.clone());
+        let permit = Permit(self.requests.clone());
         let before = self.requests.fetch_add(1, Ordering::Relaxed);
-        (before < self.requests_max).then_some(place)
+        (before < self.requests_max).then_some(permit)
     }
 }
 
 /// A place that was taken.
 #[derive(Debug)]
-struct Place(Arc<AtomicUsize>);
+struct Permit(Arc<AtomicUsize>);
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -73,38 +73,38 @@ impl Drop for Place {
 impl<H: Handler> Handler for Limited<H> {
     #[inline]
     fn handle(&self, request: Request) -> impl Future<Output = Response> + use<H> + 'static {
-        let place = self.limit.take_place();
-        let answer = match &place {
+        let permit = self.limit.try_acquire();
+        let future = match &permit {
             Some(_) => Some(self.handler.handle(request)),
             None => {
                 request.count_limit_hit();
                 None
             }
         };
-        InPlace { answer, place }
+        WithPermit { future, permit }
     }
 }
 
 pin_project! {
     /// A handler's future and its place, or neither.
-    struct InPlace<Answer> {
+    struct WithPermit<Fut> {
         #[pin]
-        answer: Option<Answer>,
-        place: Option<Place>,
+        future: Option<Fut>,
+        permit: Option<Permit>,
     }
 }
 
-impl<Answer: Future<Output = Response>> Future for InPlace<Answer> {
+impl<Fut: Future<Output = Response>> Future for WithPermit<Fut> {
     type Output = Response;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
         let this = self.project();
-        match this.answer.as_pin_mut() {
-            Some(answer) => answer.poll(cx).map(|mut response| {
+        match this.future.as_pin_mut() {
+            Some(future) => future.poll(cx).map(|mut response| {
                 // A content that is made while it is sent is still the handler's work.
-                if let Some(place) = this.place.take() {
-                    response.body.keep_while_made(place);
+                if let Some(permit) = this.permit.take() {
+                    response.body.keep_until_sent(permit);
                 }
                 response
             }),

@@ -1,7 +1,7 @@
 //! The access log: one event for each exchange, under the target `onrush::access`, when it ends.
 //! The subscriber decides where the event goes and in which form. Must not know about connections.
 
-use crate::shield;
+use crate::panic_guard;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -220,7 +220,7 @@ impl Ended {
             }
         }
         let exchange = &self.exchange;
-        shield::tell(|| {
+        panic_guard::log(|| {
             tracing::info!(
                 target: "onrush::access",
                 request,

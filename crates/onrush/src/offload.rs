@@ -5,7 +5,7 @@
 //! use onrush::offload::{self, offload};
 //! use onrush::{Request, Response, Server};
 //!
-//! async fn digest(mut request: Request) -> Result<Response, offload::Refused> {
+//! async fn digest(mut request: Request) -> Result<Response, offload::OffloadError> {
 //!     let Ok(body) = request.body().read_all(1 << 20).await else {
 //!         return Ok(Response::new(400));
 //!     };
@@ -14,7 +14,7 @@
 //! }
 //!
 //! fn main() -> std::io::Result<()> {
-//!     let bounds = offload::Options::default().threads(2).queue_max(100);
+//!     let bounds = offload::OffloadOptions::default().threads(2).queue_max(100);
 //!     Server::bind("127.0.0.1:8080").offload(bounds).serve(digest)
 //! }
 //! ```
@@ -23,21 +23,24 @@
 //! takes less than some 50 µs is better done by the handler itself.
 //!
 //! When there is more to do than can be done, requests are refused at once or in time, not made to
-//! wait for ever: [`Refused`] is an answer, 503 with `Retry-After` (RFC 9110 §10.2.3). When the
-//! client goes away the handler's future is dropped, and the job with it: one that waits is never
-//! run, one at work is told by its [`Token`]. See [`onrush_rt::offload`] for all of that, and for
-//! why the threads do not hold up the workers.
+//! wait for ever: [`OffloadError`] is an answer, 503 with `Retry-After` (RFC 9110 §10.2.3). When
+//! the client goes away the handler's future is dropped, and the job with it: one that waits is
+//! never run, one at work is told by its [`CancellationToken`]. See [`onrush_rt::offload`] for all
+//! of that, and for why the threads do not hold up the workers.
 //!
 //! Must not know requests, or which pool the server has.
 
 use crate::response::{IntoResponse, Response};
-use onrush_rt::worker::{Local, Sleep};
+use onrush_rt::worker::{Sleep, WorkerContext};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-pub use onrush_rt::offload::{Hand, Job, Options, Pool, Refused, Stats, Token};
+pub use onrush_rt::offload::{
+    CancellationToken, ManualExecutor, OffloadError, OffloadJob, OffloadOptions, OffloadPool,
+    OffloadStats,
+};
 
 /// Hands `job` to the pool of this worker's server at once, and gives a future of its result.
 ///
@@ -55,8 +58,8 @@ where
 /// still waits for it.
 ///
 /// ```
-/// use onrush::offload::{Refused, offload_with};
-/// async fn primes_below(limit: u64) -> Result<usize, Refused> {
+/// use onrush::offload::{OffloadError, offload_with};
+/// async fn primes_below(limit: u64) -> Result<usize, OffloadError> {
 ///     let is_prime = |n: &u64| (2..*n).take_while(|d| d * d <= *n).all(|d| n % d != 0);
 ///     let job = offload_with(move |token| {
 ///         let wanted = (2..limit).take_while(|_| !token.is_cancelled());
@@ -72,36 +75,36 @@ where
 pub fn offload_with<T, F>(job: F) -> Offload<T>
 where
     T: Send + 'static,
-    F: FnOnce(&Token) -> T + Send + 'static,
+    F: FnOnce(&CancellationToken) -> T + Send + 'static,
 {
-    let local = Local::current().expect("offload is for handlers and tasks on a worker");
-    on(&local, job)
+    let context = WorkerContext::current().expect("offload is for handlers and tasks on a worker");
+    on(&context, job)
 }
 
-/// The same for the worker of `local`.
-pub(crate) fn on<T, F>(local: &Local, job: F) -> Offload<T>
+/// The same for the worker of `context`.
+pub(crate) fn on<T, F>(context: &WorkerContext, job: F) -> Offload<T>
 where
     T: Send + 'static,
-    F: FnOnce(&Token) -> T + Send + 'static,
+    F: FnOnce(&CancellationToken) -> T + Send + 'static,
 {
-    let pool = local.offload();
+    let pool = context.offload();
     Offload {
         job: pool.run(job),
-        limit: Some(local.sleep(pool.wait_max())),
+        limit: Some(context.sleep(pool.wait_max())),
     }
 }
 
 /// The future result of a job of [`offload()`]. Dropping it cancels the job and never waits.
 #[must_use = "a job is cancelled when its future is dropped"]
 pub struct Offload<T> {
-    job: Job<T>,
+    job: OffloadJob<T>,
     /// Ends the wait for a thread in time when none becomes free. It ends nothing once the job has
     /// begun. To arm it costs less than a tenth of a microsecond.
     limit: Option<Sleep>,
 }
 
 impl<T> Future for Offload<T> {
-    type Output = Result<T, Refused>;
+    type Output = Result<T, OffloadError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
@@ -114,7 +117,7 @@ impl<T> Future for Offload<T> {
         {
             this.limit = None;
             if this.job.expire() {
-                return Poll::Ready(Err(Refused::Late));
+                return Poll::Ready(Err(OffloadError::TimedOut));
             }
         }
         Poll::Pending
@@ -128,17 +131,17 @@ impl<T> fmt::Debug for Offload<T> {
 }
 
 /// 503 with `Retry-After: 1` for what was shed, 500 for a panic.
-impl IntoResponse for Refused {
+impl IntoResponse for OffloadError {
     fn into_response(self) -> Response {
         match self {
-            Refused::Full | Refused::Late => Response::busy(),
-            Refused::Panicked => Response::internal_error(),
+            OffloadError::Full | OffloadError::TimedOut => Response::busy(),
+            OffloadError::Panicked => Response::internal_error(),
         }
     }
 }
 
-impl From<Refused> for Response {
-    fn from(refused: Refused) -> Response {
+impl From<OffloadError> for Response {
+    fn from(refused: OffloadError) -> Response {
         refused.into_response()
     }
 }

@@ -21,22 +21,22 @@ use std::task::{Context, Poll};
 pub struct Request {
     /// `None` only while this is being dropped. A pointer, because requests are moved often: into
     /// a handler, its future, and that future's slot.
-    parts: Option<Box<Parts>>,
+    parts: Option<Box<RequestParts>>,
 }
 
 /// What a request is made of. Recycled, so that a request allocates nothing.
-pub(crate) struct Parts {
+pub(crate) struct RequestParts {
     pub(crate) head: Head,
     /// The bytes that `head`'s offsets refer to.
     bytes: Option<Buf>,
     host: Rc<dyn Host>,
-    spares: Rc<Spares>,
+    request_pool: Rc<RequestPool>,
     connection: ConnId,
     params: Params,
     body: RequestBody,
 }
 
-impl std::fmt::Debug for Parts {
+impl std::fmt::Debug for RequestParts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Parts")
             .field("head", &self.head)
@@ -44,11 +44,11 @@ impl std::fmt::Debug for Parts {
     }
 }
 
-impl Parts {
+impl RequestParts {
     /// The request whose head was parsed into this.
     #[inline]
     pub(crate) fn into_request(
-        mut self: Box<Parts>,
+        mut self: Box<RequestParts>,
         bytes: Buf,
         connection: ConnId,
         body: Option<BodyId>,
@@ -70,26 +70,26 @@ const SPARES_MAX: usize = 256;
 
 /// The parts of requests that are over.
 #[derive(Default)]
-pub(crate) struct Spares {
+pub(crate) struct RequestPool {
     /// Boxed, because a request is a pointer to them.
     #[allow(clippy::vec_box)]
-    kept: RefCell<Vec<Box<Parts>>>,
+    kept: RefCell<Vec<Box<RequestParts>>>,
     /// The host has ended: what comes back is not kept, for it refers to the host.
     closed: Cell<bool>,
 }
 
-impl Spares {
+impl RequestPool {
     /// Parts to parse a head into. Their table may remember an earlier head.
     #[inline]
-    pub(crate) fn take<H: Host + 'static>(self: &Rc<Self>, host: &Rc<H>) -> Box<Parts> {
+    pub(crate) fn take<H: Host + 'static>(self: &Rc<Self>, host: &Rc<H>) -> Box<RequestParts> {
         if let Some(parts) = self.kept.borrow_mut().pop() {
             return parts;
         }
-        Box::new(Parts {
+        Box::new(RequestParts {
             head: Head::default(),
             bytes: None,
             host: host.clone(),
-            spares: self.clone(),
+            request_pool: self.clone(),
             connection: ConnId::from_token(0),
             params: Params::default(),
             body: RequestBody::default(),
@@ -97,7 +97,7 @@ impl Spares {
     }
 
     #[inline]
-    pub(crate) fn give(&self, parts: Box<Parts>) {
+    pub(crate) fn give(&self, parts: Box<RequestParts>) {
         let mut kept = self.kept.borrow_mut();
         if kept.len() < SPARES_MAX && !self.closed.get() {
             kept.push(parts);
@@ -113,7 +113,7 @@ impl Spares {
 
 impl Request {
     #[inline]
-    fn parts(&self) -> &Parts {
+    fn parts(&self) -> &RequestParts {
         self.parts.as_deref().expect("there until dropped")
     }
 
@@ -224,8 +224,8 @@ impl Request {
 
     /// A handle to the worker this request runs on: to sleep, to spawn tasks, to run blocking
     /// calls and CPU work on other threads.
-    pub fn local(&self) -> &WorkerHandle {
-        self.parts().host.local()
+    pub fn worker(&self) -> &WorkerHandle {
+        self.parts().host.worker()
     }
 
     pub(crate) fn count_limit_hit(&self) {
@@ -254,8 +254,8 @@ impl Drop for Request {
         if parts.params.is_set() {
             parts.params = Params::default();
         }
-        let spares = parts.spares.clone();
-        spares.give(parts);
+        let request_pool = parts.request_pool.clone();
+        request_pool.give(parts);
     }
 }
 

@@ -219,7 +219,7 @@ impl Service for Routes {
         &self,
         mut request: Request,
         cx: &mut Context<'_>,
-        answer: &mut Option<Response>,
+        response: &mut Option<Response>,
     ) -> Option<Pending> {
         let chosen = {
             let (path, method) = (request.path(), request.method());
@@ -232,14 +232,14 @@ impl Service for Routes {
                 template: Some(entry.template.clone()),
                 spans,
             });
-            return entry.service.start(request, cx, answer);
+            return entry.service.start(request, cx, response);
         }
         match &self.fallback {
             Some(service) if self.fitting(request.path()).next().is_none() => {
-                service.start(request, cx, answer)
+                service.start(request, cx, response)
             }
             _ => {
-                *answer = Some(self.refuse(&request));
+                *response = Some(self.refuse(&request));
                 None
             }
         }

@@ -14,13 +14,13 @@
 //! makes and drops it within a [`coroutine::scope`](crate::coroutine::scope), in which coroutines
 //! live.
 
-use crate::crew::{Crew, Placement};
-use crate::engine::{CROWD_MAX, Engine, Inlet, Settings};
+use crate::engine::{Engine, EngineHandler, OVER_LIMIT_MAX, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::{Counters, Metrics};
-use crate::watch::Watch;
+use crate::watchdog::Watchdog;
 use crate::worker::WorkerHandle;
+use crate::worker_set::{Placement, WorkerSet};
 use onrush_proto::limits::Limits;
 use onrush_rt::driver::sim::{Address, Behaviour, Client, Net};
 use onrush_rt::offload;
@@ -36,14 +36,14 @@ const RECEIVE_BYTES_MAX: usize = 64 << 20;
 pub struct Simulation {
     net: Net,
     address: Address,
-    crew: Vec<Member>,
+    members: Vec<Member>,
 }
 
 #[derive(Debug)]
 struct Member {
     worker: Worker,
     engine: Rc<Engine>,
-    inlet: Inlet,
+    event_handler: EngineHandler,
 }
 
 impl Simulation {
@@ -114,14 +114,14 @@ impl Simulation {
     }
 
     /// The same with a pool for CPU work that is not inline: one whose jobs are run by hand, say
-    /// ([`offload::Pool::by_hand`]).
+    /// ([`offload::OffloadPool::manual`]).
     pub fn with_offload(
         seed: u64,
         application: &impl Application,
         limits: Limits,
         behaviour: Behaviour,
         metrics: &Metrics,
-        offload: offload::Pool,
+        offload: offload::OffloadPool,
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
         let settings = Simulation::settings(1, limits, Some(metrics.clone()));
@@ -133,7 +133,7 @@ impl Simulation {
     }
 
     /// The same with so many workers. The first accepts all connections, and keeps them;
-    /// [`Simulation::hand_over`] moves them.
+    /// [`Simulation::migrate`] moves them.
     pub fn with_workers(
         seed: u64,
         application: &impl Application,
@@ -152,12 +152,12 @@ impl Simulation {
             connections_max: usize::MAX,
             connections: Arc::default(),
             descriptors: Default::default(),
-            crowd_max: CROWD_MAX,
+            over_limit_max: OVER_LIMIT_MAX,
             accept_warned_s: Arc::default(),
             access_log: AccessLog::Off,
             metrics,
-            crew: Arc::new(Crew::new(workers, Placement::Single)),
-            watch: Arc::new(Watch::new(workers)),
+            worker_set: Arc::new(WorkerSet::new(workers, Placement::Single)),
+            watchdog: Arc::new(Watchdog::new(workers)),
             rebalance: false,
         }
     }
@@ -179,27 +179,31 @@ impl Simulation {
         receive_bytes_max: usize,
     ) -> Simulation {
         if let Some(metrics) = &settings.metrics {
-            metrics.offload_pool(pools.offload.watch());
+            metrics.offload_pool(pools.offload.stats_handle());
         }
         let member = |index| {
             let (net, pools) = (net.clone(), pools.clone());
             let worker = Worker::simulated_within(net, pools, index, receive_bytes_max);
             let worker = worker.expect("an eventfd can be had");
-            let service = application.instantiate(&WorkerHandle::new(worker.local()));
-            let engine = Engine::new(worker.local(), settings.clone(), service);
-            settings.crew.join(index, worker.remote());
-            let inlet = Inlet(engine.clone());
+            let service = application.instantiate(&WorkerHandle::new(worker.context()));
+            let engine = Engine::new(worker.context(), settings.clone(), service);
+            settings.worker_set.join(index, worker.notifier());
+            let event_handler = EngineHandler(engine.clone());
             Member {
                 worker,
                 engine,
-                inlet,
+                event_handler,
             }
         };
-        let crew: Vec<Member> = (0..settings.crew.workers()).map(member).collect();
+        let members: Vec<Member> = (0..settings.worker_set.workers()).map(member).collect();
         let (listener, address) = net.listen();
-        let listens = crew[0].engine.listen(listener);
+        let listens = members[0].engine.listen(listener);
         listens.expect("simulated listeners fit simulated workers");
-        Simulation { net, address, crew }
+        Simulation {
+            net,
+            address,
+            members,
+        }
     }
 
     /// Connects a client.
@@ -229,19 +233,19 @@ impl Simulation {
     pub fn run(&mut self) {
         // A delayed stream is passed over by chance, so one idle turn proves nothing.
         let mut idle = 0;
-        while idle < 2 || self.crew.iter().any(|member| member.worker.has_work()) {
-            let busy = self.turn();
+        while idle < 2 || self.members.iter().any(|member| member.worker.has_work()) {
+            let busy = self.poll();
             idle = if busy { 0 } else { idle + 1 };
         }
     }
 
     /// One turn of each worker; whether anything happened.
-    pub fn turn(&mut self) -> bool {
-        let turn = |member: &mut Member| {
-            let turned = member.worker.turn(&member.inlet, false);
-            turned.expect("a simulated driver does not fail")
+    pub fn poll(&mut self) -> bool {
+        let poll = |member: &mut Member| {
+            let result = member.worker.poll(&member.event_handler, false);
+            result.expect("a simulated driver does not fail")
         };
-        self.crew.iter_mut().map(turn).fold(false, |a, b| a | b)
+        self.members.iter_mut().map(poll).fold(false, |a, b| a | b)
     }
 
     /// Lets `ms` milliseconds pass, running the server at each deadline on the way.
@@ -260,7 +264,7 @@ impl Simulation {
     }
 
     fn next_timer_ms(&self) -> Option<u64> {
-        let timers = self.crew.iter();
+        let timers = self.members.iter();
         timers
             .filter_map(|member| member.worker.next_timer_ms())
             .min()
@@ -268,15 +272,15 @@ impl Simulation {
 
     /// Begins a graceful end, as [`crate::Handle::shutdown`] does.
     pub fn drain(&mut self) {
-        for member in &self.crew {
+        for member in &self.members {
             member.engine.drain();
             member.engine.stop_accepting();
         }
     }
 
     /// Has all connections of one worker go to another, each as soon as it is between two requests.
-    pub fn hand_over(&mut self, from: usize, to: usize) {
-        self.crew[from].engine.hand_all_over_to(to);
+    pub fn migrate(&mut self, from: usize, to: usize) {
+        self.members[from].engine.migrate_all_to(to);
     }
 
     /// The network.
@@ -285,13 +289,13 @@ impl Simulation {
     }
 
     /// A handle to the first worker, as its handlers have it.
-    pub fn local(&self) -> &WorkerHandle {
-        self.crew[0].engine.handle()
+    pub fn worker(&self) -> &WorkerHandle {
+        self.members[0].engine.handle()
     }
 
     /// Bytes of memory for receiving that the first worker uses now.
     pub fn receive_bytes(&self) -> usize {
-        self.crew[0].worker.local().pool().held_bytes()
+        self.members[0].worker.context().pool().held_bytes()
     }
 
     /// What the first worker has counted.
@@ -301,24 +305,24 @@ impl Simulation {
 
     /// What a worker has counted.
     pub fn counters_of(&self, worker: usize) -> &Counters {
-        self.crew[worker].engine.counters()
+        self.members[worker].engine.counters()
     }
 
     /// Connections that have their place with a worker, or are on their way to it.
     pub fn placed(&self, worker: usize) -> usize {
-        self.crew[worker].engine.placed()
+        self.members[worker].engine.placed()
     }
 
     /// Connections open at the server.
     pub fn open_connections(&self) -> usize {
-        let open = self.crew.iter();
+        let open = self.members.iter();
         open.map(|member| member.engine.open_connections()).sum()
     }
 }
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        for member in &self.crew {
+        for member in &self.members {
             member.engine.close_all();
         }
     }

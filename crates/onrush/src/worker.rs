@@ -1,12 +1,12 @@
 //! What a handler may do with the worker that it runs on.
 //!
-//! The runtime's own handle ([`Local`]) reaches the driver, the timers and the buffers that all
-//! connections of the worker share. A handler must not hold those, so it gets this one instead.
+//! The runtime's own handle ([`WorkerContext`]) reaches the driver, the timers and the buffers that
+//! all connections of the worker share. A handler must not hold those, so it gets this one instead.
 //! Must not know requests or connections.
 
 use crate::offload::{self, Offload};
 use onrush_rt::blocking;
-use onrush_rt::worker::Local;
+use onrush_rt::worker::WorkerContext;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::task::Poll;
@@ -17,21 +17,21 @@ pub use onrush_rt::executor::Task;
 pub use onrush_rt::worker::Sleep;
 
 /// A handle to the worker of a request, for handlers and their tasks. See
-/// [`Request::local`](crate::Request::local).
+/// [`Request::worker`](crate::Request::worker).
 ///
 /// It is cheap to clone and not `Send`. Every method may be called at any time, also from a
 /// destructor and from a waker; none gives access to what other requests of the worker use.
 #[derive(Clone)]
-pub struct WorkerHandle(Local);
+pub struct WorkerHandle(WorkerContext);
 
 impl WorkerHandle {
-    pub(crate) fn new(local: &Local) -> WorkerHandle {
-        WorkerHandle(local.clone())
+    pub(crate) fn new(context: &WorkerContext) -> WorkerHandle {
+        WorkerHandle(context.clone())
     }
 
     /// The worker that runs the calling code; `None` on a thread that runs no worker now.
     pub fn current() -> Option<WorkerHandle> {
-        Local::current().map(WorkerHandle)
+        WorkerContext::current().map(WorkerHandle)
     }
 
     /// The index of the worker, from 0.
@@ -118,7 +118,7 @@ impl WorkerHandle {
 }
 
 /// The future result of [`WorkerHandle::blocking`].
-pub type Blocking<T> = blocking::Job<T>;
+pub type Blocking<T> = blocking::BlockingJob<T>;
 
 impl fmt::Debug for WorkerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

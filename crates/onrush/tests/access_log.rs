@@ -126,9 +126,9 @@ fn logged(driver: onrush::DriverPreference, limits: Limits) -> Served {
 fn exchange(server: &Served, request: &str) -> Vec<u8> {
     let mut stream = server.connect();
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).expect("an answer");
-    answer
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).expect("an answer");
+    response
 }
 
 /// Ends a connection with a reset.
@@ -164,7 +164,7 @@ fn whole_responses_are_logged_with_the_bytes_that_were_sent() {
                     "{method} {mark} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\
                      User-Agent: test/1 (\"x\")\r\nReferer: http://t/a?b\r\n\r\n"
                 );
-                let answer = exchange(&server, &request);
+                let response = exchange(&server, &request);
                 let entry = wait_for(&mark, 1).remove(0);
                 expect(
                     &entry,
@@ -173,10 +173,10 @@ fn whole_responses_are_logged_with_the_bytes_that_were_sent() {
                         ("target", &mark),
                         ("version", "HTTP/1.1"),
                         ("end", "complete"),
-                        ("status", &String::from_utf8_lossy(&answer[9..12])),
+                        ("status", &String::from_utf8_lossy(&response[9..12])),
                         ("received_bytes", &request.len().to_string()),
-                        ("sent_bytes", &answer.len().to_string()),
-                        ("body_bytes", &content(&answer).len().to_string()),
+                        ("sent_bytes", &response.len().to_string()),
+                        ("body_bytes", &content(&response).len().to_string()),
                         ("user_agent", "test/1 (\"x\")"),
                         ("referer", "http://t/a?b"),
                     ],
@@ -200,13 +200,13 @@ fn pipelined_responses_are_told_apart() {
             requests += &get(&format!("{path}?{mark}"));
         }
         requests += &format!("HEAD /big?{mark} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
-        let answers = exchange(&server, &requests);
+        let responses = exchange(&server, &requests);
         let entries = wait_for(&mark, 7);
         let sent: u64 = entries
             .iter()
             .map(|entry| number(entry, "sent_bytes"))
             .sum();
-        assert_eq!(sent, answers.len() as u64, "{entries:#?}");
+        assert_eq!(sent, responses.len() as u64, "{entries:#?}");
         for (entry, path) in entries.iter().zip(paths) {
             assert!(entry["target"].starts_with(path), "in order: {entries:#?}");
             assert_eq!(entry["end"], "complete");
@@ -245,13 +245,13 @@ fn the_simulator_logs_the_same_however_the_network_splits() {
         let post =
             format!("POST /echo?{mark} HTTP/1.1\r\nHost: t\r\nContent-Length: 5000\r\n\r\n{body}");
         requests += &post;
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         let mut rest = requests.as_bytes();
         for _ in 0..100_000 {
             rest = &rest[client.send(rest).unwrap_or(0)..];
             sim.advance(1);
-            answers.extend(client.receive().unwrap_or_default());
-            if rest.is_empty() && answers.ends_with(body.as_bytes()) {
+            responses.extend(client.receive().unwrap_or_default());
+            if rest.is_empty() && responses.ends_with(body.as_bytes()) {
                 break;
             }
         }
@@ -262,11 +262,15 @@ fn the_simulator_logs_the_same_however_the_network_splits() {
             .iter()
             .map(|entry| number(entry, "sent_bytes"))
             .sum();
-        assert_eq!(sent, answers.len() as u64, "{entries:#?}");
+        assert_eq!(sent, responses.len() as u64, "{entries:#?}");
         assert!(entries.iter().all(|entry| entry["end"] == "complete"));
         assert_eq!(number(&entries[5], "received_bytes"), post.len() as u64);
         assert_eq!(number(&entries[5], "body_bytes"), 5000);
-        assert_eq!(sim.local().live_tasks(), 0, "nothing is left to be written");
+        assert_eq!(
+            sim.worker().live_tasks(),
+            0,
+            "nothing is left to be written"
+        );
     }
 }
 
@@ -353,8 +357,8 @@ fn rejected_heads_are_logged() {
         ] {
             let mut stream = server.connect();
             let _ = stream.write_all(request.as_bytes()); // It may be reset before it is read.
-            let mut answer = Vec::new();
-            let _ = stream.read_to_end(&mut answer);
+            let mut response = Vec::new();
+            let _ = stream.read_to_end(&mut response);
             let entry = wait_for(&format!("{mark}-{what}"), 1).remove(0);
             let end = match what {
                 "late" => "timed_out",
@@ -365,9 +369,12 @@ fn rejected_heads_are_logged() {
             assert!(line.starts_with(&entry["request"]), "{entry:?}");
             assert!(entry["request"].len() <= 2048 && !entry.contains_key("method"));
             assert!(number(&entry, "received_bytes") <= request.len() as u64);
-            if !answer.is_empty() {
-                assert_eq!(number(&entry, "sent_bytes"), answer.len() as u64);
-                assert_eq!(number(&entry, "body_bytes"), content(&answer).len() as u64);
+            if !response.is_empty() {
+                assert_eq!(number(&entry, "sent_bytes"), response.len() as u64);
+                assert_eq!(
+                    number(&entry, "body_bytes"),
+                    content(&response).len() as u64
+                );
             }
         }
     }
@@ -382,11 +389,11 @@ fn a_client_that_disconnects_while_its_handler_runs_is_logged() {
         let mut stream = server.connect();
         let requests = get(&format!("/hello?{mark}")) + &get(&format!("/never?{mark}"));
         stream.write_all(requests.as_bytes()).unwrap();
-        let mut answer = vec![0; 5];
-        while !answer.ends_with(b"hello") {
+        let mut response = vec![0; 5];
+        while !response.ends_with(b"hello") {
             let mut byte = [0];
             stream.read_exact(&mut byte).expect("the first answer");
-            answer.push(byte[0]);
+            response.push(byte[0]);
         }
         wait_for(&mark, 1);
         reset(stream);
@@ -423,8 +430,8 @@ fn exchanges_that_a_limit_or_the_end_of_the_server_cuts_are_logged() {
         );
         let mut stream = server.connect();
         stream.write_all(get(&cut).as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response);
         let entry = wait_for(&cut, 1).remove(0);
         expect(&entry, &[("status", "200"), ("end", "cut_off")]);
 

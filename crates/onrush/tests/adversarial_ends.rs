@@ -38,7 +38,7 @@ fn destructors_at_the_end() {
             move |request: Request| {
                 let _armed = &bomb;
                 async move {
-                    let worker = request.local().clone();
+                    let worker = request.worker().clone();
                     if request.path() == "/hydra" {
                         let hydra = Hydra(worker.clone());
                         let bomb = Bomb(Evil::Panic);
@@ -128,10 +128,10 @@ fn a_subscriber_that_panics() {
                 path => closing(path),
             };
             stream.write_all(request.as_bytes()).unwrap();
-            let mut answer = Vec::new();
-            let _ = stream.read_to_end(&mut answer);
+            let mut response = Vec::new();
+            let _ = stream.read_to_end(&mut response);
             let cut = path.ends_with("stream-error"); // Before anything was sent.
-            assert_eq!(answer.is_empty(), cut, "{driver:?} {path}");
+            assert_eq!(response.is_empty(), cut, "{driver:?} {path}");
             assert!(
                 ask(&mut before, "/").ends_with("hello"),
                 "{driver:?} {path}"

@@ -60,7 +60,7 @@ fn destructors_and_polls_of_handlers() {
             }
             let fired = FIRED.load(Ordering::SeqCst);
             let path = format!("/other/{what}");
-            let answer = match what {
+            let response = match what {
                 "bytes-of-a-head" => {
                     attack(&server, &closing(&path).replacen("GET", "HEAD", 1), &[])
                 }
@@ -75,17 +75,17 @@ fn destructors_and_polls_of_handlers() {
                 _ => None,
             };
             if let Some(length) = length {
-                assert_eq!(content(&answer).len(), length, "{told}");
+                assert_eq!(content(&response).len(), length, "{told}");
             }
             assert!(ask(&mut before, "/").ends_with("hello"), "{told}");
             assert!(ask(&mut before, "/quiet").ends_with("quiet"), "{told}");
             assert!(server.get("/").ends_with(b"hello"), "{told}");
             assert!(FIRED.load(Ordering::SeqCst) > fired, "{told}: no attack");
         }
-        let figures = metrics.render(Format::Prometheus);
+        let samples = metrics.render(Format::Prometheus);
         let caught = "onrush_worker_panics_total{worker=\"0\"} ";
-        let line = figures.lines().find_map(|line| line.strip_prefix(caught));
-        assert!(line.is_some_and(|count| count != "0"), "{figures}");
+        let line = samples.lines().find_map(|line| line.strip_prefix(caught));
+        assert!(line.is_some_and(|count| count != "0"), "{samples}");
     }
 }
 
@@ -127,5 +127,5 @@ fn every_attack_on_the_simulator() {
         }
     }
     sim.advance(100);
-    assert_eq!(sim.local().live_tasks(), 0);
+    assert_eq!(sim.worker().live_tasks(), 0);
 }

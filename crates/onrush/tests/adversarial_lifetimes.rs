@@ -25,10 +25,10 @@ fn tasks_that_never_rest() {
             })
         };
         match request.path() {
-            "/spawn" => request.local().spawn(spin()).detach(),
+            "/spawn" => request.worker().spawn(spin()).detach(),
             "/wait" => spin().await,
             "/yield" => loop {
-                request.local().yield_now().await;
+                request.worker().yield_now().await;
             },
             _ => {}
         }
@@ -56,7 +56,7 @@ fn tasks_that_never_rest() {
 fn leaks() {
     let _dog = watchdog("leaks");
     async fn leak(mut request: Request) -> Response {
-        let worker = request.local().clone();
+        let worker = request.worker().clone();
         match request.path() {
             "/request" => std::mem::forget(request),
             "/body" => std::mem::forget(std::mem::take(request.body())),
@@ -76,9 +76,9 @@ fn leaks() {
             "/job" => std::mem::forget(worker.blocking(|| ())),
             "/response" => std::mem::forget(Response::text("lost")),
             "/sender" => {
-                let (sender, answer) = Body::channel(1);
+                let (sender, response) = Body::channel(1);
                 std::mem::forget(sender);
-                std::mem::forget(answer);
+                std::mem::forget(response);
             }
             _ => {}
         }
@@ -97,8 +97,8 @@ fn leaks() {
             "/sender",
         ] {
             for _ in 0..20 {
-                let answer = attack(&server, &closing_post(path, 3), b"abc");
-                assert_eq!(statuses(&answer), [200], "{driver:?} {path}");
+                let response = attack(&server, &closing_post(path, 3), b"abc");
+                assert_eq!(statuses(&response), [200], "{driver:?} {path}");
             }
             assert!(server.get("/").ends_with(b"hello"), "{driver:?} {path}");
         }
@@ -137,8 +137,8 @@ fn bodies_that_outlive_their_request() {
             assert!(text(&piece[..n]).ends_with("kept"));
         }
         attack(&server, &closing_post("/", 5), b"hel");
-        let answer = server.get("/");
-        assert!(answer.ends_with(b"8"), "{driver:?} {}", text(&answer));
+        let response = server.get("/");
+        assert!(response.ends_with(b"8"), "{driver:?} {}", text(&response));
         assert_eq!(statuses(&server.get("/")), [200]);
     }
 }

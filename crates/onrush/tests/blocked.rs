@@ -66,8 +66,8 @@ fn told(message: &str) -> Vec<Told> {
 }
 
 fn figure(metrics: &Metrics, name: &str) -> f64 {
-    let figures = metrics.render(Format::Prometheus);
-    let lines = figures.lines().filter(|line| line.starts_with(name));
+    let samples = metrics.render(Format::Prometheus);
+    let lines = samples.lines().filter(|line| line.starts_with(name));
     lines
         .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
         .sum()
@@ -81,35 +81,35 @@ fn router() -> Router {
             Response::text("hello")
         })
         .get("/late", async |request: Request| {
-            request.local().sleep(Duration::from_millis(1)).await;
+            request.worker().sleep(Duration::from_millis(1)).await;
             std::thread::sleep(BLOCK);
             Response::text("hello")
         })
         .get("/spawned", async |request: Request| {
-            let nap = request.local().sleep(Duration::from_millis(1));
+            let nap = request.worker().sleep(Duration::from_millis(1));
             let task = async move {
                 nap.await;
                 std::thread::sleep(BLOCK);
             };
-            request.local().spawn(task).await;
+            request.worker().spawn(task).await;
             Response::text("hello")
         })
 }
 
 fn ask(stream: &mut TcpStream, path: &str) -> String {
     stream.write_all(get(path).as_bytes()).unwrap();
-    read_answer(stream, path)
+    read_response(stream, path)
 }
 
-fn read_answer(stream: &mut TcpStream, path: &str) -> String {
-    let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
-    while !text(&answer).contains("\r\n\r\n") || answer.ends_with(b"\r\n\r\n") {
+fn read_response(stream: &mut TcpStream, path: &str) -> String {
+    let (mut response, mut piece) = (Vec::new(), [0; 4096]);
+    while !text(&response).contains("\r\n\r\n") || response.ends_with(b"\r\n\r\n") {
         let n = read_some(stream, &mut piece).expect("an answer");
-        assert!(n > 0, "{path}: {}", text(&answer));
-        answer.extend_from_slice(&piece[..n]);
+        assert!(n > 0, "{path}: {}", text(&response));
+        response.extend_from_slice(&piece[..n]);
     }
-    let answer = text(&answer);
-    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    let response = text(&response);
+    response.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
 #[test]
@@ -165,11 +165,11 @@ fn one_of_many_is_found() {
             rounds += 1;
             let three = get("/") + &get("/at-once/7") + &get("/");
             stream.write_all(three.as_bytes()).unwrap();
-            let (mut answers, mut piece) = (String::new(), [0; 4096]);
-            while answers.matches("hello").count() < 3 {
+            let (mut responses, mut piece) = (String::new(), [0; 4096]);
+            while responses.matches("hello").count() < 3 {
                 let n = read_some(&mut stream, &mut piece).expect("answers");
                 assert!(n > 0);
-                answers += &text(&piece[..n]);
+                responses += &text(&piece[..n]);
             }
         }
         let all = told("a worker was blocked");
@@ -196,7 +196,7 @@ fn never_returns(driver: DriverPreference) {
     *GATE.lock().unwrap() = Some(gate);
     let router = Router::new()
         .get("/who", async |request: Request| {
-            Response::text(request.local().index().to_string())
+            Response::text(request.worker().index().to_string())
         })
         .get("/hang", async |_: Request| {
             let gate = GATE.lock().unwrap().take().expect("hung once");
@@ -236,7 +236,7 @@ fn hanging(gate: mpsc::Receiver<()>, begun: mpsc::Sender<()>) -> Router {
     let gate = Arc::new(Mutex::new(Some((gate, begun))));
     Router::new()
         .get("/who", async |request: Request| {
-            Response::text(request.local().index().to_string())
+            Response::text(request.worker().index().to_string())
         })
         .get("/hang", move |_: Request| {
             let gate = gate.clone();
@@ -334,15 +334,15 @@ fn new_connections_are_served_by_a_worker_that_is_not_blocked() {
                 client.write_all(get("/who").as_bytes()).unwrap();
             }
             for client in &mut clients {
-                let answer = read_answer(client, "/who");
-                assert_ne!(answer, worker, "{driver:?}");
+                let response = read_response(client, "/who");
+                assert_ne!(response, worker, "{driver:?}");
             }
             // One by one.
             for _ in 0..8 {
                 assert_ne!(ask(&mut server.connect(), "/who"), worker, "{driver:?}");
             }
             release.send(()).unwrap();
-            assert_eq!(read_answer(&mut stream, "/hang"), "hello");
+            assert_eq!(read_response(&mut stream, "/hang"), "hello");
             // It gets connections again.
             let mut kept = Vec::new();
             loop {
@@ -364,9 +364,9 @@ fn who_waits_is_not_told() {
     for driver in drivers() {
         TOLD.lock().unwrap().clear();
         let router = Router::new().get("/", async |request: Request| {
-            request.local().sleep(BLOCK).await;
+            request.worker().sleep(BLOCK).await;
             request
-                .local()
+                .worker()
                 .blocking(|| std::thread::sleep(BLOCK))
                 .await
                 .unwrap();

@@ -30,7 +30,7 @@ fn a_body_that_was_given_up_leaves_no_limit_behind() {
             let polled = poll_fn(|cx| Poll::Ready(piece.as_mut().poll(cx).is_pending())).await;
             return Response::text(if polled { "gave up" } else { "was there" });
         }
-        request.local().sleep(Duration::from_secs(10)).await;
+        request.worker().sleep(Duration::from_secs(10)).await;
         Response::text("slept")
     };
     let mut sim = calm(&handler, limits());
@@ -40,9 +40,9 @@ fn a_body_that_was_given_up_leaves_no_limit_behind() {
     sim.advance(1_000);
     sim.send(&client, ["late", &get("/sleep")].concat().as_bytes());
     sim.advance(10_100);
-    let answer = client.receive().unwrap();
-    assert_eq!(statuses(&answer), [200], "{}", text(&answer));
-    assert!(answer.ends_with(b"slept"));
+    let response = client.receive().unwrap();
+    assert_eq!(statuses(&response), [200], "{}", text(&response));
+    assert!(response.ends_with(b"slept"));
 }
 
 /// A handler that has given up waiting for the body takes its time for something else.
@@ -50,10 +50,10 @@ fn a_body_that_was_given_up_leaves_no_limit_behind() {
 fn who_waits_for_the_body_no_more_is_not_late() {
     let handler = async |mut request: Request| {
         let patience: u64 = request.query().and_then(|ms| ms.parse().ok()).unwrap();
-        let local = request.local().clone();
+        let worker = request.worker().clone();
         let patience = Duration::from_millis(patience);
-        let piece = local.timeout(patience, request.body().next()).await;
-        local.sleep(Duration::from_secs(10)).await;
+        let piece = worker.timeout(patience, request.body().next()).await;
+        worker.sleep(Duration::from_secs(10)).await;
         Response::text(if piece.is_none() {
             "gave up"
         } else {
@@ -66,9 +66,9 @@ fn who_waits_for_the_body_no_more_is_not_late() {
         let head = format!("POST /?{patience_ms} HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\n");
         sim.send(&client, head.as_bytes());
         sim.advance(13_000);
-        let answer = client.receive().unwrap();
-        assert_eq!(statuses(&answer), [200], "{}", text(&answer));
-        assert!(answer.ends_with(b"gave up"));
+        let response = client.receive().unwrap();
+        assert_eq!(statuses(&response), [200], "{}", text(&response));
+        assert!(response.ends_with(b"gave up"));
         assert_eq!(sim.counters().timed_out.get(), 0);
     }
 }
@@ -137,8 +137,8 @@ fn a_reader_that_moves_into_the_answer_is_woken() {
     sim.advance(100);
     sim.send(&client, b"body");
     sim.advance(100);
-    let answer = text(&client.receive().unwrap());
-    assert!(answer.contains("4\r\nbody\r\n0\r\n"), "{answer}");
+    let response = text(&client.receive().unwrap());
+    assert!(response.contains("4\r\nbody\r\n0\r\n"), "{response}");
 }
 
 /// The wait for a body is limited from a handler's first look on, and no second one is needed.

@@ -36,7 +36,7 @@ fn router(gate: &Arc<Gate>) -> Router {
             async move {
                 gate.begun.fetch_add(1, Ordering::SeqCst);
                 while !gate.open.load(Ordering::SeqCst) {
-                    request.local().sleep(Duration::from_millis(1)).await;
+                    request.worker().sleep(Duration::from_millis(1)).await;
                 }
                 Response::text("hello")
             }
@@ -62,8 +62,8 @@ fn ask(stream: &mut TcpStream, path: &str) -> u16 {
 }
 
 fn figure(metrics: &Metrics, name: &str) -> f64 {
-    let figures = metrics.render(Format::Prometheus);
-    let lines = figures.lines().filter(|line| line.starts_with(name));
+    let samples = metrics.render(Format::Prometheus);
+    let lines = samples.lines().filter(|line| line.starts_with(name));
     lines
         .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
         .sum()

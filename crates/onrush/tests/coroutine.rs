@@ -4,19 +4,21 @@ mod common;
 use common::{
     ask, calm, content, dechunk, drivers, get, pattern, serve, serve_with, statuses, text, watchdog,
 };
-use onrush::coroutine::{Request, Response, TcpStream, counters, handler, scope, sleep};
+use onrush::coroutine::{
+    RequestReader, ResponseWriter, TcpStream, counters, handler, scope, sleep,
+};
 use onrush::sim::Simulation;
 use onrush::{Limits, Router};
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::time::Duration;
 
-fn hello(request: &mut Request, response: &mut Response) {
+fn hello(request: &mut RequestReader, response: &mut ResponseWriter) {
     assert_eq!(request.path(), "/hello");
     response.set_content_type("text/plain");
     response.write_all(b"hello").unwrap();
 }
 
-fn echo(request: &mut Request, response: &mut Response) -> io::Result<()> {
+fn echo(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     io::copy(request, response)?;
     if let Some(trailers) = request.take_trailers() {
         response.write_all(&trailers)?;
@@ -25,13 +27,13 @@ fn echo(request: &mut Request, response: &mut Response) -> io::Result<()> {
 }
 
 /// Reads all of it and tells its length and last byte.
-fn whole(request: &mut Request, response: &mut Response) -> io::Result<()> {
+fn whole(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     let mut all = vec![0];
     request.read_to_end(&mut all)?;
     write!(response, "{} {}", all.len() - 1, all[all.len() - 1])
 }
 
-fn lines(request: &mut Request, response: &mut Response) -> io::Result<()> {
+fn lines(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     for line in request.lines() {
         writeln!(response, "<{}>", line?)?;
     }
@@ -39,14 +41,14 @@ fn lines(request: &mut Request, response: &mut Response) -> io::Result<()> {
 }
 
 /// As many bytes as the route says, in pieces as large as it says.
-fn bytes(request: &mut Request, response: &mut Response) -> io::Result<()> {
+fn bytes(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     let number = |name| request.param(name).unwrap().parse::<usize>().unwrap();
     let (all, piece) = (pattern(number("bytes")), number("piece"));
     all.chunks(piece)
         .try_for_each(|piece| response.write_all(piece))
 }
 
-fn flushes(_: &mut Request, response: &mut Response) -> io::Result<()> {
+fn flushes(_: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     response.set_status(203);
     response.set_header("X-Kind", "slow");
     response.flush()?;
@@ -60,7 +62,7 @@ fn flushes(_: &mut Request, response: &mut Response) -> io::Result<()> {
 }
 
 /// Declares one length and writes another.
-fn declares(request: &mut Request, response: &mut Response) -> io::Result<()> {
+fn declares(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     let number = |name| request.param(name).unwrap().parse::<usize>().unwrap();
     let (declared, written) = (number("declared"), number("written"));
     response.set_content_length(declared as u64);
@@ -72,12 +74,12 @@ fn declares(request: &mut Request, response: &mut Response) -> io::Result<()> {
     Ok(())
 }
 
-fn status(request: &mut Request, response: &mut Response) {
+fn status(request: &mut RequestReader, response: &mut ResponseWriter) {
     response.set_status(request.param("status").unwrap().parse().unwrap());
     response.write_all(b"perhaps not to be seen").unwrap();
 }
 
-fn panics(request: &mut Request, response: &mut Response) {
+fn panics(request: &mut RequestReader, response: &mut ResponseWriter) {
     match request.param("when").unwrap() {
         "first" => panic!("on purpose: at once"),
         "later" => sleep(Duration::from_millis(1)),
@@ -86,7 +88,7 @@ fn panics(request: &mut Request, response: &mut Response) {
     panic!("on purpose: later");
 }
 
-fn fails(request: &mut Request, response: &mut Response) -> io::Result<()> {
+fn fails(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     response.write_all(b"never to be seen")?;
     if request.param("when") == Some("late") {
         response.flush()?;
@@ -94,7 +96,7 @@ fn fails(request: &mut Request, response: &mut Response) -> io::Result<()> {
     Err(io::Error::other("on purpose"))
 }
 
-fn limited(request: &mut Request, response: &mut Response) -> io::Result<()> {
+fn limited(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     request.set_body_limit(10)?;
     echo(request, response)
 }
@@ -132,14 +134,14 @@ fn post(path: &str, body: &[u8], chunked: bool) -> Vec<u8> {
 }
 
 /// The content of one answer, which is whole, whichever way it is framed.
-fn unframed(answer: &[u8]) -> Vec<u8> {
-    let head = text(&answer[..answer.len() - content(answer).len()]);
+fn unframed(response: &[u8]) -> Vec<u8> {
+    let head = text(&response[..response.len() - content(response).len()]);
     match head.contains("Transfer-Encoding: chunked") {
-        true => dechunk(content(answer)),
+        true => dechunk(content(response)),
         false => {
-            let length = format!("Content-Length: {}\r\n", content(answer).len());
+            let length = format!("Content-Length: {}\r\n", content(response).len());
             assert!(head.contains(&length), "{head}");
-            content(answer).to_vec()
+            content(response).to_vec()
         }
     }
 }
@@ -152,19 +154,19 @@ fn everywhere(what: &'static str, sent: &[u8], check: impl Fn(&[u8])) {
         scope(|| {
             let mut sim = Simulation::new(seed, &app(), Limits::default());
             let client = sim.connect();
-            let (mut rest, mut answer) = (sent, Vec::new());
+            let (mut rest, mut response) = (sent, Vec::new());
             for _ in 0..100_000 {
                 rest = &rest[client.send(rest).unwrap_or(rest.len())..];
                 sim.advance(1);
-                answer.extend(client.receive().unwrap_or_default());
+                response.extend(client.receive().unwrap_or_default());
                 if rest.is_empty() && client.at_end() {
                     break;
                 }
             }
-            check(&answer);
+            check(&response);
             drop(client);
             sim.run();
-            assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+            assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
             assert_eq!(counters().in_use(), 0);
         });
     }
@@ -174,10 +176,10 @@ fn everywhere(what: &'static str, sent: &[u8], check: impl Fn(&[u8])) {
         let mut writer = stream.try_clone().unwrap();
         let sent = sent.to_vec();
         let writes = std::thread::spawn(move || writer.write_all(&sent));
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer); // It may be cut.
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response); // It may be cut.
         let _ = writes.join().unwrap();
-        check(&answer);
+        check(&response);
     }
 }
 
@@ -200,9 +202,9 @@ fn last_post(path: &str, body: &[u8], chunked: bool) -> Vec<u8> {
 #[test]
 fn little_leaves_in_one_piece_with_its_length() {
     let pipelined = get("/hello").repeat(20) + &text(&last(get("/hello")));
-    everywhere("little_leaves", pipelined.as_bytes(), |answers| {
-        assert_eq!(statuses(answers), [200; 21]);
-        let shown = text(answers);
+    everywhere("little_leaves", pipelined.as_bytes(), |responses| {
+        assert_eq!(statuses(responses), [200; 21]);
+        let shown = text(responses);
         assert_eq!(
             shown.matches("Content-Length: 5\r\n").count(),
             21,
@@ -226,11 +228,11 @@ fn answers_of_every_size() {
         (500_000, 16_384, true),
     ] {
         let sent = last(get(&format!("/bytes/{bytes}/{piece}")));
-        everywhere("answers_of_every_size", &sent, |answer| {
-            let is_chunked = text(answer).contains("Transfer-Encoding: chunked");
+        everywhere("answers_of_every_size", &sent, |response| {
+            let is_chunked = text(response).contains("Transfer-Encoding: chunked");
             assert_eq!(is_chunked, chunked, "{bytes} in pieces of {piece}");
             assert!(
-                unframed(answer) == pattern(bytes),
+                unframed(response) == pattern(bytes),
                 "{bytes} in pieces of {piece}"
             );
         });
@@ -243,24 +245,24 @@ fn bodies_of_every_size() {
         for chunked in [false, true] {
             let body = pattern(bytes);
             let sent = last_post("/echo", &body, chunked);
-            everywhere("echo", &sent, |answer| {
-                assert!(unframed(answer) == body, "{bytes}")
+            everywhere("echo", &sent, |response| {
+                assert!(unframed(response) == body, "{bytes}")
             });
             let sent = last_post("/whole", &body, chunked);
             let told = format!("{bytes} {}", body.last().copied().unwrap_or(0));
-            everywhere("whole", &sent, |answer| {
-                assert_eq!(text(&unframed(answer)), told)
+            everywhere("whole", &sent, |response| {
+                assert_eq!(text(&unframed(response)), told)
             });
         }
     }
     let sent = last_post("/lines", b"first\nsecond\r\n\nlast", true);
-    everywhere("lines", &sent, |answer| {
-        assert_eq!(text(&unframed(answer)), "<first>\n<second>\n<>\n<last>\n");
+    everywhere("lines", &sent, |response| {
+        assert_eq!(text(&unframed(response)), "<first>\n<second>\n<>\n<last>\n");
     });
     let sent = "POST /echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\
         Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 6\r\n\r\n";
-    everywhere("trailers", sent.as_bytes(), |answer| {
-        assert_eq!(text(&unframed(answer)), "abcX-Sum: 6\r\n");
+    everywhere("trailers", sent.as_bytes(), |response| {
+        assert_eq!(text(&unframed(response)), "abcX-Sum: 6\r\n");
     });
 }
 
@@ -285,8 +287,8 @@ fn a_flush_lets_the_head_leave() {
         everywhere(
             "a_flush_lets_the_head_leave",
             &last(get("/flushes")),
-            |answer| {
-                assert_eq!(dechunk(content(answer)), b"one two three");
+            |response| {
+                assert_eq!(dechunk(content(response)), b"one two three");
             },
         );
     });
@@ -297,13 +299,13 @@ fn declared_lengths_are_kept_or_the_connection_is_cut() {
     scope(|| {
         for (declared, written) in [(0, 0), (100, 100), (300_000, 300_000)] {
             let sent = last(get(&format!("/declares/{declared}/{written}")));
-            everywhere("declared_lengths", &sent, |answer| {
-                let shown = text(&answer[..answer.len().min(300)]);
+            everywhere("declared_lengths", &sent, |response| {
+                let shown = text(&response[..response.len().min(300)]);
                 assert!(
                     shown.contains(&format!("Content-Length: {declared}\r\n")),
                     "{shown}"
                 );
-                assert_eq!(content(answer).len(), declared);
+                assert_eq!(content(response).len(), declared);
             });
         }
         for (declared, written) in [(100, 99), (100, 101), (300_000, 299_999)] {
@@ -332,22 +334,26 @@ fn answers_without_content() {
     ] {
         let head = get(path).replace("GET", "HEAD");
         let sent = head.clone() + &text(&last(head));
-        everywhere("answers_to_head", sent.as_bytes(), |answers| {
-            assert_eq!(statuses(answers).len(), 2, "{}", text(answers));
-            assert!(answers.ends_with(b"\r\n\r\n"), "{path}: {}", text(answers));
-            assert!(!text(answers).contains("one"));
+        everywhere("answers_to_head", sent.as_bytes(), |responses| {
+            assert_eq!(statuses(responses).len(), 2, "{}", text(responses));
+            assert!(
+                responses.ends_with(b"\r\n\r\n"),
+                "{path}: {}",
+                text(responses)
+            );
+            assert!(!text(responses).contains("one"));
         });
     }
     for status in [204, 205, 304] {
         let sent = last(get(&format!("/status/{status}")));
-        everywhere("statuses_without_content", &sent, |answer| {
-            assert_eq!(statuses(answer), [status]);
-            assert!(content(answer).is_empty());
+        everywhere("statuses_without_content", &sent, |response| {
+            assert_eq!(statuses(response), [status]);
+            assert!(content(response).is_empty());
         });
     }
     let head = last(get("/declares/70000/0").replace("GET", "HEAD"));
-    everywhere("head", &head, |answer| {
-        assert!(text(answer).contains("Content-Length: 70000\r\n"));
+    everywhere("head", &head, |response| {
+        assert!(text(response).contains("Content-Length: 70000\r\n"));
     });
 }
 
@@ -362,9 +368,9 @@ fn panics_and_failures_cost_their_request() {
         ];
         let mut sent: String = paths.iter().map(|path| get(path)).collect();
         sent += &text(&last(get("/hello")));
-        everywhere("panics_and_failures", sent.as_bytes(), |answers| {
-            assert_eq!(statuses(answers), [500, 500, 500, 500, 200]);
-            assert!(!text(answers).contains("never to be seen"));
+        everywhere("panics_and_failures", sent.as_bytes(), |responses| {
+            assert_eq!(statuses(responses), [500, 500, 500, 500, 200]);
+            assert!(!text(responses).contains("never to be seen"));
         });
         for path in ["/panics/after", "/fails/late"] {
             let mut sim = calm(&app(), Limits::default());
@@ -381,13 +387,13 @@ fn panics_and_failures_cost_their_request() {
         everywhere(
             "limited",
             &last_post("/limited", b"more than ten", true),
-            |answer| {
-                assert_eq!(statuses(answer), [413]);
+            |response| {
+                assert_eq!(statuses(response), [413]);
             },
         );
         let broken = "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n";
-        everywhere("broken", broken.as_bytes(), |answer| {
-            assert_eq!(statuses(answer), [400])
+        everywhere("broken", broken.as_bytes(), |response| {
+            assert_eq!(statuses(response), [400])
         });
     });
 }
@@ -399,23 +405,25 @@ fn a_handler_that_is_a_client() {
     for driver in drivers() {
         let behind = serve(driver, app());
         let address = behind.address();
-        let front = handler(move |request: &mut Request, response: &mut Response| {
-            let mut stream = TcpStream::connect(address)?;
-            let path = request.path();
-            write!(
-                stream,
-                "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"
-            )?;
-            io::copy(&mut stream, response)?;
-            io::Result::Ok(())
-        });
+        let front = handler(
+            move |request: &mut RequestReader, response: &mut ResponseWriter| {
+                let mut stream = TcpStream::connect(address)?;
+                let path = request.path();
+                write!(
+                    stream,
+                    "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"
+                )?;
+                io::copy(&mut stream, response)?;
+                io::Result::Ok(())
+            },
+        );
         let front = serve_with(driver, front, |server| server.workers(2));
         for _ in 0..50 {
-            let answer = front.get("/hello");
+            let reply = front.get("/hello");
             assert!(
-                unframed(&answer).ends_with(b"\r\n\r\nhello"),
+                unframed(&reply).ends_with(b"\r\n\r\nhello"),
                 "{}",
-                text(&answer)
+                text(&reply)
             );
         }
         assert!(unframed(&front.get("/bytes/300000/5000")).len() > 300_000);

@@ -3,7 +3,9 @@
 mod common;
 
 use common::{ask, calm, content, dechunk, drivers, get, pattern, plain, serve, text, watchdog};
-use onrush::coroutine::{Request, Response, counters, handler, scope, sleep, touched_bytes};
+use onrush::coroutine::{
+    RequestReader, ResponseWriter, counters, handler, scope, sleep, touched_bytes,
+};
 use onrush::sim::Simulation;
 use onrush::{Limits, Server};
 use std::cell::Cell;
@@ -12,7 +14,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-fn hello(_: &mut Request, response: &mut Response) {
+fn hello(_: &mut RequestReader, response: &mut ResponseWriter) {
     response.write_all(b"hello").unwrap();
 }
 
@@ -44,7 +46,7 @@ struct Shared<T>(T);
 fn a_slow_client_holds_up_its_handler() {
     scope(|| {
         thread_local!(static WRITTEN: Cell<usize> = const { Cell::new(0) });
-        fn writes(_: &mut Request, response: &mut Response) -> io::Result<()> {
+        fn writes(_: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
             for _ in 0..1000 {
                 response.write_all(&[b'x'; 1000])?;
                 WRITTEN.set(WRITTEN.get() + 1000);
@@ -56,20 +58,20 @@ fn a_slow_client_holds_up_its_handler() {
         let client = sim.connect();
         sim.send(&client, get("/").as_bytes());
         sim.run();
-        let mut answer = Vec::new();
+        let mut reply = Vec::new();
         while WRITTEN.get() < 1_000_000 {
             // What the network holds, one piece under way, and one in the making.
-            assert!(WRITTEN.get() <= answer.len() + 10_000 + 3 * 16_384);
+            assert!(WRITTEN.get() <= reply.len() + 10_000 + 3 * 16_384);
             let piece = client.receive().unwrap();
             assert!(!piece.is_empty(), "it goes on");
-            answer.extend(piece);
+            reply.extend(piece);
             sim.run();
         }
-        while !answer.ends_with(b"\r\n0\r\n\r\n") {
-            answer.extend(client.receive().unwrap());
+        while !reply.ends_with(b"\r\n0\r\n\r\n") {
+            reply.extend(client.receive().unwrap());
             sim.run();
         }
-        assert_eq!(dechunk(content(&answer)).len(), 1_000_000);
+        assert_eq!(dechunk(content(&reply)).len(), 1_000_000);
     });
 }
 
@@ -78,8 +80,11 @@ fn a_slow_client_holds_up_its_handler() {
 fn a_client_that_goes_unwinds_its_handler() {
     scope(|| {
         thread_local!(static ENDED: Shared<Rc<Cell<u32>>> = Shared(Rc::default()));
-        fn all_kinds_of_waits(request: &mut Request, response: &mut Response) -> io::Result<()> {
-            struct Writes<'r>(&'r mut Response);
+        fn all_kinds_of_waits(
+            request: &mut RequestReader,
+            response: &mut ResponseWriter,
+        ) -> io::Result<()> {
+            struct Writes<'r>(&'r mut ResponseWriter);
             impl Drop for Writes<'_> {
                 fn drop(&mut self) {
                     // While it is unwound there is nobody to write to, and no harm in trying.
@@ -120,7 +125,7 @@ fn a_client_that_goes_unwinds_its_handler() {
             sim.run();
             let ended = ENDED.with(|ended| ended.0.get());
             assert_eq!(u64::from(ended - before), in_use, "after {steps} steps");
-            assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+            assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
             assert_eq!(counters().in_use(), 0);
         }
         assert!(
@@ -149,14 +154,14 @@ fn a_destructor_that_serves_others_does_not_mix_answers_up() {
             }
         }
         let owned = Serves;
-        let answers = move |request: &mut Request, response: &mut Response| {
+        let responses = move |request: &mut RequestReader, response: &mut ResponseWriter| {
             let _serves = &owned;
             match request.path() {
                 "/fails" => Err(io::Error::other("on purpose")),
                 path => response.write_all(path.to_owned().as_bytes()),
             }
         };
-        let mut sim = calm(&handler(answers), Limits::default());
+        let mut sim = calm(&handler(responses), Limits::default());
         let client = sim.connect();
         for path in ["/one", "/two", "/three"] {
             assert!(ask(&mut sim, &client, &get(path)).ends_with(path));
@@ -172,7 +177,7 @@ fn an_answer_to_a_client_that_has_gone_is_nobodys() {
     scope(|| {
         use std::panic::{AssertUnwindSafe, catch_unwind};
         thread_local!(static CAUGHT: Cell<u32> = const { Cell::new(0) });
-        fn goes_on(request: &mut Request, response: &mut Response) -> io::Result<()> {
+        fn goes_on(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
             let path = request.path().to_owned();
             let caught = catch_unwind(AssertUnwindSafe(|| sleep(Duration::from_millis(5))));
             CAUGHT.set(CAUGHT.get() + u32::from(caught.is_err()));
@@ -190,8 +195,8 @@ fn an_answer_to_a_client_that_has_gone_is_nobodys() {
             clients.iter().step_by(2).for_each(|client| client.reset());
             sim.advance(20);
             for (index, client) in clients.iter().enumerate().skip(1).step_by(2) {
-                let answer = client.receive().unwrap();
-                assert_eq!(content(&answer), format!("/number-{index}").as_bytes());
+                let reply = client.receive().unwrap();
+                assert_eq!(content(&reply), format!("/number-{index}").as_bytes());
             }
             assert_eq!(CAUGHT.get(), 5);
         }
@@ -211,7 +216,7 @@ fn clients_that_go_unwind_on_both_drivers() {
     }
     static BEGUN: AtomicUsize = AtomicUsize::new(0);
     static ENDED: AtomicUsize = AtomicUsize::new(0);
-    fn waits(request: &mut Request, response: &mut Response) -> io::Result<()> {
+    fn waits(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
         BEGUN.fetch_add(1, Ordering::SeqCst);
         let _counts = Counts(&ENDED);
         match request.path() {
@@ -273,7 +278,7 @@ fn many_that_sleep_touch_little() {
     scope(|| {
         let _dog = watchdog("many_that_sleep_touch_little");
         const MANY: usize = 15_000;
-        fn sleeps(_: &mut Request, response: &mut Response) {
+        fn sleeps(_: &mut RequestReader, response: &mut ResponseWriter) {
             sleep(Duration::from_secs(20));
             response.write_all(b"awake").unwrap();
         }
@@ -308,7 +313,7 @@ fn endless(levels: u64) -> u64 {
     endless(levels + 1) + frame[levels as usize % 64]
 }
 
-fn recursive(_: &mut Request, response: &mut Response) -> io::Result<()> {
+fn recursive(_: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     write!(response, "{}", endless(0))
 }
 

@@ -3,7 +3,7 @@ mod common;
 
 use common::{drivers, get, read_some, serve, serve_with, text, watchdog};
 use onrush::{Limits, Request, Response, Server, sim::Simulation};
-use onrush_rt::net::Spread;
+use onrush_rt::net::ListenMode;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,15 +58,15 @@ fn a_drain_loses_no_request() {
     let _dog = watchdog("a_drain_loses_no_request");
     async fn sometimes_slow(request: Request) -> Response {
         if request.path() == "/slow" {
-            request.local().sleep(Duration::from_millis(30)).await;
+            request.worker().sleep(Duration::from_millis(30)).await;
         }
         Response::text("hello")
     }
-    for (driver, spread) in drivers()
+    for (driver, listen_mode) in drivers()
         .into_iter()
-        .flat_map(|d| [(d, Spread::PerWorker), (d, Spread::Shared)])
+        .flat_map(|d| [(d, ListenMode::PerWorker), (d, ListenMode::Shared)])
     {
-        let configure = |server: Server| server.workers(2).spread(spread);
+        let configure = |server: Server| server.workers(2).listen_mode(listen_mode);
         let server = serve_with(driver, sometimes_slow, configure);
         let told = Arc::new(AtomicBool::new(false));
         let lost = Arc::new(Mutex::new(Vec::new()));
@@ -80,16 +80,16 @@ fn a_drain_loses_no_request() {
                         // One that is sent before the server was told is in flight.
                         let before = !told.load(Ordering::SeqCst);
                         let sent = stream.write_all(get(path).as_bytes());
-                        let mut answer = [0; 1024];
-                        let read = read_some(&mut stream, &mut answer);
+                        let mut response = [0; 1024];
+                        let read = read_some(&mut stream, &mut response);
                         let n = read.as_ref().map_or(0, |&n| n);
-                        if !answer[..n].ends_with(b"hello") {
+                        if !response[..n].ends_with(b"hello") {
                             if before {
                                 lost.lock().unwrap().push((served, sent, read));
                             }
                             return served;
                         }
-                        if text(&answer[..n]).contains("Connection: close") {
+                        if text(&response[..n]).contains("Connection: close") {
                             return served + 1;
                         }
                     }
@@ -103,7 +103,7 @@ fn a_drain_loses_no_request() {
         let served: usize = clients.into_iter().map(|c| c.join().unwrap()).sum();
         assert!(served > 16);
         let lost = lost.lock().unwrap();
-        assert!(lost.is_empty(), "{driver:?} {spread:?}: {lost:?}");
+        assert!(lost.is_empty(), "{driver:?} {listen_mode:?}: {lost:?}");
         server.wait().unwrap();
     }
 }
@@ -126,10 +126,10 @@ fn clients_that_connect_again_do_not_hold_up_a_drain() {
             let mut answered = 0;
             while let Ok(mut stream) = TcpStream::connect(address) {
                 let last = b"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
-                let mut answer = Vec::new();
+                let mut response = Vec::new();
                 let asked = stream.write_all(last);
-                let read = asked.and_then(|()| stream.read_to_end(&mut answer));
-                if read.is_err() || answer.is_empty() {
+                let read = asked.and_then(|()| stream.read_to_end(&mut response));
+                if read.is_err() || response.is_empty() {
                     break;
                 }
                 answered += 1;
@@ -171,9 +171,13 @@ fn a_drain_serves_who_is_in_the_queue() {
         server.running().handle().shutdown();
         BLOCK.store(false, Ordering::Release);
         for mut stream in queued.into_iter().chain([first]) {
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).unwrap();
-            assert!(answer.ends_with(b"hello"), "{driver:?}: {}", text(&answer));
+            let mut response = Vec::new();
+            stream.read_to_end(&mut response).unwrap();
+            assert!(
+                response.ends_with(b"hello"),
+                "{driver:?}: {}",
+                text(&response)
+            );
         }
         server.wait().unwrap();
         assert!(TcpStream::connect(address).is_err());
@@ -187,7 +191,7 @@ fn a_draining_server_refuses_new_connections() {
     static MAY_END: AtomicBool = AtomicBool::new(false);
     async fn waits(request: Request) -> Response {
         while request.path() == "/" && !MAY_END.load(Ordering::Acquire) {
-            request.local().sleep(Duration::from_millis(1)).await;
+            request.worker().sleep(Duration::from_millis(1)).await;
         }
         Response::text("hello")
     }
@@ -208,9 +212,9 @@ fn a_draining_server_refuses_new_connections() {
         // An idle connection is closed without a word.
         assert_eq!(read_some(&mut idle, &mut [0; 10]).unwrap(), 0);
         MAY_END.store(true, Ordering::Release);
-        let mut answer = Vec::new();
-        last.read_to_end(&mut answer).unwrap();
-        assert!(answer.ends_with(b"hello"));
+        let mut response = Vec::new();
+        last.read_to_end(&mut response).unwrap();
+        assert!(response.ends_with(b"hello"));
         drop((last, idle)); // The server lingers no longer than they are there.
         server.wait().unwrap();
     }
@@ -219,7 +223,7 @@ fn a_draining_server_refuses_new_connections() {
 #[test]
 fn a_drain_on_the_simulator() {
     async fn slow(request: Request) -> Response {
-        request.local().sleep(Duration::from_secs(5)).await;
+        request.worker().sleep(Duration::from_secs(5)).await;
         Response::text("hello")
     }
     for seed in 0..30 {
@@ -250,15 +254,15 @@ fn a_drain_on_the_simulator() {
             ("queued", &queued),
             ("late", &late),
         ] {
-            let answer = text(&client.receive().unwrap());
-            let closes = answer.contains("Connection: close\r\n");
+            let response = text(&client.receive().unwrap());
+            let closes = response.contains("Connection: close\r\n");
             assert!(
-                closes && answer.ends_with("hello"),
-                "seed {seed}, {name}: {answer}"
+                closes && response.ends_with("hello"),
+                "seed {seed}, {name}: {response}"
             );
             client.shutdown_write();
         }
         sim.advance(3_000);
-        assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+        assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
     }
 }

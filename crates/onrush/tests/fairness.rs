@@ -56,17 +56,20 @@ async fn empty(_: Request) -> Response {
 async fn channel(request: Request) -> Response {
     let (mut sender, body) = Body::channel(usize::MAX);
     let fill = async move { while sender.send(Bytes::new()).await.is_ok() {} };
-    request.local().spawn(fill).detach();
+    request.worker().spawn(fill).detach();
     Response::with_body(body)
 }
 
-fn echo(request: &mut coroutine::Request, response: &mut coroutine::Response) -> io::Result<()> {
+fn echo(
+    request: &mut coroutine::RequestReader,
+    response: &mut coroutine::ResponseWriter,
+) -> io::Result<()> {
     io::copy(request, response)?;
     Ok(())
 }
 
 /// Two coroutines of which neither ever has to wait for the other.
-fn ping_pong(_: &mut coroutine::Request, response: &mut coroutine::Response) {
+fn ping_pong(_: &mut coroutine::RequestReader, response: &mut coroutine::ResponseWriter) {
     let (sender, receiver) = mpsc::channel();
     let back = sender.clone();
     sender.send(()).unwrap();
@@ -76,7 +79,7 @@ fn ping_pong(_: &mut coroutine::Request, response: &mut coroutine::Response) {
 
 /// A time limit around what never waits.
 async fn limited_in_time(request: Request) -> Response {
-    let worker = request.local().clone();
+    let worker = request.worker().clone();
     let spinning = async {
         while {
             worker.sleep(Duration::ZERO).await;
@@ -91,7 +94,7 @@ async fn limited_in_time(request: Request) -> Response {
 
 /// A coroutine that uses its budget up, and then panics, with a destructor that waits for what is
 /// ready.
-fn waits_in_a_destructor(_: &mut coroutine::Request, _: &mut coroutine::Response) {
+fn waits_in_a_destructor(_: &mut coroutine::RequestReader, _: &mut coroutine::ResponseWriter) {
     struct Waits(onrush::WorkerHandle);
     impl Drop for Waits {
         fn drop(&mut self) {
@@ -181,12 +184,12 @@ fn are_served_beside(server: &Served, background: Background, path: &'static str
         .collect();
     for _ in 0..20 {
         established.write_all(get("/hello").as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"hello") {
+        let mut response = Vec::new();
+        while !response.ends_with(b"hello") {
             let mut byte = [0; 256];
             let n = read_some(&mut established, &mut byte).expect("an answer in time");
             assert!(n > 0, "{path}: closed");
-            answer.extend_from_slice(&byte[..n]);
+            response.extend_from_slice(&byte[..n]);
         }
         assert_eq!(statuses(&server.get("/hello")), [200], "{path}");
     }
@@ -287,19 +290,19 @@ fn a_pipeline_is_served_in_parts_on_the_simulator() {
     sim.run();
     let requests = get("/").repeat(REQUESTS);
     assert_eq!(client.send(requests.as_bytes()).unwrap(), requests.len());
-    let (mut turns, mut answers) = (0, Vec::new());
+    let (mut polls, mut responses) = (0, Vec::new());
     while STARTED.get() < REQUESTS {
         let before = STARTED.get();
-        sim.turn();
-        turns += 1;
+        sim.poll();
+        polls += 1;
         let part = STARTED.get() - before;
         assert!(part <= 128, "{part} requests in one iteration");
-        answers.extend(client.receive().unwrap());
-        assert!(turns < 10_000, "it makes progress");
+        responses.extend(client.receive().unwrap());
+        assert!(polls < 10_000, "it makes progress");
     }
     sim.run();
-    answers.extend(client.receive().unwrap());
-    assert_eq!(statuses(&answers), vec![204; REQUESTS]);
+    responses.extend(client.receive().unwrap());
+    assert_eq!(statuses(&responses), vec![204; REQUESTS]);
     assert!(is_idle_again(&mut sim, &client));
 }
 
@@ -321,15 +324,15 @@ fn many_pipelines_are_served_in_parts_on_the_simulator() {
     for client in &clients {
         assert_eq!(client.send(requests.as_bytes()).unwrap(), requests.len());
     }
-    let mut turns = 0;
+    let mut polls = 0;
     while STARTED.get() < 40 * 500 {
         let before = STARTED.get();
-        sim.turn();
+        sim.poll();
         let part = STARTED.get() - before;
         assert!(part <= 2_000, "{part} requests in one iteration");
         clients.iter().for_each(|client| drop(client.receive()));
-        turns += 1;
-        assert!(turns < 10_000, "it makes progress");
+        polls += 1;
+        assert!(polls < 10_000, "it makes progress");
     }
 }
 
@@ -342,7 +345,7 @@ fn is_idle_again(
     sim.run();
     client
         .receive()
-        .is_ok_and(|answer| statuses(&answer) == [204])
+        .is_ok_and(|response| statuses(&response) == [204])
 }
 
 /// One poll of a stream that is always ready does a bounded amount of work, on any worker.
@@ -354,16 +357,16 @@ fn streams_that_are_always_ready_leave_a_turn_on_the_simulator() {
         let (busy, other) = (sim.connect(), sim.connect());
         busy.send(get(path).as_bytes()).unwrap();
         for _ in 0..100 {
-            sim.turn();
+            sim.poll();
             let _ = busy.receive();
         }
         other.send(get("/hello").as_bytes()).unwrap();
-        let mut answer = Vec::new();
+        let mut response = Vec::new();
         for _ in 0..4 {
-            sim.turn();
-            answer.extend(other.receive().unwrap_or_default());
+            sim.poll();
+            response.extend(other.receive().unwrap_or_default());
         }
-        assert_eq!(statuses(&answer), [200], "beside {path}");
+        assert_eq!(statuses(&response), [200], "beside {path}");
     }
 }
 
@@ -379,7 +382,7 @@ fn beside_loops_over_errors_and_ends() {
                 let _ = sender.send("data: x\n\n").await;
             }
         };
-        request.local().spawn(send).detach();
+        request.worker().spawn(send).detach();
         Response::with_body(body)
     }
     async fn reads_on(mut request: Request) -> Response {
@@ -394,14 +397,14 @@ fn beside_loops_over_errors_and_ends() {
             let _ = request.body().fill(&mut memory).await;
         }
     }
-    fn locks_on(_: &mut coroutine::Request, response: &mut coroutine::Response) {
+    fn locks_on(_: &mut coroutine::RequestReader, response: &mut coroutine::ResponseWriter) {
         response.flush().unwrap();
         let mutex = coroutine::Mutex::new(0);
         loop {
             *mutex.lock().unwrap() += 1;
         }
     }
-    fn waits_on(_: &mut coroutine::Request, _: &mut coroutine::Response) {
+    fn waits_on(_: &mut coroutine::RequestReader, _: &mut coroutine::ResponseWriter) {
         loop {
             coroutine::wait(std::future::ready(()));
         }
@@ -409,7 +412,7 @@ fn beside_loops_over_errors_and_ends() {
     async fn times_out(request: Request) -> Response {
         loop {
             let _ = request
-                .local()
+                .worker()
                 .timeout(Duration::from_secs(1), async {})
                 .await;
         }

@@ -87,27 +87,27 @@ fn files_are_sent_whole_and_in_parts() {
                 "HEAD {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"
             )
             .unwrap();
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).unwrap();
+            let mut response = Vec::new();
+            stream.read_to_end(&mut response).unwrap();
             let length = format!("Content-Length: {}\r\n", expected.len());
-            assert!(text(&answer).contains(&length));
-            assert_eq!(content(&answer), b"");
+            assert!(text(&response).contains(&length));
+            assert_eq!(content(&response), b"");
         }
     }
     for (path, expected) in rows {
         let mut sim = Simulation::new(5, &files(&scratch), Limits::default());
         let client = sim.connect();
         sim.send(&client, get(path).as_bytes());
-        let mut answer = Vec::new();
+        let mut response = Vec::new();
         for _ in 0..100_000 {
             sim.run();
             let more = client.receive().unwrap();
             if more.is_empty() {
                 break;
             }
-            answer.extend(more);
+            response.extend(more);
         }
-        assert!(content(&answer) == expected, "{path}");
+        assert!(content(&response) == expected, "{path}");
     }
 }
 
@@ -171,5 +171,5 @@ fn a_file_that_shrinks_while_it_is_sent_cuts_the_answer() {
         client.receive().is_err()
     });
     assert!(ended);
-    assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+    assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
 }

@@ -24,8 +24,8 @@ fn run(rows: &[(u16, String)]) {
         let server = serve(driver, app);
         for (script, expected) in scripts.iter().zip(&expected) {
             for cuts in [&[][..], &[7, 40]] {
-                let answers = script.on_server(&server, cuts);
-                assert_eq!(&answers, expected, "{driver:?}: {}", script.name);
+                let responses = script.on_server(&server, cuts);
+                assert_eq!(&responses, expected, "{driver:?}: {}", script.name);
             }
         }
         // Behind a good request too.
@@ -36,10 +36,10 @@ fn run(rows: &[(u16, String)]) {
             };
             bytes.splice(0..0, HIDDEN.bytes());
             behind.statuses.insert(0, 200);
-            let answers = behind.on_server(&server, &[]);
+            let responses = behind.on_server(&server, &[]);
             assert!(
-                answers.ends_with(expected),
-                "{driver:?}: {}: {answers}",
+                responses.ends_with(expected),
+                "{driver:?}: {}: {responses}",
                 script.name
             );
         }

@@ -62,7 +62,7 @@ fn clients_that_go_at_any_moment_leave_nothing() {
                 match random.below(4) {
                     0 => drop(client.receive()),
                     1 => sim.advance(1),
-                    _ => drop(sim.turn()),
+                    _ => drop(sim.poll()),
                 }
             }
             match random.below(3) {
@@ -72,7 +72,7 @@ fn clients_that_go_at_any_moment_leave_nothing() {
             }
             drop(client);
             sim.advance(100);
-            let left = (sim.open_connections(), sim.local().live_tasks());
+            let left = (sim.open_connections(), sim.worker().live_tasks());
             assert_eq!(left, (0, 0), "seed {seed} at {moment}: {request:.100}");
             assert!(is_served(&mut sim));
         }
@@ -109,7 +109,7 @@ fn damaged_requests_on_the_simulator() {
         }
         drop(client);
         sim.advance(100_000);
-        let left = (sim.open_connections(), sim.local().live_tasks());
+        let left = (sim.open_connections(), sim.worker().live_tasks());
         assert_eq!(left, (0, 0), "seed {seed}");
     }
 }
@@ -125,11 +125,11 @@ fn both_drivers_serve_on() {
     for driver in drivers() {
         let server = serve_with(driver, app, |server| server.limits(limits.clone()));
         let alive = |what: &str| {
-            let answer = server.get("/hello");
+            let response = server.get("/hello");
             assert!(
-                answer.ends_with(b"hello"),
+                response.ends_with(b"hello"),
                 "{driver:?} after {what}: {}",
-                text(&answer)
+                text(&response)
             );
         };
         // A slow client, there all the time.
@@ -139,12 +139,12 @@ fn both_drivers_serve_on() {
             let mut stream = server.connect();
             let garbage = pattern(10_000 + seed);
             let _ = stream.write_all(&garbage[seed..]);
-            let mut answer = Vec::new();
-            let _ = stream.read_to_end(&mut answer);
+            let mut response = Vec::new();
+            let _ = stream.read_to_end(&mut response);
             assert!(
-                answer.is_empty() || statuses(&answer)[0] >= 400,
+                response.is_empty() || statuses(&response)[0] >= 400,
                 "{}",
-                text(&answer)
+                text(&response)
             );
         }
         alive("garbage");
@@ -170,13 +170,13 @@ fn both_drivers_serve_on() {
         );
         let _ = stream.write_all(head.as_bytes());
         let _ = stream.shutdown(Shutdown::Write);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        assert_eq!(statuses(&answer), [431]);
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response);
+        assert_eq!(statuses(&response), [431]);
         alive("a million-byte head");
-        let mut answer = Vec::new();
-        slow.read_to_end(&mut answer).unwrap();
-        assert_eq!(statuses(&answer), [408]);
+        let mut response = Vec::new();
+        slow.read_to_end(&mut response).unwrap();
+        assert_eq!(statuses(&response), [408]);
         alive("a slow client");
         for _ in 0..300 {
             drop(server.connect());
@@ -219,10 +219,10 @@ fn a_crowd_on_both_drivers() {
             ];
             stream.write_all(rest[index % 5].as_bytes()).unwrap();
             let _ = stream.shutdown(Shutdown::Write);
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).unwrap();
+            let mut response = Vec::new();
+            stream.read_to_end(&mut response).unwrap();
             let expected: &[u16] = if index % 5 == 0 { &[] } else { &[200] };
-            assert_eq!(statuses(&answer), expected, "{driver:?} {index}");
+            assert_eq!(statuses(&response), expected, "{driver:?} {index}");
         }
     }
 }
@@ -238,10 +238,10 @@ fn views_outlive_their_connection() {
                 Err(_) => break,
             }
         }
-        let local = request.local().clone();
+        let worker = request.worker().clone();
         drop(request);
         let sum = async move {
-            local.sleep(Duration::from_secs(1)).await;
+            worker.sleep(Duration::from_secs(1)).await;
             held.iter()
                 .flat_map(|piece| piece.iter())
                 .map(|&b| u64::from(b))
@@ -259,7 +259,7 @@ fn views_outlive_their_connection() {
         sim.run();
     }
     sim.advance(2_000);
-    assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+    assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
     let used = sim.receive_bytes();
     assert!(used < 200 << 10, "free blocks only: {used}");
 }
@@ -297,5 +297,5 @@ fn two_thousand_slow_clients_are_cut_while_a_good_one_is_served() {
     );
     drop(slow);
     sim.advance(10_000);
-    assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+    assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
 }

@@ -3,7 +3,7 @@ mod common;
 
 use common::{calm, content, drivers, get, read_some, serve, serve_with, statuses, text, watchdog};
 use onrush::{DriverPreference, Limits, Request, Response, Server, per_worker};
-use onrush_rt::net::{Address, Spread};
+use onrush_rt::net::{Address, ListenMode};
 use std::cell::Cell;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -21,9 +21,9 @@ async fn hello(_: Request) -> Response {
 fn ask_on(mut stream: impl Read + Write) -> Vec<u8> {
     let request = "GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    answer
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).unwrap();
+    response
 }
 
 fn started(driver: DriverPreference, address: &str) -> io::Result<onrush::Running> {
@@ -126,24 +126,24 @@ fn from_env_takes_what_is_set() {
 fn each_worker_has_its_own_state() {
     let _dog = watchdog("each_worker_has_its_own_state");
     for driver in drivers() {
-        for spread in [Spread::PerWorker, Spread::Shared] {
+        for listen_mode in [ListenMode::PerWorker, ListenMode::Shared] {
             let made = Arc::new(AtomicUsize::new(0));
             let counting = made.clone();
-            let application = per_worker(move |local: &onrush::WorkerHandle| {
+            let application = per_worker(move |worker: &onrush::WorkerHandle| {
                 counting.fetch_add(1, Ordering::Relaxed);
-                let (index, served) = (local.index(), Rc::new(Cell::new(0)));
+                let (index, served) = (worker.index(), Rc::new(Cell::new(0)));
                 move |_: Request| {
                     served.set(served.get() + 1);
-                    let answer = format!("{index} {}", served.get());
-                    async { answer }
+                    let response = format!("{index} {}", served.get());
+                    async { response }
                 }
             });
-            let configure = |server: Server| server.workers(3).spread(spread);
+            let configure = |server: Server| server.workers(3).listen_mode(listen_mode);
             let server = serve_with(driver, application, configure);
             let mut last = [0; 3];
             for _ in 0..200 {
-                let answer = text(content(&server.get("/")));
-                let (index, served) = answer.split_once(' ').unwrap();
+                let response = text(content(&server.get("/")));
+                let (index, served) = response.split_once(' ').unwrap();
                 let (index, served): (usize, u32) =
                     (index.parse().unwrap(), served.parse().unwrap());
                 assert_eq!(served, last[index] + 1, "each counts its own");
@@ -151,7 +151,7 @@ fn each_worker_has_its_own_state() {
             }
             assert_eq!(last.iter().sum::<u32>(), 200);
             assert_eq!(made.load(Ordering::Relaxed), 3);
-            if spread == Spread::PerWorker {
+            if listen_mode == ListenMode::PerWorker {
                 assert!(last.iter().all(|&served| served > 0), "{last:?}");
             }
         }
@@ -185,9 +185,9 @@ fn the_caller_is_a_worker() {
             while names.len() < workers {
                 let mut stream = connect();
                 stream.write_all(get("/").as_bytes()).unwrap();
-                let mut answer = vec![0; 1000];
-                let bytes = stream.read(&mut answer).unwrap();
-                names.insert(text(content(&answer[..bytes])));
+                let mut response = vec![0; 1000];
+                let bytes = stream.read(&mut response).unwrap();
+                names.insert(text(content(&response[..bytes])));
                 kept.push(stream);
             }
             let expected = ["onrush-1", "the caller"];
@@ -240,9 +240,9 @@ fn the_cap_is_for_all_workers_together() {
             // Asked at once, so that the server has seen each before the next comes.
             let mut stream = server.connect();
             stream.write_all(get("/").as_bytes()).unwrap();
-            let mut answer = [0; 1024];
-            let n = read_some(&mut stream, &mut answer).unwrap();
-            assert_eq!(statuses(&answer[..n]), [200]);
+            let mut response = [0; 1024];
+            let n = read_some(&mut stream, &mut response).unwrap();
+            assert_eq!(statuses(&response[..n]), [200]);
             stream.write_all(b"GET ").unwrap(); // An idle one would give its place to others.
             open.push(stream);
         }
@@ -251,10 +251,10 @@ fn the_cap_is_for_all_workers_together() {
             let mut stream = server.connect();
             stream.write_all(get("/").as_bytes()).unwrap();
             stream.write_all(&[b'x'; 50_000]).unwrap();
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).unwrap();
-            assert_eq!(statuses(&answer), [503], "{driver:?}");
-            assert!(text(&answer).contains("Retry-After: 1\r\n"));
+            let mut response = Vec::new();
+            stream.read_to_end(&mut response).unwrap();
+            assert_eq!(statuses(&response), [503], "{driver:?}");
+            assert!(text(&response).contains("Retry-After: 1\r\n"));
         }
         // Those within go on, and one that goes makes room.
         for stream in &mut open {
@@ -270,7 +270,7 @@ fn the_cap_is_for_all_workers_together() {
 fn half_close_is_not_the_end() {
     let _dog = watchdog("half_close_is_not_the_end");
     async fn late(request: Request) -> Response {
-        request.local().sleep(Duration::from_millis(20)).await;
+        request.worker().sleep(Duration::from_millis(20)).await;
         Response::text("hello")
     }
     for driver in drivers() {
@@ -278,9 +278,9 @@ fn half_close_is_not_the_end() {
         let mut stream = server.connect();
         stream.write_all(get("/").repeat(3).as_bytes()).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
-        let mut answers = Vec::new();
-        stream.read_to_end(&mut answers).unwrap();
-        assert_eq!(statuses(&answers), [200; 3], "{driver:?}");
+        let mut responses = Vec::new();
+        stream.read_to_end(&mut responses).unwrap();
+        assert_eq!(statuses(&responses), [200; 3], "{driver:?}");
     }
 }
 
@@ -326,9 +326,12 @@ fn input_after_the_last_request_does_not_cost_its_answer() {
                 stream.write_all(last).unwrap();
                 std::thread::sleep(Duration::from_millis(5));
                 stream.write_all(&vec![b'x'; surplus_bytes]).unwrap();
-                let mut answer = Vec::new();
-                stream.read_to_end(&mut answer).unwrap();
-                assert!(answer.ends_with(b"whole"), "{surplus_bytes}: {answer:?}");
+                let mut response = Vec::new();
+                stream.read_to_end(&mut response).unwrap();
+                assert!(
+                    response.ends_with(b"whole"),
+                    "{surplus_bytes}: {response:?}"
+                );
             }
         }
         stop(running);
@@ -339,7 +342,7 @@ fn input_after_the_last_request_does_not_cost_its_answer() {
 /// no less unread.
 #[test]
 fn input_while_the_last_answer_is_sent_does_not_cost_it() {
-    const ANSWERS: usize = 1000;
+    const RESPONSES: usize = 1000;
     const BYTES: usize = 16 << 10;
     let _dog = watchdog("input while the last answer is sent");
     for driver in drivers() {
@@ -354,12 +357,12 @@ fn input_while_the_last_answer_is_sent_does_not_cost_it() {
         let mut stream = TcpStream::connect(bound).unwrap();
         // So that what is not read yet is with the server.
         rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 32 << 10).unwrap();
-        let mut requests = get("/").repeat(ANSWERS - 1);
+        let mut requests = get("/").repeat(RESPONSES - 1);
         requests.push_str("GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
         stream.write_all(requests.as_bytes()).unwrap();
         let mut bytes = 0;
         let mut piece = vec![0; 64 << 10];
-        while bytes < (ANSWERS - 40) * BYTES {
+        while bytes < (RESPONSES - 40) * BYTES {
             if bytes.is_multiple_of(7) {
                 stream.write_all(b"more").unwrap();
             }
@@ -371,7 +374,7 @@ fn input_while_the_last_answer_is_sent_does_not_cost_it() {
         }
         let mut rest = Vec::new();
         bytes += stream.read_to_end(&mut rest).unwrap();
-        assert!(bytes > ANSWERS * BYTES, "{bytes}");
+        assert!(bytes > RESPONSES * BYTES, "{bytes}");
         stop(running);
     }
 }

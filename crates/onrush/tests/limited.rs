@@ -14,14 +14,14 @@ use std::time::Duration;
 /// Sleeps, panics at each possible point, or answers at once.
 async fn work(request: Request) -> Response {
     match request.param("what") {
-        Some("sleep") => request.local().sleep(Duration::from_millis(100)).await,
+        Some("sleep") => request.worker().sleep(Duration::from_millis(100)).await,
         Some("panic") => panic!("on purpose: at the first poll"),
         Some("stream") => {
             let left = 10 * 64 * 1024;
             return Response::with_body(onrush::Body::stream(common::app::Endless { left }, None));
         }
         Some("late-panic") => {
-            request.local().sleep(Duration::from_millis(100)).await;
+            request.worker().sleep(Duration::from_millis(100)).await;
             panic!("on purpose: at a later poll")
         }
         _ => {}
@@ -45,14 +45,14 @@ fn asked(sim: &mut Simulation, path: &str) -> Client {
 }
 
 fn status(client: &Client) -> Option<u16> {
-    let answer = text(&client.receive().expect("a connection"));
-    let is_busy = answer.starts_with("HTTP/1.1 503 ");
+    let response = text(&client.receive().expect("a connection"));
+    let is_busy = response.starts_with("HTTP/1.1 503 ");
     assert_eq!(
-        answer.contains("\r\nRetry-After: 1\r\n"),
+        response.contains("\r\nRetry-After: 1\r\n"),
         is_busy,
-        "{answer}"
+        "{response}"
     );
-    answer.get(9..12).map(|status| status.parse().unwrap())
+    response.get(9..12).map(|status| status.parse().unwrap())
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn real_workers_share_a_limit() {
             let (count, seen) = (count.clone(), seen.clone());
             async move {
                 seen.fetch_max(count.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                request.local().sleep(Duration::from_millis(1)).await;
+                request.worker().sleep(Duration::from_millis(1)).await;
                 count.fetch_sub(1, Ordering::SeqCst);
                 "worked"
             }
@@ -133,11 +133,11 @@ fn real_workers_share_a_limit() {
                     let mut stream = server.connect();
                     for _ in 0..ROUNDS {
                         stream.write_all(get("/").as_bytes()).unwrap();
-                        let answer = one_answer(&mut stream);
-                        let counted = match &answer[9..12] {
+                        let response = one_response(&mut stream);
+                        let counted = match &response[9..12] {
                             "200" => &worked,
                             "503" => &refused,
-                            _ => panic!("{answer}"),
+                            _ => panic!("{response}"),
                         };
                         counted.fetch_add(1, Ordering::SeqCst);
                     }
@@ -161,13 +161,13 @@ fn real_workers_share_a_limit() {
 }
 
 /// Reads the head and, as told there, the content.
-fn one_answer(stream: &mut std::net::TcpStream) -> String {
-    let (mut answer, mut byte) = (Vec::new(), [0]);
-    while !answer.ends_with(b"\r\n\r\n") {
+fn one_response(stream: &mut std::net::TcpStream) -> String {
+    let (mut response, mut byte) = (Vec::new(), [0]);
+    while !response.ends_with(b"\r\n\r\n") {
         stream.read_exact(&mut byte).unwrap();
-        answer.push(byte[0]);
+        response.push(byte[0]);
     }
-    let head = text(&answer);
+    let head = text(&response);
     let (_, length) = head.split_once("Content-Length: ").expect("a length");
     let length: usize = length.lines().next().unwrap().parse().unwrap();
     let mut body = vec![0; length];

@@ -65,9 +65,9 @@ fn serve(
 /// The status of the next response.
 #[track_caller]
 fn status(stream: &mut TcpStream) -> u16 {
-    let mut answer = [0; 4096];
-    let n = read_some(stream, &mut answer).expect("no reset");
-    *statuses(&answer[..n]).first().expect("a response")
+    let mut response = [0; 4096];
+    let n = read_some(stream, &mut response).expect("no reset");
+    *statuses(&response[..n]).first().expect("a response")
 }
 
 /// A watchdog for a response during an attack. The promise is 1 s; tests share their cores, so
@@ -219,7 +219,7 @@ fn bodies_ahead_of_slow_handlers_leave_memory_for_others() {
             return Response::text("hello");
         }
         while !MAY_READ.load(Ordering::Acquire) {
-            request.local().sleep(Duration::from_millis(20)).await;
+            request.worker().sleep(Duration::from_millis(20)).await;
         }
         let mut bytes = 0;
         while let Some(piece) = request.body().next().await {
@@ -250,13 +250,13 @@ fn bodies_ahead_of_slow_handlers_leave_memory_for_others() {
         MAY_READ.store(true, Ordering::Release);
         let mut whole = 0;
         for client in &mut clients {
-            let mut answer = [0; 4096];
-            let n = read_some(client, &mut answer).expect("no reset");
-            match statuses(&answer[..n])[0] {
-                200 => assert_eq!(content(&answer[..n]), b"60000", "{driver:?}"),
+            let mut response = [0; 4096];
+            let n = read_some(client, &mut response).expect("no reset");
+            match statuses(&response[..n])[0] {
+                200 => assert_eq!(content(&response[..n]), b"60000", "{driver:?}"),
                 status => assert_eq!(status, 503, "{driver:?}"),
             }
-            whole += usize::from(answer.starts_with(b"HTTP/1.1 200"));
+            whole += usize::from(response.starts_with(b"HTTP/1.1 200"));
         }
         // Those that came before memory was short lost nothing; others were told to come again.
         assert!((20..200).contains(&whole), "{driver:?}: {whole}");
@@ -340,8 +340,8 @@ fn input_that_has_arrived_is_looked_at_before_time_is_up() {
         sim.net().advance(1_000_000);
         sim.run();
         for (client, _) in waiting {
-            let answer = client.receive().unwrap();
-            assert_eq!(statuses(&answer), [200], "seed {seed}");
+            let response = client.receive().unwrap();
+            assert_eq!(statuses(&response), [200], "seed {seed}");
         }
         assert!(silent.at_end(), "its time is up");
     }
@@ -444,13 +444,13 @@ fn whole_pipelines_are_answered_with_little_memory() {
             client.write_all(requests.as_bytes()).unwrap();
         }
         for client in &mut clients {
-            let (mut answers, mut memory) = (0, [0; 16 * 1024]);
+            let (mut responses, mut memory) = (0, [0; 16 * 1024]);
             let mut tail = Vec::new();
-            while answers < REQUESTS {
+            while responses < REQUESTS {
                 let n = read_some(client, &mut memory).expect("no reset");
-                assert!(n > 0, "{driver:?}: closed after {answers} responses");
+                assert!(n > 0, "{driver:?}: closed after {responses} responses");
                 tail.extend_from_slice(&memory[..n]);
-                answers = tail.windows(9).filter(|w| *w == b"HTTP/1.1 ").count();
+                responses = tail.windows(9).filter(|w| *w == b"HTTP/1.1 ").count();
             }
             assert!(statuses(&tail).iter().all(|&status| status == 200));
         }
@@ -476,7 +476,7 @@ fn input_behind_a_response_that_is_not_read_leaves_memory_to_others() {
         match request.path() {
             "/large" => Response::with_body(onrush::Body::from(&LARGE[..])),
             "/never" => loop {
-                request.local().sleep(Duration::from_secs(60)).await;
+                request.worker().sleep(Duration::from_secs(60)).await;
             },
             _ => {
                 while let Some(piece) = request.body().next().await {

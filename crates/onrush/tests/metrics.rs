@@ -41,7 +41,7 @@ async fn sized(request: Request) -> Response {
 }
 
 async fn slow(request: Request) -> Response {
-    request.local().sleep(Duration::from_millis(10)).await;
+    request.worker().sleep(Duration::from_millis(10)).await;
     Response::new(404)
 }
 
@@ -205,8 +205,8 @@ fn the_page_over_http_says_what_clients_have_seen() {
             let mut stream = server.connect();
             for _ in 0..5 {
                 stream.write_all(get("/things/7").as_bytes()).unwrap();
-                let mut answer = [0; 1024];
-                assert!(read_some(&mut stream, &mut answer).unwrap() > 0);
+                let mut response = [0; 1024];
+                assert!(read_some(&mut stream, &mut response).unwrap() > 0);
             }
         }
         let page = server.get("/metrics");
@@ -244,9 +244,12 @@ fn coroutines_are_told_of() {
     onrush::coroutine::scope(|| {
         let _dog = watchdog("coroutines_are_told_of");
         let metrics = Metrics::new();
-        fn waits(_: &mut onrush::coroutine::Request, answer: &mut onrush::coroutine::Response) {
+        fn waits(
+            _: &mut onrush::coroutine::RequestReader,
+            response: &mut onrush::coroutine::ResponseWriter,
+        ) {
             onrush::coroutine::thread::sleep(Duration::from_millis(10));
-            answer.set_status(204);
+            response.set_status(204);
         }
         let handler = onrush::coroutine::handler(waits);
         let mut sim =

@@ -5,7 +5,7 @@ mod common;
 use common::gate::{Gate, application, assert_shed, until};
 use common::{ask, get, plain, statuses, text, watchdog};
 use onrush::metrics::Format;
-use onrush::offload::{Hand, Options, Pool};
+use onrush::offload::{ManualExecutor, OffloadOptions, OffloadPool};
 use onrush::sim::Simulation;
 use onrush::{Limits, Metrics, offload};
 use onrush_rt::driver::sim::{Behaviour, Client};
@@ -16,15 +16,15 @@ use std::time::Duration;
 /// A simulated server whose jobs are run by hand.
 struct Rig {
     sim: Simulation,
-    pool: Pool,
-    hand: Hand,
+    pool: OffloadPool,
+    hand: ManualExecutor,
     metrics: Metrics,
     gate: Arc<Gate>,
 }
 
 fn rig(seed: u64, queue_max: usize) -> Rig {
     let gate = Arc::<Gate>::default();
-    let (pool, hand) = Pool::by_hand(&Options::default().queue_max(queue_max));
+    let (pool, hand) = OffloadPool::manual(&OffloadOptions::default().queue_max(queue_max));
     let metrics = Metrics::new();
     let behaviour = match seed {
         0 => plain(4096),
@@ -57,7 +57,7 @@ impl Rig {
         self.sim.advance(20);
     }
 
-    fn answers(&mut self, client: &Client) -> String {
+    fn responses(&mut self, client: &Client) -> String {
         self.sim.advance(20);
         text(&client.receive().expect("an answer"))
     }
@@ -80,17 +80,17 @@ fn a_full_queue_is_told_at_once_while_others_wait() {
         let waiting = [rig.job(), rig.job()];
         let third = rig.job();
         for _ in 0..2 {
-            assert_shed(&rig.answers(&third));
+            assert_shed(&rig.responses(&third));
             rig.send(&third, "/job"); // The connection goes on.
         }
-        assert_shed(&rig.answers(&third));
+        assert_shed(&rig.responses(&third));
         rig.send(&third, "/hello");
-        assert!(rig.answers(&third).ends_with("\r\n\r\nhello"));
+        assert!(rig.responses(&third).ends_with("\r\n\r\nhello"));
         assert_eq!(rig.sample("onrush_offload_queue_depth"), 2);
         for client in &waiting {
-            assert_eq!(rig.answers(client), "", "it waits");
+            assert_eq!(rig.responses(client), "", "it waits");
             assert!(rig.hand.run_one());
-            assert!(rig.answers(client).ends_with("\r\n\r\nworked"));
+            assert!(rig.responses(client).ends_with("\r\n\r\nworked"));
         }
         assert_eq!(rig.sample("onrush_offload_shed_total{reason=\"full\"}"), 3);
         assert_eq!(rig.sample("onrush_offload_done_total"), 2);
@@ -115,11 +115,11 @@ fn a_job_whose_client_goes_before_its_turn_is_dropped_and_its_place_free() {
             rig.sim.advance(20);
             assert_eq!(rig.pool.stats().queued, 0);
             assert_eq!(rig.gate.seen(), (0, 0, times));
-            assert_eq!(rig.sim.local().live_tasks(), 0);
+            assert_eq!(rig.sim.worker().live_tasks(), 0);
         }
         let client = rig.job();
         assert!(rig.hand.run_one() && !rig.hand.run_one());
-        assert!(rig.answers(&client).ends_with("\r\n\r\nworked"));
+        assert!(rig.responses(&client).ends_with("\r\n\r\nworked"));
         let name = "onrush_offload_cancelled_total{while=\"queued\"}";
         assert_eq!(rig.sample(name), 3);
     }
@@ -144,7 +144,7 @@ fn a_job_whose_client_goes_while_it_works_sees_its_token() {
         rig.gate.open();
         let client = rig.job();
         assert!(rig.hand.run_one());
-        assert!(rig.answers(&client).ends_with("\r\n\r\nworked"));
+        assert!(rig.responses(&client).ends_with("\r\n\r\nworked"));
     }
 }
 
@@ -156,14 +156,14 @@ fn a_panicking_job_is_a_500_and_costs_nothing_else() {
         for _ in 0..3 {
             rig.send(&client, "/panic");
             assert!(rig.hand.run_one());
-            let answer = rig.answers(&client);
-            assert!(answer.starts_with("HTTP/1.1 500 "), "{answer}");
+            let response = rig.responses(&client);
+            assert!(response.starts_with("HTTP/1.1 500 "), "{response}");
             assert!(
-                answer.ends_with("\r\n\r\ninternal server error\n"),
-                "{answer}"
+                response.ends_with("\r\n\r\ninternal server error\n"),
+                "{response}"
             );
             rig.send(&client, "/hello");
-            assert!(rig.answers(&client).ends_with("\r\n\r\nhello"));
+            assert!(rig.responses(&client).ends_with("\r\n\r\nhello"));
         }
         assert_eq!(rig.sample("onrush_offload_panicked_total"), 3);
         assert_eq!(rig.sim.counters().panicked.get(), 0, "no handler did");
@@ -178,7 +178,7 @@ fn a_late_job_is_shed_in_time_or_when_its_turn_comes() {
         // No thread comes: the worker's own clock ends the wait.
         rig.sim.advance(1000);
         for client in [&first, &second] {
-            assert_shed(&rig.answers(client));
+            assert_shed(&rig.responses(client));
         }
         assert!(!rig.hand.run_one());
         // A thread comes, and it is too late.
@@ -186,10 +186,10 @@ fn a_late_job_is_shed_in_time_or_when_its_turn_comes() {
         rig.hand.advance(Duration::from_millis(1001));
         rig.send(&second, "/job");
         assert!(rig.hand.run_one());
-        assert_shed(&rig.answers(&first));
+        assert_shed(&rig.responses(&first));
         rig.gate.open();
         assert!(rig.hand.run_one());
-        assert!(rig.answers(&second).ends_with("\r\n\r\nworked"));
+        assert!(rig.responses(&second).ends_with("\r\n\r\nworked"));
         assert_eq!(rig.gate.seen().0, 1);
         assert_eq!(rig.sample("onrush_offload_shed_total{reason=\"late\"}"), 3);
     }
@@ -204,10 +204,10 @@ fn a_job_that_has_begun_is_never_late() {
     let at_work = thread::spawn(move || hand.run_one());
     until(|| rig.gate.seen().0 == 1);
     rig.sim.advance(5000);
-    assert_eq!(rig.answers(&client), "");
+    assert_eq!(rig.responses(&client), "");
     rig.gate.open();
     assert!(at_work.join().unwrap());
-    assert!(rig.answers(&client).ends_with("\r\n\r\nworked"));
+    assert!(rig.responses(&client).ends_with("\r\n\r\nworked"));
 }
 
 #[test]
@@ -218,17 +218,17 @@ fn answers_keep_their_order_and_a_drain_waits_for_them() {
         let client = rig.sim.connect();
         let asked = get("/job") + &get("/hello") + &get("/panic") + &get("/job");
         rig.sim.send(&client, asked.as_bytes());
-        let mut answers = String::new();
+        let mut responses = String::new();
         for _ in 0..100 {
-            answers += &rig.answers(&client);
+            responses += &rig.responses(&client);
             rig.hand.run_one();
         }
-        assert_eq!(statuses(answers.as_bytes()), [200, 200, 500, 200]);
+        assert_eq!(statuses(responses.as_bytes()), [200, 200, 500, 200]);
         rig.send(&client, "/job");
         rig.sim.drain();
-        assert_eq!(rig.answers(&client), "");
+        assert_eq!(rig.responses(&client), "");
         assert!(rig.hand.run_one());
-        let last = rig.answers(&client);
+        let last = rig.responses(&client);
         assert!(last.contains("\r\nConnection: close\r\n"), "{last}");
         assert!(last.ends_with("\r\n\r\nworked"), "{last}");
         assert!(

@@ -5,7 +5,7 @@ mod common;
 use common::gate::{Gate, application, assert_shed, until};
 use common::{Served, content, drivers, serve_with, text, watchdog};
 use onrush::metrics::Format;
-use onrush::offload::{Options, Pool, Refused};
+use onrush::offload::{OffloadError, OffloadOptions, OffloadPool};
 use onrush::{DriverPreference, Metrics, Request, Response, WorkerHandle, offload};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -26,17 +26,17 @@ impl Asked {
         Asked(stream)
     }
 
-    fn answer(mut self) -> String {
-        let mut answer = Vec::new();
-        self.0.read_to_end(&mut answer).expect("an answer");
-        text(&answer)
+    fn response(mut self) -> String {
+        let mut response = Vec::new();
+        self.0.read_to_end(&mut response).expect("an answer");
+        text(&response)
     }
 }
 
 /// A server with one thread for jobs, and its pool.
-fn held(driver: DriverPreference, options: Options) -> (Served, Pool, Arc<Gate>) {
+fn held(driver: DriverPreference, options: OffloadOptions) -> (Served, OffloadPool, Arc<Gate>) {
     let gate = Arc::<Gate>::default();
-    let pool = Pool::new(&options.threads(1));
+    let pool = OffloadPool::new(&options.threads(1));
     let (app, of_server) = (application(&gate), pool.clone());
     let server = serve_with(driver, app, |server| server.offload_pool(of_server));
     (server, pool, gate)
@@ -46,29 +46,29 @@ fn held(driver: DriverPreference, options: Options) -> (Served, Pool, Arc<Gate>)
 fn real_servers_shed_while_they_work() {
     let _dog = watchdog("real_servers_shed_while_they_work");
     for driver in drivers() {
-        let patient = Options::default().wait_max(Duration::from_secs(3600));
+        let patient = OffloadOptions::default().wait_max(Duration::from_secs(3600));
         let (server, pool, gate) = held(driver, patient.queue_max(1));
         let first = Asked::new(&server, "/job");
         until(|| gate.seen().0 == 1);
         let second = Asked::new(&server, "/job");
         until(|| pool.stats().queued == 1);
         for _ in 0..3 {
-            assert_shed(&Asked::new(&server, "/job").answer());
-            assert!(Asked::new(&server, "/hello").answer().ends_with("hello"));
+            assert_shed(&Asked::new(&server, "/job").response());
+            assert!(Asked::new(&server, "/hello").response().ends_with("hello"));
         }
         assert_eq!(gate.seen(), (1, 0, 3 + 3), "none but the first has begun");
         gate.open();
         for waiting in [first, second] {
-            assert!(waiting.answer().ends_with("\r\n\r\nworked"));
+            assert!(waiting.response().ends_with("\r\n\r\nworked"));
         }
         assert!(
             Asked::new(&server, "/panic")
-                .answer()
+                .response()
                 .starts_with("HTTP/1.1 500 ")
         );
         assert!(
             Asked::new(&server, "/job")
-                .answer()
+                .response()
                 .ends_with("\r\n\r\nworked")
         );
         assert_eq!(
@@ -82,7 +82,7 @@ fn real_servers_shed_while_they_work() {
 fn real_servers_do_not_work_for_clients_that_are_gone() {
     let _dog = watchdog("real_servers_do_not_work_for_clients_that_are_gone");
     for driver in drivers() {
-        let patient = Options::default().wait_max(Duration::from_secs(3600));
+        let patient = OffloadOptions::default().wait_max(Duration::from_secs(3600));
         let (server, pool, gate) = held(driver, patient.queue_max(1));
         let first = Asked::new(&server, "/job");
         until(|| gate.seen().0 == 1);
@@ -98,7 +98,7 @@ fn real_servers_do_not_work_for_clients_that_are_gone() {
         gate.open();
         assert!(
             Asked::new(&server, "/job")
-                .answer()
+                .response()
                 .ends_with("\r\n\r\nworked")
         );
         let stats = pool.stats();
@@ -110,7 +110,7 @@ fn real_servers_do_not_work_for_clients_that_are_gone() {
 fn real_servers_tell_who_is_late_while_no_thread_is_free() {
     let _dog = watchdog("real_servers_tell_who_is_late");
     for driver in drivers() {
-        let (server, pool, gate) = held(driver, Options::default().wait_max(Duration::ZERO));
+        let (server, pool, gate) = held(driver, OffloadOptions::default().wait_max(Duration::ZERO));
         let begun = || gate.seen().0 == 1;
         let mut lates = 0;
         let first = loop {
@@ -122,20 +122,20 @@ fn real_servers_tell_who_is_late_while_no_thread_is_free() {
             lates += 1; // Its thread took more than the millisecond to come.
         };
         // The thread is held: only the worker itself can end the wait.
-        assert_shed(&Asked::new(&server, "/job").answer());
+        assert_shed(&Asked::new(&server, "/job").response());
         assert_eq!(pool.stats().late_total, lates + 1);
         gate.open();
-        assert!(first.answer().ends_with("\r\n\r\nworked"));
+        assert!(first.response().ends_with("\r\n\r\nworked"));
     }
 }
 
 #[test]
 fn results_come_back_to_the_worker_that_asked() {
     let _dog = watchdog("results_come_back_to_the_worker_that_asked");
-    async fn whereabouts(_: Request) -> Result<Response, Refused> {
+    async fn whereabouts(_: Request) -> Result<Response, OffloadError> {
         let here = || {
             (
-                WorkerHandle::current().map(|local| local.index()),
+                WorkerHandle::current().map(|worker| worker.index()),
                 thread::current().id(),
             )
         };
@@ -147,7 +147,7 @@ fn results_come_back_to_the_worker_that_asked() {
         Ok(Response::text(format!("{:?}", before.0)))
     }
     for driver in drivers() {
-        let options = Options::default().threads(2).queue_max(1000);
+        let options = OffloadOptions::default().threads(2).queue_max(1000);
         let server = serve_with(driver, whereabouts, |server| {
             server
                 .workers(3)
@@ -155,11 +155,11 @@ fn results_come_back_to_the_worker_that_asked() {
         });
         let clients: Vec<_> = (0..32).map(|_| Asked::new(&server, "/")).collect();
         for client in clients {
-            let answer = client.answer();
-            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            let response = client.response();
+            assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
             assert!(
-                text(content(answer.as_bytes())).starts_with("Some("),
-                "{answer}"
+                text(content(response.as_bytes())).starts_with("Some("),
+                "{response}"
             );
         }
     }
@@ -169,7 +169,7 @@ fn results_come_back_to_the_worker_that_asked() {
 fn the_end_of_a_real_server() {
     let _dog = watchdog("the_end_of_a_real_server");
     for driver in drivers() {
-        let patient = Options::default().wait_max(Duration::from_secs(3600));
+        let patient = OffloadOptions::default().wait_max(Duration::from_secs(3600));
         // At once: what waits is dropped, what works is told.
         let (server, pool, gate) = held(driver, patient.clone());
         let first = Asked::new(&server, "/job");
@@ -189,7 +189,7 @@ fn the_end_of_a_real_server() {
         server.running().handle().shutdown();
         gate.open();
         for waiting in [first, second] {
-            assert!(waiting.answer().ends_with("\r\n\r\nworked"));
+            assert!(waiting.response().ends_with("\r\n\r\nworked"));
         }
         server.wait().unwrap();
     }
@@ -200,8 +200,8 @@ fn two_servers_may_share_a_pool() {
     let _dog = watchdog("two_servers_may_share_a_pool");
     for driver in drivers() {
         let gate = Arc::<Gate>::default();
-        let patient = Options::default().wait_max(Duration::from_secs(3600));
-        let pool = Pool::new(&patient.threads(1).queue_max(0));
+        let patient = OffloadOptions::default().wait_max(Duration::from_secs(3600));
+        let pool = OffloadPool::new(&patient.threads(1).queue_max(0));
         let metrics = Metrics::new();
         let start = || {
             serve_with(driver, application(&gate), |server| {
@@ -211,7 +211,7 @@ fn two_servers_may_share_a_pool() {
         let (one, other) = (start(), start());
         let first = Asked::new(&one, "/job");
         until(|| gate.seen().0 == 1);
-        assert_shed(&Asked::new(&other, "/job").answer());
+        assert_shed(&Asked::new(&other, "/job").response());
         let page = metrics.render(Format::Prometheus);
         assert!(
             page.contains("onrush_offload_shed_total{reason=\"full\"} 1\n"),

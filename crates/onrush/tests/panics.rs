@@ -22,16 +22,16 @@ fn app(request: Request) -> Pin<Box<dyn Future<Output = Response>>> {
     let path = request.path().to_owned();
     assert_ne!(path, "/at-call", "on purpose: when called");
     Box::pin(async move {
-        let local = request.local().clone();
+        let worker = request.worker().clone();
         match path.as_str() {
             "/first-poll" => panic!("on purpose: at the first poll"),
             "/payload" => std::panic::panic_any(Bomb),
             "/late-payload" => {
-                local.sleep(Duration::from_millis(1)).await;
+                worker.sleep(Duration::from_millis(1)).await;
                 std::panic::panic_any(Bomb)
             }
             "/later-poll" => {
-                local.sleep(Duration::from_millis(1)).await;
+                worker.sleep(Duration::from_millis(1)).await;
                 panic!("on purpose: at a later poll")
             }
             "/wrong-status" => Response::new(99),
@@ -100,8 +100,8 @@ fn every_place_on_the_simulator() {
         );
     }
     for _ in 0..3 {
-        let answer = ask(&mut sim, &client, &get("/drop-of-a-stream"));
-        assert!(answer.ends_with("\r\n\r\n0\r\n\r\n"), "{answer}");
+        let response = ask(&mut sim, &client, &get("/drop-of-a-stream"));
+        assert!(response.ends_with("\r\n\r\n0\r\n\r\n"), "{response}");
         ask(
             &mut sim,
             &client,
@@ -118,15 +118,15 @@ fn a_future_that_panics_when_its_client_goes() {
     for _ in 0..10 {
         let client = sim.connect();
         sim.send(&client, get("/drop-while-it-waits").as_bytes());
-        assert_eq!(sim.local().live_tasks(), 1);
+        assert_eq!(sim.worker().live_tasks(), 1);
         client.reset();
         sim.run();
-        assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+        assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
     }
     // One that is not even polled by its task any more.
     let client = sim.connect();
     client.send(get("/drop-while-it-waits").as_bytes()).unwrap();
-    sim.turn();
+    sim.poll();
     drop(client);
     sim.run();
     assert!(is_served(&mut sim));
@@ -141,10 +141,10 @@ fn a_future_that_panics_when_it_is_done() {
         for _ in 0..3 {
             sim.send(&client, get("/").as_bytes());
             sim.advance(5);
-            let answer = text(&client.receive().unwrap());
-            assert!(["200", "500"].contains(&&answer[9..12]), "{answer}");
+            let response = text(&client.receive().unwrap());
+            assert!(["200", "500"].contains(&&response[9..12]), "{response}");
         }
-        assert_eq!((sim.open_connections(), sim.local().live_tasks()), (1, 0));
+        assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (1, 0));
     }
 }
 
@@ -168,14 +168,14 @@ fn a_thousand_on_real_servers() {
                     .write_all((get(path) + &get("/")).as_bytes())
                     .unwrap();
             }
-            let (mut answers, mut piece) = (Vec::new(), [0; 8192]);
-            while statuses_so_far(&answers) < 10 || !answers.ends_with(b"hello") {
+            let (mut responses, mut piece) = (Vec::new(), [0; 8192]);
+            while statuses_so_far(&responses) < 10 || !responses.ends_with(b"hello") {
                 let n = read_some(&mut stream, &mut piece).unwrap();
-                assert!(n > 0, "round {round}: {}", text(&answers));
-                answers.extend_from_slice(&piece[..n]);
+                assert!(n > 0, "round {round}: {}", text(&responses));
+                responses.extend_from_slice(&piece[..n]);
             }
             let expected = [500, 200, 500, 200, 500, 200, 500, 200, 200, 200];
-            assert_eq!(statuses(&answers), expected, "{driver:?}");
+            assert_eq!(statuses(&responses), expected, "{driver:?}");
         }
         // Clients that go away while a future waits that will panic when it is dropped.
         for _ in 0..50 {
@@ -188,16 +188,16 @@ fn a_thousand_on_real_servers() {
     }
 }
 
-fn statuses_so_far(answers: &[u8]) -> usize {
-    answers.windows(9).filter(|w| w == b"HTTP/1.1 ").count()
+fn statuses_so_far(responses: &[u8]) -> usize {
+    responses.windows(9).filter(|w| w == b"HTTP/1.1 ").count()
 }
 
 #[test]
 fn an_application_that_cannot_be_made_ends_the_start() {
     let _dog = watchdog("an_application_that_cannot_be_made");
     for driver in drivers() {
-        let application = per_worker(|local: &onrush::WorkerHandle| {
-            assert_ne!(local.index(), 1, "on purpose: on the second worker");
+        let application = per_worker(|worker: &onrush::WorkerHandle| {
+            assert_ne!(worker.index(), 1, "on purpose: on the second worker");
             async |_: Request| Response::new(204)
         });
         let server = Server::bind("127.0.0.1:0")

@@ -55,10 +55,10 @@ impl Example {
         let writes = std::thread::spawn(move || {
             let _ = writer.write_all(&sent); // It may be refused before it is whole.
         });
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response);
         writes.join().unwrap();
-        answer
+        response
     }
 }
 
@@ -110,12 +110,15 @@ fn the_http_server_keeps_connections_and_reads_bodies() {
     let _dog = watchdog("the_http_server");
     both("http", |server| {
         let head = "HEAD / HTTP/1.1\r\nHost: t\r\n\r\n";
-        let answers = server.ask(format!(
+        let responses = server.ask(format!(
             "GET / HTTP/1.1\r\nHost: t\r\n\r\n{head}GET /no HTTP/1.1\r\n{CLOSE}"
         ));
-        assert_eq!(statuses(&answers), [200, 200, 404]);
-        assert_eq!(text(&answers).matches("Hello, World!").count(), 1);
-        assert_eq!(text(&answers).matches("Content-Length: 13\r\n").count(), 2);
+        assert_eq!(statuses(&responses), [200, 200, 404]);
+        assert_eq!(text(&responses).matches("Hello, World!").count(), 1);
+        assert_eq!(
+            text(&responses).matches("Content-Length: 13\r\n").count(),
+            2
+        );
         // HTTP/1.0 closes by itself.
         assert_eq!(statuses(&server.ask("GET /count HTTP/1.0\r\n\r\n")), [200]);
         let two = server.ask(format!("GET /count HTTP/1.1\r\n{CLOSE}"));
@@ -137,9 +140,9 @@ fn the_http_server_keeps_connections_and_reads_bodies() {
         // A body that nobody reads, and what follows it.
         sent.extend_from_slice(b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello");
         sent.extend_from_slice(format!("GET / HTTP/1.1\r\n{CLOSE}").as_bytes());
-        let answers = server.ask(&sent);
-        assert!(content(&answers).starts_with(&body));
-        let rest = &content(&answers)[body.len()..];
+        let responses = server.ask(&sent);
+        assert!(content(&responses).starts_with(&body));
+        let rest = &content(&responses)[body.len()..];
         assert_eq!(statuses(rest), [405, 200]);
 
         let mut stream = server.connect();
@@ -150,9 +153,9 @@ fn the_http_server_keeps_connections_and_reads_bodies() {
         stream.read_exact(&mut interim).unwrap();
         assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
         stream.write_all(b"ok").unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        assert_eq!(content(&answer), b"ok");
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).unwrap();
+        assert_eq!(content(&response), b"ok");
     });
 }
 
@@ -184,9 +187,9 @@ fn the_http_server_refuses_and_goes_on() {
                 400,
             ),
         ] {
-            let answer = server.ask(&sent);
+            let response = server.ask(&sent);
             assert_eq!(
-                statuses(&answer),
+                statuses(&response),
                 [status],
                 "{}",
                 &sent[..sent.len().min(60)]
@@ -214,9 +217,9 @@ fn the_http_server_refuses_and_goes_on() {
             [200]
         );
         for mut stream in slow {
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).unwrap();
-            assert_eq!(content(&answer), b"It took its time.\n");
+            let mut response = Vec::new();
+            stream.read_to_end(&mut response).unwrap();
+            assert_eq!(content(&response), b"It took its time.\n");
         }
     });
 }
@@ -309,9 +312,9 @@ fn the_line_server_keeps_values_and_rooms() {
         // A line without an end, as long as it likes.
         let mut long = server.connect();
         let _ = long.write_all(&vec![b'x'; 100_000]);
-        let mut answer = Vec::new();
-        let _ = long.read_to_end(&mut answer);
-        assert!(answer.is_empty());
+        let mut response = Vec::new();
+        let _ = long.read_to_end(&mut response);
+        assert!(response.is_empty());
         assert_eq!(b.ask("GET colour"), "= dark blue");
     });
 }
@@ -324,8 +327,8 @@ fn the_example_of_handlers_does_what_it_says() {
         let get = |path: &str| server.ask(format!("GET {path} HTTP/1.1\r\n{CLOSE}"));
         assert_eq!(content(&get("/")), b"Hello, World!");
         for name in ["Ada", "Grace"] {
-            let answer = get(&format!("/front/{name}"));
-            assert_eq!(text(content(&answer)), format!("{name} is here.\n"));
+            let response = get(&format!("/front/{name}"));
+            assert_eq!(text(content(&response)), format!("{name} is here.\n"));
         }
         assert_eq!(statuses(&get("/nowhere")), [404]);
         let mut stream = server.connect();

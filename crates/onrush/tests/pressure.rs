@@ -14,7 +14,7 @@ const PUT: &str = "PUT / HTTP/1.1\r\nHost: t\r\nContent-Length: 50000000\r\n\r\n
 
 /// Waits before it reads the body.
 async fn late_reader(mut request: Request) -> Response {
-    request.local().sleep(Duration::from_secs(10)).await;
+    request.worker().sleep(Duration::from_secs(10)).await;
     let mut bytes = 0;
     while let Some(Ok(piece)) = request.body().next().await {
         bytes += piece.len();
@@ -59,7 +59,7 @@ fn single_bytes_are_gathered() {
     sim.send(&client, PUT.replace("50000000", "30000").as_bytes());
     for _ in 0..30_000 {
         client.send(b"x").unwrap();
-        sim.turn();
+        sim.poll();
     }
     let held = sim.receive_bytes();
     assert!(held < 512 << 10, "{held}");
@@ -73,7 +73,7 @@ fn single_bytes_are_gathered() {
 fn many_waiting_handlers_hold_little_each() {
     async fn sleeper(request: Request) -> Response {
         let number = request.header_str("X-Number");
-        request.local().sleep(Duration::from_secs(10)).await;
+        request.worker().sleep(Duration::from_secs(10)).await;
         Response::text(format!("{} {:?}", request.path(), number))
     }
     let mut sim = calm(&sleeper, Limits::default());
@@ -92,21 +92,21 @@ fn many_waiting_handlers_hold_little_each() {
     let last = send(&mut sim, 1_100, &get("/last"));
     sim.advance(10_100);
     for (number, client) in clients.iter().enumerate() {
-        let answer = client.receive().unwrap();
+        let response = client.receive().unwrap();
         let due = format!("/{number} Some(\"{number}\")");
-        assert_eq!(content(&answer), due.as_bytes());
+        assert_eq!(content(&response), due.as_bytes());
     }
     sim.advance(10_100);
-    let answers = last.receive().unwrap();
-    let answers = String::from_utf8_lossy(&answers);
+    let responses = last.receive().unwrap();
+    let responses = String::from_utf8_lossy(&responses);
     assert!(
-        answers.contains("/1100 Some") && answers.contains("/last None"),
-        "{answers}"
+        responses.contains("/1100 Some") && responses.contains("/last None"),
+        "{responses}"
     );
     // Nobody waits any more: what is sent next is answered from where it was received.
     drop((clients, last));
     sim.run();
-    assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+    assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
 }
 
 /// Requests behind one that is at work wait too.
@@ -117,7 +117,7 @@ fn pipelined_requests_wait_for_the_first() {
     let mut sent = 0;
     for _ in 0..100_000 {
         sent += client.send(get("/").as_bytes()).unwrap();
-        sim.turn();
+        sim.poll();
     }
     assert!(sent < 256_000, "{sent}");
     assert_eq!(sim.counters().requests.get(), 1);
@@ -160,7 +160,7 @@ fn a_stream_is_made_at_the_pace_of_its_client() {
     assert!(taken > 1 << 20);
     client.reset();
     sim.run();
-    assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+    assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_handler_that_does_not_read_blocks_a_real_client() {
             return app(request).await;
         }
         while !MAY_READ.load(Ordering::Acquire) {
-            request.local().sleep(Duration::from_millis(5)).await;
+            request.worker().sleep(Duration::from_millis(5)).await;
         }
         let bytes = if request.path() == "/fill" {
             let (mut bytes, mut room) = (0, Vec::with_capacity(1 << 18));
@@ -267,10 +267,10 @@ fn a_handler_that_does_not_read_blocks_a_real_client() {
             let rest = piece.len().min(BYTES - sent);
             sent += client.write(&piece[..rest]).unwrap();
         }
-        let mut answer = [0; 4096];
-        let n = read_some(&mut client, &mut answer).unwrap();
+        let mut response = [0; 4096];
+        let n = read_some(&mut client, &mut response).unwrap();
         assert_eq!(
-            content(&answer[..n]),
+            content(&response[..n]),
             BYTES.to_string().as_bytes(),
             "{driver:?} {path}"
         );

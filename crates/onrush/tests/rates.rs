@@ -33,7 +33,7 @@ fn post(path: &str, bytes: usize) -> String {
 
 /// A stream that gives a piece of ten bytes after each pause.
 struct Rare {
-    local: WorkerHandle,
+    worker: WorkerHandle,
     pause: Duration,
     left: usize,
     sleep: Option<Pin<Box<dyn Future<Output = ()>>>>,
@@ -47,8 +47,8 @@ impl futures_core::Stream for Rare {
             return Poll::Ready(None);
         }
         if self.sleep.is_none() {
-            let (local, pause) = (self.local.clone(), self.pause);
-            self.sleep = Some(Box::pin(async move { local.sleep(pause).await }));
+            let (worker, pause) = (self.worker.clone(), self.pause);
+            self.sleep = Some(Box::pin(async move { worker.sleep(pause).await }));
         }
         if let Some(sleep) = &mut self.sleep {
             ready!(sleep.as_mut().poll(cx));
@@ -61,13 +61,13 @@ impl futures_core::Stream for Rare {
 /// [`app`], and handlers that are slow themselves: for `?MS` each.
 async fn slow_app(mut request: Request) -> Response {
     let ms = request.query().and_then(|ms| ms.parse().ok()).unwrap_or(0);
-    let (local, pause) = (request.local().clone(), Duration::from_millis(ms));
+    let (worker, pause) = (request.worker().clone(), Duration::from_millis(ms));
     match request.path() {
         "/endless" => Response::with_body(Body::stream(Endless { left: 1 << 40 }, None)),
         "/rare" => {
             let (left, sleep) = (8, None);
             let stream = Rare {
-                local,
+                worker,
                 pause,
                 left,
                 sleep,
@@ -78,7 +78,7 @@ async fn slow_app(mut request: Request) -> Response {
             let mut bytes = 0;
             let mut room = Vec::with_capacity(100);
             loop {
-                local.sleep(pause).await;
+                worker.sleep(pause).await;
                 room.clear();
                 match request.body().fill(&mut room).await {
                     Ok(0) => return Response::text(format!("read {bytes}")),
@@ -108,11 +108,11 @@ fn a_body_that_trickles_is_answered_408() {
                 sim.advance(1_000);
                 sim.send(&client, b"x");
             }
-            let answer = client.receive().unwrap();
-            assert_eq!(statuses(&answer), [408], "{path} {bytes}");
+            let response = client.receive().unwrap();
+            assert_eq!(statuses(&response), [408], "{path} {bytes}");
             assert_eq!(sim.counters().timed_out.get(), 1);
             sim.advance(3_000);
-            assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+            assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
         }
     }
 }
@@ -139,9 +139,9 @@ fn a_slow_handler_is_not_its_clients_fault() {
     sim.send(&client, post("/slow-reader?9000", 1_000).as_bytes());
     sim.send(&client, &[b'x'; 1_000]);
     sim.advance(120_000);
-    let answer = client.receive().unwrap();
-    assert_eq!(statuses(&answer), [200]);
-    assert!(answer.ends_with(b"read 1000"), "{}", text(&answer));
+    let response = client.receive().unwrap();
+    assert_eq!(statuses(&response), [200]);
+    assert!(response.ends_with(b"read 1000"), "{}", text(&response));
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn who_takes_an_answer_too_slowly_is_reset() {
                 cut_ms + 2_000 >= window_ms as usize,
                 "cut after {cut_ms} ms"
             );
-            assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+            assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
             assert_eq!(sim.counters().timed_out.get(), 1);
         }
     }
@@ -237,8 +237,8 @@ fn a_stream_that_has_nothing_to_send_is_not_slow() {
     let client = sim.connect();
     sim.send(&client, get("/rare?20000").as_bytes());
     sim.advance(200_000);
-    let answer = text(&client.receive().unwrap());
-    assert_eq!(answer.matches("ten bytes").count(), 8, "{answer}");
+    let response = text(&client.receive().unwrap());
+    assert_eq!(response.matches("ten bytes").count(), 8, "{response}");
 }
 
 /// What comes until the connection ends, read with a pause before each piece.
@@ -273,9 +273,9 @@ fn both_drivers_end_transfers_that_trickle() {
                 sleep(Duration::from_millis(20));
             }
         });
-        let mut answer = vec![0; 1024];
-        let n = read_some(&mut stream, &mut answer).expect("an answer");
-        assert_eq!(statuses(&answer[..n]), [408], "{driver:?}");
+        let mut response = vec![0; 1024];
+        let n = read_some(&mut stream, &mut response).expect("an answer");
+        assert_eq!(statuses(&response[..n]), [408], "{driver:?}");
         stream.shutdown(Shutdown::Both).unwrap();
         sender.join().unwrap();
         let mut stream = fast.connect();
@@ -295,10 +295,14 @@ fn both_drivers_wait_for_slow_handlers_and_streams() {
         let mut stream = server.connect();
         let request = post("/slow-reader?100", 1_000) + &"x".repeat(1_000);
         stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = vec![0; 1024];
-        let n = read_some(&mut stream, &mut answer).unwrap();
-        assert_eq!(statuses(&answer[..n]), [200], "{driver:?}");
-        let answer = server.get("/rare?100");
-        assert_eq!(text(&answer).matches("ten bytes").count(), 8, "{driver:?}");
+        let mut response = vec![0; 1024];
+        let n = read_some(&mut stream, &mut response).unwrap();
+        assert_eq!(statuses(&response[..n]), [200], "{driver:?}");
+        let response = server.get("/rare?100");
+        assert_eq!(
+            text(&response).matches("ten bytes").count(),
+            8,
+            "{driver:?}"
+        );
     }
 }

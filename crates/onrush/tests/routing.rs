@@ -39,8 +39,8 @@ impl Asker {
 
     fn ask(&mut self, method: &str, target: &str) -> (u16, String, String) {
         let request = format!("{method} {target} HTTP/1.1\r\nHost: t\r\n\r\n");
-        let answer = ask(&mut self.0, &self.1, &request);
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let response = ask(&mut self.0, &self.1, &request);
+        let (head, body) = response.split_once("\r\n\r\n").expect("a head");
         let allow = head.lines().find_map(|line| line.strip_prefix("Allow: "));
         let status = head[9..12].parse().expect("a status");
         (
@@ -84,14 +84,14 @@ fn the_most_specific_route_answers() {
 fn head_goes_to_get_and_has_its_length() {
     let mut asker = Asker::new(&router());
     let request = "HEAD /things/7 HTTP/1.1\r\nHost: t\r\n\r\n";
-    let answer = ask(&mut asker.0, &asker.1, request);
-    assert!(answer.starts_with("HTTP/1.1 200"));
+    let response = ask(&mut asker.0, &asker.1, request);
+    assert!(response.starts_with("HTTP/1.1 200"));
     let body = "HEAD /things/{x} 7 - -";
     assert!(
-        answer.contains(&format!("Content-Length: {}\r\n", body.len())),
-        "{answer}"
+        response.contains(&format!("Content-Length: {}\r\n", body.len())),
+        "{response}"
     );
-    assert!(answer.ends_with("\r\n\r\n"));
+    assert!(response.ends_with("\r\n\r\n"));
 }
 
 #[test]

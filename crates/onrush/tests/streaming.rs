@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 /// Sends each piece back as it comes, by a task of its own.
 async fn echo(request: Request) -> Response {
     let (mut sender, body) = Body::channel(16 * 1024);
-    let local = request.local().clone();
+    let worker = request.worker().clone();
     let mut from = request.into_body();
     let pump = async move {
         while let Some(piece) = from.next().await {
@@ -24,7 +24,7 @@ async fn echo(request: Request) -> Response {
             }
         }
     };
-    local.spawn(pump).detach();
+    worker.spawn(pump).detach();
     Response::with_body(body)
 }
 
@@ -46,21 +46,21 @@ fn echo_both_ways_on_the_simulator() {
     for seed in 0..40 {
         let mut sim = Simulation::new(seed, &echo, Limits::default());
         let client = sim.connect();
-        let (mut rest, mut answer) = (&sent[..], Vec::new());
+        let (mut rest, mut response) = (&sent[..], Vec::new());
         for _ in 0..100_000 {
             rest = &rest[client.send(&rest[..rest.len().min(9_000)]).unwrap()..];
             sim.run();
-            answer.extend(client.receive().unwrap());
-            if rest.is_empty() && answer.ends_with(b"\r\n0\r\n\r\n") {
+            response.extend(client.receive().unwrap());
+            if rest.is_empty() && response.ends_with(b"\r\n0\r\n\r\n") {
                 break;
             }
         }
-        assert_eq!(dechunk(content(&answer)), body, "seed {seed}");
+        assert_eq!(dechunk(content(&response)), body, "seed {seed}");
         // The connection goes on behind it.
         sim.send(&client, &chunked_echo(b"again"));
         sim.advance(1);
         assert_eq!(dechunk(content(&client.receive().unwrap())), b"again");
-        assert_eq!(sim.local().live_tasks(), 0);
+        assert_eq!(sim.worker().live_tasks(), 0);
     }
 }
 
@@ -75,14 +75,14 @@ fn echo_both_ways_on_both_drivers() {
         let mut writer = stream.try_clone().unwrap();
         let sent = sent.clone();
         let sending = std::thread::spawn(move || writer.write_all(&sent));
-        let (mut answer, mut piece) = (Vec::new(), vec![0; 1 << 16]);
-        while !answer.ends_with(b"\r\n0\r\n\r\n") {
+        let (mut response, mut piece) = (Vec::new(), vec![0; 1 << 16]);
+        while !response.ends_with(b"\r\n0\r\n\r\n") {
             let n = read_some(&mut stream, &mut piece).unwrap();
             assert!(n > 0);
-            answer.extend_from_slice(&piece[..n]);
+            response.extend_from_slice(&piece[..n]);
         }
         sending.join().unwrap().unwrap();
-        assert!(dechunk(content(&answer)) == body, "{driver:?}");
+        assert!(dechunk(content(&response)) == body, "{driver:?}");
     }
 }
 
@@ -103,7 +103,7 @@ fn an_echo_whose_client_goes_leaves_no_task() {
         }
         client.reset();
         sim.run();
-        let left = (sim.open_connections(), sim.local().live_tasks());
+        let left = (sim.open_connections(), sim.worker().live_tasks());
         assert_eq!(left, (0, 0), "seed {seed}");
     }
 }
@@ -113,10 +113,10 @@ fn an_echo_whose_client_goes_leaves_no_task() {
 fn a_body_kept_too_long_reads_nothing_of_the_next_request() {
     async fn keeper(mut request: Request) -> Response {
         if request.path() == "/keep" {
-            let local = request.local().clone();
+            let worker = request.worker().clone();
             let mut body = request.into_body();
             let reads = async move { while let Some(Ok(_)) = body.next().await {} };
-            local.spawn(reads).detach();
+            worker.spawn(reads).detach();
             return Response::text("kept");
         }
         let all = request.body().read_all(100).await.unwrap();
@@ -132,7 +132,7 @@ fn a_body_kept_too_long_reads_nothing_of_the_next_request() {
         sim.send(&client, sent.as_bytes());
         sim.advance(1);
         assert!(client.receive().unwrap().ends_with(b"fresh"), "seed {seed}");
-        assert_eq!(sim.local().live_tasks(), 0, "seed {seed}");
+        assert_eq!(sim.worker().live_tasks(), 0, "seed {seed}");
     }
 }
 
@@ -167,7 +167,7 @@ fn breaking() -> Router {
             sender.send("some").await.unwrap();
             sender.abort(io::Error::other("on purpose"));
         };
-        request.local().spawn(task).detach();
+        request.worker().spawn(task).detach();
         Response::with_body(body)
     }
     async fn sender_panics(request: Request) -> Response {
@@ -176,7 +176,7 @@ fn breaking() -> Router {
             sender.send("some").await.unwrap();
             panic!("on purpose: with a sender");
         };
-        request.local().spawn(task).detach();
+        request.worker().spawn(task).detach();
         Response::with_body(body)
     }
     async fn too_short(_: Request) -> Response {
@@ -219,7 +219,7 @@ fn an_answer_that_breaks_off_does_not_look_whole() {
         sim.advance(10);
         assert!(client.receive().is_err(), "{path}");
         assert_eq!(
-            (sim.open_connections(), sim.local().live_tasks()),
+            (sim.open_connections(), sim.worker().live_tasks()),
             (0, 0),
             "{path}"
         );
@@ -230,11 +230,11 @@ fn an_answer_that_breaks_off_does_not_look_whole() {
         for path in BREAKING {
             let mut stream = server.connect();
             stream.write_all(get(path).as_bytes()).unwrap();
-            let mut answer = Vec::new();
-            let ended = stream.read_to_end(&mut answer);
+            let mut response = Vec::new();
+            let ended = stream.read_to_end(&mut response);
             let kind = ended.expect_err(path).kind();
             assert_eq!(kind, io::ErrorKind::ConnectionReset, "{driver:?} {path}");
-            assert!(!answer.ends_with(b"0\r\n\r\n"), "{}", text(&answer));
+            assert!(!response.ends_with(b"0\r\n\r\n"), "{}", text(&response));
             assert!(server.get("/hello").ends_with(b"hello"));
         }
     }

@@ -58,8 +58,8 @@ fn a_slow_head_is_refused_whatever_its_progress() {
     }
     assert!(!client.at_end());
     sim.advance(150);
-    let answer = client.receive().unwrap();
-    assert_eq!(statuses(&answer), [408]);
+    let response = client.receive().unwrap();
+    assert_eq!(statuses(&response), [408]);
     assert!(client.at_end());
     sim.advance(600);
     assert_eq!(sim.open_connections(), 0, "the linger is over too");
@@ -109,7 +109,7 @@ fn a_body_that_stops_is_told_to_the_handler_and_answered() {
         assert_eq!(statuses(&client.receive().unwrap()), [408], "{path}");
         assert!(client.at_end());
         sim.advance(600);
-        assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+        assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
     }
     // A failure in the handler's own words is left to it.
     let mut sim = calm(&app, limits());
@@ -189,11 +189,11 @@ fn the_rest_of_an_unread_body_has_a_limit() {
 #[test]
 fn a_wait_that_was_given_up_has_no_limit() {
     async fn impatient(mut request: Request) -> Response {
-        let local = request.local().clone();
+        let worker = request.worker().clone();
         let moment = Duration::from_millis(10);
-        let piece = local.timeout(moment, request.body().next()).await;
+        let piece = worker.timeout(moment, request.body().next()).await;
         assert!(piece.is_none());
-        local.sleep(Duration::from_secs(60)).await;
+        worker.sleep(Duration::from_secs(60)).await;
         Response::text("done")
     }
     let mut sim = calm(&impatient, limits());
@@ -209,7 +209,7 @@ fn a_wait_that_was_given_up_has_no_limit() {
 #[test]
 fn a_handler_may_take_its_time() {
     async fn slow(request: Request) -> Response {
-        request.local().sleep(Duration::from_secs(3600)).await;
+        request.worker().sleep(Duration::from_secs(3600)).await;
         Response::text("at last")
     }
     let mut sim = calm(&slow, limits());
@@ -244,7 +244,7 @@ fn who_takes_nothing_of_an_answer_is_cut_off() {
         sim.advance(2_990);
         assert_eq!(sim.open_connections(), 1);
         sim.advance(100);
-        assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+        assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
         assert!(
             client.receive().is_err(),
             "it must see that this is not whole"
@@ -279,7 +279,7 @@ fn who_takes_a_little_now_and_then_is_not() {
 fn a_handler_behind_slow_answers_may_take_its_time() {
     async fn mixed(request: Request) -> Response {
         if request.path() == "/slow" {
-            request.local().sleep(Duration::from_secs(600)).await;
+            request.worker().sleep(Duration::from_secs(600)).await;
         }
         Response::with_body(vec![b'x'; 1000])
     }
@@ -287,26 +287,26 @@ fn a_handler_behind_slow_answers_may_take_its_time() {
     let client = sim.connect();
     let requests = get("/").repeat(16) + &get("/slow");
     sim.send(&client, requests.as_bytes());
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     for _ in 0..10 {
         sim.advance(1_000);
-        answers.extend(client.receive().unwrap());
+        responses.extend(client.receive().unwrap());
         sim.run();
     }
-    assert_eq!(statuses(&answers), [200; 16]);
+    assert_eq!(statuses(&responses), [200; 16]);
     sim.advance(600_000);
     assert_eq!(statuses(&client.receive().unwrap()), [200]);
     // And who takes nothing meanwhile is cut off all the same.
     let client = sim.connect();
     sim.send(&client, requests.as_bytes());
     assert_eq!(
-        (sim.counters().requests.get(), sim.local().live_tasks()),
+        (sim.counters().requests.get(), sim.worker().live_tasks()),
         (34, 1)
     );
     sim.advance(3_100);
     assert!(client.receive().is_err());
     assert_eq!(
-        (sim.counters().timed_out.get(), sim.local().live_tasks()),
+        (sim.counters().timed_out.get(), sim.worker().live_tasks()),
         (1, 0)
     );
 }
@@ -316,7 +316,7 @@ fn a_handler_behind_slow_answers_may_take_its_time() {
 fn sending_does_not_excuse_from_reading() {
     async fn both_ways(request: Request) -> Response {
         let (mut sender, body) = Body::channel(8 * 1024);
-        let local = request.local().clone();
+        let worker = request.worker().clone();
         let mut from = request.into_body();
         let pump = async move {
             while let Some(Ok(piece)) = from.next().await {
@@ -325,7 +325,7 @@ fn sending_does_not_excuse_from_reading() {
                 }
             }
         };
-        local.spawn(pump).detach();
+        worker.spawn(pump).detach();
         Response::with_body(body)
     }
     let mut sim = calm(&both_ways, limits());
@@ -339,7 +339,7 @@ fn sending_does_not_excuse_from_reading() {
         waited += 100;
         assert!(waited < 60_000, "it is never cut off");
     }
-    assert_eq!(sim.local().live_tasks(), 0);
+    assert_eq!(sim.worker().live_tasks(), 0);
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn the_total_limit_ends_everything() {
         }
         assert_eq!(sim.open_connections(), 1, "{request}");
         sim.advance(1_100);
-        assert_eq!((sim.open_connections(), sim.local().live_tasks()), (0, 0));
+        assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
         assert!(client.receive().is_err());
     }
     // One request's time is not counted against the next.

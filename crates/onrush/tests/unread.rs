@@ -36,9 +36,9 @@ async fn sized(request: Request) -> Response {
 fn prompt(stream: &mut TcpStream) {
     let begun = Instant::now();
     stream.write_all(get("/hello").as_bytes()).unwrap();
-    let mut answer = [0; 4096];
-    let bytes = read_some(stream, &mut answer).expect("no reset");
-    assert_eq!(statuses(&answer[..bytes]), [200]);
+    let mut response = [0; 4096];
+    let bytes = read_some(stream, &mut response).expect("no reset");
+    assert_eq!(statuses(&response[..bytes]), [200]);
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 

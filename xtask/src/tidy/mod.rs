@@ -3,7 +3,7 @@
 
 mod dependencies;
 mod edges;
-mod floors;
+mod layers;
 mod paths;
 mod source;
 mod text;
@@ -80,7 +80,7 @@ fn complaints(files: &[Source]) -> Vec<Complaint> {
             unsafety::check(file, &mut found);
         }
     }
-    floors::check(files, &mut found);
+    layers::check(files, &mut found);
     edges::check(files, &mut found);
     dependencies::check(files, &mut found);
     found

@@ -8,7 +8,7 @@ mod clients;
 mod probe;
 
 use crate::{
-    run::{Effort, Reach, Run},
+    run::{Effort, Run, Target},
     table::Table,
 };
 use clients::{Attack, Done};
@@ -133,7 +133,7 @@ impl Outlook {
     }
 }
 
-pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
+pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
     runner::progress("attack · building the server");
     let server = "build --release --quiet -p onrush-server --bin onrush";
     xtask::shell::run(&mut cargo(server))?;
@@ -153,7 +153,7 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
             "lost",
         ],
     );
-    let mut reaches = Vec::new();
+    let mut targets = Vec::new();
     for case in &CASES {
         for driver in DRIVERS {
             runner::progress(&format!("attack · {}, {driver}", case.name));
@@ -172,11 +172,11 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
                 requests.to_string(),
                 outlook.lost().to_string(),
             ]);
-            reaches.push(reach(case, driver, run.effort, &outlook));
+            targets.push(target(case, driver, run.effort, &outlook));
         }
     }
     run.show("attack", &table)?;
-    Ok(reaches)
+    Ok(targets)
 }
 
 fn clients(run: &Run, case: &Case) -> usize {
@@ -186,11 +186,11 @@ fn clients(run: &Run, case: &Case) -> usize {
     }
 }
 
-fn reach(case: &Case, driver: &str, effort: Effort, outlook: &Outlook) -> Reach {
+fn target(case: &Case, driver: &str, effort: Effort, outlook: &Outlook) -> Target {
     let (longest, lost) = (outlook.longest_ms(), outlook.lost());
     let bound = case.response_max_ms;
     let in_time = lost == 0 && longest <= bound;
-    Reach {
+    Target {
         what: format!(
             "{}, {driver}: every response within {bound:.0} ms",
             case.name
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_slower_connection_decides_and_nothing_may_be_lost() {
-        let judge = |outlook, effort| reach(&CASES[0], "epoll", effort, &outlook).holds;
+        let judge = |outlook, effort| target(&CASES[0], "epoll", effort, &outlook).holds;
         let usual = |outlook| judge(outlook, Effort::Usual);
         assert_eq!(usual(outlook(&[1.0, 999.0], &[2.0], 0)), Some(true));
         assert_eq!(usual(outlook(&[1.0], &[2.0, 1001.0], 0)), Some(false));

@@ -54,7 +54,7 @@ pub(super) struct Connections {
     all: Vec<Connection>,
     request: Vec<u8>,
     /// Of every answer, head and all.
-    answer_bytes: usize,
+    response_bytes: usize,
 }
 
 struct Connection {
@@ -73,7 +73,7 @@ impl Connections {
             epoll: epoll::create(CreateFlags::CLOEXEC).map_err(|error| failed(&error))?,
             all: Vec::with_capacity(load.connections),
             request: request.into_bytes(),
-            answer_bytes: 0,
+            response_bytes: 0,
         };
         for at in 0..load.connections {
             run.go_on()?;
@@ -82,11 +82,11 @@ impl Connections {
             let mut stream = stream;
             let sent = stream.write_all(&connections.request);
             sent.map_err(|error| failed(&error))?;
-            let answer = runner::probe::receive(&mut stream, &mut Vec::new())?;
-            if answer.status != 200 {
-                return Err(format!("/work was answered {}", answer.status));
+            let response = runner::probe::receive(&mut stream, &mut Vec::new())?;
+            if response.status != 200 {
+                return Err(format!("/work was answered {}", response.status));
             }
-            connections.answer_bytes = answer.wire_bytes;
+            connections.response_bytes = response.wire_bytes;
             stream
                 .set_nonblocking(true)
                 .map_err(|error| failed(&error))?;
@@ -109,7 +109,7 @@ impl Connections {
         let thread = gettid().as_raw_nonzero().get().cast_unsigned();
         seen.thread.store(thread, Ordering::Relaxed);
         let begun = Instant::now();
-        let (mut sent, mut hot_answers, mut answered) = (0, 0, 0);
+        let (mut sent, mut hot_responses, mut answered) = (0, 0, 0);
         let mut next_cold = self.load.hot;
         for at in 0..self.load.hot.min(self.load.total as usize) {
             self.ask(at)?;
@@ -143,19 +143,19 @@ impl Connections {
                 answered += 1;
                 let is_hot = at < self.load.hot;
                 if is_hot {
-                    hot_answers += 1;
+                    hot_responses += 1;
                     if sent < self.load.total {
                         self.ask(at)?;
                         sent += 1;
                     }
-                    let is_due = hot_answers % self.load.hot_by_cold == 0;
+                    let is_due = hot_responses % self.load.hot_by_cold == 0;
                     if is_due && sent < self.load.total {
                         sent += self.ask_cold(&mut next_cold)?;
                     }
                 }
             }
             seen.answered.store(answered, Ordering::Relaxed);
-            seen.hot.store(hot_answers, Ordering::Relaxed);
+            seen.hot.store(hot_responses, Ordering::Relaxed);
             if sent < self.load.total && answered == sent {
                 return Err("nobody is left to ask".to_owned());
             }
@@ -181,7 +181,7 @@ impl Connections {
 
     fn ask(&mut self, at: usize) -> Outcome {
         let connection = &mut self.all[at];
-        connection.awaited = self.answer_bytes;
+        connection.awaited = self.response_bytes;
         let sent = connection.stream.write_all(&self.request);
         sent.map_err(|error| format!("a request was not taken: {error}"))
     }
@@ -230,7 +230,7 @@ mod tests {
     use crate::run::Effort;
     use std::{net::TcpListener, sync::Arc};
 
-    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
     /// Answers on each connection, on a thread of its own; each gives how often it was asked.
     fn server(connections: usize) -> (SocketAddr, thread::JoinHandle<Vec<u64>>) {
@@ -244,7 +244,7 @@ mod tests {
                 while let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") {
                     received.drain(..end + 4);
                     asked += 1;
-                    stream.write_all(ANSWER).expect("taken");
+                    stream.write_all(RESPONSE).expect("taken");
                 }
             }
             asked

@@ -8,7 +8,7 @@ mod model;
 mod placement;
 mod skew;
 
-use crate::run::{Reach, Run};
+use crate::run::{Run, Target};
 use xtask::shell::Outcome;
 
 /// Of each upload, as it was originally.
@@ -20,30 +20,30 @@ const WORKERS: usize = 8;
 /// Of each of them, so that together they leave a core some room.
 const SHARE: f64 = 0.1;
 
-pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
+pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
     model::show(run)?;
     runner::progress("balance · building what takes part");
     let nginx = runner::beside::have_servers()?;
     if let Some(reason) = &nginx {
         eprintln!("{reason}");
     }
-    let mut reaches = Vec::new();
+    let mut targets = Vec::new();
     match crate::quota::refused() {
         None => {
-            reaches.extend(placement::measure(run, nginx.is_none())?);
-            reaches.extend(skew::measure(run, &skew::EIGHT)?);
+            targets.extend(placement::measure(run, nginx.is_none())?);
+            targets.extend(skew::measure(run, &skew::EIGHT)?);
         }
         Some(reason) => {
             println!("\nEight workers cannot each be given a share of CPU here: {reason}");
             println!("Their finish is shown by the model above only.");
-            let unknown = |what: &str| Reach {
+            let unknown = |what: &str| Target {
                 what: what.to_owned(),
                 found: "no quotas here".to_owned(),
                 holds: None,
             };
-            reaches.extend([placement::EVEN, skew::SOON, skew::WHOLE].map(unknown));
+            targets.extend([placement::EVEN, skew::SOON, skew::WHOLE].map(unknown));
         }
     }
-    reaches.extend(skew::measure(run, &skew::TWO)?);
-    Ok(reaches)
+    targets.extend(skew::measure(run, &skew::TWO)?);
+    Ok(targets)
 }

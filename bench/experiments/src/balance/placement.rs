@@ -5,7 +5,7 @@ use super::{BODY_BYTES, SHARE, WORKERS};
 use crate::{
     chart::{Bar, bars},
     quota::Quota,
-    run::{Reach, Run},
+    run::{Run, Target},
     table::{Table, spread},
     workers::{Done, Wanted, Who, Workers},
 };
@@ -68,7 +68,7 @@ impl Trial {
     }
 }
 
-pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Reach>> {
+pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Target>> {
     let uploads = run.effort.of(160, 480, 10_000);
     // Clients share a core and cannot send faster than some 7 ms an upload, and they must not be
     // what all waits for.
@@ -137,7 +137,7 @@ pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Reach>> {
         "finish by an ideal, even split over 8 workers; shorter is better; whiskers: all runs";
     run.write("balance.svg", &bars(&title, note, Some(1.0), &drawn))?;
     let most = apart.iter().max().copied();
-    Ok(vec![Reach {
+    Ok(vec![Target {
         what: EVEN.to_owned(),
         found: format!("{}", most.unwrap_or(0)),
         holds: most.map(|most| most <= 1),

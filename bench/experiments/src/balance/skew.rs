@@ -6,7 +6,7 @@ use super::load::{Connections, Load, Seen, watched};
 use crate::{
     chart::{Panel, Series, lines},
     quota::Quota,
-    run::{Reach, Run},
+    run::{Run, Target},
     table::{Table, spread},
     workers::{Wanted, Who, Workers, cpu_ns},
 };
@@ -45,7 +45,7 @@ pub(super) struct Setting {
     /// Of each worker, by quota; without one it has a core.
     share: Option<f64>,
     work_us: u32,
-    reaches: [&'static str; 2],
+    targets: [&'static str; 2],
 }
 
 pub(super) const EIGHT: Setting = Setting {
@@ -54,7 +54,7 @@ pub(super) const EIGHT: Setting = Setting {
     cores: runner::server::SERVER_CORE,
     share: Some(super::SHARE),
     work_us: 60,
-    reaches: [SOON, WHOLE],
+    targets: [SOON, WHOLE],
 };
 
 /// Their client has to have some of one core, so that it must cost little: requests are longer.
@@ -64,7 +64,7 @@ pub(super) const TWO: Setting = Setting {
     cores: "0-1",
     share: None,
     work_us: 200,
-    reaches: [
+    targets: [
         "2 workers: within 15 % of each other in 2 s",
         "2 workers: the whole within 1.1 of the ideal",
     ],
@@ -79,7 +79,7 @@ struct Trial {
     samples: Vec<(f64, Vec<f64>)>,
 }
 
-pub(super) fn measure(run: &Run, setting: &Setting) -> Outcome<Vec<Reach>> {
+pub(super) fn measure(run: &Run, setting: &Setting) -> Outcome<Vec<Target>> {
     let total = total(run, setting);
     let times = run.effort.of(1, 3, 5);
     let mut table = Table::new(
@@ -100,7 +100,7 @@ pub(super) fn measure(run: &Run, setting: &Setting) -> Outcome<Vec<Reach>> {
         ],
     );
     let mut panels = Vec::new();
-    let mut reaches = Vec::new();
+    let mut targets = Vec::new();
     for (rebalance, times) in [(false, 1), (true, times)] {
         let word = if rebalance { "on" } else { "off" };
         // Of one worker alone an eighth is enough to see.
@@ -137,13 +137,13 @@ pub(super) fn measure(run: &Run, setting: &Setting) -> Outcome<Vec<Reach>> {
             });
         }
         if rebalance {
-            reaches.push(Reach {
-                what: setting.reaches[0].to_owned(),
+            targets.push(Target {
+                what: setting.targets[0].to_owned(),
                 found: format!("after {} s", shown(&settled)),
                 holds: Some(median(settled) <= SOON_S),
             });
-            reaches.push(Reach {
-                what: setting.reaches[1].to_owned(),
+            targets.push(Target {
+                what: setting.targets[1].to_owned(),
                 found: spread(&ratios, 2),
                 holds: Some(median(ratios) <= WHOLE_MAX),
             });
@@ -157,7 +157,7 @@ pub(super) fn measure(run: &Run, setting: &Setting) -> Outcome<Vec<Reach>> {
     );
     let note = "share of what a worker may use, a line a worker, over half a second each";
     run.write(&format!("{name}.svg"), &lines(&title, note, "s", &panels))?;
-    Ok(reaches)
+    Ok(targets)
 }
 
 /// Requests that take all workers together about ten seconds.

@@ -121,10 +121,10 @@ impl Handler for App {
 
 impl App {
     async fn upload(&self, request: Request) -> Response {
-        let worker = request.local().index();
+        let worker = request.worker().index();
         let (client, bytes) = (request.peer(), request.content_length().unwrap_or(0));
-        let answer = self.files.handle(request).await;
-        if answer.status() == 204 {
+        let response = self.files.handle(request).await;
+        if response.status() == 204 {
             let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
             if done.len() <= worker {
                 done.resize_with(worker + 1, Done::default);
@@ -134,7 +134,7 @@ impl App {
             done.uploads += 1;
             done.bytes += bytes;
         }
-        answer
+        response
     }
 
     fn told(&self) -> String {

@@ -83,8 +83,8 @@ fn is_silent(stream: &TcpStream) -> bool {
 
 fn stacks(server: &Server) -> Option<(u64, u64)> {
     let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    let answer = probe(server.address, request).ok()?;
-    let text = String::from_utf8(answer.body).ok()?;
+    let response = probe(server.address, request).ok()?;
+    let text = String::from_utf8(response.body).ok()?;
     in_metrics(&text)
 }
 

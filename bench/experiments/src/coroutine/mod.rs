@@ -10,7 +10,7 @@ mod servers;
 
 use crate::{
     chart::{Bar, bars},
-    run::{Reach, Run},
+    run::{Run, Target},
     table::Table,
 };
 use memory::{Waiting, waiting};
@@ -28,7 +28,7 @@ const WAITING_BYTES_MAX: f64 = 8.0 * 1024.0;
 /// Who is beside an `async fn` of the same driver; itself first, which shows the error.
 const WAYS: [Way; 4] = [Way::Async, Way::Handler, Way::Coroutines, Way::Threads];
 
-pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
+pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
     runner::progress("coroutine · building what takes part");
     build()?;
     let mut cpu = Cpu::new(run)?;
@@ -45,7 +45,7 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
     let may = who(Way::May, "io_uring", 1);
     let handler = who(Way::Handler, "io_uring", 1);
     let ratio = cpu.measure(Ask::Hello, may, handler)?;
-    cpu.reach(
+    cpu.target(
         "may_minihttp takes more CPU for hello than a coroutine handler".to_owned(),
         &ratio,
         |ratio| ratio >= 1.0,
@@ -55,9 +55,9 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
     let note =
         format!("{CONNECTIONS} connections, the same driver, the same moment; 95 % interval");
     run.write("coroutine.svg", &bars(title, &note, Some(1.0), &cpu.bars))?;
-    let mut reaches = cpu.reaches;
-    reaches.extend(memory(run)?);
-    Ok(reaches)
+    let mut targets = cpu.targets;
+    targets.extend(memory(run)?);
+    Ok(targets)
 }
 
 fn who(way: Way, driver: &'static str, workers: u32) -> Who {
@@ -75,7 +75,7 @@ struct Cpu<'r> {
     behind: runner::server::Server,
     table: Table,
     bars: Vec<Bar>,
-    reaches: Vec<Reach>,
+    targets: Vec<Target>,
 }
 
 impl<'r> Cpu<'r> {
@@ -99,7 +99,7 @@ impl<'r> Cpu<'r> {
             behind: behind()?,
             table: Table::new(&title, &head),
             bars: Vec::new(),
-            reaches: Vec::new(),
+            targets: Vec::new(),
         })
     }
 
@@ -109,7 +109,7 @@ impl<'r> Cpu<'r> {
         if way == Way::Handler && workers == 1 {
             let (asked, most) = (ask.name(), HANDLER_MAX);
             let what = format!("{asked} on {driver}: a coroutine ≤ {most} of an async fn");
-            self.reach(what, &compared, |ratio| ratio <= HANDLER_MAX);
+            self.target(what, &compared, |ratio| ratio <= HANDLER_MAX);
         }
         if let Some(ratio) = compared.ratio().filter(|_| way != Way::Async) {
             let plural = if workers == 1 { "" } else { "s" };
@@ -158,13 +158,13 @@ impl<'r> Cpu<'r> {
         Ok(compared)
     }
 
-    fn reach(&mut self, what: String, compared: &Compared, holds: impl Fn(f64) -> bool) {
+    fn target(&mut self, what: String, compared: &Compared, holds: impl Fn(f64) -> bool) {
         let ratio = compared.ratio();
         let found = ratio.map_or_else(
             || "no round counts".to_owned(),
             |ratio| format!("{:.3}, {:.3}–{:.3}", ratio.median, ratio.low, ratio.high),
         );
-        self.reaches.push(Reach {
+        self.targets.push(Target {
             what,
             found,
             holds: ratio.map(|ratio| holds(ratio.median)),
@@ -173,7 +173,7 @@ impl<'r> Cpu<'r> {
 }
 
 /// What one takes that waits: in its handler, or for its client where each connection is one.
-fn memory(run: &Run) -> Outcome<Vec<Reach>> {
+fn memory(run: &Run) -> Outcome<Vec<Target>> {
     let many = run.effort.of([500, 1500], [5_000, 15_000], [5_000, 15_000]);
     let threads = run.effort.of([100, 300], [500, 2_000], [500, 2_000]);
     let subjects = [
@@ -212,23 +212,23 @@ fn memory(run: &Run) -> Outcome<Vec<Reach>> {
         found.push(memory);
     }
     run.show("coroutine-memory", &table)?;
-    Ok(reaches(&found, many[1]))
+    Ok(targets(&found, many[1]))
 }
 
 /// Of the subjects in their order. Of may's coroutines one that waits for its client is as cheap as
 /// they get: asleep in a handler it would have the same stack and more on it.
-fn reaches(found: &[Waiting], count: usize) -> Vec<Reach> {
+fn targets(found: &[Waiting], count: usize) -> Vec<Target> {
     let (asleep, idle, may) = (found[1], found[4], found[6].bytes_each);
     let (stacks, touched) = asleep.stacks.unwrap_or_default();
     let each = asleep.bytes_each;
     let beyond = each - found[0].bytes_each;
-    let beside_may = |what: &str, bytes: f64| Reach {
+    let beside_may = |what: &str, bytes: f64| Target {
         what: format!("{what} takes less memory than a connection of may_minihttp that waits"),
         found: format!("{bytes:.0} and {may:.0} bytes"),
         holds: Some(bytes < may),
     };
     vec![
-        Reach {
+        Target {
             what: format!("{count} coroutine handlers that sleep touch at most 8 KiB each"),
             found: format!(
                 "{beyond:.0} bytes more than an async fn that sleeps, {touched} at most of a \
@@ -236,7 +236,7 @@ fn reaches(found: &[Waiting], count: usize) -> Vec<Reach> {
             ),
             holds: Some(beyond.max(touched as f64) <= WAITING_BYTES_MAX && stacks >= count as u64),
         },
-        Reach {
+        Target {
             what: "with its connection and request as well".to_owned(),
             found: format!("{each:.0} bytes"),
             holds: Some(each <= WAITING_BYTES_MAX),

@@ -113,9 +113,9 @@ fn start(run: &Run, ask: Ask, who: Who, behind: u16) -> Outcome<Server> {
     let server = who.start(ask, Some(behind))?;
     let path = ask.path();
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
-    let answer = probe(server.address, request.as_bytes());
-    let answer = answer.map_err(|reason| format!("{}: {reason}", who.name()))?;
-    match (answer.status, answer.body.as_slice()) {
+    let response = probe(server.address, request.as_bytes());
+    let response = response.map_err(|reason| format!("{}: {reason}", who.name()))?;
+    match (response.status, response.body.as_slice()) {
         (200, b"Hello, World!") => Ok(server),
         (status, _) => Err(format!("{}: {path} was answered {status}", who.name())),
     }

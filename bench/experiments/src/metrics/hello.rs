@@ -2,12 +2,12 @@
 //! there is the error. Must not know how a pair is measured.
 
 use crate::{
-    run::{Reach, Run},
+    run::{Run, Target},
     table::Table,
 };
 use runner::{
     beside::{Hello, Pairs, Who},
-    row::{Reach as Bound, Row},
+    row::{Row, Target as Bound},
 };
 use xtask::shell::Outcome;
 
@@ -16,11 +16,11 @@ const COST: Bound = Bound::AtMost(1.02);
 
 const SERVERS: [&str; 2] = ["onrush-io_uring", "onrush-epoll"];
 
-pub(super) fn measure(run: &Run) -> Outcome<Vec<Reach>> {
+pub(super) fn measure(run: &Run) -> Outcome<Vec<Target>> {
     let mut pairs = Pairs::new(run.effort.of(3, 15, 15), run.interrupted.clone())?;
     let head = ["server", "beside", "ratio", "low", "high", "rounds"];
     let mut table = Table::new("metrics · CPU per request of hello, 64 connections", &head);
-    let mut reaches = Vec::new();
+    let mut targets = Vec::new();
     for peer in SERVERS {
         let who = |label: &str, environment| Who {
             peer,
@@ -45,7 +45,7 @@ pub(super) fn measure(run: &Run) -> Outcome<Vec<Reach>> {
                     || "no round counts".to_owned(),
                     |ratio| format!("{:.3}, {:.3}–{:.3}", ratio.median, ratio.low, ratio.high),
                 );
-                reaches.push(Reach {
+                targets.push(Target {
                     what: format!("{peer}: metrics cost {} on hello", bound.shown()),
                     found,
                     holds: row.holds(),
@@ -54,15 +54,15 @@ pub(super) fn measure(run: &Run) -> Outcome<Vec<Reach>> {
         }
     }
     run.show("metrics-hello", &table)?;
-    Ok(reaches)
+    Ok(targets)
 }
 
 fn cells(server: &str, reference: &str, row: &Row) -> Vec<String> {
     let mut cells = vec![server.to_owned(), reference.to_owned()];
     match row.ratio() {
         Some(ratio) => {
-            let figures = [ratio.median, ratio.low, ratio.high];
-            cells.extend(figures.map(|figure| format!("{figure:.3}")));
+            let metrics = [ratio.median, ratio.low, ratio.high];
+            cells.extend(metrics.map(|figure| format!("{figure:.3}")));
         }
         None => cells.extend([String::new(), String::new(), String::new()]),
     }

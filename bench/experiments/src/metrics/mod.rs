@@ -8,14 +8,14 @@ mod hello;
 mod truth;
 mod ways;
 
-use crate::run::{Reach, Run};
+use crate::run::{Run, Target};
 use xtask::shell::Outcome;
 
-pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
+pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
     runner::progress("metrics · building what takes part");
     runner::beside::have_servers()?;
     ways::show(run)?;
-    let mut reaches = truth::measure(run)?;
-    reaches.extend(hello::measure(run)?);
-    Ok(reaches)
+    let mut targets = truth::measure(run)?;
+    targets.extend(hello::measure(run)?);
+    Ok(targets)
 }

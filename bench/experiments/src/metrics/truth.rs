@@ -1,7 +1,7 @@
 //! Whether what the server counted is what its clients saw. Must not know how it counts.
 
 use crate::{
-    run::{Reach, Run},
+    run::{Run, Target},
     table::Table,
     workers::{Wanted, Who, Workers, by_worker},
 };
@@ -40,7 +40,7 @@ struct Told {
     done: u64,
 }
 
-pub(super) fn measure(run: &Run) -> Outcome<Vec<Reach>> {
+pub(super) fn measure(run: &Run) -> Outcome<Vec<Target>> {
     let wanted = Wanted {
         who: Who::Onrush("least-loaded", true),
         workers: 4,
@@ -73,7 +73,7 @@ pub(super) fn measure(run: &Run) -> Outcome<Vec<Reach>> {
         table.row([name.clone(), seen.to_string(), counted.to_string()]);
     }
     run.show("metrics-truth", &table)?;
-    Ok(vec![Reach {
+    Ok(vec![Target {
         what: "the counters equal what the clients counted".to_owned(),
         found: format!("{} requests", seen.values().sum::<u64>()),
         holds: Some(rows.iter().all(|(_, seen, counted)| seen == counted)),

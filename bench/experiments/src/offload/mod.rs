@@ -9,7 +9,7 @@ mod open;
 
 use crate::{
     chart::{Panel, Series, lines},
-    run::{Reach, Run},
+    run::{Run, Target},
     table::Table,
 };
 use open::{PATIENCE, Plan, Seen, load};
@@ -56,7 +56,7 @@ impl Step {
     }
 }
 
-pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
+pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
     runner::progress("offload · building the example");
     let example = "build --release --quiet -p onrush --example offload";
     xtask::shell::run(&mut cargo(example))?;
@@ -81,7 +81,7 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Reach>> {
     }
     show(run, &steps, time)?;
     draw(run, &steps)?;
-    Ok(reaches(&steps[1], time))
+    Ok(targets(&steps[1], time))
 }
 
 fn one(run: &Run, arguments: &[&str], plan: &Plan) -> Outcome<Seen> {
@@ -179,7 +179,7 @@ fn draw(run: &Run, steps: &[Vec<Step>]) -> Outcome {
     run.write("offload.svg", &lines(title, note, "s", &panels))
 }
 
-fn reaches(steps: &[Step], time: Duration) -> Vec<Reach> {
+fn targets(steps: &[Step], time: Duration) -> Vec<Target> {
     let mut all = Vec::new();
     type Times = fn(&Seen) -> &Vec<f64>;
     let pings: [(&str, Times); 2] = [
@@ -195,7 +195,7 @@ fn reaches(steps: &[Step], time: Duration) -> Vec<Reach> {
             true => f64::INFINITY,
             false => worst.max(one),
         });
-        all.push(Reach {
+        all.push(Target {
             what: format!("offload: p99 of {what} within {PING_MAX} of the unloaded at any load"),
             found: format!("{unloaded:.0} µs unloaded, {worst:.0} µs at most"),
             holds: Some(worst <= PING_MAX * unloaded),
@@ -204,7 +204,7 @@ fn reaches(steps: &[Step], time: Duration) -> Vec<Reach> {
     let goodput = |step: &Step| step.per_s(time, |seen| seen.data_us.len() as f64);
     let peak = steps.iter().map(goodput).fold(0.0, f64::max);
     let overloaded = steps.last().map_or(0.0, goodput);
-    all.push(Reach {
+    all.push(Target {
         what: "offload: goodput at 10 times the load at least 0.9 of the peak".to_owned(),
         found: format!("{overloaded:.0} of {peak:.0} per s"),
         holds: Some(overloaded >= GOODPUT_MIN * peak),
@@ -230,9 +230,9 @@ mod tests {
     fn the_worst_load_decides() {
         let time = Duration::from_secs(1);
         let held = |steps: &[Step]| -> Vec<Option<bool>> {
-            reaches(steps, time)
+            targets(steps, time)
                 .iter()
-                .map(|reach| reach.holds)
+                .map(|target| target.holds)
                 .collect()
         };
         let good = [step(100.0, 0), step(290.0, 100), step(120.0, 95)];

@@ -321,8 +321,8 @@ fn is_for_later(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::NotConnected)
 }
 
-fn status(answer: &[u8]) -> Option<u16> {
-    let code = answer.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
+fn status(response: &[u8]) -> Option<u16> {
+    let code = response.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
     std::str::from_utf8(code).ok()?.parse().ok()
 }
 
@@ -392,8 +392,8 @@ mod tests {
         assert_eq!(listener_queue(text, 8081), 0);
     }
 
-    /// Answers each connection with what `answer` says to its path, on a thread of its own.
-    fn server(answer: fn(&str) -> &'static str) -> SocketAddr {
+    /// Answers each connection with what `response` says to its path, on a thread of its own.
+    fn server(response: fn(&str) -> &'static str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
         let address = listener.local_addr().expect("an address");
         let serve = move |mut stream: TcpStream| {
@@ -401,7 +401,7 @@ mod tests {
             while let Ok(count @ 1..) = stream.read(&mut piece) {
                 let text = String::from_utf8_lossy(&piece[..count]).into_owned();
                 let path = text.split(' ').nth(1).unwrap_or_default();
-                if stream.write_all(answer(path).as_bytes()).is_err() {
+                if stream.write_all(response(path).as_bytes()).is_err() {
                     return;
                 }
                 if text.contains("close") {

@@ -121,7 +121,7 @@ impl Connection {
                         return true;
                     }
                 }
-                answer(socket, body.len);
+                response(socket, body.len);
                 self.body = None;
                 if !self.begun.is_empty() && !self.take_head(socket) {
                     return false;
@@ -199,7 +199,7 @@ impl Head {
     }
 }
 
-fn answer(socket: i32, len: u64) {
+fn response(socket: i32, len: u64) {
     const BEFORE: &[u8] = b"HTTP/1.1 204 No Content\r\n\
         Server: onrush\r\n\
         Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\

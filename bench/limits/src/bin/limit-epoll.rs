@@ -16,7 +16,7 @@ use limits::{
     arguments::{Closing, argument, closing},
     epoll::Epoll,
     net::{self, Received},
-    requests::{Answers, Then},
+    requests::{Responses, Then},
 };
 use std::{
     io,
@@ -35,7 +35,7 @@ fn main() -> io::Result<()> {
     let mut epoll = Epoll::new()?;
     epoll.watch(listener.as_raw_fd(), libc::EPOLLIN)?;
     let mut connections = Connections {
-        answers: Answers::new(closing),
+        responses: Responses::new(closing),
         received: vec![0; RECEIVE_BYTES],
     };
     loop {
@@ -59,7 +59,7 @@ fn watch(epoll: &Epoll, socket: i32) -> io::Result<()> {
 }
 
 struct Connections {
-    answers: Answers,
+    responses: Responses,
     received: Vec<u8>,
 }
 
@@ -70,7 +70,7 @@ impl Connections {
         loop {
             let then = match net::receive(socket, &mut self.received) {
                 Received::Bytes(len) => {
-                    let then = self.answers.answer(socket, &self.received[..len]);
+                    let then = self.responses.response(socket, &self.received[..len]);
                     // A full buffer may not have been all, and an edge is told only once.
                     if then == Then::Open && len == self.received.len() {
                         continue;
@@ -81,7 +81,7 @@ impl Connections {
                 Received::End => Then::Close,
             };
             if then == Then::Close {
-                self.answers.forget(socket);
+                self.responses.forget(socket);
                 net::close(socket);
             }
             return then;

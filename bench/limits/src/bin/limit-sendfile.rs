@@ -31,7 +31,7 @@ fn main() -> io::Result<()> {
     let path: PathBuf = argument(2, USAGE)?;
     let file = File::open(&path)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
-    let answer = Answer::of(file)?;
+    let response = Response::of(file)?;
     let mut epoll = Epoll::new()?;
     epoll.watch(listener.as_raw_fd(), libc::EPOLLIN)?;
     let mut connections: Vec<Connection> = Vec::new();
@@ -44,7 +44,7 @@ fn main() -> io::Result<()> {
                 continue;
             }
             let connection = &mut connections[socket as usize];
-            if !connection.go_on(socket, &answer, &mut buffer) {
+            if !connection.go_on(socket, &response, &mut buffer) {
                 *connection = Connection::default();
                 net::close(socket);
             }
@@ -69,20 +69,20 @@ fn accept_all(
 }
 
 /// What every request is answered.
-struct Answer {
+struct Response {
     head: Vec<u8>,
     file: File,
     len: u64,
 }
 
-impl Answer {
-    fn of(file: File) -> io::Result<Answer> {
+impl Response {
+    fn of(file: File) -> io::Result<Response> {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::other("FILE is not a regular file"));
         }
         let (head, len) = (head(&metadata), metadata.len());
-        Ok(Answer { head, file, len })
+        Ok(Response { head, file, len })
     }
 
     /// A head that was held back for an empty file would wait for nothing.
@@ -128,11 +128,11 @@ impl Connection {
     /// Sends and receives until neither is possible; gives false when the connection is to be
     /// closed.
     #[inline]
-    fn go_on(&mut self, socket: i32, answer: &Answer, buffer: &mut [u8]) -> bool {
+    fn go_on(&mut self, socket: i32, response: &Response, buffer: &mut [u8]) -> bool {
         let mut drained = false;
         loop {
             if let Some(sent) = self.sent {
-                match send_file(socket, answer, sent) {
+                match send_file(socket, response, sent) {
                     Sent::All => self.sent = None,
                     Sent::UpTo(sent) => {
                         self.sent = Some(sent);
@@ -142,7 +142,7 @@ impl Connection {
                 }
             } else if self.waiting > 0 {
                 self.waiting -= 1;
-                net::send(socket, &answer.head, answer.follows());
+                net::send(socket, &response.head, response.follows());
                 self.sent = Some(0);
             } else if drained {
                 // What comes from now on is a new edge.
@@ -208,12 +208,13 @@ enum Sent {
 }
 
 #[inline]
-fn send_file(socket: i32, answer: &Answer, mut sent: u64) -> Sent {
-    while sent < answer.len {
+fn send_file(socket: i32, response: &Response, mut sent: u64) -> Sent {
+    while sent < response.len {
         let mut offset = sent as libc::off_t;
-        let rest = (answer.len - sent) as usize;
+        let rest = (response.len - sent) as usize;
         // SAFETY: the kernel reads and writes `offset`, which outlives the call.
-        let len = unsafe { libc::sendfile(socket, answer.file.as_raw_fd(), &raw mut offset, rest) };
+        let len =
+            unsafe { libc::sendfile(socket, response.file.as_raw_fd(), &raw mut offset, rest) };
         match len {
             1.. => sent += len as u64,
             -1 if net::would_block() => return Sent::UpTo(sent),

@@ -20,7 +20,7 @@ use io_uring::{IoUring, Submitter, cqueue, opcode, squeue, types};
 use limits::{
     arguments::{Closing, argument, closing},
     net::{self, Received},
-    requests::{Answers, Then},
+    requests::{Responses, Then},
 };
 use std::{
     io,
@@ -59,7 +59,7 @@ fn main() -> io::Result<()> {
         submitter,
         submissions,
         buffers,
-        answers: Answers::new(closing),
+        responses: Responses::new(closing),
         received: vec![0; BUFFER_BYTES],
     };
     server.push(&server.accept.clone())?;
@@ -97,7 +97,7 @@ struct Server<'r> {
     submitter: Submitter<'r>,
     submissions: squeue::SubmissionQueue<'r>,
     buffers: Buffers,
-    answers: Answers,
+    responses: Responses,
     /// For what is received by a plain call.
     received: Vec<u8>,
 }
@@ -109,7 +109,7 @@ impl Server<'_> {
             let next = match self.serve_at_once(socket) {
                 Then::Open => receive(socket),
                 Then::Close => {
-                    self.answers.forget(socket);
+                    self.responses.forget(socket);
                     close(socket)
                 }
             };
@@ -129,7 +129,7 @@ impl Server<'_> {
             return Then::Open;
         }
         match net::receive(socket, &mut self.received) {
-            Received::Bytes(len) => self.answers.answer(socket, &self.received[..len]),
+            Received::Bytes(len) => self.responses.response(socket, &self.received[..len]),
             Received::Nothing => Then::Open,
             Received::End => Then::Close,
         }
@@ -141,7 +141,7 @@ impl Server<'_> {
         let then = match (result, cqueue::buffer_select(flags)) {
             (1.., Some(buffer)) => {
                 let received = self.buffers.received(buffer, result as usize);
-                let then = self.answers.answer(socket, received);
+                let then = self.responses.response(socket, received);
                 self.buffers.give_back(buffer);
                 then
             }
@@ -156,7 +156,7 @@ impl Server<'_> {
             // The receive that still waits is ended by this, and its last completion closes.
             Then::Close if more => net::shutdown(socket),
             Then::Close => {
-                self.answers.forget(socket);
+                self.responses.forget(socket);
                 net::close(socket);
             }
         }

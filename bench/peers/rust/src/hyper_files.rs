@@ -69,29 +69,29 @@ pub async fn route(
 ) -> Result<Response<Content>, Infallible> {
     let name = request.uri().path().trim_start_matches('/').to_owned();
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
-        return Ok(answer(StatusCode::NOT_FOUND, Content::Empty));
+        return Ok(response(StatusCode::NOT_FOUND, Content::Empty));
     }
     Ok(match (request.method(), &*name) {
         (&Method::GET, "stream") => {
             let piece = Bytes::from_static(&[b'x'; PIECE_BYTES]);
-            answer(StatusCode::OK, Content::Endless(piece))
+            response(StatusCode::OK, Content::Endless(piece))
         }
         (&Method::GET, _) => match open(&folder.join(name)) {
-            Ok((file, length)) => answer(StatusCode::OK, Content::File(file, length)),
-            Err(_) => answer(StatusCode::NOT_FOUND, Content::Empty),
+            Ok((file, length)) => response(StatusCode::OK, Content::File(file, length)),
+            Err(_) => response(StatusCode::NOT_FOUND, Content::Empty),
         },
         (&Method::PUT, _) => match store(&folder, &name, request.into_body()).await {
-            Ok(()) => answer(StatusCode::CREATED, Content::Empty),
-            Err(_) => answer(StatusCode::INTERNAL_SERVER_ERROR, Content::Empty),
+            Ok(()) => response(StatusCode::CREATED, Content::Empty),
+            Err(_) => response(StatusCode::INTERNAL_SERVER_ERROR, Content::Empty),
         },
-        _ => answer(StatusCode::METHOD_NOT_ALLOWED, Content::Empty),
+        _ => response(StatusCode::METHOD_NOT_ALLOWED, Content::Empty),
     })
 }
 
-fn answer(status: StatusCode, content: Content) -> Response<Content> {
-    let mut answer = Response::new(content);
-    *answer.status_mut() = status;
-    answer
+fn response(status: StatusCode, content: Content) -> Response<Content> {
+    let mut response = Response::new(content);
+    *response.status_mut() = status;
+    response
 }
 
 fn open(path: &std::path::Path) -> io::Result<(File, u64)> {

@@ -76,7 +76,7 @@ impl Default for Dated {
     }
 }
 
-/// How far [`answer_all`] came.
+/// How far [`respond_all`] came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes that were answered; what follows them is the beginning of a request.
@@ -88,10 +88,10 @@ pub struct Progress {
 }
 
 /// Answers the whole requests at the front of `received`, appending to `out`.
-pub fn answer_all(received: &[u8], dated: &Dated, out: &mut Vec<u8>) -> Progress {
+pub fn respond_all(received: &[u8], dated: &Dated, out: &mut Vec<u8>) -> Progress {
     let mut progress = Progress::default();
     while progress.consumed < received.len() && !progress.close {
-        match answer_one(&received[progress.consumed..], dated, out) {
+        match respond_one(&received[progress.consumed..], dated, out) {
             Step::Answered { bytes, close } => {
                 progress.consumed += bytes;
                 progress.close = close;
@@ -116,7 +116,7 @@ enum Step {
     Refused(&'static str),
 }
 
-fn answer_one(received: &[u8], dated: &Dated, out: &mut Vec<u8>) -> Step {
+fn respond_one(received: &[u8], dated: &Dated, out: &mut Vec<u8>) -> Step {
     let mut fields = [const { MaybeUninit::<Header<'_>>::uninit() }; FIELD_COUNT_MAX];
     let mut request = Request::new(&mut []);
     let head_bytes = match request.parse_with_uninit_headers(received, &mut fields) {
@@ -226,7 +226,7 @@ mod tests {
 
     fn answered(received: &[u8]) -> (Progress, String) {
         let mut out = Vec::new();
-        let progress = answer_all(received, &Dated::new(), &mut out);
+        let progress = respond_all(received, &Dated::new(), &mut out);
         (progress, String::from_utf8(out).unwrap())
     }
 
@@ -237,7 +237,7 @@ mod tests {
         for piece in pieces {
             inbox.extend_from_slice(piece);
             if inbox.len() >= needed {
-                let progress = answer_all(&inbox, &dated, &mut out);
+                let progress = respond_all(&inbox, &dated, &mut out);
                 inbox.drain(..progress.consumed);
                 needed = progress.needed;
                 if progress.close {
@@ -256,15 +256,15 @@ mod tests {
 
     #[test]
     fn every_request_of_a_pipeline_is_answered_up_to_the_last() {
-        let (answers, closed) = in_pieces(&[SCRIPT.as_bytes()]);
+        let (responses, closed) = in_pieces(&[SCRIPT.as_bytes()]);
         assert!(closed);
-        assert_eq!(answers.matches("HTTP/1.1 ").count(), 6, "{answers}");
-        assert_eq!(answers.matches("Hello, World!").count(), 3);
-        assert!(answers.contains("a/b\r\nContent-Length: 11\r\n\r\nGET / HTTP/HTTP/1.1 200 OK"));
-        assert!(answers.contains("Content-Type: application/octet-stream\r\nContent-Length: 0"));
-        assert!(answers.contains(r#"{"message":"Hello, World!"}"#));
-        assert!(answers.contains("HTTP/1.1 404 Not Found"));
-        assert_eq!(answers.matches("Connection: close").count(), 1);
+        assert_eq!(responses.matches("HTTP/1.1 ").count(), 6, "{responses}");
+        assert_eq!(responses.matches("Hello, World!").count(), 3);
+        assert!(responses.contains("a/b\r\nContent-Length: 11\r\n\r\nGET / HTTP/HTTP/1.1 200 OK"));
+        assert!(responses.contains("Content-Type: application/octet-stream\r\nContent-Length: 0"));
+        assert!(responses.contains(r#"{"message":"Hello, World!"}"#));
+        assert!(responses.contains("HTTP/1.1 404 Not Found"));
+        assert_eq!(responses.matches("Connection: close").count(), 1);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::{
     bench::Bench,
     peers::{Role, Setup},
     plan::{Load, Pairing, Scenario, Subject},
-    row::{About, Reach},
+    row::{About, Target},
     wrk::Requests,
 };
 use std::process::Command;
@@ -55,7 +55,7 @@ pub(super) fn features(bench: &Bench) -> Vec<Step> {
                     about: About::Feature,
                     server,
                     reference: plain.clone(),
-                    reach: most.map(Reach::AtMost),
+                    target: most.map(Target::AtMost),
                 };
                 steps.push(pair_step(&scenario, pairing));
             }

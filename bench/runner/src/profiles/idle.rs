@@ -7,7 +7,7 @@ use crate::{
     peers::{Launch, Role},
     plan::Subject,
     probe,
-    row::{About, Figures, Reach, Round, Row, Side},
+    row::{About, Metrics, Round, Row, Side, Target},
     server::{Server, free_port},
     work::Place,
 };
@@ -67,8 +67,8 @@ impl Task {
                 let own = first.get(at).or(first.last()).copied();
                 let reference = if is_ours { Some(BYTES_MAX) } else { own };
                 Some(Round {
-                    server: Figures::only(slope),
-                    reference: Figures::only(reference?),
+                    server: Metrics::only(slope),
+                    reference: Metrics::only(reference?),
                 })
             };
             row.rounds = slopes.iter().enumerate().filter_map(pair).collect();
@@ -85,15 +85,15 @@ impl Task {
 }
 
 fn empty_row(bench: &Bench, subject: &Subject, is_ours: bool, first: &Subject) -> Row {
-    let (about, reference, reach) = match is_ours {
+    let (about, reference, target) = match is_ours {
         true => (
             About::Bound,
             Side::named("promised"),
-            Some(Reach::AtMost(1.0)),
+            Some(Target::AtMost(1.0)),
         ),
         false => {
-            let reach = (subject.peer.name == "nginx").then_some(Reach::AtLeast(1.0));
-            (About::Peer, bench.side(first, Role::Hello), reach)
+            let target = (subject.peer.name == "nginx").then_some(Target::AtLeast(1.0));
+            (About::Peer, bench.side(first, Role::Hello), target)
         }
     };
     Row {
@@ -105,7 +105,7 @@ fn empty_row(bench: &Bench, subject: &Subject, is_ours: bool, first: &Subject) -
         reference,
         durability: "",
         access_log: "off",
-        reach,
+        target,
         rounds: Vec::new(),
         voids: Vec::new(),
         note: String::new(),
@@ -183,9 +183,9 @@ fn open(
         let mut stream = connected.map_err(|error| failed(error.to_string()))?;
         let sent = stream.write_all(request.as_bytes());
         sent.map_err(|error| failed(error.to_string()))?;
-        let answer = probe::receive(&mut stream, &mut Vec::new()).map_err(failed)?;
-        if answer.status != 200 {
-            return Err(failed(format!("answered {}", answer.status)));
+        let response = probe::receive(&mut stream, &mut Vec::new()).map_err(failed)?;
+        if response.status != 200 {
+            return Err(failed(format!("answered {}", response.status)));
         }
         idle.push(stream);
     }

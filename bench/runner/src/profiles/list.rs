@@ -6,7 +6,7 @@ use crate::{
     bench::Bench,
     peers::{Driver, Launch, Role},
     probe::probe,
-    row::{About, Figures, Reach, Round, Row, Side},
+    row::{About, Metrics, Round, Row, Side, Target},
     server::{Server, free_port},
     stats::{percentile, sorted},
     work::Place,
@@ -96,7 +96,7 @@ fn empty_row(bench: &Bench, driver: Driver, form: &str) -> Row {
         reference: Side::named("promised"),
         durability: "",
         access_log: "off",
-        reach: Some(Reach::AtMost(1.0)),
+        target: Some(Target::AtMost(1.0)),
         rounds: Vec::new(),
         voids: Vec::new(),
         note: String::new(),
@@ -130,8 +130,8 @@ fn pages_of(bench: &mut Bench, driver: Driver, folder: &Path) -> Outcome<Vec<Row
                 .collect::<Outcome<Vec<f64>>>()
         })?;
         row.rounds.extend(times.into_iter().skip(1).map(|ms| Round {
-            server: Figures::only(ms),
-            reference: Figures::only(MS_MAX),
+            server: Metrics::only(ms),
+            reference: Metrics::only(MS_MAX),
         }));
         row.note = format!("p99 of small GETs {gets:.2} ms beside it, {alone:.2} ms alone");
         row.server.peak_bytes = server.peak_bytes().ok();
@@ -179,13 +179,13 @@ fn page(server: &Server, form: &str) -> Outcome<f64> {
              Connection: close\r\n\r\n"
     );
     let begun = Instant::now();
-    let answer = probe(server.address, request.as_bytes())?;
+    let response = probe(server.address, request.as_bytes())?;
     let time = ms(begun);
-    let text = String::from_utf8_lossy(&answer.body);
+    let text = String::from_utf8_lossy(&response.body);
     let last = name(ENTRIES.min(PAGE_ENTRIES) - 1);
-    match answer.status == 200 && text.contains(&last) {
+    match response.status == 200 && text.contains(&last) {
         true => Ok(time),
-        false => Err(format!("{} and no page up to {last}", answer.status)),
+        false => Err(format!("{} and no page up to {last}", response.status)),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     bench::Bench,
     peers::{Launch, Role},
     plan::{Pairing, Promise, Subject},
-    row::{About, Figures, Reach, Round, Row},
+    row::{About, Metrics, Round, Row, Target},
     server::{CLIENT_CORE, Server, free_port, pinned},
     work::Place,
 };
@@ -65,7 +65,7 @@ impl Task {
             .to_vec();
         match self.windows(bench, &mut rows) {
             Ok(windows) => {
-                let times: [fn(&Figures) -> f64; 2] = [|f| f.p99_us, |f| f.p999_us];
+                let times: [fn(&Metrics) -> f64; 2] = [|f| f.p99_us, |f| f.p999_us];
                 for (row, time) in rows.iter_mut().zip(times) {
                     row.rounds = windows.iter().map(|round| valued(round, time)).collect();
                 }
@@ -78,7 +78,7 @@ impl Task {
     }
 
     fn empty_row(&self, bench: &Bench, unit: &'static str) -> Row {
-        let reach = (self.pair.about == About::Peer).then_some(Reach::AtLeast(1.0));
+        let target = (self.pair.about == About::Peer).then_some(Target::AtLeast(1.0));
         let (what, _) = unit.split_once(' ').unwrap_or((unit, ""));
         Row {
             profile: "tail",
@@ -89,7 +89,7 @@ impl Task {
             reference: bench.side(&self.pair.reference, Role::Hello),
             durability: "",
             access_log: "off",
-            reach,
+            target,
             rounds: Vec::new(),
             voids: Vec::new(),
             note: String::new(),
@@ -154,10 +154,10 @@ fn marks_of(whose: &str, marks: &[Mark]) -> String {
     }
 }
 
-fn valued(round: &Round, time: fn(&Figures) -> f64) -> Round {
-    let with = |figures: Figures| Figures {
-        value: time(&figures),
-        ..figures
+fn valued(round: &Round, time: fn(&Metrics) -> f64) -> Round {
+    let with = |metrics: Metrics| Metrics {
+        value: time(&metrics),
+        ..metrics
     };
     Round {
         server: with(round.server),
@@ -271,8 +271,8 @@ fn rounds(result: &Value) -> Outcome<Windows> {
         if late.is_empty() {
             all.marks.extend(other);
             all.rounds.push(Round {
-                server: figures(a)?,
-                reference: figures(b)?,
+                server: metrics(a)?,
+                reference: metrics(b)?,
             });
         } else {
             let late = late
@@ -284,12 +284,12 @@ fn rounds(result: &Value) -> Outcome<Windows> {
     Ok(all)
 }
 
-fn figures(window: &Value) -> Outcome<Figures> {
+fn metrics(window: &Value) -> Outcome<Metrics> {
     let field = |name: &str| {
         let number = window[name].as_f64();
         number.ok_or_else(|| format!("a window has no {name}: {window}"))
     };
-    Ok(Figures {
+    Ok(Metrics {
         value: f64::NAN,
         requests_per_s: field("achieved_rate")?,
         p50_us: field("p50_us")?,
@@ -326,13 +326,13 @@ mod tests {
         let marks = marks_of("server", &windows.marks);
         assert_eq!(marks, "; server, 1 times: rate not achieved");
         assert_eq!(marks_of("reference", &windows.marks), "");
-        let round = valued(&windows.rounds[0], |figures| figures.p99_us);
+        let round = valued(&windows.rounds[0], |metrics| metrics.p99_us);
         assert_eq!((round.server.value, round.reference.value), (4.0, 2.0));
     }
 
     #[test]
     fn what_is_missing_is_an_error() {
         assert!(rounds(&json!({ "a": {} })).is_err());
-        assert!(figures(&json!({ "p50_us": 1.0 })).is_err());
+        assert!(metrics(&json!({ "p50_us": 1.0 })).is_err());
     }
 }

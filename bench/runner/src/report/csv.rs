@@ -1,7 +1,7 @@
 //! Rows for programs to read: everything there is, a line a row. Must not know what is drawn of it.
 
 use super::table::per_gb;
-use crate::row::{Figures, Row, Side};
+use crate::row::{Metrics, Row, Side};
 use std::path::Path;
 use xtask::shell::Outcome;
 
@@ -110,17 +110,17 @@ fn record(date: &str, row: &Row) -> Vec<String> {
         of_ratio(|ratio| ratio.coverage),
         of_ratio(|ratio| ratio.min),
         of_ratio(|ratio| ratio.max),
-        row.reach.map_or(String::new(), |reach| reach.shown()),
+        row.target.map_or(String::new(), |target| target.shown()),
         row.holds().map_or(String::new(), |holds| holds.to_string()),
     ]);
-    let figures: [fn(&Figures) -> f64; 5] = [
-        |figures| figures.value,
-        |figures| figures.requests_per_s,
-        |figures| figures.p50_us,
-        |figures| figures.p99_us,
-        |figures| figures.p999_us,
+    let metrics: [fn(&Metrics) -> f64; 5] = [
+        |metrics| metrics.value,
+        |metrics| metrics.requests_per_s,
+        |metrics| metrics.p50_us,
+        |metrics| metrics.p99_us,
+        |metrics| metrics.p999_us,
     ];
-    for figure in figures {
+    for figure in metrics {
         record.push(number(row.of_server(figure)));
         record.push(number(row.of_reference(figure)));
     }

@@ -146,14 +146,14 @@ fn cells(row: &Row) -> Vec<String> {
         (false, true) => server,
         _ => format!("{server} / {reference}"),
     };
-    let figures: [fn(&crate::row::Figures) -> f64; 5] = [
-        |figures| figures.value,
-        |figures| figures.requests_per_s,
-        |figures| figures.p50_us,
-        |figures| figures.p99_us,
-        |figures| figures.p999_us,
+    let metrics: [fn(&crate::row::Metrics) -> f64; 5] = [
+        |metrics| metrics.value,
+        |metrics| metrics.requests_per_s,
+        |metrics| metrics.p50_us,
+        |metrics| metrics.p99_us,
+        |metrics| metrics.p999_us,
     ];
-    for figure in figures {
+    for figure in metrics {
         cells.push(both(
             short(row.of_server(figure)),
             short(row.of_reference(figure)),
@@ -166,14 +166,14 @@ fn cells(row: &Row) -> Vec<String> {
         mib(row.server.peak_bytes),
         mib(row.reference.peak_bytes),
     ));
-    let verdict = row.reach.map_or(String::new(), |reach| {
+    let verdict = row.target.map_or(String::new(), |target| {
         let holds = match row.holds() {
             Some(true) => "holds",
             Some(false) => "MISSED",
             None => "?",
         };
         let close = if row.is_close() { " (close)" } else { "" };
-        format!("{} {holds}{close}", reach.shown())
+        format!("{} {holds}{close}", target.shown())
     });
     cells.push(verdict);
     if let Some((server, reference)) = per_gb(row) {
@@ -188,8 +188,8 @@ fn cells(row: &Row) -> Vec<String> {
 pub(super) fn per_gb(row: &Row) -> Option<(f64, f64)> {
     let bytes = row.volume_bytes? as f64;
     let of = |us: f64| us / 1e6 / bytes * 1e9;
-    let server = of(row.of_server(|figures| figures.value));
-    Some((server, of(row.of_reference(|figures| figures.value))))
+    let server = of(row.of_server(|metrics| metrics.value));
+    Some((server, of(row.of_reference(|metrics| metrics.value))))
 }
 
 fn notes(rows: &[Row]) -> String {
@@ -208,7 +208,7 @@ fn notes(rows: &[Row]) -> String {
 
 /// One line on what was promised and what of it holds, and one for each that does not.
 pub(crate) fn verdict(rows: &[Row]) -> String {
-    let promised: Vec<&Row> = rows.iter().filter(|row| row.reach.is_some()).collect();
+    let promised: Vec<&Row> = rows.iter().filter(|row| row.target.is_some()).collect();
     let count = |held| promised.iter().filter(|row| row.holds() == held).count();
     let mut text = format!(
         "reaches: {} hold, {} missed, {} not measured\n",
@@ -225,7 +225,7 @@ pub(crate) fn verdict(rows: &[Row]) -> String {
         );
     }
     for row in promised.iter().filter(|row| row.holds() == Some(false)) {
-        let (Some(reach), Some(ratio)) = (row.reach, row.ratio()) else {
+        let (Some(target), Some(ratio)) = (row.target, row.ratio()) else {
             continue;
         };
         let _ = writeln!(
@@ -236,7 +236,7 @@ pub(crate) fn verdict(rows: &[Row]) -> String {
             row.server.name,
             row.reference.name,
             ratio.median,
-            reach.shown(),
+            target.shown(),
             if row.is_close() {
                 " (within the interval)"
             } else {
@@ -250,7 +250,7 @@ pub(crate) fn verdict(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::{Reach, tests::row};
+    use crate::row::{Target, tests::row};
 
     #[test]
     fn void_rows_are_printed_with_their_reason() {
@@ -278,7 +278,7 @@ mod tests {
     fn missed_reaches_are_named() {
         let held = row(&[(2.0, 1.0)]);
         let mut missed = row(&[(1.2, 1.0); 15]);
-        missed.reach = Some(Reach::AtMost(1.1));
+        missed.target = Some(Target::AtMost(1.1));
         let text = verdict(&[held, missed, row(&[])]);
         assert!(
             text.starts_with("reaches: 1 hold, 1 missed, 1 not measured\n"),

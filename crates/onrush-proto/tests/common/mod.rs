@@ -3,7 +3,7 @@
 
 use onrush_proto::{
     limits::Limits,
-    trace::{Event, Request, drive},
+    trace::{Event, TracedRequest, drive},
 };
 
 /// A request that nobody can object to.
@@ -57,7 +57,7 @@ pub(crate) fn run_pipelined(bytes: &[u8], limits: &Limits) -> Vec<Event> {
     let before = [bytes, GOOD].concat();
     let goes_on = matches!(
         alone.last(),
-        Some(Event::Answered(onrush_proto::connection::After::KeepAlive))
+        Some(Event::Responded(onrush_proto::connection::After::KeepAlive))
     );
     let follows = if goes_on { &good[..] } else { &[] };
     let expected = [&alone[..], follows].concat();
@@ -71,7 +71,7 @@ pub(crate) fn run_pipelined(bytes: &[u8], limits: &Limits) -> Vec<Event> {
 }
 
 /// The request of a case that must be accepted, its body and its trailers.
-pub(crate) fn accepted(bytes: &[u8]) -> (Request, Vec<u8>, Option<Box<[u8]>>) {
+pub(crate) fn accepted(bytes: &[u8]) -> (TracedRequest, Vec<u8>, Option<Box<[u8]>>) {
     let events = run_pipelined(bytes, &Limits::default());
     let mut events = events.into_iter();
     let Some(Event::Request(request)) = events.next() else {
@@ -84,7 +84,7 @@ pub(crate) fn accepted(bytes: &[u8]) -> (Request, Vec<u8>, Option<Box<[u8]>>) {
     let Some(Event::End(trailers)) = end else {
         panic!("no end: {end:?}: {}", bytes.escape_ascii());
     };
-    assert!(matches!(events.next(), Some(Event::Answered(_))));
+    assert!(matches!(events.next(), Some(Event::Responded(_))));
     assert_eq!(
         events.next(),
         None,
@@ -97,7 +97,7 @@ pub(crate) fn accepted(bytes: &[u8]) -> (Request, Vec<u8>, Option<Box<[u8]>>) {
 /// The status and reason of a case that must be refused, in every way it can arrive.
 pub(crate) fn refused(bytes: &[u8], limits: &Limits) -> (u16, &'static str) {
     let events = run_pipelined(bytes, limits);
-    let [.., Event::Rejected(reject), Event::Answered(after)] = &events[..] else {
+    let [.., Event::Rejected(reject), Event::Responded(after)] = &events[..] else {
         panic!("not refused: {}: {events:?}", bytes.escape_ascii());
     };
     assert_eq!(*after, onrush_proto::connection::After::LingeringClose);

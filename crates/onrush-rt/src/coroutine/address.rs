@@ -3,7 +3,7 @@
 //! Must not know what is done with them.
 
 use super::switch::try_wait;
-use crate::worker::Local;
+use crate::worker::WorkerContext;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -49,10 +49,10 @@ pub(super) fn resolve(addresses: &impl ToSocketAddrs) -> io::Result<Vec<SocketAd
 pub(super) fn on_pool<T: Send + 'static>(
     job: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let Some(local) = Local::current() else {
+    let Some(context) = WorkerContext::current() else {
         return Err(io::Error::other("no worker runs this thread's coroutines"));
     };
-    let job = local.blocking().run(job);
+    let job = context.blocking().run(job);
     try_wait(job)?.unwrap_or_else(|panicked| Err(io::Error::other(panicked)))
 }
 

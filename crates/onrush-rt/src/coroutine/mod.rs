@@ -29,9 +29,9 @@
 //! ```
 //!
 //! # Stacks
-//! Each takes [`Options::stack_bytes`] of address space and as much memory as it touches, which is
-//! kept for the next coroutine. Below each is a page that must not be touched: a coroutine that
-//! overflows ends the process, with a message that names it. So recursion needs a bound.
+//! Each takes [`StackOptions::stack_bytes`] of address space and as much memory as it touches,
+//! which is kept for the next coroutine. Below each is a page that must not be touched: a coroutine
+//! that overflows ends the process, with a message that names it. So recursion needs a bound.
 //!
 //! # What a coroutine must not do
 //! - Block: a call of `std` that sleeps, reads a socket or locks a contended lock holds up the
@@ -79,7 +79,7 @@ pub use mpsc::sync_channel as channel;
 pub use net::{TcpListener, TcpStream};
 pub use run::{Config, run};
 pub use scope::scope;
-pub use stack::{Counters, Options};
+pub use stack::{StackCounters, StackOptions};
 pub use switch::{
     Coroutine, Unwinding, configure, counters, is_inside, is_unwinding, touched_bytes, try_wait,
     wait,

@@ -2,8 +2,8 @@
 //!
 //! Must not know what is sent.
 
-use super::switch::{proceed, try_wait};
-use super::thread::local;
+use super::switch::{spend_operation, try_wait};
+use super::thread::context;
 use crate::wakers::wake;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -65,7 +65,7 @@ pub struct Receiver<T>(Shared<T>);
 impl<T> Sender<T> {
     /// Sends without waiting; gives the value back when the receiver is gone.
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
-        proceed();
+        spend_operation();
         self.try_send(value).map_err(|error| match error {
             TrySendError::Full(value) | TrySendError::Disconnected(value) => SendError(value),
         })
@@ -95,7 +95,7 @@ impl<T> SyncSender<T> {
     /// When it would have to wait outside a coroutine.
     #[track_caller]
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
-        proceed();
+        spend_operation();
         let mut full = match self.try_send(value) {
             Ok(()) => return Ok(()),
             Err(TrySendError::Disconnected(value)) => return Err(SendError(value)),
@@ -135,7 +135,7 @@ impl<T> Receiver<T> {
     /// When it would have to wait outside a coroutine.
     #[track_caller]
     pub fn recv(&self) -> Result<T, RecvError> {
-        proceed();
+        spend_operation();
         match self.try_recv() {
             Ok(value) => return Ok(value),
             Err(TryRecvError::Disconnected) => return Err(RecvError),
@@ -151,7 +151,7 @@ impl<T> Receiver<T> {
     #[track_caller]
     pub fn recv_timeout(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         let next = poll_fn(|cx| self.poll(cx.waker()));
-        match try_wait(local().timeout(timeout, next)) {
+        match try_wait(context().timeout(timeout, next)) {
             Ok(Some(Ok(value))) => Ok(value),
             Ok(Some(Err(RecvError))) => Err(RecvTimeoutError::Disconnected),
             Ok(None) | Err(_) => Err(RecvTimeoutError::Timeout),

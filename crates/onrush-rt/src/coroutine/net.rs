@@ -6,7 +6,7 @@ use super::address::resolve;
 use super::lock::Lock;
 use super::ports;
 use super::switch::try_wait;
-use super::thread::local;
+use super::thread::context;
 use crate::driver::{ListenSocket, Socket};
 use crate::net::{Listener, Stream, peer_address};
 use rustix::fd::BorrowedFd;
@@ -47,7 +47,7 @@ impl TcpListener {
     /// Outside a coroutine, when a name must be looked up; and on a thread that turns no worker.
     #[track_caller]
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
-        let index = local().index();
+        let index = context().index();
         first(resolve(&address)?, |address| {
             TcpListener::from_socket(ports::bind(address, index)?)
         })
@@ -66,7 +66,7 @@ impl TcpListener {
             ListenSocket::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
         };
         Ok(TcpListener(Rc::new(Listening {
-            listener: RefCell::new(Listener::new(&local(), socket)?),
+            listener: RefCell::new(Listener::new(&context(), socket)?),
             accepting: Lock::default(),
             address,
         })))
@@ -146,9 +146,9 @@ impl TcpStream {
     /// Outside a coroutine.
     #[track_caller]
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        let local = local();
+        let context = context();
         first(resolve(&address)?, |address| {
-            let stream = try_wait(Stream::connect(&local, address))??;
+            let stream = try_wait(Stream::connect(&context, address))??;
             Ok(TcpStream::over(stream))
         })
     }
@@ -159,8 +159,8 @@ impl TcpStream {
     /// Outside a coroutine.
     #[track_caller]
     pub fn connect_timeout(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
-        let local = local();
-        let connected = local.timeout(timeout, Stream::connect(&local, *address));
+        let context = context();
+        let connected = context.timeout(timeout, Stream::connect(&context, *address));
         match try_wait(connected)? {
             Some(stream) => Ok(TcpStream::over(stream?)),
             None => Err(io::ErrorKind::TimedOut.into()),
@@ -173,7 +173,7 @@ impl TcpStream {
     /// On a thread that turns no worker.
     #[track_caller]
     pub fn from_socket(socket: Socket) -> io::Result<TcpStream> {
-        Stream::new(&local(), socket).map(TcpStream::over)
+        Stream::new(&context(), socket).map(TcpStream::over)
     }
 
     fn over(stream: Stream) -> TcpStream {
@@ -296,7 +296,7 @@ impl TcpStream {
             let Some(timeout) = timeout else {
                 return Poll::Pending;
             };
-            let sleep = sleep.get_or_insert_with(|| stream.local().sleep(timeout));
+            let sleep = sleep.get_or_insert_with(|| stream.context().sleep(timeout));
             Pin::new(sleep)
                 .poll(cx)
                 .map(|()| Err(io::ErrorKind::WouldBlock.into()))

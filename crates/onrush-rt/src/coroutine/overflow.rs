@@ -126,7 +126,7 @@ extern "C" fn on_fault(
     let address = unsafe { (*info).si_addr() }.addr();
     let running = RUNNING.get();
     if running.guard().contains(&address) {
-        tell(running);
+        write_message(running);
         return reinstate();
     }
     let before = match BEFORE.get() {
@@ -166,8 +166,8 @@ fn reinstate() {
 }
 
 /// Writes the message, by `write(2)` alone.
-fn tell(running: Bounds) {
-    let mut line = Line {
+fn write_message(running: Bounds) {
+    let mut line = MessageBuffer {
         bytes: [0; 512],
         len: 0,
     };
@@ -187,12 +187,12 @@ fn tell(running: Bounds) {
     unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.len) };
 }
 
-struct Line {
+struct MessageBuffer {
     bytes: [u8; 512],
     len: usize,
 }
 
-impl Line {
+impl MessageBuffer {
     fn push(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if let Some(place) = self.bytes.get_mut(self.len) {

@@ -4,7 +4,7 @@
 //! Must not know what accepts.
 
 use crate::driver::ListenSocket;
-use crate::net::{self, Address, ListenOptions, Spread};
+use crate::net::{self, Address, ListenMode, ListenOptions};
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
@@ -77,5 +77,5 @@ fn listen(address: SocketAddr, workers: usize) -> io::Result<Vec<ListenSocket>> 
         ..ListenOptions::default()
     };
     let address = Address::Tcp(address);
-    net::listen(&address, Spread::PerWorker, workers, &options).map(|(sockets, _)| sockets)
+    net::listen(&address, ListenMode::PerWorker, workers, &options).map(|(sockets, _)| sockets)
 }

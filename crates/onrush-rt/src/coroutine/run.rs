@@ -4,12 +4,12 @@
 
 use super::ports::{self, Ports};
 use super::scope::scope;
-use super::stack::Options;
+use super::stack::StackOptions;
 use super::switch::{Coroutine, configure};
 use crate::blocking;
 use crate::driver::{self, Choice, Preference, choose};
 use crate::environment::Environment;
-use crate::worker::{Pools, Remote, Worker, affinity, pin_to};
+use crate::worker::{Notifier, Pools, Worker, affinity, pin_to};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use std::thread;
 /// How [`run`] runs a program: everything there is to configure, in one place.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Address space of a coroutine's stack, in bytes; see [`Options::stack_bytes`]. Default:
+    /// Address space of a coroutine's stack, in bytes; see [`StackOptions::stack_bytes`]. Default:
     /// 256 KiB.
     pub stack_bytes: usize,
     /// Workers, each of which runs the main function. Default: 1. With more, nothing that
@@ -35,7 +35,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Config {
-            stack_bytes: Options::default().stack_bytes,
+            stack_bytes: StackOptions::default().stack_bytes,
             workers: 1,
             driver: Preference::Auto,
             pinned: true,
@@ -85,12 +85,12 @@ pub fn run(
     let program = Arc::new(Program {
         choice: choose(config.driver, &driver::Config::default())?,
         pools: Pools {
-            blocking: blocking::Pool::threads(config.blocking_threads.max(1), 4096),
+            blocking: blocking::BlockingPool::threads(config.blocking_threads.max(1), 4096),
             ..Pools::default()
         },
         ports: Arc::new(Ports::new(workers)),
         is_ending: AtomicBool::new(false),
-        remotes: Mutex::default(),
+        notifiers: Mutex::default(),
         main,
     });
     let mut threads = Vec::new();
@@ -120,7 +120,7 @@ struct Program<Main> {
     pools: Pools,
     ports: Arc<Ports>,
     is_ending: AtomicBool,
-    remotes: Mutex<Vec<Remote>>,
+    notifiers: Mutex<Vec<Notifier>>,
     main: Main,
 }
 
@@ -134,32 +134,32 @@ impl<Main: Fn() -> io::Result<()> + Send + Sync + 'static> Program<Main> {
         if let Some(core) = core {
             let _ = pin_to(core); // Where that is forbidden it only costs time.
         }
-        configure(&Options {
+        configure(&StackOptions {
             stack_bytes,
-            ..Options::default()
+            ..StackOptions::default()
         });
         ports::share(self.ports.clone());
         // Around the whole life of the worker, so that what it drops is unwound.
-        let result = scope(|| self.clone().turn(index));
+        let result = scope(|| self.clone().run_worker(index));
         if result.is_err() {
             self.end();
         }
         result
     }
 
-    fn turn(self: Arc<Self>, index: usize) -> io::Result<()> {
+    fn run_worker(self: Arc<Self>, index: usize) -> io::Result<()> {
         let config = driver::Config::default();
         let mut worker = Worker::new(&self.choice, &config, self.pools.clone(), index)?;
-        self.remotes().push(worker.remote());
+        self.notifiers().push(worker.notifier());
         let program = self.clone();
         let name = std::any::type_name::<Main>();
         let main = Coroutine::try_named(name, move || (program.main)())?;
-        let mut main = worker.local().spawn(main).fallible();
+        let mut main = worker.context().spawn(main).fallible();
         while !main.is_finished() {
             if self.is_ending.load(Ordering::Acquire) {
                 return Ok(()); // Whoever ended it has the reason.
             }
-            worker.turn(&(), true)?;
+            worker.poll(&(), true)?;
         }
         let ended = worker.block_on(&mut main)?;
         ended.unwrap_or_else(|| Err(io::Error::other("the main function panicked")))
@@ -167,10 +167,12 @@ impl<Main: Fn() -> io::Result<()> + Send + Sync + 'static> Program<Main> {
 
     fn end(&self) {
         self.is_ending.store(true, Ordering::Release);
-        self.remotes().iter().for_each(Remote::notify);
+        self.notifiers().iter().for_each(Notifier::notify);
     }
 
-    fn remotes(&self) -> std::sync::MutexGuard<'_, Vec<Remote>> {
-        self.remotes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn notifiers(&self) -> std::sync::MutexGuard<'_, Vec<Notifier>> {
+        self.notifiers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

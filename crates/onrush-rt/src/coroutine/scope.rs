@@ -157,8 +157,8 @@ fn is_own_stack() -> bool {
 /// An address on the stack that the caller runs on.
 #[inline(always)]
 pub(super) fn address() -> usize {
-    let local = 0_u8;
-    std::hint::black_box(&raw const local).addr()
+    let context = 0_u8;
+    std::hint::black_box(&raw const context).addr()
 }
 
 /// Where this thread's own stack lies (`pthread_getattr_np(3)`). For the main thread glibc reads

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How the stacks of a thread's coroutines are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct StackOptions {
     /// Address space of one stack, in bytes, rounded up to whole pages; 32 KiB at least. Memory is
     /// used only as far as a coroutine touches it. Default: 256 KiB.
     pub stack_bytes: usize,
@@ -24,9 +24,9 @@ pub struct Options {
     pub kept_max: usize,
 }
 
-impl Default for Options {
+impl Default for StackOptions {
     fn default() -> Self {
-        Options {
+        StackOptions {
             stack_bytes: 256 << 10,
             kept_max: 1024,
         }
@@ -49,13 +49,13 @@ const BEGIN_LINES: usize = 7;
 
 /// What a thread's stacks are doing. Written by that thread alone, by plain stores; any may read.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct StackCounters {
     in_use: AtomicU64,
     pooled: AtomicU64,
     touched_bytes_max: AtomicU64,
 }
 
-impl Counters {
+impl StackCounters {
     /// Stacks that coroutines are on.
     pub fn in_use(&self) -> u64 {
         self.in_use.load(Ordering::Relaxed)
@@ -80,7 +80,7 @@ impl Counters {
 
 /// Stacks of one size, for one thread. Cloning shares them.
 #[derive(Clone, Debug)]
-pub(super) struct Pool(Rc<Inner>);
+pub(super) struct StackPool(Rc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -94,16 +94,16 @@ struct Inner {
     cold: RefCell<Vec<NonZeroUsize>>,
     chunks: RefCell<Vec<Chunk>>,
     released: Cell<u32>,
-    counters: Arc<Counters>,
+    counters: Arc<StackCounters>,
 }
 
-impl Pool {
+impl StackPool {
     /// No stack is mapped before one is taken.
-    pub(super) fn new(options: &Options, counters: Arc<Counters>) -> Pool {
+    pub(super) fn new(options: &StackOptions, counters: Arc<StackCounters>) -> StackPool {
         let bytes = options
             .stack_bytes
             .clamp(STACK_BYTES_MIN, isize::MAX as usize / 2);
-        Pool(Rc::new(Inner {
+        StackPool(Rc::new(Inner {
             stack_bytes: bytes.next_multiple_of(memory::page_bytes()),
             kept_max: options.kept_max,
             guard: Cell::new(Guard::Marked),
@@ -116,7 +116,7 @@ impl Pool {
     }
 
     #[cfg(test)]
-    fn counters(&self) -> &Arc<Counters> {
+    fn counters(&self) -> &Arc<StackCounters> {
         &self.0.counters
     }
 
@@ -128,8 +128,8 @@ impl Pool {
             Some(base) => base,
             None => self.cold()?,
         };
-        Counters::add(&self.0.counters.pooled, -1);
-        Counters::add(&self.0.counters.in_use, 1);
+        StackCounters::add(&self.0.counters.pooled, -1);
+        StackCounters::add(&self.0.counters.in_use, 1);
         Ok(Stack {
             pool: self.clone(),
             base,
@@ -159,15 +159,15 @@ impl Pool {
         self.0.guard.set(guard);
         cold.extend(chunk.bases());
         self.0.chunks.borrow_mut().push(chunk);
-        Counters::add(&self.0.counters.pooled, CHUNK_STACKS as i64);
+        StackCounters::add(&self.0.counters.pooled, CHUNK_STACKS as i64);
         cold.pop().ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
     #[inline]
     fn give(&self, base: NonZeroUsize) {
         let inner = &*self.0;
-        Counters::add(&inner.counters.in_use, -1);
-        Counters::add(&inner.counters.pooled, 1);
+        StackCounters::add(&inner.counters.in_use, -1);
+        StackCounters::add(&inner.counters.pooled, 1);
         let released = inner.released.get();
         inner.released.set(released.wrapping_add(1));
         if released.is_multiple_of(SAMPLE_EVERY) {
@@ -206,7 +206,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let left = self.warm.get_mut().len() + self.cold.get_mut().len();
-        Counters::add(&self.counters.pooled, -(left as i64));
+        StackCounters::add(&self.counters.pooled, -(left as i64));
     }
 }
 
@@ -214,7 +214,7 @@ impl Drop for Inner {
 #[derive(Debug)]
 pub(super) struct Stack {
     /// Keeps the mapping alive.
-    pool: Pool,
+    pool: StackPool,
     /// One past its highest byte.
     base: NonZeroUsize,
 }
@@ -259,12 +259,12 @@ unsafe impl corosensei::stack::Stack for Stack {
 mod tests {
     use super::*;
 
-    fn pool(kept_max: usize) -> Pool {
-        let options = Options {
+    fn pool(kept_max: usize) -> StackPool {
+        let options = StackOptions {
             stack_bytes: 1,
             kept_max,
         };
-        Pool::new(&options, Arc::default())
+        StackPool::new(&options, Arc::default())
     }
 
     #[test]
@@ -311,11 +311,11 @@ mod tests {
     fn a_size_is_whole_pages_and_not_too_small() {
         let sizes = [(0, 32 << 10), (48 << 10, 48 << 10), (100_001, 102_400)];
         for (stack_bytes, expected) in sizes {
-            let options = Options {
+            let options = StackOptions {
                 stack_bytes,
-                ..Options::default()
+                ..StackOptions::default()
             };
-            let stack = Pool::new(&options, Arc::default()).take().unwrap();
+            let stack = StackPool::new(&options, Arc::default()).take().unwrap();
             let page = memory::page_bytes();
             assert_eq!(stack.bytes(), usize::next_multiple_of(expected, page));
         }
@@ -323,11 +323,11 @@ mod tests {
 
     #[test]
     fn more_than_there_is_address_space_is_an_error() {
-        let options = Options {
+        let options = StackOptions {
             stack_bytes: usize::MAX,
-            ..Options::default()
+            ..StackOptions::default()
         };
-        let pool = Pool::new(&options, Arc::default());
+        let pool = StackPool::new(&options, Arc::default());
         assert!(pool.take().is_err());
         assert_eq!((pool.counters().in_use(), pool.counters().pooled()), (0, 0));
     }

@@ -7,7 +7,7 @@
 
 use super::overflow::{self, Bounds, Label};
 use super::scope::{self, Scope};
-use super::stack::{Counters, Options, Pool, RESERVED_BYTES, Stack};
+use super::stack::{RESERVED_BYTES, Stack, StackCounters, StackOptions, StackPool};
 use crate::coop;
 use crate::job::guarded;
 use corosensei::{CoroutineResult, Yielder};
@@ -277,17 +277,17 @@ struct Frame {
 const _: () = assert!(size_of::<Frame>() <= RESERVED_BYTES && align_of::<Frame>() <= 16);
 
 /// While it lives a coroutine may not wait.
-struct Busy<'f>(&'f Frame);
+struct NoSuspend<'f>(&'f Frame);
 
-impl Busy<'_> {
+impl NoSuspend<'_> {
     #[inline]
-    fn new(frame: &Frame) -> Busy<'_> {
+    fn new(frame: &Frame) -> NoSuspend<'_> {
         frame.may_wait.set(false);
-        Busy(frame)
+        NoSuspend(frame)
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for NoSuspend<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.may_wait.set(true);
@@ -295,7 +295,7 @@ impl Drop for Busy<'_> {
 }
 
 /// In which state a coroutine comes to wait.
-enum Mood {
+enum WaitState {
     /// It may be suspended.
     Running,
     /// A destructor waits while the stack is unwound, which a suspension would break off.
@@ -350,25 +350,25 @@ impl Frame {
     }
 
     #[inline]
-    fn mood(&self) -> Mood {
+    fn wait_state(&self) -> WaitState {
         let unwinding = self.unwinding.get();
         if !panicking() {
             return if unwinding {
-                Mood::Refusing
+                WaitState::Refusing
             } else {
-                Mood::Running
+                WaitState::Running
             };
         }
         match unwinding || !self.panicking.get() {
-            true => Mood::InDestructors,
-            false => Mood::Running,
+            true => WaitState::InDestructors,
+            false => WaitState::Running,
         }
     }
 
     /// Polls with the context of the present poll.
     #[inline]
     fn poll<F: Future>(&self, future: Pin<&mut F>) -> Poll<F::Output> {
-        let _busy = Busy::new(self);
+        let _busy = NoSuspend::new(self);
         // SAFETY: the context lives until `Coroutine::poll` returns, and that has not returned,
         // since the coroutine runs. It is unique: nobody else has this pointer, and this is not
         // re-entered, because the coroutine may not wait until the future's poll has returned.
@@ -449,19 +449,19 @@ pub fn try_wait<F: Future>(future: F) -> Result<F::Output, Unwinding> {
     };
     let mut future = pin!(future);
     loop {
-        match frame.mood() {
-            Mood::Running if coop::is_exhausted() => {
+        match frame.wait_state() {
+            WaitState::Running if coop::is_exhausted() => {
                 // The future may be ready each time, and count nothing.
                 let _ = frame.poll(pin!(poll_fn(coop::poll_proceed)));
             }
-            Mood::Running => {
+            WaitState::Running => {
                 coop::spend(0);
                 if let Poll::Ready(output) = frame.poll(future.as_mut()) {
                     return Ok(output);
                 }
             }
-            Mood::InDestructors => {
-                let _busy = Busy::new(frame);
+            WaitState::InDestructors => {
+                let _busy = NoSuspend::new(frame);
                 let _unbounded = coop::unbounded(); // What is ready must not be refused.
                 let cx = &mut Context::from_waker(Waker::noop());
                 return match future.as_mut().poll(cx) {
@@ -469,7 +469,7 @@ pub fn try_wait<F: Future>(future: F) -> Result<F::Output, Unwinding> {
                     Poll::Pending => Err(Unwinding),
                 };
             }
-            Mood::Refusing => {} // Unwinds once more.
+            WaitState::Refusing => {} // Unwinds once more.
         }
         frame.suspend();
     }
@@ -488,7 +488,7 @@ fn outside() -> ! {
 /// its budget lets others run first. Does nothing outside a coroutine, and in destructors.
 #[inline]
 #[track_caller]
-pub(super) fn proceed() {
+pub(super) fn spend_operation() {
     if coop::is_exhausted() && is_inside() && !is_unwinding() {
         let (Ok(()) | Err(Unwinding)) = try_wait(poll_fn(coop::poll_proceed));
     }
@@ -502,28 +502,28 @@ pub fn is_inside() -> bool {
 
 /// Whether the caller is a destructor that runs while its coroutine's stack is unwound.
 pub fn is_unwinding() -> bool {
-    Frame::current().is_some_and(|frame| matches!(frame.mood(), Mood::InDestructors))
+    Frame::current().is_some_and(|frame| matches!(frame.wait_state(), WaitState::InDestructors))
 }
 
 /// What a thread has stacks by. The pool is made with its first coroutine.
 #[derive(Default)]
 struct Stacks {
-    options: Options,
-    counters: Arc<Counters>,
-    pool: Option<Pool>,
+    options: StackOptions,
+    counters: Arc<StackCounters>,
+    pool: Option<StackPool>,
 }
 
 /// The stacks of a thread, for as long as its thread-locals live.
 #[derive(Default)]
-struct Kept(RefCell<Stacks>);
+struct ThreadStacks(RefCell<Stacks>);
 
 thread_local! {
-    static STACKS: Kept = Kept::default();
+    static STACKS: ThreadStacks = ThreadStacks::default();
 }
 
 /// Thread-locals are destroyed while a scope is active when somebody calls `exit(3)` in one. No
 /// coroutine runs after that.
-impl Drop for Kept {
+impl Drop for ThreadStacks {
     fn drop(&mut self) {
         scope::end();
     }
@@ -531,10 +531,10 @@ impl Drop for Kept {
 
 impl Stacks {
     #[inline]
-    fn pool(&mut self) -> &Pool {
+    fn pool(&mut self) -> &StackPool {
         self.pool.get_or_insert_with(|| {
             overflow::prepare();
-            Pool::new(&self.options, self.counters.clone())
+            StackPool::new(&self.options, self.counters.clone())
         })
     }
 }
@@ -548,7 +548,7 @@ fn with_stacks<R>(act: fn(&mut Stacks) -> R) -> R {
 
 /// Has this thread's coroutines made as `options` say from now on; those that live keep their
 /// stacks. To be called by each thread that turns a worker.
-pub fn configure(options: &Options) {
+pub fn configure(options: &StackOptions) {
     let before = STACKS.try_with(|stacks| {
         let mut stacks = stacks.0.borrow_mut();
         stacks.options = options.clone();
@@ -558,7 +558,7 @@ pub fn configure(options: &Options) {
 }
 
 /// What this thread's stacks are doing, readable from every thread.
-pub fn counters() -> Arc<Counters> {
+pub fn counters() -> Arc<StackCounters> {
     with_stacks(|stacks| stacks.counters.clone())
 }
 

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::lock::Lock;
-use super::switch::{proceed, try_wait};
+use super::switch::{spend_operation, try_wait};
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -62,7 +62,7 @@ impl<T: ?Sized> Mutex<T> {
     /// process.
     #[track_caller]
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
-        proceed();
+        spend_operation();
         if !self.lock.try_take()
             && try_wait(self.lock.take()).is_err()
             && !self.lock.try_take_first()

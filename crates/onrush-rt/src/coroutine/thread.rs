@@ -4,7 +4,7 @@
 
 use super::switch::{Coroutine, Unwinding, is_unwinding, try_wait};
 use crate::executor::{FallibleTask, Task};
-use crate::worker::Local;
+use crate::worker::WorkerContext;
 use std::any::{Any, type_name};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -23,8 +23,8 @@ pub use std::thread::Result;
 /// # Panics
 /// When it runs on none.
 #[track_caller]
-pub(super) fn local() -> Local {
-    Local::current().expect("coroutines live on workers, and this thread is turning none")
+pub(super) fn context() -> WorkerContext {
+    WorkerContext::current().expect("coroutines live on workers, and this thread is turning none")
 }
 
 /// Starts a coroutine on this worker, as `std::thread::spawn` starts a thread: it first runs when
@@ -82,7 +82,7 @@ impl Builder {
             Some(name) => name.into(),
             None => type_name::<F>().into(),
         };
-        let local = local();
+        let context = context();
         let wanted = Rc::new(Cell::new(true));
         let still_wanted = wanted.clone();
         let body = move || {
@@ -96,7 +96,7 @@ impl Builder {
             dropped.unwrap_or_else(std::mem::forget);
             None
         };
-        let task: Task<Option<Result<T>>> = local.spawn(Coroutine::try_named(name, body)?);
+        let task: Task<Option<Result<T>>> = context.spawn(Coroutine::try_named(name, body)?);
         Ok(JoinHandle {
             task: Some(task.fallible()),
             wanted,
@@ -166,7 +166,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 #[track_caller]
 pub fn sleep(duration: Duration) {
     let (Ok(()) | Err(Unwinding)) = match is_unwinding() {
-        false => try_wait(local().sleep(duration)),
+        false => try_wait(context().sleep(duration)),
         true => try_wait(std::future::pending()), // Tells at once, and is counted.
     };
 }

@@ -5,7 +5,7 @@
 //! refill, so that a view may keep its block as long as it likes.
 #![allow(unsafe_code)]
 
-use crate::buf::{Block, Buf, Pool};
+use crate::buf::{Block, Buf, BufferPool};
 use io_uring::{IoUring, types::BufRingEntry};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
@@ -21,7 +21,7 @@ pub(crate) struct BufferRing {
     posted: Box<[Option<Block>]>,
     /// Ids without a block.
     vacant: Vec<u16>,
-    pool: Pool,
+    pool: BufferPool,
     /// The kernel may not have let go of the memory, so it is not freed.
     leaks: bool,
 }
@@ -32,7 +32,7 @@ impl BufferRing {
         ring: &IoUring,
         group: u16,
         count: u16,
-        pool: Pool,
+        pool: BufferPool,
     ) -> io::Result<BufferRing> {
         if !count.is_power_of_two() || count > 32768 {
             return Err(io::Error::new(
@@ -70,7 +70,7 @@ impl BufferRing {
     }
 
     /// The pool that blocks come from and return to.
-    pub(crate) fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &BufferPool {
         &self.pool
     }
 

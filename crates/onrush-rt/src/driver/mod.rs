@@ -1,10 +1,10 @@
 //! Drivers: what turns kernel readiness and completions into one stream of [`Event`]s.
 //!
-//! A driver is *pulled*: [`Driver::turn`] enters the kernel once, then [`Driver::next`] yields
-//! events one at a time. On epoll a readiness becomes received bytes inside the pull, in memory
-//! that is still hot; on io_uring the bytes are in ring-mapped buffers already. Sends are tried at
-//! once by a plain non-blocking call on both; only when the peer is slow does the driver wait, and
-//! then for writability, so that no operation ever owns the caller's memory.
+//! A driver is *pulled*: [`Driver::poll_events`] enters the kernel once, then [`Driver::next`]
+//! yields events one at a time. On epoll a readiness becomes received bytes inside the pull, in
+//! memory that is still hot; on io_uring the bytes are in ring-mapped buffers already. Sends are
+//! tried at once by a plain non-blocking call on both; only when the peer is slow does the driver
+//! wait, and then for writability, so that no operation ever owns the caller's memory.
 //!
 //! Receiving is one small machine per stream: *buffers* (the driver receives into pooled blocks and
 //! yields [`Event::Data`]), *off*, and from there *readiness* for those who read with
@@ -184,8 +184,8 @@ impl Driver {
     /// something to happen (`None`: as long as it takes; zero: not at all).
     ///
     /// Fails only when the driver itself is broken; a worker cannot go on then.
-    pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        each!(self, driver => driver.turn(timeout))
+    pub fn poll_events(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        each!(self, driver => driver.poll_events(timeout))
     }
 
     /// The next event, or `None` when another turn is due.
@@ -270,15 +270,15 @@ impl Driver {
         })
     }
 
-    /// Receives up to `nowhere.len()` bytes and drops them, as [`Driver::recv`] does but, on TCP,
-    /// without copying them out of the kernel (`MSG_TRUNC`, tcp(7)): there `nowhere` is a length
-    /// and its memory is not touched.
-    pub fn discard(&mut self, stream: StreamId, nowhere: &mut [u8]) -> io::Result<usize> {
+    /// Receives up to `discard_buffer.len()` bytes and drops them, as [`Driver::recv`] does but, on
+    /// TCP, without copying them out of the kernel (`MSG_TRUNC`, tcp(7)): there `discard_buffer` is
+    /// a length and its memory is not touched.
+    pub fn discard(&mut self, stream: StreamId, discard_buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Driver::Epoll(driver) => driver.discard(stream, nowhere),
+            Driver::Epoll(driver) => driver.discard(stream, discard_buffer),
             _ => match self.descriptor(stream) {
-                Some(fd) => direct::discard(fd, nowhere),
-                None => self.recv(stream, nowhere),
+                Some(fd) => direct::discard(fd, discard_buffer),
+                None => self.recv(stream, discard_buffer),
             },
         }
     }
@@ -425,7 +425,7 @@ impl Driver {
         }
     }
 
-    /// Takes notice when [`crate::worker::Remote`] is called from another thread.
+    /// Takes notice when [`crate::worker::Notifier`] is called from another thread.
     pub(crate) fn watch_wakes(&mut self, eventfd: &OwnedFd) -> io::Result<()> {
         match self {
             Driver::Uring(driver) => driver.watch_wakes(eventfd),
@@ -512,9 +512,9 @@ pub(crate) mod direct {
         retry(|| rustix::net::recv(fd, &mut *into, flags).map(|((filled, _), _)| filled.len()))
     }
 
-    pub(crate) fn discard(fd: BorrowedFd<'_>, nowhere: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn discard(fd: BorrowedFd<'_>, discard_buffer: &mut [u8]) -> io::Result<usize> {
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-        retry(|| rustix::net::recv(fd, &mut *nowhere, flags).map(|(filled, _)| filled))
+        retry(|| rustix::net::recv(fd, &mut *discard_buffer, flags).map(|(filled, _)| filled))
     }
 
     #[inline]

@@ -133,7 +133,7 @@ fn try_out(setup: Setup, config: &Config) -> io::Result<()> {
     ring.receive(stream);
     super::direct::send(rustix::fd::AsFd::as_fd(&theirs), b"?")?;
     for _ in 0..10 {
-        ring.turn(Some(Duration::from_millis(100)))?;
+        ring.poll_events(Some(Duration::from_millis(100)))?;
         while let Some(event) = ring.next() {
             match event {
                 Event::Data { data, .. } if &*data == b"?" => return Ok(()),

@@ -11,7 +11,7 @@
 //!
 //! This module must not know tasks, drivers or pools, and nothing of objects.
 
-mod host;
+mod kernel;
 mod resident;
 pub mod sim;
 #[cfg(test)]
@@ -120,7 +120,7 @@ pub struct Dir(DirInner);
 
 #[derive(Debug)]
 enum DirInner {
-    Host(host::Dir),
+    Kernel(kernel::Dir),
     Sim(sim::SimDir),
 }
 
@@ -131,7 +131,7 @@ pub struct File(FileInner, Option<FilePermit>);
 
 #[derive(Debug)]
 enum FileInner {
-    Host(host::File),
+    Kernel(kernel::File),
     Sim(sim::SimFile),
 }
 
@@ -139,7 +139,7 @@ enum FileInner {
 macro_rules! either {
     ($inner:expr, $kind:ident, $it:ident => $call:expr) => {
         match $inner {
-            $kind::Host($it) => $call,
+            $kind::Kernel($it) => $call,
             $kind::Sim($it) => $call,
         }
     };
@@ -154,14 +154,14 @@ impl Dir {
 
     /// As [`Dir::open_root`], with a say in how paths are resolved (for tests of the fallback).
     pub fn open_root_with(path: &Path, beneath: Beneath) -> io::Result<Dir> {
-        host::Dir::open_root(path, beneath).map(|dir| Dir(DirInner::Host(dir)))
+        kernel::Dir::open_root(path, beneath).map(|dir| Dir(DirInner::Kernel(dir)))
     }
 
     /// Whether symbolic links that stay beneath the root are followed. Not where `openat2(2)` is
     /// missing or refused when the root is opened: every link is refused then (`ELOOP`).
     pub fn follows_links(&self) -> bool {
         match &self.0 {
-            DirInner::Host(dir) => dir.follows_links(),
+            DirInner::Kernel(dir) => dir.follows_links(),
             DirInner::Sim(_) => true,
         }
     }
@@ -171,7 +171,9 @@ impl Dir {
     /// within are followed, except in the fallback.
     pub fn open(&self, path: &[u8], how: OpenHow) -> io::Result<File> {
         match &self.0 {
-            DirInner::Host(dir) => dir.open(path, how).map(|f| File(FileInner::Host(f), None)),
+            DirInner::Kernel(dir) => dir
+                .open(path, how)
+                .map(|f| File(FileInner::Kernel(f), None)),
             DirInner::Sim(dir) => dir.open(path, how).map(|f| File(FileInner::Sim(f), None)),
         }
     }
@@ -181,9 +183,9 @@ impl Dir {
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) and [`Dir::open`] is to be used on the pool.
     pub fn open_cached(&self, path: &[u8]) -> io::Result<File> {
         match &self.0 {
-            DirInner::Host(dir) => dir
+            DirInner::Kernel(dir) => dir
                 .open_cached(path)
-                .map(|f| File(FileInner::Host(f), None)),
+                .map(|f| File(FileInner::Kernel(f), None)),
             DirInner::Sim(dir) => dir.open_cached(path).map(|f| File(FileInner::Sim(f), None)),
         }
     }
@@ -191,7 +193,7 @@ impl Dir {
     /// Opens a directory beneath this one (`b"."` is this one again), by the same rules.
     pub fn open_dir(&self, path: &[u8]) -> io::Result<Dir> {
         match &self.0 {
-            DirInner::Host(dir) => dir.open_dir(path).map(|d| Dir(DirInner::Host(d))),
+            DirInner::Kernel(dir) => dir.open_dir(path).map(|d| Dir(DirInner::Kernel(d))),
             DirInner::Sim(dir) => dir.open_dir(path).map(|d| Dir(DirInner::Sim(d))),
         }
     }
@@ -226,7 +228,7 @@ impl Dir {
         check_name(from)?;
         check_name(to)?;
         match (&self.0, &to_dir.0) {
-            (DirInner::Host(a), DirInner::Host(b)) => a.rename(from, b, to, no_replace),
+            (DirInner::Kernel(a), DirInner::Kernel(b)) => a.rename(from, b, to, no_replace),
             (DirInner::Sim(a), DirInner::Sim(b)) => a.rename(from, b, to, no_replace),
             _ => Err(io::Error::from_raw_os_error(libc::EXDEV)),
         }
@@ -239,7 +241,7 @@ impl Dir {
         check_name(name)?;
         check_name(other_name)?;
         match (&self.0, &other.0) {
-            (DirInner::Host(a), DirInner::Host(b)) => a.exchange(name, b, other_name),
+            (DirInner::Kernel(a), DirInner::Kernel(b)) => a.exchange(name, b, other_name),
             (DirInner::Sim(a), DirInner::Sim(b)) => a.exchange(name, b, other_name),
             _ => Err(io::Error::from_raw_os_error(libc::EXDEV)),
         }
@@ -302,7 +304,7 @@ impl Dir {
     /// The descriptor, for operations of a driver; `None` in the simulator.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.0 {
-            DirInner::Host(dir) => Some(dir.as_fd()),
+            DirInner::Kernel(dir) => Some(dir.as_fd()),
             DirInner::Sim(_) => None,
         }
     }
@@ -402,7 +404,7 @@ impl File {
     /// Tells the kernel to read ahead generously (`posix_fadvise(2)`). A hint: never fails.
     pub fn advise_sequential(&self) {
         match &self.0 {
-            FileInner::Host(file) => file.advise_sequential(),
+            FileInner::Kernel(file) => file.advise_sequential(),
             FileInner::Sim(_) => {}
         }
     }
@@ -412,7 +414,7 @@ impl File {
     /// nothing. May block while the disk's queue is full.
     pub fn start_writeback(&self, offset: u64, len: u64) {
         match &self.0 {
-            FileInner::Host(file) => resident::start_writeback(file.as_fd(), offset, len),
+            FileInner::Kernel(file) => resident::start_writeback(file.as_fd(), offset, len),
             FileInner::Sim(_) => {}
         }
     }
@@ -423,7 +425,7 @@ impl File {
     /// what was found there is taken to be there still for a tenth of a second.
     pub fn is_resident(&self, offset: u64, len: u64) -> bool {
         match &self.0 {
-            FileInner::Host(file) => resident::is_resident(file, offset, len),
+            FileInner::Kernel(file) => resident::is_resident(file, offset, len),
             FileInner::Sim(file) => file.is_resident(),
         }
     }
@@ -431,7 +433,7 @@ impl File {
     /// The descriptor, for `sendfile(2)` or operations of a driver; `None` in the simulator.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.0 {
-            FileInner::Host(file) => Some(file.as_fd()),
+            FileInner::Kernel(file) => Some(file.as_fd()),
             FileInner::Sim(_) => None,
         }
     }

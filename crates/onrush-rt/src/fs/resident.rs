@@ -4,7 +4,7 @@
 //! This module must not know what the answers are used for.
 #![allow(unsafe_code)]
 
-use super::host::File;
+use super::kernel::File;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -44,13 +44,13 @@ const LATELY_MS: u64 = 100;
 /// to many clients would be looked at for each, and a look costs time for every page. Threads may
 /// race here: the answer is a hint in any case.
 #[derive(Debug, Default)]
-pub(super) struct Lately {
+pub(super) struct RecentProbe {
     bytes: AtomicU64,
     /// When the look at the first of them was.
     at_ms: AtomicU64,
 }
 
-impl Lately {
+impl RecentProbe {
     fn known_bytes(&self, now_ms: u64) -> u64 {
         let age_ms = now_ms.saturating_sub(self.at_ms.load(Ordering::Relaxed));
         match age_ms < LATELY_MS {
@@ -124,7 +124,7 @@ pub(super) fn by_probes(file: &File, offset: u64, last: u64, page_bytes: u64) ->
 
 /// For file systems without `RWF_NOWAIT`, above all tmpfs: whether all that a read of `len` bytes
 /// could find is cached, so that a plain read does not wait.
-pub(super) fn surely_cached(file: &File, offset: u64, len: usize) -> bool {
+pub(super) fn is_surely_cached(file: &File, offset: u64, len: usize) -> bool {
     if NO_CACHESTAT.load(Ordering::Relaxed) {
         return false; // the probes need RWF_NOWAIT
     }
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn what_was_found_is_known_for_a_moment_as_far_as_it_is_whole() {
-        let lately = Lately::default();
+        let lately = RecentProbe::default();
         lately.found(4096, 8192, 10_000);
         assert_eq!(lately.known_bytes(10_000), 0, "not from the start");
         lately.found(0, 4096, 10_000);

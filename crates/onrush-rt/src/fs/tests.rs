@@ -295,7 +295,7 @@ fn many_entries_and_an_early_end() {
 fn residence_by_probes_agrees() {
     let temp = Temp::new();
     let root = Dir::open_root(&temp.0).unwrap();
-    let File(FileInner::Host(file), _) = create(&root, b"a", &[1; 1 << 20]) else {
+    let File(FileInner::Kernel(file), _) = create(&root, b"a", &[1; 1 << 20]) else {
         unreachable!()
     };
     assert!(resident::by_probes(&file, 0, (1 << 20) - 1, 4096));

@@ -35,12 +35,12 @@ pub struct Closing {
 
 impl Closing {
     /// Prepares `sockets`, which listen on one port, for being closed. They must go on being
-    /// accepted from until [`Closing::look`] gives `None`. The result is `None` when none of
-    /// them is a TCP socket: they may be closed as soon as their queues are empty.
+    /// accepted from until [`Closing::poll_handshakes`] gives `None`. The result is `None` when
+    /// none of them is a TCP socket: they may be closed as soon as their queues are empty.
     ///
     /// The preparation cannot be undone: sockets that other processes go on listening on must not
     /// be given.
-    pub fn begin(sockets: &[ListenSocket]) -> Option<Closing> {
+    pub fn start(sockets: &[ListenSocket]) -> Option<Closing> {
         let mut address = None;
         for socket in sockets {
             let ListenSocket::Os(socket) = socket else {
@@ -66,7 +66,7 @@ impl Closing {
     /// `None` when no handshake is under way, or all have been given time enough: what is in the
     /// queues now is all that will ever be there. Otherwise how long to wait before the next call;
     /// calls before that cost little.
-    pub fn look(&mut self) -> Option<Duration> {
+    pub fn poll_handshakes(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if now >= self.next_look {
             let late = now - self.begun >= GRACE;
@@ -117,9 +117,9 @@ fn are_handshakes_under_way(address: SocketAddr) -> Option<bool> {
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, protocol).ok()?;
     rustix::net::send(&socket, &message, SendFlags::empty()).ok()?;
     // The first message says it: a connection, or the end of the list.
-    let mut answer = [0; 8192];
-    let (bytes, _) = rustix::net::recv(&socket, &mut answer, RecvFlags::empty()).ok()?;
-    match u16::from_ne_bytes(*answer[..bytes].get(4..6)?.first_chunk()?) {
+    let mut response = [0; 8192];
+    let (bytes, _) = rustix::net::recv(&socket, &mut response, RecvFlags::empty()).ok()?;
+    match u16::from_ne_bytes(*response[..bytes].get(4..6)?.first_chunk()?) {
         SOCK_DIAG_BY_FAMILY => Some(true),
         NLMSG_DONE => Some(false),
         _ => None,
@@ -129,7 +129,7 @@ fn are_handshakes_under_way(address: SocketAddr) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::{Address, ListenOptions, Spread, listen};
+    use crate::net::{Address, ListenMode, ListenOptions, listen};
     use std::io::{ErrorKind, Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::OwnedFd;
@@ -141,7 +141,7 @@ mod tests {
             ..ListenOptions::default()
         };
         let any = Address::Tcp("127.0.0.1:0".parse().unwrap());
-        let (mut sockets, address) = listen(&any, Spread::Shared, 1, &options).unwrap();
+        let (mut sockets, address) = listen(&any, ListenMode::Shared, 1, &options).unwrap();
         let (Some(ListenSocket::Os(socket)), Address::Tcp(address)) = (sockets.pop(), address)
         else {
             panic!("one TCP socket");
@@ -159,11 +159,11 @@ mod tests {
         }
         assert_eq!(are_handshakes_under_way(address), Some(true));
         let sockets = [ListenSocket::Os(socket.try_clone().unwrap())];
-        let mut closing = Closing::begin(&sockets).expect("it is TCP");
-        assert!(closing.look().is_some());
+        let mut closing = Closing::start(&sockets).expect("it is TCP");
+        assert!(closing.poll_handshakes().is_some());
         // The client's request ends its handshake.
         client.write_all(b"x").unwrap();
-        while let Some(pause) = closing.look() {
+        while let Some(pause) = closing.poll_handshakes() {
             std::thread::sleep(pause);
         }
         let (mut accepted, _) = TcpListener::from(socket).accept().expect("it is queued");
@@ -177,8 +177,8 @@ mod tests {
     fn a_silent_client_holds_the_end_up_for_a_bounded_time() {
         let (socket, _, _client) = silent_client();
         let sockets = [ListenSocket::Os(socket.try_clone().unwrap())];
-        let mut closing = Closing::begin(&sockets).expect("it is TCP");
-        while let Some(pause) = closing.look() {
+        let mut closing = Closing::start(&sockets).expect("it is TCP");
+        while let Some(pause) = closing.poll_handshakes() {
             std::thread::sleep(pause);
         }
         // The kernel gave up waiting for data, because deferral was turned off.
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn nobody_new_is_connected_meanwhile() {
         let (socket, address, _client) = silent_client();
-        let closing = Closing::begin(&[ListenSocket::Os(socket)]);
+        let closing = Closing::start(&[ListenSocket::Os(socket)]);
         assert!(closing.is_some());
         let connected = TcpStream::connect_timeout(&address, Duration::from_millis(200));
         let kind = connected.expect_err("it is ignored").kind();

@@ -1,17 +1,17 @@
 //! The pool with threads and without: what is refused, dropped, told and counted.
 
 use super::*;
-use crate::crew::testing::block_on;
+use crate::thread_pool::testing::block_on;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-fn one_thread(queue_max: usize) -> Pool {
-    Pool::new(&Options::default().threads(1).queue_max(queue_max))
+fn one_thread(queue_max: usize) -> OffloadPool {
+    OffloadPool::new(&OffloadOptions::default().threads(1).queue_max(queue_max))
 }
 
 /// A job at work until its gate is opened, or dropped.
-fn busy(pool: &Pool) -> (Job<bool>, mpsc::Sender<()>) {
+fn busy(pool: &OffloadPool) -> (OffloadJob<bool>, mpsc::Sender<()>) {
     let (begun, beginning) = mpsc::channel();
     let (open, gate) = mpsc::channel();
     let job = pool.run(move |token| {
@@ -41,14 +41,14 @@ impl Drop for Counted {
 
 #[test]
 fn gives_back_what_jobs_give() {
-    for pool in [one_thread(8), Pool::inline()] {
+    for pool in [one_thread(8), OffloadPool::inline()] {
         assert_eq!(block_on(pool.run(|_| 6 * 7)), Ok(42));
         until(|| pool.stats().done_total == 1);
         let stats = pool.stats();
         assert_eq!((stats.queued, stats.running), (0, 0));
         assert_eq!((stats.wait.count(), stats.run.count()), (1, 1));
     }
-    let (pool, hand) = Pool::by_hand(&Options::default());
+    let (pool, hand) = OffloadPool::manual(&OffloadOptions::default());
     let job = pool.run(|_| 1);
     assert_eq!(pool.stats().queued, 1);
     assert!(hand.run_one() && !hand.run_one());
@@ -63,12 +63,12 @@ fn a_full_queue_refuses_at_once_and_a_place_given_back_is_free() {
         let mut queued: Vec<_> = (0..queue_max).map(|i| pool.run(move |_| i)).collect();
         for _ in 0..2 {
             // The thread is held, so an answer can only be a refusal.
-            assert_eq!(block_on(pool.run(|_| 0)), Err(Refused::Full));
+            assert_eq!(block_on(pool.run(|_| 0)), Err(OffloadError::Full));
         }
         assert_eq!(pool.stats().queued, queue_max);
         if queued.pop().is_some() {
             let again = pool.run(move |_| queue_max - 1);
-            assert_eq!(block_on(pool.run(|_| 0)), Err(Refused::Full));
+            assert_eq!(block_on(pool.run(|_| 0)), Err(OffloadError::Full));
             queued.push(again);
         }
         open.send(()).unwrap();
@@ -129,9 +129,9 @@ fn a_panic_is_told_and_the_pool_goes_on() {
             panic!("on purpose: while dropped");
         }
     }
-    for pool in [one_thread(8), Pool::inline()] {
+    for pool in [one_thread(8), OffloadPool::inline()] {
         let job = pool.run(|_| panic!("on purpose"));
-        assert_eq!(block_on(job), Err::<(), _>(Refused::Panicked));
+        assert_eq!(block_on(job), Err::<(), _>(OffloadError::Panicked));
         assert_eq!(block_on(pool.run(|_| 1)), Ok(1));
         until(|| pool.stats().done_total == 1);
         assert_eq!(pool.stats().panicked_total, 1);
@@ -153,7 +153,7 @@ fn a_panic_is_told_and_the_pool_goes_on() {
 #[test]
 fn late_is_what_waited_for_longer_than_it_should() {
     let limit = Duration::from_millis(20);
-    let (pool, hand) = Pool::by_hand(&Options::default().wait_max(limit));
+    let (pool, hand) = OffloadPool::manual(&OffloadOptions::default().wait_max(limit));
     let mut jobs: Vec<_> = (0..3).map(|i| pool.run(move |_| i)).collect();
     hand.advance(limit);
     assert!(hand.run_one());
@@ -167,7 +167,10 @@ fn late_is_what_waited_for_longer_than_it_should() {
     let mut results = jobs.into_iter();
     assert_eq!(block_on(results.next().unwrap()), Ok(0));
     drop(results.next());
-    assert_eq!(block_on(results.next().unwrap()), Err(Refused::Late));
+    assert_eq!(
+        block_on(results.next().unwrap()),
+        Err(OffloadError::TimedOut)
+    );
     assert_eq!(block_on(fresh), Ok(7));
     let stats = pool.stats();
     assert_eq!((stats.late_total, stats.done_total), (2, 2));
@@ -180,8 +183,8 @@ fn what_is_queued_survives_the_pool_and_so_do_the_figures() {
     let pool = one_thread(8);
     let (first, open) = busy(&pool);
     let second = pool.run(|_| "done");
-    let watch = pool.watch();
-    assert!(watch.is_same(&pool.watch()) && !watch.is_same(&one_thread(1).watch()));
+    let watch = pool.stats_handle();
+    assert!(watch.is_same(&pool.stats_handle()) && !watch.is_same(&one_thread(1).stats_handle()));
     drop(pool);
     open.send(()).unwrap();
     assert_eq!(block_on(first), Ok(false));
@@ -193,9 +196,9 @@ fn what_is_queued_survives_the_pool_and_so_do_the_figures() {
 #[test]
 fn without_a_thread_a_job_is_refused_and_not_run_here() {
     let pool = one_thread(8);
-    *pool.owner.crew().refusal.lock().unwrap() = Some(Box::new(|| {}));
+    *pool.owner.thread_pool().spawn_failure.lock().unwrap() = Some(Box::new(|| {}));
     let job = pool.run(|_| thread::current().id());
-    assert_eq!(block_on(job), Err(Refused::Full));
+    assert_eq!(block_on(job), Err(OffloadError::Full));
     assert_eq!(pool.stats().full_total, 1);
     let other = block_on(pool.run(|_| thread::current().id()));
     assert_ne!(other, Ok(thread::current().id()));
@@ -209,7 +212,7 @@ fn own_stat(at: usize) -> i32 {
     field.parse().unwrap()
 }
 
-fn own_cores() -> rustix::thread::CpuSet {
+fn allowed_cores() -> rustix::thread::CpuSet {
     rustix::thread::sched_getaffinity(None).unwrap()
 }
 
@@ -217,14 +220,14 @@ fn own_cores() -> rustix::thread::CpuSet {
 fn threads_give_way_and_run_on_every_core_whoever_starts_them() {
     const NICE: usize = 19;
     const POLICY: usize = 41;
-    let (cores, nice, policy) = (own_cores(), own_stat(NICE), own_stat(POLICY));
+    let (cores, nice, policy) = (allowed_cores(), own_stat(NICE), own_stat(POLICY));
     let pool = one_thread(8);
     let seen = thread::spawn(move || {
-        let core = (0..).find(|&core| own_cores().is_set(core)).unwrap();
+        let core = (0..).find(|&core| allowed_cores().is_set(core)).unwrap();
         let mut one = rustix::thread::CpuSet::new();
         one.set(core);
         rustix::thread::sched_setaffinity(None, &one).unwrap();
-        block_on(pool.run(|_| (own_cores(), own_stat(NICE), own_stat(POLICY))))
+        block_on(pool.run(|_| (allowed_cores(), own_stat(NICE), own_stat(POLICY))))
     });
     let seen = seen.join().unwrap().unwrap();
     let (batch, idle) = (3, 5);
@@ -239,7 +242,7 @@ fn threads_give_way_and_run_on_every_core_whoever_starts_them() {
 fn nothing_is_lost_or_counted_twice() {
     const ROUNDS: usize = 300;
     const CALLERS: usize = 3;
-    let pool = Pool::new(&Options::default().threads(2).queue_max(4));
+    let pool = OffloadPool::new(&OffloadOptions::default().threads(2).queue_max(4));
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
             let pool = pool.clone();

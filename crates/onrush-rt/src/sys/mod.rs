@@ -137,7 +137,7 @@ const SLICE_MAX_NS: u64 = 100_000_000;
 
 /// What gives a thread all the cores that the calling one may use now (`sched_setaffinity(2)`),
 /// wherever it is started from: by a worker, which is pinned to one, it would begin there.
-pub fn own_cores() -> impl Fn() + Send + Sync + 'static {
+pub fn restore_affinity() -> impl Fn() + Send + Sync + 'static {
     let cores = rustix::thread::sched_getaffinity(None).ok();
     move || {
         if let Some(cores) = &cores {
@@ -151,7 +151,7 @@ pub fn own_cores() -> impl Fn() + Send + Sync + 'static {
 /// that is `SCHED_IDLE` stays so. Where that is refused, the nice value alone is set
 /// (`setpriority(2)`), and where that is refused too, all goes on as before, only less evenly.
 #[allow(unsafe_code)]
-pub(crate) fn step_back(nice: i32) {
+pub(crate) fn lower_priority(nice: i32) {
     // SAFETY: takes no pointers.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
     if policy == libc::c_long::from(libc::SCHED_IDLE) {

@@ -3,7 +3,7 @@
 //!
 //! Must not know how the worker sleeps.
 
-use super::{Sink, Worker};
+use super::{EventHandler, Worker};
 use crate::coop;
 use crate::driver::Event;
 use crate::job::guarded;
@@ -101,12 +101,12 @@ impl Worker {
     /// are left go on. A panic of the driver or of the timers does not: all connections share them,
     /// and nothing is known of their state then, so the worker ends.
     /// Fails when the driver does.
-    pub(super) fn dispatch(&self, sink: &impl Sink, is_late: bool) -> io::Result<bool> {
+    pub(super) fn dispatch(&self, handler: &impl EventHandler, is_late: bool) -> io::Result<bool> {
         coop::renew(); // What was spent before is not the first call's.
         let dispatch = Dispatch::new(is_late);
         // One frame for all calls, not one for each: entering it is not free.
         loop {
-            let gone_on = catch_unwind(AssertUnwindSafe(|| self.go_on(sink, &dispatch)));
+            let gone_on = catch_unwind(AssertUnwindSafe(|| self.run_iteration(handler, &dispatch)));
             let payload = match gone_on {
                 Ok(result) => return result.map(|()| dispatch.any.get()),
                 Err(payload) => payload,
@@ -115,7 +115,7 @@ impl Worker {
             let token = dispatch.token.replace(RUNTIME);
             let token = Some(token).filter(|token| token & RUNTIME == 0);
             // A sink that panicked once more has been told, and goes on.
-            if !was_calling || !guarded(|| sink.panicked(token)).unwrap_or(true) {
+            if !was_calling || !guarded(|| handler.on_panic(token)).unwrap_or(true) {
                 resume_unwind(payload);
             }
             std::mem::forget(payload); // It may itself panic when it is dropped.
@@ -123,35 +123,38 @@ impl Worker {
     }
 
     /// The rest of [`Worker::dispatch`], from the beginning or behind a call that panicked.
-    fn go_on(&self, sink: &impl Sink, dispatch: &Dispatch) -> io::Result<()> {
-        let inner = &*self.local.0;
+    fn run_iteration(&self, handler: &impl EventHandler, dispatch: &Dispatch) -> io::Result<()> {
+        let inner = &*self.context.0;
         if dispatch.begins(Step::Awake) {
             dispatch.is_calling.set(true);
-            sink.awake();
+            handler.on_wake();
         }
         // Before events, so that a connection passed from elsewhere can be served in this turn.
         if dispatch.begins(Step::Notified) && inner.mailbox.take_notified() {
             dispatch.call(RUNTIME);
-            sink.notified();
+            handler.on_notify();
         }
         if dispatch.step.get() <= Step::Events {
             dispatch.step.set(Step::Events);
-            self.take_events(sink, dispatch);
+            self.take_events(handler, dispatch);
             while dispatch.is_late && self.is_behind(dispatch) {
-                inner.driver.borrow_mut().turn(Some(Duration::ZERO))?;
+                inner
+                    .driver
+                    .borrow_mut()
+                    .poll_events(Some(Duration::ZERO))?;
                 dispatch.call(RUNTIME);
-                sink.awake();
-                self.take_events(sink, dispatch);
+                handler.on_wake();
+                self.take_events(handler, dispatch);
             }
         }
         dispatch.step.set(Step::Timers);
-        self.expire(sink, dispatch);
+        self.expire(handler, dispatch);
         Ok(())
     }
 
     /// Hands out all events that the driver has fetched.
-    fn take_events(&self, sink: &impl Sink, dispatch: &Dispatch) {
-        let inner = &*self.local.0;
+    fn take_events(&self, handler: &impl EventHandler, dispatch: &Dispatch) {
+        let inner = &*self.context.0;
         loop {
             dispatch.is_calling.set(false);
             let event = inner.driver.borrow_mut().next();
@@ -162,20 +165,20 @@ impl Worker {
                 && token & RUNTIME == 0
             {
                 dispatch.call(token);
-                sink.event(event);
+                handler.on_event(event);
                 continue;
             }
             dispatch.call(event.token().unwrap_or(RUNTIME));
-            self.other_event(sink, event);
+            self.other_event(handler, event);
         }
     }
 
     /// Hands out an event that is not received bytes of the sink's.
     #[inline(never)]
-    fn other_event(&self, sink: &impl Sink, event: Event) {
-        let inner = &*self.local.0;
+    fn other_event(&self, handler: &impl EventHandler, event: Event) {
+        let inner = &*self.context.0;
         if let Some(event) = inner.sources.route(event, &inner.driver) {
-            sink.event(event);
+            handler.on_event(event);
         }
     }
 
@@ -187,8 +190,8 @@ impl Worker {
     /// Bounded as well, so that a flood of events does not keep timers from firing.
     #[cold]
     fn is_behind(&self, dispatch: &Dispatch) -> bool {
-        let inner = &*self.local.0;
-        let now_ns = self.local.clock_ns();
+        let inner = &*self.context.0;
+        let now_ns = self.context.clock_ns();
         let any = dispatch.any_fetched.replace(false);
         let fetches = dispatch.fetches.get();
         dispatch.fetches.set(fetches + 1);
@@ -200,8 +203,8 @@ impl Worker {
         any && fetches < CATCH_UP_CALLS_MAX && now_ns < dispatch.fetch_until_ns.get()
     }
 
-    fn expire(&self, sink: &impl Sink, dispatch: &Dispatch) {
-        let inner = &*self.local.0;
+    fn expire(&self, handler: &impl EventHandler, dispatch: &Dispatch) {
+        let inner = &*self.context.0;
         let now = inner.now_ms.get();
         loop {
             dispatch.is_calling.set(false);
@@ -209,7 +212,7 @@ impl Worker {
             let Some(payload) = due else { return };
             dispatch.call(payload);
             if payload & RUNTIME == 0 {
-                sink.timer(payload);
+                handler.on_timer(payload);
                 continue;
             }
             let key = (payload & !RUNTIME) as usize;

@@ -1,33 +1,34 @@
 //! One worker: a driver, its timers, its tasks, and the loop that turns them.
 //!
-//! Must not know what protocol its connections speak. Its futures and its [`Sink`] reach it through
-//! a [`Local`]. A thread has no worker of its own, so that one can turn many (the simulator): only
-//! while a worker is turned can what runs there ask for it, by [`Local::current`].
+//! Must not know what protocol its connections speak. Its futures and its [`EventHandler`] reach it
+//! through a [`WorkerContext`]. A thread has no worker of its own, so that one can turn many (the
+//! simulator): only while a worker is turned can what runs there ask for it, by
+//! [`WorkerContext::current`].
 //!
-//! Files, lowest first: `machine` · this one · `dispatch` · `running` · `sleep`.
+//! Files, lowest first: `machine` · this one · `dispatch` · `poll_monitor` · `sleep`.
 
 mod dispatch;
 mod machine;
-mod running;
+mod poll_monitor;
 mod sleep;
 
-pub use crate::sys::own_cores;
+pub use crate::sys::restore_affinity;
 pub use machine::{affinity, monotonic_ms, page_bytes, pin_to, ticks_per_second};
-pub use running::{Blocked, Running};
+pub use poll_monitor::{Blocked, PollMonitor};
 pub use sleep::Sleep;
 
 use crate::blocking;
-use crate::buf::Pool;
+use crate::buf::BufferPool;
 use crate::coop;
 use crate::driver::{self, Choice, Driver, Event, sim};
-use crate::executor::{Executor, Standby, Task};
+use crate::executor::{Executor, Task, TaskSlot};
 use crate::job::guarded;
 use crate::mailbox::Mailbox;
 use crate::offload;
 use crate::sources::{RUNTIME, Sources};
 use crate::timer::{TimerId, Wheel};
 use machine::monotonic;
-use running::Tagged;
+use poll_monitor::TaggedTask;
 use slab::Slab;
 use std::cell::{Cell, RefCell, RefMut};
 use std::future::{Future, poll_fn};
@@ -41,35 +42,35 @@ use std::time::Duration;
 /// Who takes the events of the streams, listeners and timers that no future waits for: a server.
 ///
 /// Calls never come nested. Methods take `&self`, because handlers called from here call back.
-pub trait Sink {
+pub trait EventHandler {
     /// An event of a listener, or of a stream whose token has the top bit clear.
-    fn event(&self, event: Event);
-    /// A timer of [`Local::schedule`] is due.
-    fn timer(&self, payload: u64);
-    /// Another thread called [`Remote::notify`].
-    fn notified(&self);
+    fn on_event(&self, event: Event);
+    /// A timer of [`WorkerContext::schedule`] is due.
+    fn on_timer(&self, payload: u64);
+    /// Another thread called [`Notifier::notify`].
+    fn on_notify(&self);
     /// The worker is back from the kernel; what has happened is told next.
-    fn awake(&self) {}
+    fn on_wake(&self) {}
     /// The last event-loop iteration took too long: something in it blocked the worker.
-    fn blocked(&self, blocked: Blocked) {
+    fn on_blocked(&self, blocked: Blocked) {
         let _ = blocked;
     }
     /// A call of this sink, a waker or a task panicked. `token`: of the stream or the timer that
     /// the call was for, when it was for one of the sink's. Gives whether the worker goes on behind
     /// that call; otherwise the panic goes on to whoever turns the worker. A task that panicked
     /// ends alone in any case.
-    fn panicked(&self, token: Option<u64>) -> bool {
+    fn on_panic(&self, token: Option<u64>) -> bool {
         let _ = token;
         false
     }
 }
 
 /// A sink for workers that run nothing but tasks.
-impl Sink for () {
-    fn event(&self, _: Event) {}
-    fn timer(&self, _: u64) {}
-    fn notified(&self) {}
-    fn panicked(&self, _: Option<u64>) -> bool {
+impl EventHandler for () {
+    fn on_event(&self, _: Event) {}
+    fn on_timer(&self, _: u64) {}
+    fn on_notify(&self) {}
+    fn on_panic(&self, _: Option<u64>) -> bool {
         true // It was a waker: the sink itself does nothing that could.
     }
 }
@@ -84,12 +85,12 @@ enum Clock {
 struct Inner {
     executor: Executor,
     driver: RefCell<Driver>,
-    pool: Pool,
+    pool: BufferPool,
     wheel: RefCell<Wheel>,
     sleepers: RefCell<Slab<Option<Waker>>>,
     pub(crate) sources: Sources,
     mailbox: Arc<Mailbox>,
-    running: Arc<Running>,
+    poll_monitor: Arc<PollMonitor>,
     pools: Pools,
     clock: Clock,
     now_ms: Cell<u64>,
@@ -106,17 +107,17 @@ struct Inner {
 #[derive(Clone, Debug)]
 pub struct Pools {
     /// For file work that may block.
-    pub blocking: blocking::Pool,
+    pub blocking: blocking::BlockingPool,
     /// For what keeps a core busy.
-    pub offload: offload::Pool,
+    pub offload: offload::OffloadPool,
 }
 
 impl Pools {
     /// Without threads: work is done by whoever waits for it. For the simulator.
     pub fn inline() -> Pools {
         Pools {
-            blocking: blocking::Pool::inline(),
-            offload: offload::Pool::inline(),
+            blocking: blocking::BlockingPool::inline(),
+            offload: offload::OffloadPool::inline(),
         }
     }
 }
@@ -125,28 +126,28 @@ impl Pools {
 impl Default for Pools {
     fn default() -> Pools {
         Pools {
-            blocking: blocking::Pool::threads(16, 4096),
-            offload: offload::Pool::new(&offload::Options::default()),
+            blocking: blocking::BlockingPool::threads(16, 4096),
+            offload: offload::OffloadPool::new(&offload::OffloadOptions::default()),
         }
     }
 }
 
 /// A worker's handle on itself, for its sink and its futures. Cheap to clone; not `Send`.
 #[derive(Clone, Debug)]
-pub struct Local(Rc<Inner>);
+pub struct WorkerContext(Rc<Inner>);
 
 /// A worker, to be turned by the thread that owns it.
 #[derive(Debug)]
 pub struct Worker {
-    local: Local,
+    context: WorkerContext,
 }
 
 /// What other threads may do to a worker.
 #[derive(Clone, Debug)]
-pub struct Remote(Arc<Mailbox>, Arc<Running>);
+pub struct Notifier(Arc<Mailbox>, Arc<PollMonitor>);
 
-impl Remote {
-    /// Has [`Sink::notified`] called in the worker's next turn, waking it if it sleeps.
+impl Notifier {
+    /// Has [`EventHandler::on_notify`] called in the worker's next turn, waking it if it sleeps.
     pub fn notify(&self) {
         self.0.notify();
     }
@@ -157,7 +158,7 @@ impl Remote {
     }
 
     /// What the worker runs.
-    pub fn running(&self) -> &Arc<Running> {
+    pub fn poll_monitor(&self) -> &Arc<PollMonitor> {
         &self.1
     }
 }
@@ -216,7 +217,7 @@ impl Worker {
             sleepers: RefCell::default(),
             sources: Sources::default(),
             mailbox,
-            running: Arc::default(),
+            poll_monitor: Arc::default(),
             pools,
             clock,
             now_ms: Cell::new(0),
@@ -227,52 +228,52 @@ impl Worker {
             index,
         };
         let worker = Worker {
-            local: Local(Rc::new(inner)),
+            context: WorkerContext(Rc::new(inner)),
         };
-        worker.local.read_clock();
-        *worker.local.0.wheel.borrow_mut() = Wheel::new(worker.local.now_ms());
+        worker.context.read_clock();
+        *worker.context.0.wheel.borrow_mut() = Wheel::new(worker.context.now_ms());
         Ok(worker)
     }
 
     /// The handle for this worker's futures.
-    pub fn local(&self) -> &Local {
-        &self.local
+    pub fn context(&self) -> &WorkerContext {
+        &self.context
     }
 
     /// The handle for other threads.
-    pub fn remote(&self) -> Remote {
-        let inner = &self.local.0;
-        Remote(inner.mailbox.clone(), inner.running.clone())
+    pub fn notifier(&self) -> Notifier {
+        let inner = &self.context.0;
+        Notifier(inner.mailbox.clone(), inner.poll_monitor.clone())
     }
 
     /// Enters the kernel once and deals with everything that came of it: events, timers, tasks.
     /// Sleeps, when `may_sleep`, until there is something to do. Gives whether there was.
     ///
     /// Fails only when the driver is broken; the worker cannot go on then.
-    pub fn turn(&mut self, sink: &impl Sink, may_sleep: bool) -> io::Result<bool> {
-        let _entered = self.local.enter();
-        let inner = &*self.local.0;
+    pub fn poll(&mut self, handler: &impl EventHandler, may_sleep: bool) -> io::Result<bool> {
+        let _entered = self.context.enter();
+        let inner = &*self.context.0;
         let timeout = if may_sleep {
             self.timeout()
         } else {
             Some(Duration::ZERO)
         };
-        let sleeps = timeout != Some(Duration::ZERO) && inner.mailbox.prepare_to_sleep();
-        let timeout = if sleeps {
+        let begin_sleep = timeout != Some(Duration::ZERO) && inner.mailbox.prepare_to_sleep();
+        let timeout = if begin_sleep {
             timeout
         } else {
             Some(Duration::ZERO)
         };
-        let asleep_ns = sleeps.then(|| {
-            inner.running.sleeps();
-            self.local.clock_ns()
+        let asleep_ns = begin_sleep.then(|| {
+            inner.poll_monitor.begin_sleep();
+            self.context.clock_ns()
         });
         inner.iteration.set(inner.iteration.get() + 1);
-        let result = inner.driver.borrow_mut().turn(timeout);
+        let result = inner.driver.borrow_mut().poll_events(timeout);
         inner.mailbox.awake();
         result?;
         let began_ns = inner.now_ns.get();
-        self.local.read_clock();
+        self.context.read_clock();
         if let Some(asleep_ns) = asleep_ns {
             let slept_ns = inner.now_ns.get().saturating_sub(asleep_ns);
             inner.idle_ns.set(inner.idle_ns.get() + slept_ns);
@@ -282,17 +283,17 @@ impl Worker {
             Clock::Kernel => {
                 let now_ns = inner.now_ns.get();
                 let ended_ns = asleep_ns.unwrap_or(now_ns);
-                inner.running.turned(began_ns, ended_ns, now_ns)
+                inner.poll_monitor.end_iteration(began_ns, ended_ns, now_ns)
             }
             Clock::Sim(_) => None, // Its time passes between iterations, and not in one.
         };
         if let Some(blocked) = blocked {
-            guarded(|| sink.blocked(blocked));
+            guarded(|| handler.on_blocked(blocked));
         }
         let gap_ms = (inner.now_ns.get() - began_ns) / 1_000_000;
-        let busy = self.dispatch(sink, gap_ms > dispatch::LATE_MS)?;
+        let busy = self.dispatch(handler, gap_ms > dispatch::LATE_MS)?;
         let panicked = || {
-            guarded(|| sink.panicked(None));
+            guarded(|| handler.on_panic(None));
         };
         Ok(inner.executor.run(panicked) || busy)
     }
@@ -306,11 +307,11 @@ impl Worker {
                 self.1.notify();
             }
         }
-        let mailbox = self.local.0.mailbox.clone();
+        let mailbox = self.context.0.mailbox.clone();
         let flag = Arc::new(Flag(std::sync::atomic::AtomicBool::new(true), mailbox));
         let waker = Waker::from(flag.clone());
         let mut future = pin!(future);
-        let _entered = self.local.enter();
+        let _entered = self.context.enter();
         loop {
             coop::renew();
             if flag.0.swap(false, std::sync::atomic::Ordering::AcqRel)
@@ -318,26 +319,26 @@ impl Worker {
             {
                 return Ok(output);
             }
-            self.turn(&(), true)?;
+            self.poll(&(), true)?;
         }
     }
 
     /// When the wheel next has something to do, in ms of this worker's clock.
     pub fn next_timer_ms(&self) -> Option<u64> {
-        self.local.next_timer_ms()
+        self.context.next_timer_ms()
     }
 
     /// Whether something is due that needs neither time nor the kernel.
     pub fn has_work(&self) -> bool {
-        !self.local.0.mailbox.is_empty() || self.local.0.driver.borrow().has_ready()
+        !self.context.0.mailbox.is_empty() || self.context.0.driver.borrow().has_ready()
     }
 
     fn timeout(&self) -> Option<Duration> {
         if self.has_work() {
             return Some(Duration::ZERO);
         }
-        let now = self.local.now_ms();
-        let due = self.local.0.wheel.borrow().next_ms()?;
+        let now = self.context.now_ms();
+        let due = self.context.0.wheel.borrow().next_ms()?;
         // One more millisecond than the difference, because `now` is rounded down.
         Some(Duration::from_millis((due + 1).saturating_sub(now)))
     }
@@ -345,18 +346,18 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let _entered = self.local.enter(); // What is dropped may ask where it is, too.
-        self.local.0.executor.shut_down();
+        let _entered = self.context.enter(); // What is dropped may ask where it is, too.
+        self.context.0.executor.shut_down();
     }
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<Local>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<WorkerContext>> = const { RefCell::new(None) };
 }
 
 /// While it lives, its worker is the current one of this thread; then the one before is again.
 struct Entered {
-    before: Option<Local>,
+    before: Option<WorkerContext>,
     _budget: coop::Restore,
 }
 
@@ -368,10 +369,10 @@ impl Drop for Entered {
     }
 }
 
-impl Local {
+impl WorkerContext {
     /// The worker that is being turned by this thread, for code that was not given one: tasks and
     /// handlers always have one; elsewhere it is `None`.
-    pub fn current() -> Option<Local> {
+    pub fn current() -> Option<WorkerContext> {
         let current = CURRENT.try_with(|current| current.borrow().clone());
         current.ok().flatten()
     }
@@ -408,14 +409,15 @@ impl Local {
         self.0.unix_seconds.get()
     }
 
-    /// How many iterations the worker's event loop has begun: calls of [`Worker::turn`].
+    /// How many iterations the worker's event loop has begun: calls of [`Worker::poll`].
     #[inline]
     pub fn iteration(&self) -> u64 {
         self.0.iteration.get()
     }
 
     /// When the wheel of timers next has something to do, in ms of this worker's clock; `None`
-    /// without timers. While [`Sink::awake`] is called, timers that are due have not fired.
+    /// without timers. While [`EventHandler::on_wake`] is called, timers that are due have not
+    /// fired.
     pub fn next_timer_ms(&self) -> Option<u64> {
         self.0.wheel.borrow().next_ms()
     }
@@ -433,17 +435,17 @@ impl Local {
     }
 
     /// The worker's receive buffers.
-    pub fn pool(&self) -> &Pool {
+    pub fn pool(&self) -> &BufferPool {
         &self.0.pool
     }
 
     /// The pool for file work that may block.
-    pub fn blocking(&self) -> &blocking::Pool {
+    pub fn blocking(&self) -> &blocking::BlockingPool {
         &self.0.pools.blocking
     }
 
     /// The pool for what would keep the worker busy for long.
-    pub fn offload(&self) -> &offload::Pool {
+    pub fn offload(&self) -> &offload::OffloadPool {
         &self.0.pools.offload
     }
 
@@ -453,12 +455,12 @@ impl Local {
         F: Future + 'static,
         F::Output: 'static,
     {
-        self.0.executor.spawn(Tagged::new(self, future))
+        self.0.executor.spawn(TaggedTask::new(self, future))
     }
 
     /// A task for a future that is polled first and becomes one only when it is pending.
-    pub fn standby(&self) -> Standby {
-        self.0.executor.standby()
+    pub fn task_slot(&self) -> TaskSlot {
+        self.0.executor.task_slot()
     }
 
     /// Tasks that have not ended.
@@ -466,14 +468,14 @@ impl Local {
         self.0.executor.live_tasks()
     }
 
-    /// Has [`Sink::timer`] called with `payload` (top bit clear) at `deadline_ms` of this worker's
-    /// clock or soon after.
+    /// Has [`EventHandler::on_timer`] called with `payload` (top bit clear) at `deadline_ms` of
+    /// this worker's clock or soon after.
     pub fn schedule(&self, deadline_ms: u64, payload: u64) -> TimerId {
         debug_assert!(payload & RUNTIME == 0);
         self.0.wheel.borrow_mut().schedule(deadline_ms, payload)
     }
 
-    /// Takes back a [`Local::schedule`]; no harm when it has fired.
+    /// Takes back a [`WorkerContext::schedule`]; no harm when it has fired.
     pub fn unschedule(&self, timer: TimerId) {
         self.0.wheel.borrow_mut().cancel(timer);
     }
@@ -488,7 +490,7 @@ impl Local {
         let deadline_ns = now.saturating_add(duration).as_nanos();
         let deadline_ms = u64::try_from(deadline_ns.div_ceil(1_000_000)).unwrap_or(u64::MAX);
         Sleep {
-            local: self.clone(),
+            context: self.clone(),
             deadline_ms,
             timer: None,
         }

@@ -1,6 +1,6 @@
 //! Waiting for time to pass. Must not know what is waited for.
 
-use super::Local;
+use super::WorkerContext;
 use crate::coop;
 use crate::job::discard;
 use crate::sources::RUNTIME;
@@ -9,10 +9,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// See [`Local::sleep`]. May be dropped at any time.
+/// See [`WorkerContext::sleep`]. May be dropped at any time.
 #[derive(Debug)]
 pub struct Sleep {
-    pub(super) local: Local,
+    pub(super) context: WorkerContext,
     pub(super) deadline_ms: u64,
     /// The wheel's entry and the place of the waker.
     pub(super) timer: Option<(TimerId, usize)>,
@@ -22,7 +22,7 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.local.now_ms() >= self.deadline_ms {
+        if self.context.now_ms() >= self.deadline_ms {
             // A loop of sleeps that are over at once must not keep others from running. One that
             // was waited for is over in any case: it may bound a future that uses the budget up.
             if self.timer.is_none() {
@@ -35,16 +35,16 @@ impl Future for Sleep {
         match self.timer {
             Some((_, key)) => {
                 let before = {
-                    let mut sleepers = self.local.0.sleepers.borrow_mut();
+                    let mut sleepers = self.context.0.sleepers.borrow_mut();
                     std::mem::replace(&mut sleepers[key], waker)
                 };
                 discard(before); // Outside the borrow: whose last waker it is may go with it.
             }
             None => {
-                let key = self.local.0.sleepers.borrow_mut().insert(waker);
+                let key = self.context.0.sleepers.borrow_mut().insert(waker);
                 let payload = RUNTIME | key as u64;
                 let timer = self
-                    .local
+                    .context
                     .0
                     .wheel
                     .borrow_mut()
@@ -59,8 +59,8 @@ impl Future for Sleep {
 impl Sleep {
     fn disarm(&mut self) {
         if let Some((timer, key)) = self.timer.take() {
-            self.local.0.wheel.borrow_mut().cancel(timer);
-            let waker = self.local.0.sleepers.borrow_mut().remove(key);
+            self.context.0.wheel.borrow_mut().cancel(timer);
+            let waker = self.context.0.sleepers.borrow_mut().remove(key);
             discard(waker); // It may be a handler's own, and this a destructor.
         }
     }

@@ -135,22 +135,26 @@ impl Rig {
     }
 
     /// One turn of at most 20 ms, and all its events.
-    pub fn turn(&mut self) -> Vec<Event> {
+    pub fn poll(&mut self) -> Vec<Event> {
         let driver = &mut self.driver;
-        driver.turn(Some(Duration::from_millis(20))).expect("turns");
+        driver
+            .poll_events(Some(Duration::from_millis(20)))
+            .expect("turns");
         std::iter::from_fn(|| driver.next()).collect()
     }
 
     /// A few turns in which nothing is expected to matter; gives what came all the same.
-    pub fn settle(&mut self) -> Vec<Event> {
-        (0..8).flat_map(|_| self.turn()).collect()
+    pub fn poll_until_idle(&mut self) -> Vec<Event> {
+        (0..8).flat_map(|_| self.poll()).collect()
     }
 
     /// Turns until `done` has seen what it wants. The watchdog bounds it.
     pub fn until(&mut self, mut done: impl FnMut(&mut Driver, Event) -> bool) {
         loop {
             let driver = &mut self.driver;
-            driver.turn(Some(Duration::from_millis(20))).expect("turns");
+            driver
+                .poll_events(Some(Duration::from_millis(20)))
+                .expect("turns");
             let mut over = false;
             while let Some(event) = self.driver.next() {
                 over |= done(&mut self.driver, event);

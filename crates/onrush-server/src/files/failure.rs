@@ -3,7 +3,7 @@
 //! The sentences are constants, so that neither a path of this machine nor anything a client sent
 //! can be in them. This module must not know paths or bodies.
 
-use super::accept::prefers_json;
+use super::negotiate::prefers_json;
 use onrush::{Request, Response};
 use onrush_proto::response::reason_phrase;
 use onrush_store::StoreError;
@@ -58,11 +58,11 @@ impl Failure {
     }
 
     /// The answer: a line of text, or a problem document (RFC 9457) where JSON is preferred.
-    pub(crate) fn answer(self, request: &Request) -> Response {
+    pub(crate) fn into_response(self, request: &Request) -> Response {
         self.render(prefers_json(request))
     }
 
-    /// As [`Failure::answer`], for when the request's head is gone by then.
+    /// As [`Failure::into_response`], for when the request's head is gone by then.
     pub(super) fn render(self, json: bool) -> Response {
         let Failure { status, detail } = self;
         let title = reason_phrase(status);

@@ -14,7 +14,7 @@ use super::budget::{Budget, Lease};
 use super::failure::{Failure, While};
 use super::path::{self, Split};
 use super::place::Place;
-use super::{Inner, accept, html, json};
+use super::{Inner, html, json, negotiate};
 use futures_core::Stream;
 use onrush::{Body, Bytes, Request, Response};
 use onrush_store::{Entry, Key, ListHow, Page, Store};
@@ -65,7 +65,9 @@ impl Inner {
             page.entries.retain(|entry| entry.name != b"-");
         }
         let lease = fit(&mut page, &self.listings);
-        let json = wanted.json.unwrap_or_else(|| accept::prefers_json(request));
+        let json = wanted
+            .json
+            .unwrap_or_else(|| negotiate::prefers_json(request));
         let place = Place::new(split.mount, folder.as_ref(), &wanted.repeated(), &page);
         let response = Response::with_body(render(place, page, lease, json))
             .header("Vary", "Accept")

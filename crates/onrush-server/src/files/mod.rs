@@ -1,15 +1,13 @@
 //! Objects and folders over HTTP: the handler [`Files`].
 //!
-//! Files, lowest first: `accept` and `failure` (how refusals look) · `path` (paths and keys) ·
+//! Files, lowest first: `negotiate` and `failure` (how refusals look) · `path` (paths and keys) ·
 //! `budget` · `buffers` · `mime` · `object` (an object ready to be answered) · `cache` · `ranges` ·
-//! `body` (receiving) · `place` · `json` and `html` (how listings look) · `list` · `read` (GET) ·
+//! `upload` (receiving) · `place` · `json` and `html` (how listings look) · `list` · `read` (GET) ·
 //! `write` (PUT, DELETE).
 //!
 //! Nothing here may block a worker: what might wait for a disk is asked of the store's futures.
 //! Nothing here must know the command line, sockets or drivers.
 
-mod accept;
-mod body;
 mod budget;
 mod buffers;
 mod cache;
@@ -18,25 +16,27 @@ mod html;
 mod json;
 mod list;
 mod mime;
+mod negotiate;
 mod object;
 mod path;
 mod place;
 mod ranges;
 mod read;
+mod upload;
 mod write;
 
-use body::Memory;
 use budget::Budget;
 use cache::Cache;
 use failure::Failure;
 use onrush::{Handler, Request, Response};
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
 use onrush_store::{Durability, Folder, FolderOptions};
 use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use upload::Memory;
 
 /// Bytes of small objects that may be in memory for slow clients only, at most.
 const UNDER_WAY_BYTES_MAX: usize = 16 << 20;
@@ -160,7 +160,7 @@ impl Files {
             descriptors: options.descriptors.clone(),
             ..FolderOptions::default()
         };
-        let pool = Pool::threads(options.blocking_threads, 4096);
+        let pool = BlockingPool::threads(options.blocking_threads, 4096);
         match Folder::open(dir, pool, folder) {
             Ok(store) => {
                 if !store.follows_links() {
@@ -232,30 +232,30 @@ fn explain(dir: &Path, writable: bool, sink: bool, error: &io::Error) -> io::Err
 }
 
 /// An answer that is there, or is to be waited for.
-enum Answer {
+enum Handling {
     Now(Response),
     Later(Arc<Inner>, Request),
 }
 
 impl Handler for Files {
     fn handle(&self, request: Request) -> impl Future<Output = Response> + use<> + 'static {
-        let answer = match self.0.answer_now(&request) {
-            Some(response) => Answer::Now(response),
-            None => Answer::Later(self.0.clone(), request),
+        let reply = match self.0.try_respond(&request) {
+            Some(response) => Handling::Now(response),
+            None => Handling::Later(self.0.clone(), request),
         };
         async move {
-            match answer {
-                Answer::Now(response) => response,
+            match reply {
+                Handling::Now(response) => response,
                 // Boxed, so that hot requests need not carry so large a future about.
-                Answer::Later(inner, request) => Box::pin(inner.answer(request)).await,
+                Handling::Later(inner, request) => Box::pin(inner.respond(request)).await,
             }
         }
     }
 }
 
 impl Inner {
-    async fn answer(self: Arc<Inner>, request: Request) -> Response {
-        let json = accept::prefers_json(&request);
+    async fn respond(self: Arc<Inner>, request: Request) -> Response {
+        let json = negotiate::prefers_json(&request);
         let allow = self.options.allow;
         let result = match request.method() {
             "GET" | "HEAD" => self.get(&request).await,

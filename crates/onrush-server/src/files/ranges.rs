@@ -9,7 +9,7 @@ use onrush_proto::range::{self, Ranges, Requested};
 use std::hash::{BuildHasher, RandomState};
 
 /// The answer to a `Range` field, or `None` when it asks for the whole.
-pub(super) fn answer(request: &Request, value: &[u8], found: &Found) -> Option<Response> {
+pub(super) fn respond(request: &Request, value: &[u8], found: &Found) -> Option<Response> {
     match range::parse(value, found.size) {
         Requested::Whole => None,
         Requested::Unsatisfiable => {
@@ -18,7 +18,7 @@ pub(super) fn answer(request: &Request, value: &[u8], found: &Found) -> Option<R
             let failure = Failure::new(416, "the object has no such bytes");
             Some(
                 failure
-                    .answer(request)
+                    .into_response(request)
                     .header("Content-Range", content_range),
             )
         }

@@ -21,7 +21,7 @@ const INDEX: &str = "index.html";
 
 impl Inner {
     /// The answer, if it can be given without waiting for anything.
-    pub(super) fn answer_now(self: &Arc<Self>, request: &Request) -> Option<Response> {
+    pub(super) fn try_respond(self: &Arc<Self>, request: &Request) -> Option<Response> {
         if !matches!(request.method(), "GET" | "HEAD") {
             return None;
         }
@@ -38,7 +38,7 @@ impl Inner {
         if is_index && !self.options.site {
             return None;
         }
-        let at = moment(request.local());
+        let at = moment(request.worker());
         if let Some(found) = self
             .cache
             .fresh(rest.as_bytes(), at, |key| self.store.generation(key))
@@ -55,7 +55,7 @@ impl Inner {
         match self.open_now(&key, at, request)? {
             Ok(found) => Some(respond(request, found)),
             Err(StoreError::NotFound | StoreError::IsDirectory) if is_index => None,
-            Err(error) => Some(tell(request, split, &key, error)),
+            Err(error) => Some(error_response(request, split, &key, error)),
         }
     }
 
@@ -66,7 +66,7 @@ impl Inner {
         match target.visible(&self.options, While::Reading)? {
             Target::Object(key) => Ok(match self.open(&key, request).await {
                 Ok(found) => respond(request, found),
-                Err(error) => tell(request, split, &key, error),
+                Err(error) => error_response(request, split, &key, error),
             }),
             Target::Folder(folder) => {
                 if self.options.site
@@ -125,7 +125,7 @@ impl Inner {
     }
 
     async fn open(self: &Arc<Self>, key: &Key, request: &Request) -> Result<Found> {
-        let at = moment(request.local());
+        let at = moment(request.worker());
         let generation = self.store.generation(key);
         let found = match self.load(key, at).await {
             Err(StoreError::Busy) => {
@@ -168,8 +168,8 @@ impl Inner {
                 inner: Arc::downgrade(self),
                 worker: at.worker,
             };
-            let closing = closing.run(request.local().clone());
-            request.local().spawn(closing).detach();
+            let closing = closing.run(request.worker().clone());
+            request.worker().spawn(closing).detach();
         }
     }
 }
@@ -182,15 +182,15 @@ struct Closing {
 }
 
 impl Closing {
-    async fn run(self, local: WorkerHandle) {
+    async fn run(self, worker: WorkerHandle) {
         while let Some(inner) = self.inner.upgrade() {
-            let (stale, next_ms) = inner.cache.take_stale(moment(&local));
+            let (stale, next_ms) = inner.cache.take_stale(moment(&worker));
             if !stale.is_empty() {
                 inner.store.pool().run(move || drop(stale)).detach();
             }
             let Some(next_ms) = next_ms else { return };
             drop(inner);
-            local.sleep(Duration::from_millis(next_ms)).await;
+            worker.sleep(Duration::from_millis(next_ms)).await;
         }
     }
 }
@@ -203,18 +203,18 @@ impl Drop for Closing {
     }
 }
 
-fn moment(local: &WorkerHandle) -> Moment {
+fn moment(worker: &WorkerHandle) -> Moment {
     Moment {
-        worker: local.index(),
-        now_ms: local.now_ms(),
-        now_s: local.unix_seconds(),
+        worker: worker.index(),
+        now_ms: worker.now_ms(),
+        now_s: worker.unix_seconds(),
     }
 }
 
 /// The answer when there is no object: a folder is elsewhere, one slash further.
-fn tell(request: &Request, split: Split<'_>, key: &Key, error: StoreError) -> Response {
+fn error_response(request: &Request, split: Split<'_>, key: &Key, error: StoreError) -> Response {
     if error != StoreError::IsDirectory {
-        return Failure::of(error, While::Reading).answer(request);
+        return Failure::of(error, While::Reading).into_response(request);
     }
     let location = path::folder_href(split.mount, key.as_bytes(), request.query());
     Response::new(301)
@@ -230,7 +230,7 @@ fn respond(request: &Request, found: Found) -> Response {
     match evaluate(true, &found.current(), request.headers()) {
         Outcome::Proceed => {}
         Outcome::NotModified => return Response::new(304).with_fields(found.fields),
-        Outcome::Failed => return Failure::CHANGED.answer(request),
+        Outcome::Failed => return Failure::CHANGED.into_response(request),
     }
     // For HEAD a range has no meaning (RFC 9110 §14.2).
     match request
@@ -238,7 +238,7 @@ fn respond(request: &Request, found: Found) -> Response {
         .filter(|_| request.method() == "GET")
     {
         Some(value) if range_counts(request, &found) => {
-            ranges::answer(request, value, &found).unwrap_or_else(|| whole(found))
+            ranges::respond(request, value, &found).unwrap_or_else(|| whole(found))
         }
         _ => whole(found),
     }

@@ -14,7 +14,7 @@
 use super::failure::{Failure, While};
 use super::object::{current_of, etag};
 use super::path::{self, Target};
-use super::{Inner, body};
+use super::{Inner, upload};
 use onrush::{Request, Response};
 use onrush_proto::precondition::{Current, Outcome, evaluate};
 use onrush_store::{Condition, Key, Kind, Meta, Store, StoreError};
@@ -36,11 +36,11 @@ impl Inner {
         let mut receive = request.into_body(); // The head is not needed while the body comes.
 
         if look_first {
-            self.look(&key, &conditions).await?;
+            self.check_conditions(&key, &conditions).await?;
         }
         let failed = |error| Failure::of(error, While::Writing);
         let upload = self.store.stage(&key, length).await.map_err(failed)?;
-        let upload = body::store(&mut receive, length, upload, &self.uploads).await?;
+        let upload = upload::store(&mut receive, length, upload, &self.uploads).await?;
         let committed = upload
             .commit(conditions.at_commit())
             .await
@@ -66,7 +66,7 @@ impl Inner {
     }
 
     /// Refuses what the present object makes impossible already.
-    async fn look(&self, key: &Key, conditions: &Conditions) -> Result<(), Failure> {
+    async fn check_conditions(&self, key: &Key, conditions: &Conditions) -> Result<(), Failure> {
         let current = self.store.replaced(key).await;
         current
             .and_then(|current| conditions.check(current.as_ref()))
@@ -77,8 +77,9 @@ impl Inner {
     /// full speed, counted and forgotten.
     pub(super) async fn sink(&self, request: Request) -> Result<Response, Failure> {
         let key = self.key_to_put(&request)?;
-        self.look(&key, &Conditions::of(&request)).await?;
-        let received = body::discard(&mut request.into_body()).await?;
+        self.check_conditions(&key, &Conditions::of(&request))
+            .await?;
+        let received = upload::discard(&mut request.into_body()).await?;
         Ok(Response::new(204).header("Onrush-Received-Bytes", received.to_string()))
     }
 

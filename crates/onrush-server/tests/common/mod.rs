@@ -8,7 +8,7 @@ pub use reply::Reply;
 
 use onrush::sim::Simulation;
 use onrush::{DriverPreference, Limits, Router, Running, Server};
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::driver::sim::Client;
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Create, Dir, OpenHow};
@@ -156,7 +156,7 @@ impl Host {
             descriptors: options.descriptors.clone(),
             ..FolderOptions::default()
         };
-        let folder = Folder::on(disk.root().unwrap(), Pool::inline(), how).unwrap();
+        let folder = Folder::on(disk.root().unwrap(), BlockingPool::inline(), how).unwrap();
         let files = Files::new(folder, options.clone());
         let sim = Box::new(Simulation::new(seed, &guarded(mount, &files), limits()));
         Host {
@@ -365,8 +365,8 @@ impl Host {
         bytes.extend_from_slice(body);
         let mut connection = self.connect();
         self.send(&mut connection, &bytes);
-        let answer = self.receive(&mut connection);
-        Reply::parse(&answer, head.starts_with("HEAD "))
+        let response = self.receive(&mut connection);
+        Reply::parse(&response, head.starts_with("HEAD "))
     }
 
     pub fn get(&mut self, path: &str) -> Reply {
@@ -411,9 +411,9 @@ pub fn over(address: &str, method: &str, path: &str, body: &[u8]) -> Reply {
     );
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(body).unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    Reply::parse(&answer, method == "HEAD")
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).unwrap();
+    Reply::parse(&response, method == "HEAD")
 }
 
 pub fn entries(dir: &Dir) -> Vec<Vec<u8>> {

@@ -179,10 +179,10 @@ impl Server {
     pub fn exchange(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
         stream.write_all(request).expect("it reads");
-        let mut answer = Vec::new();
-        let read = stream.read_to_end(&mut answer);
+        let mut response = Vec::new();
+        let read = stream.read_to_end(&mut response);
         read.expect("it answers and closes");
-        String::from_utf8_lossy(&answer).into_owned()
+        String::from_utf8_lossy(&response).into_owned()
     }
 
     /// A GET of a path; the whole answer.

@@ -109,7 +109,7 @@ fn publish(
         }
     };
     inner.stripes.bump(key);
-    let settled = settle(inner, temp, parent, &undo, sync_failures);
+    let settled = undo_failed_commit(inner, temp, parent, &undo, sync_failures);
     if settled.is_err() {
         undo.take_back(temp, parent, key);
         inner.stripes.bump(key);
@@ -170,7 +170,7 @@ fn place(
 }
 
 /// Makes the new name durable, and lets go of the old object.
-fn settle(
+fn undo_failed_commit(
     inner: &Inner,
     temp: &mut Temp,
     parent: &Parent<'_>,

@@ -38,7 +38,7 @@ pub(super) fn list(inner: &Inner, folder: Option<&Key>, how: &ListHow) -> Result
     };
     let mut entries = Vec::with_capacity(names.len());
     for name in names {
-        if let Some(meta) = look(inner, folder, dir, &name)? {
+        if let Some(meta) = entry_meta(inner, folder, dir, &name)? {
             let Meta {
                 kind,
                 size,
@@ -129,7 +129,7 @@ fn smallest(dir: &Dir, top: bool, how: &ListHow, count: usize) -> Result<Vec<Nam
 }
 
 /// What a name in `dir` stands for; `None` if it is no object, or no more.
-fn look(inner: &Inner, folder: Option<&Key>, dir: &Dir, name: &Name) -> Result<Option<Meta>> {
+fn entry_meta(inner: &Inner, folder: Option<&Key>, dir: &Dir, name: &Name) -> Result<Option<Meta>> {
     let mut found = match name.kind {
         Some(FileKind::Symlink) => None,
         _ => match absent(dir.entry_metadata(&name.name))? {

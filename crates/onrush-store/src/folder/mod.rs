@@ -5,25 +5,26 @@
 //! blocks, and the worker that asks makes them itself. Files:
 //! `commit` (put and delete), `parents` (folders on the way, and whether they are durable),
 //! `staging` (uploads before their commit), `upload` (the future side of a put), `list`,
-//! `line` (who waits for what), `stripes` (locks and generations by key), `turns` (how many
-//! listings at a time).
+//! `semaphore` (who waits for what), `stripes` (locks and generations by key), `listing_queue` (how
+//! many listings at a time).
 //!
 //! This module must not know drivers, sockets or protocols.
 
 mod commit;
-mod line;
 mod list;
+mod listing_queue;
 mod parents;
+mod semaphore;
 mod staging;
 mod stripes;
-mod turns;
 mod upload;
 
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::store::{Condition, ListHow, LocalFuture, Object, Page, Store, Upload, now};
-use onrush_rt::blocking::Pool;
+use listing_queue::{ListingQueue, ListingTurn, Query};
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::{Descriptors, FileUse};
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
 use parents::Parents;
@@ -35,7 +36,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use stripes::Stripes;
-use turns::{Query, Turn, Turns};
 
 /// The least distance between two modification times the store gives. Some file systems keep
 /// times in units of 100 ns; the stamps must differ there too.
@@ -90,14 +90,14 @@ pub struct Folder {
 struct Inner {
     root: Dir,
     /// For what may wait for a disk.
-    pool: Pool,
+    pool: BlockingPool,
     /// For changes: the same, or none when there is no disk to wait for.
-    changes: Pool,
+    changes: BlockingPool,
     options: FolderOptions,
     /// `None` if read-only.
     staging: Option<Staging>,
     stripes: Stripes,
-    turns: Turns,
+    listing_queue: ListingQueue,
     parents: Parents,
     /// The last modification time given.
     stamp_ns: AtomicI64,
@@ -107,7 +107,7 @@ impl Folder {
     /// Opens the directory at `path` as a store. If it may be written, a missing directory is
     /// created, `.onrush/staging` is made, and what dead processes left there is removed. Blocks:
     /// for start-up. The error is of the system, so that its text can be shown with the path.
-    pub fn open(path: &Path, pool: Pool, options: FolderOptions) -> io::Result<Folder> {
+    pub fn open(path: &Path, pool: BlockingPool, options: FolderOptions) -> io::Result<Folder> {
         if options.writable {
             fs::create_dir_all(path)?;
         }
@@ -115,15 +115,15 @@ impl Folder {
     }
 
     /// As [`Folder::open`], on a directory that is open already, perhaps a simulated one.
-    pub fn on(root: Dir, pool: Pool, options: FolderOptions) -> Result<Folder> {
+    pub fn on(root: Dir, pool: BlockingPool, options: FolderOptions) -> Result<Folder> {
         Folder::build(root, pool, options).map_err(StoreError::of_write)
     }
 
-    fn build(root: Dir, pool: Pool, options: FolderOptions) -> io::Result<Folder> {
+    fn build(root: Dir, pool: BlockingPool, options: FolderOptions) -> io::Result<Folder> {
         let staging = options.writable.then(|| Staging::open(&root)).transpose()?;
         // Two hand-overs between threads cost more than a change in memory.
         let changes = match root.is_in_memory() {
-            true => Pool::inline(),
+            true => BlockingPool::inline(),
             false => pool.clone(),
         };
         let pool_threads = pool.threads_max();
@@ -134,7 +134,7 @@ impl Folder {
             options,
             staging,
             stripes: Stripes::new(),
-            turns: Turns::new(),
+            listing_queue: ListingQueue::new(),
             parents: Parents::new(pool_threads),
             stamp_ns: AtomicI64::new(0),
         };
@@ -179,12 +179,12 @@ impl Folder {
     }
 
     /// The pool this folder's jobs run on.
-    pub fn pool(&self) -> &Pool {
+    pub fn pool(&self) -> &BlockingPool {
         &self.inner.pool
     }
 
     /// Runs `job` on `pool`, one of ours, and flattens its two ways to fail.
-    async fn run<T, F>(&self, pool: &Pool, job: F) -> Result<T>
+    async fn run<T, F>(&self, pool: &BlockingPool, job: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Arc<Inner>) -> Result<T> + Send + 'static,
@@ -331,9 +331,9 @@ impl Store for Folder {
                 folder: folder.cloned(),
                 how,
             });
-            let permit = match turns::wait(&self.inner, &query).await {
-                Turn::Begin(permit) => permit,
-                Turn::Made(page) => return Ok(Arc::unwrap_or_clone(page)),
+            let permit = match listing_queue::wait(&self.inner, &query).await {
+                ListingTurn::Proceed(permit) => permit,
+                ListingTurn::Made(page) => return Ok(Arc::unwrap_or_clone(page)),
             };
             let job = move |inner: &Arc<Inner>| {
                 let page = list::list(inner, query.folder.as_ref(), &query.how)?;

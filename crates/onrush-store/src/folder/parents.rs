@@ -12,7 +12,7 @@
 //! This module must not know files or conditions.
 
 use super::Inner;
-use super::line::Gate;
+use super::semaphore::TaskSemaphore;
 use crate::error::{Result, StoreError};
 use onrush_rt::fs::Dir;
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ pub(super) struct Parents {
     /// How often the sync of a directory has failed.
     sync_failures: AtomicU64,
     /// For jobs that make folders.
-    making: Arc<Gate>,
+    making: Arc<TaskSemaphore>,
 }
 
 /// What is known of the folder that an object is to lie in.
@@ -70,7 +70,7 @@ impl Parents {
         Parents {
             known: Mutex::default(),
             sync_failures: AtomicU64::new(0),
-            making: Gate::new((threads / 4).max(1)),
+            making: TaskSemaphore::new((threads / 4).max(1)),
         }
     }
 
@@ -137,7 +137,7 @@ pub(super) async fn prepare(
     let ends: Vec<usize> = prefixes(path).map(<[u8]>::len).collect();
     for step in ends.chunks(STEP) {
         let prefix = path[..*step.last().unwrap_or(&path.len())].to_vec();
-        let pass = inner.parents.making.enter().await;
+        let pass = inner.parents.making.acquire().await;
         let shared = inner.clone();
         // The job has the folders of earlier steps as well. When nobody waits for it any more, all
         // of them are removed after it: not while it makes more of them, for then the outer ones

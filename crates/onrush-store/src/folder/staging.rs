@@ -8,7 +8,7 @@ use super::Inner;
 use crate::error::{Result, StoreError};
 use crate::key::OWN;
 use crate::meta::{Kind, Meta};
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
 use std::io;
@@ -170,7 +170,7 @@ impl Drop for Staged {
 /// memory of a large object is freed by the pool: 1 GB takes 50 ms, and the worker would serve
 /// nobody meanwhile. The file is held open until this is dropped, and closed on the pool.
 pub(super) struct Release {
-    pool: Pool,
+    pool: BlockingPool,
     file: Option<File>,
 }
 

@@ -10,7 +10,7 @@
 //! This module must not know what is done under the locks.
 
 use super::Inner;
-use super::line::{self, Line};
+use super::semaphore::{self, Semaphore};
 use crate::key::Key;
 use std::future::Future;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ pub(super) struct Stripes(Box<[Stripe]>);
 #[derive(Default)]
 struct Stripe {
     /// Of the keys that are locked now.
-    locks: Mutex<Vec<(Key, Line)>>,
+    locks: Mutex<Vec<(Key, Semaphore)>>,
     generation: AtomicU64,
 }
 
@@ -49,17 +49,17 @@ impl Stripes {
 }
 
 impl Stripe {
-    fn lock(&self) -> MutexGuard<'_, Vec<(Key, Line)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Key, Semaphore)>> {
         // Only whole changes are made under it, so a poisoned one is still right.
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the lock of `key`, or waits for it; see [`Line::poll`].
+    /// Takes the lock of `key`, or waits for it; see [`Semaphore::poll`].
     fn poll(&self, key: &Key, ticket: &mut Option<u64>, cx: &Context<'_>) -> bool {
         let mut locks = self.lock();
         let at = locks.iter().position(|(held, _)| held == key);
         let at = at.unwrap_or_else(|| {
-            locks.push((key.clone(), Line::new(1)));
+            locks.push((key.clone(), Semaphore::new(1)));
             locks.len() - 1
         });
         locks[at].1.poll(ticket, cx.waker())
@@ -73,14 +73,14 @@ impl Stripe {
         };
         let lock = &mut locks[at].1;
         let next = match ticket {
-            Some(ticket) => lock.leave(ticket),
+            Some(ticket) => lock.cancel(ticket),
             None => lock.release(),
         };
         if lock.free() > 0 {
             locks.swap_remove(at);
         }
         drop(locks);
-        line::wake(next);
+        semaphore::wake(next);
     }
 }
 
@@ -165,14 +165,14 @@ fn hash(bytes: &[u8]) -> u64 {
 mod tests {
     use super::super::{Folder, FolderOptions};
     use super::*;
-    use onrush_rt::blocking::Pool;
+    use onrush_rt::blocking::BlockingPool;
     use onrush_rt::fs::sim::SimFs;
     use std::task::Waker;
 
     #[test]
     fn handed_on_in_order_past_those_who_left() {
         let root = SimFs::new(1).root().unwrap();
-        let folder = Folder::on(root, Pool::inline(), FolderOptions::default()).unwrap();
+        let folder = Folder::on(root, BlockingPool::inline(), FolderOptions::default()).unwrap();
         let key = Key::parse(b"a").unwrap();
         let ask = || Box::pin(acquire(&folder.inner, &key));
         let poll = |wait: &mut Pin<Box<Acquire>>| match wait
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn keys_of_one_stripe_do_not_wait_for_each_other() {
         let root = SimFs::new(1).root().unwrap();
-        let folder = Folder::on(root, Pool::inline(), FolderOptions::default()).unwrap();
+        let folder = Folder::on(root, BlockingPool::inline(), FolderOptions::default()).unwrap();
         let key = Key::parse(b"a").unwrap();
         let collides = |other: &Key| index(other) == index(&key) && *other != key;
         let other = (0..).map(|n: u32| Key::parse(format!("b{n}").as_bytes()).unwrap());

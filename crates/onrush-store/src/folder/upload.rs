@@ -70,7 +70,7 @@ impl Staged {
             let (shared, key) = (inner.clone(), key.clone());
             inner
                 .changes
-                .run(move || look(&shared, &key, size_bytes))
+                .run(move || check_target(&shared, &key, size_bytes))
                 .await??;
             Body::Announced
         } else {
@@ -229,7 +229,7 @@ fn publish(
 
 /// Refuses a body whose size is known when the disk or the budget of descriptors has no room for
 /// it. Neither is reserved: a client that only announces bytes must not be able to use them up.
-fn look(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
+fn check_target(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
     inner.replaced(key)?; // what is in the way is told now, too
     if inner.root.free_bytes().map_err(StoreError::of_any)? < size_bytes {
         return Err(StoreError::Full);

@@ -2,7 +2,7 @@
 //! smallest way to wait for a future.
 #![allow(dead_code, unreachable_pub)] // each test uses a part
 
-use onrush_rt::blocking::Pool;
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Dir, FileKind};
 use onrush_store::*;
@@ -104,8 +104,8 @@ impl Ground {
 
     pub fn folder_with(&self, options: FolderOptions) -> Folder {
         let pool = match self {
-            Ground::Real(_) => Pool::threads(1, 16),
-            Ground::Sim(_) => Pool::inline(),
+            Ground::Real(_) => BlockingPool::threads(1, 16),
+            Ground::Sim(_) => BlockingPool::inline(),
         };
         Folder::on(self.root(), pool, options).unwrap()
     }

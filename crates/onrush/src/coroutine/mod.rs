@@ -6,16 +6,16 @@
 //! [`Write`](std::io::Write), so what is written for those can be used.
 //!
 //! ```no_run
-//! use onrush::coroutine::{Request, Response, handler};
+//! use onrush::coroutine::{RequestReader, ResponseWriter, handler};
 //! use onrush::{Router, Server};
 //! use std::io::{self, Write};
 //!
-//! fn hello(_: &mut Request, response: &mut Response) {
+//! fn hello(_: &mut RequestReader, response: &mut ResponseWriter) {
 //!     response.set_content_type("text/plain");
 //!     response.write_all(b"Hello, World!").expect("it fits");
 //! }
 //!
-//! fn echo(request: &mut Request, response: &mut Response) -> io::Result<()> {
+//! fn echo(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
 //!     io::copy(request, response)?;
 //!     Ok(())
 //! }
@@ -39,10 +39,10 @@ mod request;
 mod response;
 
 pub use onrush_rt::coroutine::{
-    Config, Coroutine, Counters, File, JoinHandle, Mutex, Options, TcpListener, TcpStream,
-    Unwinding, channel, counters, fs, is_inside, is_unwinding, mpsc, net, run, scope, sleep, spawn,
-    sync, thread, touched_bytes, try_wait, wait, yield_now,
+    Config, Coroutine, File, JoinHandle, Mutex, StackCounters, StackOptions, TcpListener,
+    TcpStream, Unwinding, channel, counters, fs, is_inside, is_unwinding, mpsc, net, run, scope,
+    sleep, spawn, sync, thread, touched_bytes, try_wait, wait, yield_now,
 };
 pub use plain::{Outcome, Plain, handler};
-pub use request::Request;
-pub use response::Response;
+pub use request::RequestReader;
+pub use response::ResponseWriter;

@@ -4,13 +4,13 @@
 //! is made, the future is ready with an answer whose content is a stream, and the stream goes on
 //! polling the same coroutine: there is no second task. Must not know how answers are sent.
 
-use super::request::Request;
-use super::response::{End, Outgoing, Response, take_end, take_outgoing};
+use super::request::RequestReader;
+use super::response::{End, Outgoing, ResponseWriter, take_end, take_outgoing};
 use crate::body::Body;
 use crate::handler::Handler;
-use crate::request::Request as AnyRequest;
-use crate::response::Response as Answer;
-use crate::shield;
+use crate::panic_guard;
+use crate::request::Request;
+use crate::response::Response;
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_rt::coroutine::Coroutine;
@@ -68,7 +68,7 @@ impl<F, R> std::fmt::Debug for Plain<F, R> {
 /// Should its stack overflow, the message names it by its type.
 pub fn handler<F, R>(function: F) -> Plain<F, R>
 where
-    F: Fn(&mut Request, &mut Response) -> R + Clone + 'static,
+    F: Fn(&mut RequestReader, &mut ResponseWriter) -> R + Clone + 'static,
     R: Outcome,
 {
     Plain {
@@ -79,14 +79,14 @@ where
 
 impl<F, R> Handler for Plain<F, R>
 where
-    F: Fn(&mut Request, &mut Response) -> R + Clone + 'static,
+    F: Fn(&mut RequestReader, &mut ResponseWriter) -> R + Clone + 'static,
     R: Outcome,
 {
     #[inline]
-    fn handle(&self, request: AnyRequest) -> impl Future<Output = Answer> + use<F, R> + 'static {
+    fn handle(&self, request: Request) -> impl Future<Output = Response> + use<F, R> + 'static {
         let function = self.function.clone();
         let body = move || {
-            let (mut request, mut response) = (Request::new(request), Response::new());
+            let (mut request, mut response) = (RequestReader::new(request), ResponseWriter::new());
             let outcome = function(&mut request, &mut response).outcome();
             // Before the end is left: what the user's destructors do may end handlers, too.
             drop(function);
@@ -98,42 +98,42 @@ where
                 Err(error) => {
                     let end = failed(&request, &response, error);
                     drop(request);
-                    end.leave();
+                    end.publish();
                 }
             }
         };
-        Call(Some(Coroutine::named(std::any::type_name::<F>(), body)))
+        CallFuture(Some(Coroutine::named(std::any::type_name::<F>(), body)))
     }
 }
 
 /// The end of a handler that gave an error.
 #[cold]
-fn failed(request: &Request, response: &Response, error: io::Error) -> End {
+fn failed(request: &RequestReader, response: &ResponseWriter, error: io::Error) -> End {
     if response.has_left() {
         return End::Broken(error);
     }
-    shield::tell(|| tracing::debug!(%error, "a handler failed"));
+    panic_guard::log(|| tracing::debug!(%error, "a handler failed"));
     let (status, text) = match request.failed() {
         Some(io::ErrorKind::FileTooLarge) => (413, "request body too large\n"),
         Some(io::ErrorKind::TimedOut) => (408, "request body came too slowly\n"),
         Some(_) => (400, "request body could not be read\n"),
         None => (500, "internal server error\n"),
     };
-    End::Whole(Answer::text(text).with_status(status))
+    End::Whole(Response::text(text).with_status(status))
 }
 
 /// The future of a handler's answer.
-struct Call(Option<Coroutine<()>>);
+struct CallFuture(Option<Coroutine<()>>);
 
-impl Future for Call {
-    type Output = Answer;
+impl Future for CallFuture {
+    type Output = Response;
 
     #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
         let coroutine = self.0.as_mut().expect("polled until it is ready");
         match Pin::new(coroutine).poll(cx) {
             Poll::Ready(()) => match take_end() {
-                End::Whole(answer) => Poll::Ready(answer),
+                End::Whole(response) => Poll::Ready(response),
                 End::Rest(_) | End::Broken(_) => unreachable!("the head has not left"),
             },
             Poll::Pending => match take_outgoing() {
@@ -144,30 +144,30 @@ impl Future for Call {
     }
 }
 
-impl Call {
+impl CallFuture {
     /// The answer whose head may leave, and whose content is still made.
     #[cold]
-    fn stream(&mut self, outgoing: Outgoing) -> Answer {
+    fn stream(&mut self, outgoing: Outgoing) -> Response {
         let head = outgoing.head.expect("the head leaves first");
-        let (mut answer, length) = *head;
-        let rest = Rest {
+        let (mut response, length) = *head;
+        let rest = ContentStream {
             coroutine: self.0.take(),
             piece: Some(outgoing.piece),
         };
-        answer.body = Body::stream(rest, length);
-        answer
+        response.body = Body::stream(rest, length);
+        response
     }
 }
 
 /// Content that a coroutine makes while it is sent.
-struct Rest {
+struct ContentStream {
     /// `None` when it has returned.
     coroutine: Option<Coroutine<()>>,
     /// To be sent before it goes on.
     piece: Option<Bytes>,
 }
 
-impl Stream for Rest {
+impl Stream for ContentStream {
     type Item = io::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

@@ -17,7 +17,7 @@ const STEP_BYTES: usize = 64 * 1024;
 /// Errors of reading are those of [`RequestBody`](crate::RequestBody). What is not read is thrown
 /// away when the request is answered.
 #[derive(Debug)]
-pub struct Request {
+pub struct RequestReader {
     inner: Inner,
     /// Received and not read yet.
     piece: Option<Buf>,
@@ -25,7 +25,7 @@ pub struct Request {
     failed: Option<io::ErrorKind>,
 }
 
-impl Deref for Request {
+impl Deref for RequestReader {
     type Target = Inner;
 
     fn deref(&self) -> &Inner {
@@ -33,9 +33,9 @@ impl Deref for Request {
     }
 }
 
-impl Request {
-    pub(super) fn new(inner: Inner) -> Request {
-        Request {
+impl RequestReader {
+    pub(super) fn new(inner: Inner) -> RequestReader {
+        RequestReader {
             inner,
             piece: None,
             failed: None,
@@ -48,8 +48,8 @@ impl Request {
 
     /// Body bytes still to be read, where the framing says (`Content-Length`).
     pub fn remaining(&mut self) -> Option<u64> {
-        let here = self.piece.as_ref().map_or(0, |piece| piece.len() as u64);
-        Some(self.inner.body().remaining()? + here)
+        let fill_piece = self.piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        Some(self.inner.body().remaining()? + fill_piece)
     }
 
     /// Lowers the limit on the body's length, before any of it is read: see
@@ -63,7 +63,7 @@ impl Request {
         self.inner.body().take_trailers()
     }
 
-    fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+    fn record_error<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result {
             self.failed = Some(error.kind());
         }
@@ -72,10 +72,10 @@ impl Request {
 
     /// What is there, after waiting for at least one byte; empty at the end.
     #[inline]
-    fn here(&mut self) -> io::Result<&[u8]> {
+    fn fill_piece(&mut self) -> io::Result<&[u8]> {
         if self.piece.as_ref().is_none_or(|piece| piece.is_empty()) {
             let next = try_wait(self.inner.body().next())?.transpose();
-            self.piece = self.note(next)?;
+            self.piece = self.record_error(next)?;
         }
         Ok(self.piece.as_deref().unwrap_or_default())
     }
@@ -88,15 +88,15 @@ impl Request {
     }
 }
 
-impl Read for Request {
+impl Read for RequestReader {
     #[inline]
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if into.is_empty() {
             return Ok(0);
         }
-        let here = self.here()?;
-        let bytes = here.len().min(into.len());
-        into[..bytes].copy_from_slice(&here[..bytes]);
+        let fill_piece = self.fill_piece()?;
+        let bytes = fill_piece.len().min(into.len());
+        into[..bytes].copy_from_slice(&fill_piece[..bytes]);
         self.used(bytes);
         Ok(bytes)
     }
@@ -112,16 +112,16 @@ impl Read for Request {
                 into.reserve(STEP_BYTES);
             }
             let filled = try_wait(self.inner.body().fill(into))?;
-            if self.note(filled)? == 0 {
+            if self.record_error(filled)? == 0 {
                 return Ok(into.len() - before);
             }
         }
     }
 }
 
-impl BufRead for Request {
+impl BufRead for RequestReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.here()
+        self.fill_piece()
     }
 
     fn consume(&mut self, bytes: usize) {

@@ -6,7 +6,7 @@
 //! know who that is.
 
 use crate::body::Body;
-use crate::kept::Kept;
+use crate::pooled_buffer::PooledBuffer;
 use crate::response::Response as Inner;
 use bytes::Bytes;
 use onrush_proto::response::FieldError;
@@ -61,7 +61,7 @@ pub(super) enum End {
 impl End {
     /// Leaves it to [`take_end`].
     #[inline]
-    pub(super) fn leave(self) {
+    pub(super) fn publish(self) {
         ENDED.with(|ended| ended.set(Some(self)));
     }
 }
@@ -70,23 +70,23 @@ impl End {
 ///
 /// Content is written to it. When it ends within 16 KiB and was not flushed, it leaves in one piece
 /// with its head and its `Content-Length`. Otherwise the head leaves first, and the rest is sent
-/// chunked, or as long as [`Response::set_content_length`] said. A write waits while the client is
-/// slow. An answer that must have no content, to `HEAD` for one, needs none: its handler is unwound
-/// at the write that would have been sent.
+/// chunked, or as long as [`ResponseWriter::set_content_length`] said. A write waits while the
+/// client is slow. An answer that must have no content, to `HEAD` for one, needs none: its handler
+/// is unwound at the write that would have been sent.
 #[derive(Debug)]
-pub struct Response {
+pub struct ResponseWriter {
     inner: Inner,
-    content: Kept,
+    content: PooledBuffer,
     has_left: bool,
     declared: Option<u64>,
     written: u64,
 }
 
-impl Response {
-    pub(super) fn new() -> Response {
-        Response {
+impl ResponseWriter {
+    pub(super) fn new() -> ResponseWriter {
+        ResponseWriter {
             inner: Inner::default(),
-            content: Kept::default(),
+            content: PooledBuffer::default(),
             has_left: false,
             declared: None,
             written: 0,
@@ -123,7 +123,7 @@ impl Response {
     /// # Panics
     /// When the name is not a token, the value holds control characters, the field is one that only
     /// the server may set, or the head has left. For values that come from outside use
-    /// [`Response::try_set_header`].
+    /// [`ResponseWriter::try_set_header`].
     #[track_caller]
     pub fn set_header(&mut self, name: &str, value: impl AsRef<[u8]>) {
         if let Err(error) = self.try_set_header(name, value) {
@@ -195,7 +195,7 @@ impl Response {
     }
 
     /// Lets `piece` leave, behind the head, and waits until the client has taken what was before.
-    fn put_out(&mut self, piece: Bytes) -> io::Result<()> {
+    fn send_piece(&mut self, piece: Bytes) -> io::Result<()> {
         if is_unwinding() {
             return Err(io::ErrorKind::BrokenPipe.into()); // Nobody looks any more.
         }
@@ -209,14 +209,14 @@ impl Response {
         };
         self.has_left = true;
         let mut outgoing = Some(Outgoing { head, piece });
-        let put_out = poll_fn(|_| match outgoing.take() {
+        let send_piece = poll_fn(|_| match outgoing.take() {
             Some(outgoing) => {
                 OUTBOX.set(Some(outgoing));
                 Poll::Pending
             }
             None => Poll::Ready(()),
         });
-        try_wait(put_out).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        try_wait(send_piece).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
     /// The memory written so far, as a piece.
@@ -227,7 +227,7 @@ impl Response {
     /// Leaves what the handler has made of it to [`take_end`]; nothing else may follow.
     pub(super) fn end(&mut self) {
         if self.has_left {
-            return End::Rest(self.take_content()).leave();
+            return End::Rest(self.take_content()).publish();
         }
         let length = self.content.0.len() as u64;
         self.inner.body = match self.declared {
@@ -238,11 +238,11 @@ impl Response {
             _ if length == 0 => Body::empty(),
             _ => Body::from(std::mem::take(&mut self.content)),
         };
-        End::Whole(std::mem::take(&mut self.inner)).leave();
+        End::Whole(std::mem::take(&mut self.inner)).publish();
     }
 }
 
-impl Write for Response {
+impl Write for ResponseWriter {
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if let Some(declared) = self.declared
@@ -258,7 +258,7 @@ impl Write for Response {
         let taken = match self.content.0.is_empty() && bytes.len() > PIECE_BYTES {
             true => {
                 let taken = bytes.len().min(LARGE_PIECE_BYTES);
-                self.put_out(Bytes::copy_from_slice(&bytes[..taken]))?;
+                self.send_piece(Bytes::copy_from_slice(&bytes[..taken]))?;
                 taken
             }
             false => {
@@ -277,7 +277,7 @@ impl Write for Response {
             return Ok(());
         }
         let piece = self.take_content();
-        self.put_out(piece)
+        self.send_piece(piece)
     }
 }
 

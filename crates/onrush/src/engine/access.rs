@@ -10,7 +10,7 @@ use super::Engine;
 use super::connection::Conn;
 use crate::host::ConnId;
 use crate::log::{Exchange, LogQueue, Outcome, RequestLine};
-use crate::metrics::Ending;
+use crate::metrics::CloseReason;
 use onrush_proto::head::{Head, Version};
 use onrush_proto::reject::Reject;
 use std::rc::Rc;
@@ -18,15 +18,19 @@ use std::rc::Rc;
 /// A rejected request line is logged up to this length, in bytes.
 const RAW_LINE_BYTES_MAX: usize = 2048;
 
-impl Ending {
+impl CloseReason {
     /// How an exchange ends that a connection did not outlive.
     fn outcome(self) -> Outcome {
         match self {
-            Ending::Answered | Ending::Client | Ending::Broken => Outcome::ClientGone,
-            Ending::TimedOut | Ending::Idle => Outcome::TimedOut,
-            Ending::Cut => Outcome::CutOff,
-            Ending::Exhausted | Ending::Displaced | Ending::Refused => Outcome::Evicted,
-            Ending::Drained | Ending::Stopped => Outcome::Stopped,
+            CloseReason::Answered | CloseReason::Client | CloseReason::Broken => {
+                Outcome::ClientGone
+            }
+            CloseReason::TimedOut | CloseReason::Idle => Outcome::TimedOut,
+            CloseReason::Cut => Outcome::CutOff,
+            CloseReason::Exhausted | CloseReason::Displaced | CloseReason::Refused => {
+                Outcome::Evicted
+            }
+            CloseReason::Drained | CloseReason::Stopped => Outcome::Stopped,
         }
     }
 }
@@ -64,7 +68,7 @@ impl Engine {
             peer: self.peer_of_conn(conn),
             user_agent: None,
             referer: None,
-            begun_ns: self.local.clock_ns(),
+            begun_ns: self.context.clock_ns(),
             received_bytes: received_bytes as u64,
             response: None,
             outcome: Outcome::Complete,
@@ -155,7 +159,7 @@ impl Engine {
         let mut now_ns = None;
         while let Some(mut ended) = active.exchanges.pop_ended() {
             // Responses that were accepted together ended together.
-            ended.ended_ns = *now_ns.get_or_insert_with(|| self.local.clock_ns());
+            ended.ended_ns = *now_ns.get_or_insert_with(|| self.context.clock_ns());
             if log.push(ended) {
                 self.write_log_later(log);
             }
@@ -163,12 +167,12 @@ impl Engine {
     }
 
     /// A connection has ended, and with it all of its exchanges.
-    pub(super) fn log_closed(&self, conn: &mut Conn, ending: Ending) {
+    pub(super) fn log_closed(&self, conn: &mut Conn, ending: CloseReason) {
         let (Some(log), Some(active)) = (&self.log, conn.active.as_mut()) else {
             return;
         };
         while let Some(mut ended) = active.exchanges.pop_aborted(ending.outcome()) {
-            ended.ended_ns = self.local.clock_ns();
+            ended.ended_ns = self.context.clock_ns();
             if log.push(ended) {
                 self.write_log_later(log);
             }
@@ -176,6 +180,6 @@ impl Engine {
     }
 
     fn write_log_later(&self, log: &Rc<LogQueue>) {
-        self.local.spawn(log.clone().write_later()).detach();
+        self.context.spawn(log.clone().write_later()).detach();
     }
 }

@@ -15,8 +15,8 @@
 use super::connection::{Conn, Phase, Then};
 use super::{Engine, Settings, count};
 use crate::host::ConnId;
-use crate::metrics::Ending;
-use crate::shield;
+use crate::metrics::CloseReason;
+use crate::panic_guard;
 use onrush_proto::limits::Limits;
 use onrush_rt::driver::Socket;
 use std::cell::{Cell, RefCell};
@@ -58,7 +58,7 @@ impl Conn {
     /// with nothing received and nothing unsent. The deadline tells since when.
     fn idleness(&self, limits: &Limits) -> Option<Idleness> {
         let is_idle = self.phase == Phase::Ready
-            && !(self.crowd || self.ended || self.draining_body)
+            && !(self.over_limit || self.ended || self.draining_body)
             && self.leaving.is_none()
             && self.active.as_ref().is_none_or(|active| active.is_idle());
         let limit_ms = match self.in_head {
@@ -66,7 +66,7 @@ impl Conn {
             false => limits.idle_timeout_ms,
         };
         let began_ms = self.deadline_ms.saturating_sub(u64::from(limit_ms));
-        is_idle.then_some((began_ms, self.answered))
+        is_idle.then_some((began_ms, self.response_count))
     }
 }
 
@@ -74,8 +74,8 @@ impl Engine {
     pub(super) fn accept(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.accepted);
         match self.reserve_place() || self.reserve_place_of_idle() {
-            true => self.place(socket),
-            false => self.turn_away(socket),
+            true => self.place_connection(socket),
+            false => self.reject_over_limit(socket),
         }
     }
 
@@ -117,13 +117,13 @@ impl Engine {
                 conn.is_some_and(|conn| {
                     // A request may have come that the driver has not fetched.
                     conn.idleness(self.limits()) == Some(idleness)
-                        && !self.local.driver().has_unread(conn.stream)
+                        && !self.context.driver().has_unread(conn.stream)
                 })
             };
             if is_idle {
-                self.close(id, Ending::Displaced);
+                self.close(id, CloseReason::Displaced);
                 let what = "too many connections: the one that was idle longest is closed";
-                shield::tell(|| tracing::debug!("{what}"));
+                panic_guard::log(|| tracing::debug!("{what}"));
                 return true;
             }
         }
@@ -132,7 +132,7 @@ impl Engine {
     /// Puts the idle connections in order; whether there are any. Where most connections are at
     /// work, this is not done for each new one.
     fn find_idle(&self) -> bool {
-        let (order, now_ms) = (&self.idle_order, self.local.now_ms());
+        let (order, now_ms) = (&self.idle_order, self.context.now_ms());
         if now_ms < order.next_pass_ms.get() {
             return false;
         }
@@ -152,37 +152,37 @@ impl Engine {
     }
 
     /// Tells a connection over the cap to come again, and lets it read that.
-    fn turn_away(self: &Rc<Self>, socket: Socket) {
+    fn reject_over_limit(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.placed);
         count(&self.counters.refused);
         let id = self.conns.borrow_mut().reserve();
-        let attached = self.local.driver().attach(socket, id.token());
-        let crowded = self.crowd.get() >= self.settings.crowd_max;
-        let Some(&stream) = attached.as_ref().ok().filter(|_| !crowded) else {
+        let attached = self.context.driver().attach(socket, id.token());
+        let is_full = self.over_limit.get() >= self.settings.over_limit_max;
+        let Some(&stream) = attached.as_ref().ok().filter(|_| !is_full) else {
             self.conns.borrow_mut().release(id);
-            self.counters.done.count(Ending::Refused);
+            self.counters.done.count(CloseReason::Refused);
             if let Ok(stream) = attached {
-                let mut driver = self.local.driver();
+                let mut driver = self.context.driver();
                 let _ = driver.send(stream, CROWDED); // It is going away in any case.
                 driver.close(stream);
             }
             return;
         };
-        self.crowd.set(self.crowd.get() + 1);
+        self.over_limit.set(self.over_limit.get() + 1);
         let mut conn = Conn::new(stream);
-        conn.crowd = true;
+        conn.over_limit = true;
         self.conns.borrow_mut().insert(id, conn);
         self.flush(id, CROWDED, Then::Linger);
     }
 
     /// Tells that accepting pauses, once for all workers in [`ACCEPT_WARNING_S`], and makes room.
     pub(super) fn accept_paused(&self, error: &io::Error) {
-        let (now_s, warned) = (self.local.unix_seconds(), &self.settings.accept_warned_s);
+        let (now_s, warned) = (self.context.unix_seconds(), &self.settings.accept_warned_s);
         let last_s = warned.load(Ordering::Relaxed);
         let is_due = last_s.abs_diff(now_s) >= ACCEPT_WARNING_S;
         let swap = |to| warned.compare_exchange(last_s, to, Ordering::Relaxed, Ordering::Relaxed);
         if is_due && swap(now_s).is_ok() {
-            shield::tell(|| tracing::warn!(%error, "accepting pauses"));
+            panic_guard::log(|| tracing::warn!(%error, "accepting pauses"));
         }
         let _ = (0..CLOSED_PER_PAUSE).all(|_| self.close_idle());
     }

@@ -3,14 +3,14 @@
 //!
 //! Must not know how the entry is driven.
 
-use super::pace::Pace;
+use super::rate_meter::RateMeter;
 use crate::host::ConnId;
 use crate::log::Exchanges;
 use crate::metrics::Measured;
 use onrush_proto::connection::{After, Connection as Machine};
 use onrush_rt::buf::{Block, Buf};
 use onrush_rt::driver::StreamId;
-use onrush_rt::executor::Begun;
+use onrush_rt::executor::TaskHandle;
 use onrush_rt::timer::TimerId;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ pub(crate) enum Then {
 impl Then {
     /// What follows an answer. `surplus`: the peer has sent more after the request that it said
     /// was its last, and may go on.
-    pub(crate) fn behind(after: After, surplus: bool) -> Then {
+    pub(crate) fn following(after: After, surplus: bool) -> Then {
         match after {
             After::KeepAlive | After::DrainThenKeepAlive => Then::Continue,
             After::Close if !surplus => Then::Close,
@@ -73,11 +73,11 @@ pub(crate) struct Conn {
     /// The driver was told to pause, so it must be told to receive again.
     pub(crate) paused: bool,
     /// Counts answers, so that a body that outlives its request is not taken for the next one's.
-    pub(crate) answered: u32,
+    pub(crate) response_count: u32,
     /// A head has begun and not ended; its time is running.
     pub(crate) in_head: bool,
     /// Over the cap: it only gets to read that.
-    pub(crate) crowd: bool,
+    pub(crate) over_limit: bool,
     /// A rest of a request body is to be thrown away before the next head.
     pub(crate) draining_body: bool,
     /// The worker it is to go to.
@@ -86,8 +86,8 @@ pub(crate) struct Conn {
     /// iteration's number: see [`Conn::may_start`].
     pub(crate) burst: u8,
     pub(crate) burst_iteration: u8,
-    /// `answered` when requests were last counted.
-    pub(crate) answered_before: u32,
+    /// `response_count` when requests were last counted.
+    pub(crate) response_count_before: u32,
     /// Everything that only a connection at work needs.
     pub(crate) active: Option<Box<Active>>,
 }
@@ -109,7 +109,7 @@ pub(crate) struct Active {
     pub(crate) rendered_bytes: usize,
     pub(crate) after_flush: Option<Then>,
     /// The handler's task, or the one that sends the answer. Dropping it cancels it.
-    pub(crate) task: Option<Begun>,
+    pub(crate) task: Option<TaskHandle>,
     /// Who waits for body bytes.
     pub(crate) reader: Option<Waker>,
     /// Who waits for the peer to take bytes.
@@ -121,8 +121,8 @@ pub(crate) struct Active {
     /// The last send took fewer bytes than it was given: there is no room for now.
     pub(crate) is_full: bool,
     /// How fast body bytes come, and how fast the peer takes bytes.
-    pub(super) body_pace: Pace,
-    pub(super) write_pace: Pace,
+    pub(super) body_rate: RateMeter,
+    pub(super) write_rate: RateMeter,
     /// The time to take bytes is over; the next try decides.
     pub(crate) last_try: bool,
     /// The driver is paused and quiet: body bytes may be received directly.
@@ -132,9 +132,9 @@ pub(crate) struct Active {
     /// The last receive took all there was; whatever comes now, the driver tells.
     pub(crate) emptied: bool,
     /// The body comes too slowly to wait for many bytes at a time.
-    pub(crate) trickles: bool,
+    pub(crate) slow_sender: bool,
     /// The time for body bytes is over unless some have come unnoticed.
-    pub(crate) last_look: bool,
+    pub(crate) final_poll: bool,
     /// The body could not be read on.
     pub(crate) broken_body: Option<io::ErrorKind>,
     /// The answer owed for a body that broke the rules, when the handler gives none of its own.
@@ -219,14 +219,14 @@ impl Conn {
             phase: Phase::Ready,
             ended: false,
             paused: false,
-            answered: 0,
+            response_count: 0,
             in_head: false,
-            crowd: false,
+            over_limit: false,
             draining_body: false,
             leaving: None,
             burst: 0,
             burst_iteration: 0,
-            answered_before: 0,
+            response_count_before: 0,
             active: None,
         }
     }
@@ -260,12 +260,12 @@ impl Conn {
 
     /// Whether it needs nothing before it waits for its next request, and has to.
     #[inline]
-    pub(crate) fn is_at_rest(&self) -> bool {
+    pub(crate) fn needs_no_work(&self) -> bool {
         !self.paused && !self.in_head && !self.draining_body && !self.ended
     }
 
     /// Gives back what an idle connection does not need.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn release_active(&mut self) {
         if self.active.as_ref().is_some_and(|active| active.is_idle()) {
             self.active = None;
         }

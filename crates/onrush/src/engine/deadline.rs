@@ -7,7 +7,7 @@ use super::Engine;
 use super::connection::{Active, Conn, Phase};
 use crate::host::ConnId;
 use crate::log::Outcome;
-use crate::metrics::{Ending, Limit};
+use crate::metrics::{CloseReason, TimeLimit};
 use onrush_proto::reject::Reject;
 use std::io;
 use std::rc::Rc;
@@ -35,7 +35,7 @@ impl Engine {
     pub(super) fn set_limit(&self, id: ConnId, conn: &mut Conn, limit_ms: u32) {
         let deadline = match limit_ms {
             0 => u64::MAX,
-            ms => self.local.now_ms() + u64::from(ms),
+            ms => self.context.now_ms() + u64::from(ms),
         };
         self.set_deadline(id, conn, deadline);
     }
@@ -54,31 +54,31 @@ impl Engine {
 
     fn start_timer(&self, id: ConnId, conn: &mut Conn) {
         if let Some(timer) = conn.timer.take() {
-            self.local.unschedule(timer);
+            self.context.unschedule(timer);
         }
         conn.timer_ms = conn.deadline_ms;
-        conn.timer = Some(self.local.schedule(conn.deadline_ms, id.token()));
+        conn.timer = Some(self.context.schedule(conn.deadline_ms, id.token()));
     }
 
     /// Gives a task's wait for its peer `limit_ms` from now; 0 when it waits no more, or may wait
     /// for ever.
     pub(super) fn set_wait(&self, id: ConnId, conn: &mut Conn, wait: Wait, limit_ms: u32) {
-        let now_ms = self.local.now_ms();
+        let now_ms = self.context.now_ms();
         let deadline = (limit_ms > 0).then(|| now_ms + u64::from(limit_ms));
         let active = conn.active();
-        let pace = match wait {
+        let rate_meter = match wait {
             Wait::Body => {
                 active.body_deadline_ms = deadline;
-                active.last_look &= deadline.is_some();
-                &mut active.body_pace
+                active.final_poll &= deadline.is_some();
+                &mut active.body_rate
             }
             Wait::Write => {
                 active.write_deadline_ms = deadline;
-                &mut active.write_pace
+                &mut active.write_rate
             }
         };
         if limit_ms == 0 {
-            pace.stop(now_ms);
+            rate_meter.end_wait(now_ms);
         }
         if conn.phase == Phase::Busy {
             self.set_busy_deadline(id, conn);
@@ -90,13 +90,13 @@ impl Engine {
     ///
     /// [`Limits::rate_bytes_per_s_min`]: onrush_proto::limits::Limits::rate_bytes_per_s_min
     pub(super) fn is_fast_enough(&self, conn: &mut Conn, wait: Wait) -> bool {
-        let answered = conn.answered;
+        let response_count = conn.response_count;
         let active = conn.active();
-        let pace = match wait {
-            Wait::Body => &mut active.body_pace,
-            Wait::Write => &mut active.write_pace,
+        let rate_meter = match wait {
+            Wait::Body => &mut active.body_rate,
+            Wait::Write => &mut active.write_rate,
         };
-        pace.wait(answered, self.local.now_ms(), self.limits())
+        rate_meter.start_wait(response_count, self.context.now_ms(), self.limits())
     }
 
     /// Gives the peer `limit_ms` from now to take what was sent; 0 for no limit.
@@ -107,7 +107,7 @@ impl Engine {
     }
 
     /// Nobody waits for body bytes any more.
-    pub(super) fn forget_reader(&self, id: ConnId) {
+    pub(super) fn clear_body_reader(&self, id: ConnId) {
         let reader = {
             let mut conns = self.conns.borrow_mut();
             conns.get(id).and_then(|conn| self.take_reader(id, conn))
@@ -132,7 +132,7 @@ impl Engine {
     }
 
     pub(super) fn timer_fired(self: &Rc<Self>, id: ConnId) {
-        let now = self.local.now_ms();
+        let now = self.context.now_ms();
         let (phase, total_over, body_over, write_over) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
@@ -154,25 +154,25 @@ impl Engine {
                 over(|active| active.write_deadline_ms),
             )
         };
-        if matches!(phase, Phase::Ready | Phase::Leaving) && self.extends(id) {
+        if matches!(phase, Phase::Ready | Phase::Leaving) && self.extend_deadline(id) {
             return;
         }
         let alive = match phase {
             Phase::Ready | Phase::Leaving | Phase::Lingering => false,
             _ if total_over => false,
-            Phase::Busy => !write_over || self.try_once_more(id),
-            Phase::Flushing => self.try_once_more(id),
+            Phase::Busy => !write_over || self.retry_send(id),
+            Phase::Flushing => self.retry_send(id),
         };
         if !alive {
             let limit = if total_over {
-                Limit::Total
+                TimeLimit::Total
             } else {
-                Limit::Write
+                TimeLimit::Write
             };
-            return self.time_is_up(id, phase, limit);
+            return self.on_timeout(id, phase, limit);
         }
         if phase == Phase::Busy && body_over {
-            self.body_is_late(id);
+            self.notify_body_timeout(id);
         }
         let mut conns = self.conns.borrow_mut();
         if let Some(conn) = conns.get(id)
@@ -185,23 +185,23 @@ impl Engine {
     /// Gives a connection whose time for a request is over a little more of it, once, when input is
     /// there that has not been received. The next request has that chance again: what is remembered
     /// of this one is dropped when the connection is idle.
-    fn extends(&self, id: ConnId) -> bool {
+    fn extend_deadline(&self, id: ConnId) -> bool {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
             return false;
         };
         let extended = conn.active.as_ref().is_some_and(|active| active.extended);
-        let extends = !extended && self.local.driver().has_unread(conn.stream);
+        let extends = !extended && self.context.driver().has_unread(conn.stream);
         if extends {
             conn.active().extended = true;
-            self.set_deadline(id, conn, self.local.now_ms() + EXTENSION_MS);
+            self.set_deadline(id, conn, self.context.now_ms() + EXTENSION_MS);
         }
         extends
     }
 
     /// Tells the handler that waits for its request's body. It is the one to find that nothing has
     /// come: it may have given up waiting for that, and wait for something else.
-    fn body_is_late(&self, id: ConnId) {
+    fn notify_body_timeout(&self, id: ConnId) {
         let reader = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
@@ -210,24 +210,24 @@ impl Engine {
             let Some(reader) = reader else { return };
             let active = conn.active();
             // Fewer than it waits for may have come, and be all there is for now.
-            active.trickles |= active.low_water > 1;
-            active.last_look = true;
+            active.slow_sender |= active.low_water > 1;
+            active.final_poll = true;
             reader
         };
         reader.wake();
     }
 
     /// Notes that the body did not come in time, and which answer is owed for it.
-    pub(super) fn break_late(&self, conn: &mut Conn) -> io::Error {
+    pub(super) fn body_timeout_error(&self, conn: &mut Conn) -> io::Error {
         conn.machine.close_after_next();
         let active = conn.active();
         active.broken_body = Some(io::ErrorKind::TimedOut);
         active.reject = Some(Reject::new(408, "request body took too long"));
-        self.counters.timed_out.count(Limit::Body);
+        self.counters.timed_out.count(TimeLimit::Body);
         io::ErrorKind::TimedOut.into()
     }
 
-    fn time_is_up(self: &Rc<Self>, id: ConnId, phase: Phase, limit: Limit) {
+    fn on_timeout(self: &Rc<Self>, id: ConnId, phase: Phase, limit: TimeLimit) {
         let in_head = matches!(phase, Phase::Ready | Phase::Leaving) && {
             let mut conns = self.conns.borrow_mut();
             let active = conns.get(id).and_then(|conn| conn.active.as_ref());
@@ -235,19 +235,19 @@ impl Engine {
         };
         match phase {
             Phase::Ready | Phase::Leaving if in_head => {
-                self.counters.timed_out.count(Limit::Head);
+                self.counters.timed_out.count(TimeLimit::Head);
                 let reject = Reject::new(408, "request head took too long");
-                self.refuse(id, reject, Outcome::TimedOut);
+                self.reject_request(id, reject, Outcome::TimedOut);
             }
             // An idle connection, or one that lingered long enough: nobody is owed anything.
-            Phase::Lingering => self.close(id, Ending::Answered),
+            Phase::Lingering => self.close(id, CloseReason::Answered),
             Phase::Ready | Phase::Leaving if self.draining.get() => {
-                self.close(id, Ending::Drained);
+                self.close(id, CloseReason::Drained);
             }
-            Phase::Ready | Phase::Leaving => self.close(id, Ending::Idle),
+            Phase::Ready | Phase::Leaving => self.close(id, CloseReason::Idle),
             Phase::Busy | Phase::Flushing => {
                 self.counters.timed_out.count(limit);
-                self.abort(id, Ending::TimedOut);
+                self.abort(id, CloseReason::TimedOut);
             }
         }
     }

@@ -1,52 +1,52 @@
 //! One worker's half of the server: its connections, from accept to close.
 //!
-//! Events of the driver come in through [`Sink`]; requests go to the application. No borrow of the
-//! engine's cells is held while user code runs, because user code calls back in (reading a body,
-//! dropping a request), and dropping a task is running user code as well.
+//! Events of the driver come in through [`EventHandler`]; requests go to the application. No borrow
+//! of the engine's cells is held while user code runs, because user code calls back in (reading a
+//! body, dropping a request), and dropping a task is running user code as well.
 //!
-//! Modules, lowest first: `pace` (transfer rates) · `connection` (what is kept) · `deadline` (time
-//! limits) · `access` (the access log) · `send` (bytes out) · `body` (bytes of bodies in) ·
-//! `pressure` (when receive memory is short) · `answer` (answers) · `pending` (answers that take
-//! their time) · `receive` (requests) · `handover` (connections from and to other workers) ·
-//! `admission` (which new ones are served) · `balance` (which of them go) · `stall` (workers that
+//! Modules, lowest first: `rate_meter` (transfer rates) · `connection` (what is kept) · `deadline`
+//! (time limits) · `access` (the access log) · `send` (bytes out) · `request_body` (bytes of bodies
+//! in) · `pressure` (when receive memory is short) · `respond` (answers) · `pending` (answers that
+//! take their time) · `receive` (requests) · `migration` (connections from and to other workers) ·
+//! `admission` (which new ones are served) · `rebalance` (which of them go) · `stall` (workers that
 //! are blocked). Must not know how workers are made.
 
 mod access;
 mod admission;
-mod answer;
-mod balance;
-mod body;
 mod connection;
 mod deadline;
-mod handover;
-mod pace;
+mod migration;
 mod pending;
 mod pressure;
+mod rate_meter;
+mod rebalance;
 mod receive;
+mod request_body;
+mod respond;
 mod send;
 mod stall;
 
-use crate::crew::Crew;
 use crate::handler::Service;
 use crate::host::ConnId;
 use crate::log::{AccessLog, LogQueue};
-use crate::metrics::{Counter, Counters, Ending, Measured, Metrics, Recorder};
-use crate::request::Spares;
+use crate::metrics::{CloseReason, Counter, Counters, Measured, Metrics, Recorder};
+use crate::panic_guard;
+use crate::request::RequestPool;
 use crate::response::Response;
-use crate::shield;
-use crate::watch::Watch;
+use crate::watchdog::Watchdog;
 use crate::worker::WorkerHandle;
+use crate::worker_set::WorkerSet;
 use admission::IdleOrder;
-use balance::Balance;
 use connection::{Conn, Conns, Phase};
-pub(crate) use handover::Passed;
+pub(crate) use migration::Transfer;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
-use onrush_rt::executor::Standby;
-use onrush_rt::worker::{Blocked, Local, Sink};
-use stall::Stalls;
+use onrush_rt::executor::TaskSlot;
+use onrush_rt::worker::{Blocked, EventHandler, WorkerContext};
+use rebalance::RebalanceState;
+use stall::StallReports;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
@@ -56,9 +56,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Connections over the cap that a worker keeps a moment to read so, at most; those beyond are
 /// closed at once, which may come to them as a reset.
-pub(crate) const CROWD_MAX: usize = 64;
+pub(crate) const OVER_LIMIT_MAX: usize = 64;
 /// As many may always be kept: the next one may come before a closed one is noticed.
-pub(crate) const CROWD_MIN: usize = 4;
+pub(crate) const OVER_LIMIT_MIN: usize = 4;
 /// What an engine is told by the server's configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -68,16 +68,16 @@ pub(crate) struct Settings {
     pub(crate) connections: Arc<AtomicUsize>,
     /// Counts them too, with other descriptors of the process.
     pub(crate) descriptors: Descriptors,
-    /// See [`CROWD_MAX`]. Fewer where connections are few: they take descriptors too.
-    pub(crate) crowd_max: usize,
+    /// See [`OVER_LIMIT_MAX`]. Fewer where connections are few: they take descriptors too.
+    pub(crate) over_limit_max: usize,
     /// When it was last told that accepting pauses, in seconds of the epoch; by any worker.
     pub(crate) accept_warned_s: Arc<AtomicU64>,
     pub(crate) access_log: AccessLog,
     pub(crate) metrics: Option<Metrics>,
     /// The workers of this server.
-    pub(crate) crew: Arc<Crew<Passed>>,
+    pub(crate) worker_set: Arc<WorkerSet<Transfer>>,
     /// How they notice that one of them is blocked.
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) watchdog: Arc<Watchdog>,
     /// Whether a worker that is busier than others passes live connections to them.
     pub(crate) rebalance: bool,
 }
@@ -92,13 +92,13 @@ impl Settings {
 
 /// See the module's description.
 pub(crate) struct Engine {
-    local: Local,
+    context: WorkerContext,
     handle: WorkerHandle,
     settings: Settings,
     service: Rc<dyn Service>,
     conns: RefCell<Conns>,
     /// Parts of requests that are over.
-    spares: Rc<Spares>,
+    request_pool: Rc<RequestPool>,
     /// Answers rendered in the present call, before they are sent. Taken while in use.
     out: Cell<Vec<u8>>,
     /// The second that `date` was rendered for.
@@ -106,15 +106,15 @@ pub(crate) struct Engine {
     date: Cell<[u8; 29]>,
     head_cache: RefCell<HeadCache>,
     /// Where discarded bytes go that the kernel cannot drop by itself.
-    nowhere: RefCell<Vec<u8>>,
+    discard_buffer: RefCell<Vec<u8>>,
     listeners: RefCell<Vec<ListenerId>>,
     draining: Cell<bool>,
     /// Receive memory is short, and what is not needed is not received. See [`pressure`].
-    crowded: Cell<bool>,
+    memory_short: Cell<bool>,
     /// Rendered responses that clients do not take, in bytes; counted by [`Conns`].
     unsent_bytes: Rc<Cell<usize>>,
     /// Connections over the cap that linger.
-    crowd: Cell<usize>,
+    over_limit: Cell<usize>,
     idle_order: IdleOrder,
     counters: Arc<Counters>,
     /// Exchanges to be logged, if any are.
@@ -126,11 +126,11 @@ pub(crate) struct Engine {
     /// So many of them may keep the whole block in which their request arrived.
     waiting_with_blocks_max: usize,
     /// The task of the next handler that has to wait.
-    standby: RefCell<Standby>,
+    task_slot: RefCell<TaskSlot>,
     /// The request that is being started, until it is answered or waits for something.
     measuring: RefCell<Option<Measured>>,
-    balance: Balance,
-    stalls: Stalls,
+    rebalance_state: RebalanceState,
+    stalls: StallReports,
 }
 
 #[inline]
@@ -139,12 +139,16 @@ fn count(counter: &Counter) {
 }
 
 impl Engine {
-    /// An engine on the worker of `local`, serving `service`.
-    pub(crate) fn new(local: &Local, settings: Settings, service: Rc<dyn Service>) -> Rc<Engine> {
+    /// An engine on the worker of `context`, serving `service`.
+    pub(crate) fn new(
+        context: &WorkerContext,
+        settings: Settings,
+        service: Rc<dyn Service>,
+    ) -> Rc<Engine> {
         let counters = Arc::<Counters>::default();
         let recorder = (settings.metrics.as_ref()).map(|metrics| {
-            let busy = settings.crew.busy(local.index());
-            metrics.worker(local, &counters, busy)
+            let busy = settings.worker_set.busy(context.index());
+            metrics.worker(context, &counters, busy)
         });
         let log = match settings.access_log {
             AccessLog::Off => None,
@@ -153,32 +157,32 @@ impl Engine {
         let conns = Conns::default();
         let unsent_bytes = conns.unsent_bytes().clone();
         Rc::new(Engine {
-            local: local.clone(),
-            handle: WorkerHandle::new(local),
+            context: context.clone(),
+            handle: WorkerHandle::new(context),
             settings,
             service,
             conns: RefCell::new(conns),
-            spares: Rc::default(),
+            request_pool: Rc::default(),
             out: Cell::default(),
             date_s: Cell::new(u64::MAX),
             date: Cell::new([0; 29]),
             head_cache: RefCell::default(),
-            nowhere: RefCell::default(),
+            discard_buffer: RefCell::default(),
             listeners: RefCell::default(),
             draining: Cell::new(false),
-            crowded: Cell::new(false),
+            memory_short: Cell::new(false),
             unsent_bytes,
-            crowd: Cell::new(0),
+            over_limit: Cell::new(0),
             idle_order: IdleOrder::default(),
             counters,
             log,
             recorder,
             waiting: Cell::new(0),
-            waiting_with_blocks_max: pressure::waiting_with_blocks_max(local.pool()),
-            standby: RefCell::new(local.standby()),
+            waiting_with_blocks_max: pressure::waiting_with_blocks_max(context.pool()),
+            task_slot: RefCell::new(context.task_slot()),
             measuring: RefCell::default(),
-            balance: Balance::default(),
-            stalls: Stalls::default(),
+            rebalance_state: RebalanceState::default(),
+            stalls: StallReports::default(),
         })
     }
 
@@ -199,7 +203,7 @@ impl Engine {
 
     /// Connections that have their place here, or are on their way here.
     pub(crate) fn placed(&self) -> usize {
-        self.settings.crew.open(self.local.index())
+        self.settings.worker_set.open(self.context.index())
     }
 
     fn limits(&self) -> &Limits {
@@ -208,7 +212,7 @@ impl Engine {
 
     /// Starts accepting from a listening socket.
     pub(crate) fn listen(&self, socket: ListenSocket) -> io::Result<()> {
-        let listener = self.local.driver().listen(socket)?;
+        let listener = self.context.driver().listen(socket)?;
         self.listeners.borrow_mut().push(listener);
         Ok(())
     }
@@ -216,7 +220,7 @@ impl Engine {
     /// Closes the listeners, after all connections in their queues have been accepted.
     pub(crate) fn stop_accepting(&self) {
         for listener in self.listeners.take() {
-            self.local.driver().unlisten(listener);
+            self.context.driver().unlisten(listener);
         }
     }
 
@@ -224,9 +228,9 @@ impl Engine {
     /// connection as it becomes idle. See [`Engine::stop_accepting`].
     pub(crate) fn drain(&self) {
         self.draining.set(true);
-        self.settings.crew.drain(); // The others are about to drain, too.
+        self.settings.worker_set.drain(); // The others are about to drain, too.
         // A request may be on its way on a connection that looks idle: it gets a moment.
-        let soon = self.local.now_ms() + u64::from(deadline::DRAIN_IDLE_MS);
+        let soon = self.context.now_ms() + u64::from(deadline::DRAIN_IDLE_MS);
         let ids = self.conns.borrow().ids();
         for id in ids {
             let mut conns = self.conns.borrow_mut();
@@ -242,10 +246,10 @@ impl Engine {
 
     /// Closes everything at once.
     pub(crate) fn close_all(&self) {
-        self.spares.close();
+        self.request_pool.close();
         let ids = self.conns.borrow().ids();
         for id in ids {
-            shield::run(|| self.close(id, Ending::Stopped));
+            panic_guard::catch(|| self.close(id, CloseReason::Stopped));
         }
         if let Some(log) = &self.log {
             log.write(); // No task runs any more.
@@ -253,14 +257,14 @@ impl Engine {
     }
 
     /// Begins to serve a new connection. Its places, under the cap and in the crew, are taken.
-    fn welcome(self: &Rc<Self>, socket: Socket) {
+    fn open_connection(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.placed);
         let Some(id) = self.attach(socket) else {
             return;
         };
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
-        self.local.driver().receive(conn.stream);
+        self.context.driver().receive(conn.stream);
         // A new connection has as long for its first head as a started head has.
         let limit_ms = match self.draining.get() {
             true => {
@@ -278,41 +282,41 @@ impl Engine {
     /// Makes an entry for a socket, receiving off. Gives its places up when that cannot be.
     fn attach(&self, socket: Socket) -> Option<ConnId> {
         let id = self.conns.borrow_mut().reserve();
-        let attached = self.local.driver().attach(socket, id.token());
+        let attached = self.context.driver().attach(socket, id.token());
         match attached {
             Ok(stream) => {
                 self.conns.borrow_mut().insert(id, Conn::new(stream));
                 Some(id)
             }
             Err(error) => {
-                shield::tell(|| tracing::warn!(%error, "a connection could not be taken over"));
+                panic_guard::log(|| tracing::warn!(%error, "a connection could not be taken over"));
                 self.conns.borrow_mut().release(id);
-                self.gone(Ending::Exhausted);
+                self.record_close(CloseReason::Exhausted);
                 None
             }
         }
     }
 
     /// A connection that had its places is no more.
-    fn gone(&self, ending: Ending) {
+    fn record_close(&self, ending: CloseReason) {
         self.counters.done.count(ending);
         self.settings.release();
-        self.settings.crew.release(self.local.index());
+        self.settings.worker_set.release(self.context.index());
     }
 
     /// Closes a connection and cancels what works for it.
-    fn close(&self, id: ConnId, ending: Ending) {
+    fn close(&self, id: ConnId, ending: CloseReason) {
         let conn = self.conns.borrow_mut().remove(id);
         let Some(mut conn) = conn else { return };
-        self.local.driver().close(conn.stream);
+        self.context.driver().close(conn.stream);
         if let Some(timer) = conn.timer {
-            self.local.unschedule(timer);
+            self.context.unschedule(timer);
         }
-        if conn.crowd {
-            self.counters.done.count(Ending::Refused);
-            self.crowd.set(self.crowd.get() - 1);
+        if conn.over_limit {
+            self.counters.done.count(CloseReason::Refused);
+            self.over_limit.set(self.over_limit.get() - 1);
         } else {
-            self.gone(ending);
+            self.record_close(ending);
         }
         if self.log.is_some() {
             self.log_closed(&mut conn, ending);
@@ -332,10 +336,10 @@ impl Engine {
     }
 
     /// Closes a connection so that the peer cannot take what it got for whole.
-    fn abort(&self, id: ConnId, ending: Ending) {
+    fn abort(&self, id: ConnId, ending: CloseReason) {
         let stream = self.conns.borrow_mut().get(id).map(|conn| conn.stream);
         if let Some(stream) = stream {
-            self.local.driver().reset(stream);
+            self.context.driver().reset(stream);
         }
         self.close(id, ending);
     }
@@ -343,7 +347,7 @@ impl Engine {
     /// The date of this second (RFC 9110 §6.6.1).
     #[inline]
     fn date(&self) -> [u8; 29] {
-        let now = self.local.unix_seconds();
+        let now = self.context.unix_seconds();
         if self.date_s.replace(now) != now {
             self.date.set(onrush_proto::date::format(now));
         }
@@ -355,21 +359,21 @@ impl Engine {
     }
 
     fn peer_of_conn(&self, conn: &Conn) -> Option<SocketAddr> {
-        onrush_rt::net::peer_address(self.local.driver().descriptor(conn.stream)?)
+        onrush_rt::net::peer_address(self.context.driver().descriptor(conn.stream)?)
     }
 
     /// The peer ended its direction (`Ok`) or the connection broke.
     fn ended(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
         if result.is_err() {
-            return self.close(id, Ending::Broken);
+            return self.close(id, CloseReason::Broken);
         }
-        let mut ending = Ending::Client;
+        let mut ending = CloseReason::Client;
         let reader = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.ended = true;
             if conn.phase == Phase::Lingering {
-                ending = Ending::Answered;
+                ending = CloseReason::Answered;
             }
             match conn.phase {
                 Phase::Ready | Phase::Lingering => None,
@@ -377,7 +381,7 @@ impl Engine {
                 Phase::Flushing => Some(None),
                 Phase::Leaving => {
                     drop(conns);
-                    return self.stay_to_end(id);
+                    return self.cancel_migration(id);
                 }
             }
         };
@@ -396,16 +400,16 @@ impl Engine {
     /// what it keeps before it calls user code, so what is shared by connections is consistent. A
     /// connection that was being served may be anywhere in its protocol, so it is reset.
     #[cold]
-    fn survive(&self, id: Option<ConnId>) {
+    fn recover_from_panic(&self, id: Option<ConnId>) {
         count(&self.counters.caught);
         if let Some((recorder, measured)) = self.recorder.as_ref().zip(self.measuring.take()) {
             recorder.abort(&measured);
         }
-        let worker = self.local.index();
+        let worker = self.context.index();
         let cut = id.is_some();
-        shield::tell(|| tracing::error!(worker, cut, "a panic was caught by the event loop"));
+        panic_guard::log(|| tracing::error!(worker, cut, "a panic was caught by the event loop"));
         if let Some(id) = id {
-            self.abort(id, Ending::Cut);
+            self.abort(id, CloseReason::Cut);
         }
     }
 
@@ -416,7 +420,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             if quiet && conn.phase == Phase::Leaving {
                 drop(conns);
-                return self.send_away(id);
+                return self.finish_migration(id);
             }
             let Some(active) = conn.active.as_mut() else {
                 return;
@@ -440,11 +444,11 @@ impl std::fmt::Debug for Engine {
 
 /// The engine as the worker's sink.
 #[derive(Debug)]
-pub(crate) struct Inlet(pub(crate) Rc<Engine>);
+pub(crate) struct EngineHandler(pub(crate) Rc<Engine>);
 
-impl Sink for Inlet {
+impl EventHandler for EngineHandler {
     #[inline]
-    fn event(&self, event: Event) {
+    fn on_event(&self, event: Event) {
         match event {
             Event::Data { token, data, .. } => self.0.received(ConnId::from_token(token), data),
             Event::Accepted { socket, .. } => self.0.accept(socket),
@@ -456,36 +460,36 @@ impl Sink for Inlet {
         }
     }
 
-    fn timer(&self, payload: u64) {
+    fn on_timer(&self, payload: u64) {
         self.0.timer_fired(ConnId::from_token(payload));
     }
 
-    fn notified(&self) {
-        self.0.take_passed();
+    fn on_notify(&self) {
+        self.0.receive_transfers();
     }
 
     #[inline]
-    fn awake(&self) {
-        self.0.look_around();
-        self.0.relieve(); // The driver may have taken memory for what comes next.
+    fn on_wake(&self) {
+        self.0.rebalance_tick();
+        self.0.reclaim_memory(); // The driver may have taken memory for what comes next.
     }
 
-    fn blocked(&self, blocked: Blocked) {
-        self.0.was_blocked(blocked);
+    fn on_blocked(&self, blocked: Blocked) {
+        self.0.report_own_stall(blocked);
     }
 
-    fn panicked(&self, token: Option<u64>) -> bool {
-        self.0.survive(token.map(ConnId::from_token));
+    fn on_panic(&self, token: Option<u64>) -> bool {
+        self.0.recover_from_panic(token.map(ConnId::from_token));
         true
     }
 }
 
 /// Runs user code; `None` when it panicked. The panic hook has printed why.
 fn guarded<T>(engine: &Engine, call: impl FnOnce() -> T) -> Option<T> {
-    let value = shield::run(call);
+    let value = panic_guard::catch(call);
     if value.is_none() {
         count(&engine.counters.panicked);
-        shield::tell(|| tracing::error!("a handler panicked"));
+        panic_guard::log(|| tracing::error!("a handler panicked"));
     }
     value
 }

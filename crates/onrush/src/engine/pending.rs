@@ -3,13 +3,13 @@
 //!
 //! Must not know how requests are read.
 
-use super::answer::{Answer, Driving};
 use super::connection::{Phase, Then};
+use super::respond::{Rendered, SendFuture};
 use super::{Engine, guarded, panic_response};
 use crate::handler::Pending;
 use crate::host::ConnId;
-use crate::metrics::Ending;
-use crate::shield::{self, Shield};
+use crate::metrics::CloseReason;
+use crate::panic_guard::{self, PanicGuard};
 use onrush_proto::connection::After;
 use onrush_rt::buf::Buf;
 use pin_project_lite::pin_project;
@@ -19,33 +19,33 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// An engine that one more handler has not answered yet, for as long as this lives.
-pub(super) struct Waiting(Rc<Engine>);
+pub(super) struct PendingHandler(Rc<Engine>);
 
-impl Waiting {
-    pub(super) fn new(engine: &Rc<Engine>) -> Waiting {
+impl PendingHandler {
+    pub(super) fn new(engine: &Rc<Engine>) -> PendingHandler {
         engine.waiting.set(engine.waiting.get() + 1);
-        Waiting(engine.clone())
+        PendingHandler(engine.clone())
     }
 
-    pub(super) async fn finish_handler(self, id: ConnId, mut answer: Shield<Pending>) {
+    pub(super) async fn finish_handler(self, id: ConnId, mut handler_future: PanicGuard<Pending>) {
         let mut response = std::future::poll_fn(|cx| {
-            let polled = guarded(&self.0, || answer.get_mut().as_mut().poll(cx));
+            let polled = guarded(&self.0, || handler_future.get_mut().as_mut().poll(cx));
             polled.unwrap_or_else(|| Poll::Ready(panic_response()))
         })
         .await;
-        drop(answer);
+        drop(handler_future);
         let engine = self.0.clone();
         drop(self);
         let mut out = Vec::new();
-        match engine.answer_later(id, &mut response, &mut out) {
-            Answer::Gone => {}
-            Answer::Rendered(after) => engine.finished(id, after, &out),
-            Answer::Driving(driving) => engine.finish_driving(id, driving).await,
+        match engine.render_response_cold(id, &mut response, &mut out) {
+            Rendered::Gone => {}
+            Rendered::Whole(after) => engine.finished(id, after, &out),
+            Rendered::Sending(sending) => engine.finish_sending(id, sending).await,
         }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingHandler {
     fn drop(&mut self) {
         self.0.waiting.set(self.0.waiting.get() - 1);
     }
@@ -61,26 +61,26 @@ impl Engine {
         out: &[u8],
         pending: Pending,
     ) {
-        let waiting = Waiting::new(self);
-        let pending = Shield::new(pending);
+        let waiting = PendingHandler::new(self);
+        let pending = PanicGuard::new(pending);
         let Ok(all_sent) = self.send_or_keep(id, out) else {
-            return self.close(id, Ending::Broken);
+            return self.close(id, CloseReason::Broken);
         };
         let write_ms = self.limits().write_timeout_ms;
         self.limit_write(id, if all_sent { 0 } else { write_ms });
         self.make_task(id, data, waiting.finish_handler(id, pending));
     }
 
-    /// Makes a task of what was just polled with the waker of [`Engine::standby`] and is not ready,
-    /// and keeps the input for after it. The times that it waits for its peer run already.
+    /// Makes a task of what was just polled with the waker of [`Engine::task_slot`] and is not
+    /// ready, and keeps the input for after it. The times that it waits for its peer run already.
     pub(super) fn make_task(
         self: &Rc<Self>,
         id: ConnId,
         data: Buf,
         work: impl Future<Output = ()> + 'static,
     ) {
-        let data = self.without_much_room(data);
-        let standby = self.standby.replace(self.local.standby());
+        let data = self.shrink_block(data);
+        let task_slot = self.task_slot.replace(self.context.task_slot());
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
             drop(conns);
@@ -95,11 +95,11 @@ impl Engine {
         active.unpop_input(data);
         // What is answered at once needs no total: it counts from the turn that the head came in.
         let total_ms = u64::from(self.limits().total_timeout_ms);
-        active.total_deadline_ms = (total_ms > 0).then(|| self.local.now_ms() + total_ms);
-        active.task = Some(standby.begin(GuardedTask {
+        active.total_deadline_ms = (total_ms > 0).then(|| self.context.now_ms() + total_ms);
+        active.task = Some(task_slot.start(GuardedTask {
             engine: self.clone(),
             id,
-            tag: self.local.running().tag(),
+            tag: self.context.poll_monitor().tag(),
             work,
         }));
         self.set_busy_deadline(id, conn);
@@ -112,7 +112,7 @@ impl Engine {
     /// Goes on with the input of a connection in a task, after the tasks that are due before it.
     /// `input` is put in front of what is queued.
     pub(super) fn resume_in_task(self: &Rc<Self>, id: ConnId, input: Buf) {
-        self.standby.borrow().waker().wake_by_ref();
+        self.task_slot.borrow().waker().wake_by_ref();
         let engine = self.clone();
         let resume = async move {
             let task = {
@@ -125,27 +125,27 @@ impl Engine {
             if let Some(task) = task {
                 task.detach(); // It is this very task, which ends by itself.
             }
-            engine.go_on(id);
+            engine.resume_reading(id);
         };
         self.make_task(id, input, resume);
     }
 
-    pub(super) async fn finish_driving(self: Rc<Self>, id: ConnId, mut driving: Driving) {
-        let driven = std::future::poll_fn(|cx| self.poll_driving(id, &mut driving, cx));
+    pub(super) async fn finish_sending(self: Rc<Self>, id: ConnId, mut sending: SendFuture) {
+        let driven = std::future::poll_fn(|cx| self.poll_sending(id, &mut sending, cx));
         if let Some(after) = driven.await {
             self.finished(id, after, &[]);
         }
     }
 
     /// Polls what sends an answer, and the user's stream in it, whose panic cuts the answer off.
-    pub(super) fn poll_driving(
+    pub(super) fn poll_sending(
         &self,
         id: ConnId,
-        driving: &mut Driving,
+        sending: &mut SendFuture,
         cx: &mut Context<'_>,
     ) -> Poll<Option<After>> {
-        guarded(self, || driving.as_mut().poll(cx)).unwrap_or_else(|| {
-            self.abort(id, Ending::Cut);
+        guarded(self, || sending.as_mut().poll(cx)).unwrap_or_else(|| {
+            self.abort(id, CloseReason::Cut);
             Poll::Ready(None)
         })
     }
@@ -157,7 +157,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             conn.draining_body = after == After::DrainThenKeepAlive;
             conn.active().total_deadline_ms = None;
-            conn.active().last_look = false;
+            conn.active().final_poll = false;
             let reader = self.take_reader(id, conn);
             (conn.active().task.take(), reader)
         };
@@ -167,10 +167,10 @@ impl Engine {
         if let Some(reader) = reader {
             reader.wake(); // Another task, which will be told that it comes too late.
         }
-        if self.flush(id, out, Then::behind(after, self.has_input(id))) {
-            return self.go_on(id);
+        if self.flush(id, out, Then::following(after, self.has_input(id))) {
+            return self.resume_reading(id);
         }
-        self.relieve();
+        self.reclaim_memory();
     }
 }
 
@@ -191,9 +191,9 @@ impl<Work: Future<Output = ()>> Future for GuardedTask<Work> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
-        this.engine.local.begin_poll(*this.tag);
-        shield::run(|| this.work.poll(cx)).unwrap_or_else(|| {
-            shield::run(|| this.engine.survive(Some(*this.id)));
+        this.engine.context.begin_poll(*this.tag);
+        panic_guard::catch(|| this.work.poll(cx)).unwrap_or_else(|| {
+            panic_guard::catch(|| this.engine.recover_from_panic(Some(*this.id)));
             Poll::Ready(())
         })
     }

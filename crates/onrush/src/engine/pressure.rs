@@ -18,15 +18,15 @@
 //! Must not know how heads are parsed.
 
 use super::Engine;
-use super::body::AHEAD_BYTES_MAX;
 use super::connection::{Conn, Phase, Then};
+use super::request_body::AHEAD_BYTES_MAX;
 use crate::host::ConnId;
 use crate::log::Outcome;
-use crate::metrics::{Ending, Refusal};
+use crate::metrics::{CloseReason, Refusal};
+use crate::panic_guard;
 use crate::request::Parts;
-use crate::shield;
 use onrush_proto::reject::Reject;
-use onrush_rt::buf::Pool;
+use onrush_rt::buf::BufferPool;
 use std::rc::Rc;
 
 /// The part of the budget above which nothing is received ahead of a handler, in eighths.
@@ -38,7 +38,7 @@ const WAITING_WITH_BLOCKS_MAX: usize = 64;
 
 /// How many waiting handlers may keep whole blocks of `pool`: what they hold must not be most of a
 /// small budget. The requests of others are moved to memory of just their size.
-pub(super) fn waiting_with_blocks_max(pool: &Pool) -> usize {
+pub(super) fn waiting_with_blocks_max(pool: &BufferPool) -> usize {
     let fourth = pool.budget().max_bytes() / 4 / pool.block_bytes();
     fourth.clamp(1, WAITING_WITH_BLOCKS_MAX)
 }
@@ -46,7 +46,7 @@ pub(super) fn waiting_with_blocks_max(pool: &Pool) -> usize {
 impl Engine {
     #[inline]
     fn is_above(&self, mark: usize) -> bool {
-        let pool = self.local.pool();
+        let pool = self.context.pool();
         let (budget, unsent) = (pool.budget(), self.unsent_bytes.get());
         let most = budget.max_bytes() / 8 * mark;
         // No more is held than is charged, which is known without a look at the unused blocks.
@@ -56,7 +56,7 @@ impl Engine {
     /// Whether new bodies would be held by what is left for whole requests and partial heads.
     pub(super) fn is_short_for_bodies(&self) -> bool {
         let held_by_heads = || self.conns.borrow().head_bytes();
-        let pool = self.local.pool();
+        let pool = self.context.pool();
         let most = pool.budget().max_bytes() / 8 * BODIES_MARK;
         self.is_above(BODIES_MARK) && pool.held_bytes().saturating_sub(held_by_heads()) > most
     }
@@ -65,7 +65,7 @@ impl Engine {
     /// what follows, or `None` when the connection is gone.
     #[cold]
     #[inline(never)]
-    pub(super) fn turn_body_away(
+    pub(super) fn shed_body(
         &self,
         id: ConnId,
         parts: Box<Parts>,
@@ -75,7 +75,7 @@ impl Engine {
         if self.log.is_some() {
             self.log_request(id, &parts.head, head_bytes);
         }
-        self.spares.give(parts);
+        self.request_pool.give(parts);
         let reject = Reject::new(503, "server is low on memory");
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;
@@ -86,7 +86,7 @@ impl Engine {
         }
         let after = conn.machine.next(self.limits());
         self.counters.rejected.count(Refusal::of(reject.status));
-        Some(Then::behind(after, true))
+        Some(Then::following(after, true))
     }
 
     /// Bytes that a connection at work may have received ahead before its client is slowed down.
@@ -101,10 +101,10 @@ impl Engine {
     /// clients that do not take their responses. To be called once per iteration of the event loop,
     /// and after a partial head, input of a connection at work, or a response has been kept.
     #[inline]
-    pub(super) fn relieve(self: &Rc<Self>) {
+    pub(super) fn reclaim_memory(self: &Rc<Self>) {
         if !self.is_above(HEADS_MARK) {
-            if self.crowded.get() && !self.is_short() {
-                self.crowded.set(false);
+            if self.memory_short.get() && !self.is_short() {
+                self.memory_short.set(false);
             }
             return;
         }
@@ -126,9 +126,9 @@ impl Engine {
     /// Resets a connection whose peer sends requests and does not take the responses.
     fn evict_unread(&self, id: ConnId) {
         self.counters.evicted.add(1);
-        self.abort(id, Ending::Exhausted);
+        self.abort(id, CloseReason::Exhausted);
         let what = "memory is short: a client that does not read is reset";
-        shield::tell(|| tracing::debug!("{what}"));
+        panic_guard::log(|| tracing::debug!("{what}"));
     }
 
     /// Whether receive memory is short.
@@ -150,15 +150,15 @@ impl Engine {
         drop(input);
         self.counters.evicted.add(1);
         let reject = Reject::new(408, "server is low on memory");
-        self.refuse(id, reject, Outcome::Evicted);
+        self.reject_request(id, reject, Outcome::Evicted);
         let what = "receive memory is short: a partial request head is evicted";
-        shield::tell(|| tracing::debug!("{what}"));
+        panic_guard::log(|| tracing::debug!("{what}"));
     }
 
     /// Receives nothing more for connections at work whose handlers do not wait for input. Once
     /// each time that memory becomes short, because it looks at all connections.
     fn pause_all_ahead(&self) {
-        if self.crowded.replace(true) {
+        if self.memory_short.replace(true) {
             return;
         }
         let ids = self.conns.borrow().ids();
@@ -181,7 +181,7 @@ impl Engine {
         let awaited = (conn.active.as_ref()).is_some_and(|active| active.reader.is_some());
         if at_work && !awaited && !conn.paused && !conn.ended {
             conn.paused = true;
-            let quiet = self.local.driver().pause(conn.stream);
+            let quiet = self.context.driver().pause(conn.stream);
             conn.active().quiet = quiet;
         }
     }

@@ -1,21 +1,21 @@
 //! Requests: from received bytes to the application, one after the other, in order.
 //!
-//! [`Engine::pump`] is the loop of a connection: parse a head, call the handler, render its answer;
-//! all answers to what one receive brought leave in one send. A handler that is not ready at once
-//! becomes a task, and the loop goes on when it has answered.
+//! [`Engine::process_input`] is the loop of a connection: parse a head, call the handler, render
+//! its answer; all answers to what one receive brought leave in one send. A handler that is not
+//! ready at once becomes a task, and the loop goes on when it has answered.
 
-use super::answer::{Answer, Driving};
-use super::body::AHEAD_BYTES_MAX;
 use super::connection::{Active, BURST_MAX, Conn, Phase, Then};
 use super::deadline::{DRAIN_IDLE_MS, Wait};
-use super::send::gone;
+use super::request_body::AHEAD_BYTES_MAX;
+use super::respond::{Rendered, SendFuture};
+use super::send::connection_gone;
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
 use crate::log::Outcome;
-use crate::metrics::{Ending, Refusal};
+use crate::metrics::{CloseReason, Refusal};
+use crate::panic_guard;
 use crate::params::UNROUTED;
-use crate::request::Parts;
-use crate::shield;
+use crate::request::RequestParts;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
 use onrush_proto::reject::Reject;
@@ -52,20 +52,20 @@ impl Engine {
         let Some(conn) = conns.get(id) else { return };
         if conn.phase != Phase::Ready {
             drop(conns);
-            return self.received_meanwhile(id, data);
+            return self.receive_while_busy(id, data);
         }
         // Nothing is queued, so nothing is to be joined with it or parsed before it.
         let is_next = conn.active.is_none() && !data.is_empty();
         drop(conns);
         match is_next {
-            true => self.pump(id, Some(data), None),
-            false => self.pump(id, None, Some(data)),
+            true => self.process_input(id, Some(data), None),
+            false => self.process_input(id, None, Some(data)),
         }
     }
 
     /// The driver received `data` on a connection that does not wait for a request.
     #[inline(never)]
-    fn received_meanwhile(self: &Rc<Self>, id: ConnId, data: Buf) {
+    fn receive_while_busy(self: &Rc<Self>, id: ConnId, data: Buf) {
         let waker = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
@@ -77,11 +77,11 @@ impl Engine {
         if let Some(waker) = waker {
             waker.wake();
         }
-        self.relieve();
+        self.reclaim_memory();
     }
 
     /// Goes on with a connection whose last answer has left.
-    pub(super) fn go_on(self: &Rc<Self>, id: ConnId) {
+    pub(super) fn resume_reading(self: &Rc<Self>, id: ConnId) {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
@@ -96,31 +96,31 @@ impl Engine {
                 self.resume(conn);
             }
             if conn.leaving.is_some() && !conn.ended {
-                self.limit_rest(id, conn);
+                self.set_idle_deadline(id, conn);
                 drop(conns);
-                return self.make_quiet(id);
+                return self.begin_migration(id);
             }
         }
-        self.pump(id, None, None);
+        self.process_input(id, None, None);
     }
 
     /// Parses `next`, then queued input, then `data`, as far as possible, and sends the responses.
-    fn pump(self: &Rc<Self>, id: ConnId, next: Option<Buf>, data: Option<Buf>) {
+    fn process_input(self: &Rc<Self>, id: ConnId, next: Option<Buf>, data: Option<Buf>) {
         let mut out = self.out.take();
         out.clear();
         let mut started = 0;
-        let then = self.pump_into(id, next, data, &mut out, &mut started);
+        let then = self.process_input_into(id, next, data, &mut out, &mut started);
         if started > 1 {
             self.note_started(id, started);
         }
         match then {
-            Some(Then::Continue) => self.flush_and_rest(id, &out),
+            Some(Then::Continue) => self.flush_and_idle(id, &out),
             Some(then) => {
                 if !self.flush(id, &out, then) {
-                    self.relieve();
+                    self.reclaim_memory();
                 }
             }
-            None => self.lost(),
+            None => self.abort_current_request(),
         }
         if out.capacity() <= OUT_KEPT_BYTES {
             self.out.set(out);
@@ -130,8 +130,8 @@ impl Engine {
     /// Nothing is sent now: records what is over, and gives up what was begun and does not wait,
     /// for its connection went before it could be answered.
     #[inline(never)]
-    fn lost(self: &Rc<Self>) {
-        self.relieve();
+    fn abort_current_request(self: &Rc<Self>) {
+        self.reclaim_memory();
         let Some(recorder) = &self.recorder else {
             return;
         };
@@ -143,7 +143,7 @@ impl Engine {
 
     /// Gives what follows when `out` has left; `None` when that is somebody else's business. Counts
     /// in `started` the requests that it starts, at most [`BURST_MAX`]: the rest is left to a task.
-    fn pump_into(
+    fn process_input_into(
         self: &Rc<Self>,
         id: ConnId,
         next: Option<Buf>,
@@ -151,7 +151,7 @@ impl Engine {
         out: &mut Vec<u8>,
         started: &mut usize,
     ) -> Option<Then> {
-        let mut answers = 0;
+        let mut responses = 0;
         let mut rest = next;
         let mut started_max = 1;
         loop {
@@ -166,9 +166,9 @@ impl Engine {
             // The event or the task pays for the first one.
             if *started > 0
                 && (coop::spend_operation() || *started >= started_max)
-                && self.is_enough(id, *started, &mut started_max)
+                && self.is_budget_exhausted(id, *started, &mut started_max)
             {
-                self.yield_input(id, input, out);
+                self.defer_input(id, input, out);
                 return None;
             }
             *started += 1;
@@ -189,9 +189,9 @@ impl Engine {
                 Next::Stop => return None,
                 Next::Last(then) => return Some(then),
             }
-            answers += 1;
-            if answers >= self.limits().pipelined_requests_max || out.len() > OUT_BYTES_MAX {
-                answers = 0;
+            responses += 1;
+            if responses >= self.limits().pipelined_requests_max || out.len() > OUT_BYTES_MAX {
+                responses = 0;
                 if let Some(rest) = rest.take() {
                     self.conns.borrow_mut().get(id)?.active().unpop_input(rest);
                 }
@@ -199,7 +199,7 @@ impl Engine {
                 let sent = self.flush(id, out, Then::Continue);
                 out.clear();
                 if !sent {
-                    return None; // `go_on` follows when the peer has taken it.
+                    return None; // `resume_reading` follows when the peer has taken it.
                 }
             }
         }
@@ -212,11 +212,11 @@ impl Engine {
     /// A partial head is never deferred, because its time limit is running. Nothing is deferred
     /// while receive memory is short either: parsing gives memory back, and deferring holds it.
     #[inline(never)]
-    fn is_enough(&self, id: ConnId, started: usize, started_max: &mut usize) -> bool {
+    fn is_budget_exhausted(&self, id: ConnId, started: usize, started_max: &mut usize) -> bool {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id);
         if *started_max == 1 {
-            let iteration = self.local.iteration();
+            let iteration = self.context.iteration();
             let left = conn.as_ref().map(|conn| conn.may_start(iteration));
             *started_max = usize::from(left.unwrap_or(BURST_MAX)).max(1);
         }
@@ -229,14 +229,14 @@ impl Engine {
     fn note_started(&self, id: ConnId, requests: usize) {
         if let Some(conn) = self.conns.borrow_mut().get(id) {
             let requests = u8::try_from(requests).unwrap_or(u8::MAX);
-            conn.note_started(self.local.iteration(), requests);
+            conn.note_started(self.context.iteration(), requests);
         }
     }
 
     /// Sends what is rendered and leaves `input`, and what is queued behind it, to a task: the
     /// connection has started as many requests in this iteration as it may.
     #[inline(never)]
-    fn yield_input(self: &Rc<Self>, id: ConnId, input: Buf, out: &mut Vec<u8>) {
+    fn defer_input(self: &Rc<Self>, id: ConnId, input: Buf, out: &mut Vec<u8>) {
         let nothing = input.slice(0..0);
         {
             let mut conns = self.conns.borrow_mut();
@@ -271,11 +271,11 @@ impl Engine {
             if let Some(data) = data {
                 active.push_input(data);
             }
-            if let Ok(joined) = self.join(active) {
+            if let Ok(joined) = self.join_head(active) {
                 return Some(joined);
             }
             drop(conns);
-            return self.join_after_relief(id);
+            return self.join_head_after_reclaim(id);
         }
         match data {
             Some(data) => Some(Some(data)),
@@ -283,25 +283,26 @@ impl Engine {
         }
     }
 
-    /// [`Engine::join`] once more, after older heads have been evicted. It may be this one's turn.
+    /// [`Engine::join_head`] once more, after older heads have been evicted. It may be this one's
+    /// turn.
     #[cold]
-    fn join_after_relief(self: &Rc<Self>, id: ConnId) -> Option<Option<Buf>> {
-        self.relieve();
+    fn join_head_after_reclaim(self: &Rc<Self>, id: ConnId) -> Option<Option<Buf>> {
+        self.reclaim_memory();
         let joined = {
             let mut conns = self.conns.borrow_mut();
             let conn = conns.get(id).filter(|conn| conn.phase == Phase::Ready)?;
-            self.join(conn.active())
+            self.join_head(conn.active())
         };
         if joined.is_err() {
             let reject = Reject::new(503, "server is low on memory");
-            self.refuse(id, reject, Outcome::Evicted);
+            self.reject_request(id, reject, Outcome::Evicted);
         }
         joined.ok()
     }
 
     /// The first two queued buffers as one, since a head began in the first and goes on behind it.
     /// Fails when there is no memory for that; both are queued as before then.
-    fn join(&self, active: &mut Active) -> Result<Option<Buf>, NoMemory> {
+    fn join_head(&self, active: &mut Active) -> Result<Option<Buf>, NoMemory> {
         let Some(first) = active.pop_input() else {
             return Ok(None);
         };
@@ -314,7 +315,7 @@ impl Engine {
             // Twice the room, so that a head in many pieces is not copied for each of them.
             kept => {
                 let room = (bytes * 2).max(512);
-                let Some(mut block) = self.local.pool().take_exact(room) else {
+                let Some(mut block) = self.context.pool().take_exact(room) else {
                     active.unpop_input(second);
                     active.unpop_input(kept.map_or_else(|shared| shared, Block::into_buf));
                     return Err(NoMemory);
@@ -331,14 +332,14 @@ impl Engine {
     }
 
     fn step(self: &Rc<Self>, id: ConnId, data: Buf, out: &mut Vec<u8>) -> Next {
-        let mut parts = self.spares.take(self);
+        let mut parts = self.request_pool.take(self);
         let parsed = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else {
                 return Next::Stop;
             };
             if conn.draining_body {
-                self.spares.give(parts);
+                self.request_pool.give(parts);
                 return self.drain_body(conn, data);
             }
             match conn
@@ -355,7 +356,7 @@ impl Engine {
                     self.keep_partial(id, conn, data);
                     conns.list_head(id);
                     drop(conns);
-                    self.spares.give(parts);
+                    self.request_pool.give(parts);
                     return Next::NeedMore;
                 }
                 Err(reject) => {
@@ -366,13 +367,13 @@ impl Engine {
             }
         };
         match parsed {
-            Ok(head_bytes) => self.begin(id, data, parts, head_bytes, out),
+            Ok(head_bytes) => self.start_request(id, data, parts, head_bytes, out),
             Err((reject, after)) => {
-                self.spares.give(parts);
+                self.request_pool.give(parts);
                 self.counters.rejected.count(Refusal::of(reject.status));
                 let Reject { status, reason } = reject;
-                shield::tell(|| tracing::debug!(status, reason, "refused"));
-                Next::Last(Then::behind(after, false))
+                panic_guard::log(|| tracing::debug!(status, reason, "refused"));
+                Next::Last(Then::following(after, false))
             }
         }
     }
@@ -397,9 +398,9 @@ impl Engine {
                 conn.draining_body = !piece.end;
                 data.advance(piece.consumed);
                 conn.active().exchanges.receive(piece.consumed);
-                let pace = &mut conn.active().body_pace;
-                pace.stop(self.local.now_ms());
-                pace.moved(piece.consumed);
+                let rate_meter = &mut conn.active().body_rate;
+                rate_meter.end_wait(self.context.now_ms());
+                rate_meter.record_bytes(piece.consumed);
                 Next::Again(data)
             }
             Err(_) => Next::Last(Then::Linger), // The answer has left; none is due any more.
@@ -412,32 +413,32 @@ impl Engine {
             conn.in_head = true;
             self.set_limit(id, conn, self.limits().head_timeout_ms);
         }
-        let kept = self.without_much_room(data);
+        let kept = self.shrink_block(data);
         conn.active().unpop_input(kept);
     }
 
     /// The same bytes; little is moved to a small block, so that slow clients do not hold large
     /// ones for it.
-    pub(super) fn without_much_room(&self, data: Buf) -> Buf {
-        let is_small = data.len() * 4 < self.local.pool().block_bytes();
+    pub(super) fn shrink_block(&self, data: Buf) -> Buf {
+        let is_small = data.len() * 4 < self.context.pool().block_bytes();
         match is_small && !data.is_empty() {
-            true => self.moved((data.len() * 2).max(512), data),
+            true => self.copy_to_own_block((data.len() * 2).max(512), data),
             false => data,
         }
     }
 
     /// Hands a request to the application and takes its answer if it is ready.
     #[inline(always)]
-    fn begin(
+    fn start_request(
         self: &Rc<Self>,
         id: ConnId,
         mut data: Buf,
-        parts: Box<Parts>,
+        parts: Box<RequestParts>,
         head_bytes: usize,
         out: &mut Vec<u8>,
     ) -> Next {
         if parts.head.framing() != Framing::None && self.is_short_for_bodies() {
-            let then = self.turn_body_away(id, parts, &data[..head_bytes], out);
+            let then = self.shed_body(id, parts, &data[..head_bytes], out);
             return then.map_or(Next::Stop, Next::Last);
         }
         count(&self.counters.requests);
@@ -446,7 +447,7 @@ impl Engine {
         if parts.head.framing() != Framing::None {
             // Reading the body may send a 100, which must come behind earlier answers.
             if self.send_or_keep(id, out).is_err() {
-                self.close(id, Ending::Broken);
+                self.close(id, CloseReason::Broken);
                 return Next::Stop;
             }
             out.clear();
@@ -456,10 +457,10 @@ impl Engine {
             };
             conn.active()
                 .unpop_input(std::mem::replace(&mut data, bytes.slice(0..0)));
-            let answered = conn.answered;
+            let response_count = conn.response_count;
             body = Some(BodyId {
                 connection: id,
-                answered,
+                response_count,
             });
         }
         if self.log.is_some() {
@@ -470,12 +471,12 @@ impl Engine {
         }
         let has_body = body.is_some();
         let request = parts.into_request(bytes, id, body);
-        let mut answer = None;
-        self.local.begin_poll(UNROUTED);
+        let mut reply = None;
+        self.context.begin_poll(UNROUTED);
         let started = {
-            let standby = self.standby.borrow();
-            let mut cx = Context::from_waker(standby.waker());
-            guarded(self, || self.service.start(request, &mut cx, &mut answer))
+            let task_slot = self.task_slot.borrow();
+            let mut cx = Context::from_waker(task_slot.waker());
+            guarded(self, || self.service.start(request, &mut cx, &mut reply))
         };
         match started {
             Some(None) => {}
@@ -483,24 +484,24 @@ impl Engine {
                 self.make_handler_task(id, data, out, pending);
                 return Next::Stop;
             }
-            None => answer = None,
+            None => reply = None,
         }
         if has_body {
-            self.forget_reader(id); // It has its answer without what it waited for.
+            self.clear_body_reader(id); // It has its answer without what it waited for.
         }
-        let response = match &mut answer {
+        let response = match &mut reply {
             Some(response) => response,
             none => none.insert(panic_response()),
         };
-        match self.answer(id, response, out) {
-            Answer::Rendered(After::KeepAlive) => {
+        match self.render_response(id, response, out) {
+            Rendered::Whole(After::KeepAlive) => {
                 // Most have nothing to drop. Their destructor is a call all the same.
                 if response.is_plain() {
-                    std::mem::forget(answer);
+                    std::mem::forget(reply);
                 }
                 Next::Again(data)
             }
-            other => self.follow_up(id, other, data),
+            other => self.after_handler(id, other, data),
         }
     }
 
@@ -519,13 +520,13 @@ impl Engine {
     /// the block in any case.
     #[inline(never)]
     fn compact_both(&self, bytes: Buf, data: &mut Buf) -> Buf {
-        if data.len() * 4 >= self.local.pool().block_bytes() {
+        if data.len() * 4 >= self.context.pool().block_bytes() {
             return bytes;
         }
         let bytes = self.compact(bytes);
         *data = match data.is_empty() {
             true => bytes.slice(0..0),
-            false => self.without_much_room(std::mem::replace(data, bytes.slice(0..0))),
+            false => self.shrink_block(std::mem::replace(data, bytes.slice(0..0))),
         };
         bytes
     }
@@ -533,17 +534,17 @@ impl Engine {
     /// Where so many handlers wait, this one may have to wait as well, and would hold a whole block
     /// for its head.
     fn compact(&self, bytes: Buf) -> Buf {
-        let small = bytes.len() * 2 <= self.local.pool().block_bytes();
+        let small = bytes.len() * 2 <= self.context.pool().block_bytes();
         match small {
-            true => self.moved(bytes.len(), bytes),
+            true => self.copy_to_own_block(bytes.len(), bytes),
             false => bytes,
         }
     }
 
     /// The same bytes in a block of their own, with room for `room` of them; as they are when there
     /// is no memory for that.
-    fn moved(&self, room: usize, bytes: Buf) -> Buf {
-        match self.local.pool().take_exact(room) {
+    fn copy_to_own_block(&self, room: usize, bytes: Buf) -> Buf {
+        match self.context.pool().take_exact(room) {
             Some(mut block) => {
                 block.extend(&bytes);
                 block.into_buf()
@@ -565,28 +566,28 @@ impl Engine {
 
     /// What follows an answer.
     #[inline(never)]
-    fn follow_up(self: &Rc<Self>, id: ConnId, answer: Answer, data: Buf) -> Next {
-        match answer {
-            Answer::Gone => Next::Stop,
-            Answer::Rendered(after) => self.after(id, after, data),
-            Answer::Driving(driving) => self.drive_now(id, driving, data),
+    fn after_handler(self: &Rc<Self>, id: ConnId, response: Rendered, data: Buf) -> Next {
+        match response {
+            Rendered::Gone => Next::Stop,
+            Rendered::Whole(after) => self.next_step(id, after, data),
+            Rendered::Sending(sending) => self.poll_send_now(id, sending, data),
         }
     }
 
     /// Most of an answer may fit into the socket's buffer: tries before a task is made of it.
     #[inline(never)]
-    fn drive_now(self: &Rc<Self>, id: ConnId, mut driving: Driving, data: Buf) -> Next {
+    fn poll_send_now(self: &Rc<Self>, id: ConnId, mut sending: SendFuture, data: Buf) -> Next {
         self.limit_write(id, 0);
         let driven = {
-            let standby = self.standby.borrow();
-            let mut cx = Context::from_waker(standby.waker());
-            self.poll_driving(id, &mut driving, &mut cx)
+            let task_slot = self.task_slot.borrow();
+            let mut cx = Context::from_waker(task_slot.waker());
+            self.poll_sending(id, &mut sending, &mut cx)
         };
         match driven {
-            Poll::Ready(Some(after)) => self.after(id, after, data),
+            Poll::Ready(Some(after)) => self.next_step(id, after, data),
             Poll::Ready(None) => Next::Stop,
             Poll::Pending => {
-                let work = self.clone().finish_driving(id, driving);
+                let work = self.clone().finish_sending(id, sending);
                 self.make_task(id, data, work);
                 Next::Stop
             }
@@ -600,7 +601,7 @@ impl Engine {
     }
 
     /// What follows an answer that was rendered at once.
-    fn after(&self, id: ConnId, after: After, data: Buf) -> Next {
+    fn next_step(&self, id: ConnId, after: After, data: Buf) -> Next {
         match after {
             After::KeepAlive => {}
             After::DrainThenKeepAlive => {
@@ -608,37 +609,42 @@ impl Engine {
                     conn.draining_body = true;
                 }
             }
-            last => return Next::Last(Then::behind(last, !data.is_empty() || self.has_input(id))),
+            last => {
+                return Next::Last(Then::following(
+                    last,
+                    !data.is_empty() || self.has_input(id),
+                ));
+            }
         }
         Next::Again(data)
     }
 
     /// Sends `out`. When all of it has left, nothing is left to do for now.
     #[inline]
-    fn flush_and_rest(self: &Rc<Self>, id: ConnId, out: &[u8]) {
+    fn flush_and_idle(self: &Rc<Self>, id: ConnId, out: &[u8]) {
         let sent = {
             let mut conns = self.conns.borrow_mut();
             match conns.get(id) {
                 Some(conn) => match self.send_now_or_keep(conn, out) {
-                    Ok(true) if conn.is_at_rest() && !self.draining.get() => {
-                        conn.settle();
+                    Ok(true) if conn.needs_no_work() && !self.draining.get() => {
+                        conn.release_active();
                         return self.set_limit(id, conn, self.limits().idle_timeout_ms);
                     }
                     sent => sent,
                 },
-                None => Err(gone()),
+                None => Err(connection_gone()),
             }
         };
         if self.sent(id, sent, Then::Continue) {
-            self.rest(id);
+            self.enter_idle(id);
         } else {
-            self.relieve();
+            self.reclaim_memory();
         }
     }
 
     /// Nothing is left to do for now.
     #[inline(never)]
-    fn rest(self: &Rc<Self>, id: ConnId) {
+    fn enter_idle(self: &Rc<Self>, id: ConnId) {
         let (ended, in_head) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
@@ -647,21 +653,21 @@ impl Engine {
             }
             if !conn.in_head {
                 if !conn.draining_body {
-                    conn.settle();
+                    conn.release_active();
                 }
-                self.limit_rest(id, conn);
+                self.set_idle_deadline(id, conn);
             }
             (conn.ended, conn.in_head)
         };
         if ended {
-            self.close(id, Ending::Client); // A partial head will never be whole.
+            self.close(id, CloseReason::Client); // A partial head will never be whole.
         } else if in_head {
-            self.relieve();
+            self.reclaim_memory();
         }
     }
 
     /// How long a connection between two requests may wait for what comes next.
-    fn limit_rest(&self, id: ConnId, conn: &mut Conn) {
+    fn set_idle_deadline(&self, id: ConnId, conn: &mut Conn) {
         let limit_ms = match (self.draining.get(), conn.draining_body) {
             (false, false) => self.limits().idle_timeout_ms,
             (true, _) => DRAIN_IDLE_MS,
@@ -675,7 +681,7 @@ impl Engine {
 
     /// Answers a connection that broke a rule outside the loop, and ends it. `outcome` is what the
     /// access log tells.
-    pub(super) fn refuse(self: &Rc<Self>, id: ConnId, reject: Reject, outcome: Outcome) {
+    pub(super) fn reject_request(self: &Rc<Self>, id: ConnId, reject: Reject, outcome: Outcome) {
         let mut out = Vec::new();
         let after = {
             let mut conns = self.conns.borrow_mut();
@@ -691,6 +697,6 @@ impl Engine {
             conn.machine.next(self.limits())
         };
         self.counters.rejected.count(Refusal::of(reject.status));
-        self.flush(id, &out, Then::behind(after, false));
+        self.flush(id, &out, Then::following(after, false));
     }
 }

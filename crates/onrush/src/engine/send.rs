@@ -6,7 +6,7 @@ use super::Engine;
 use super::connection::{Conn, Phase, Then};
 use super::deadline::Wait;
 use crate::host::ConnId;
-use crate::metrics::{Ending, Limit};
+use crate::metrics::{CloseReason, TimeLimit};
 use onrush_rt::coop;
 use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::fs::File;
@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 
 /// The error for a connection that is gone.
 #[cold]
-pub(super) fn gone() -> io::Error {
+pub(super) fn connection_gone() -> io::Error {
     io::ErrorKind::ConnectionAborted.into()
 }
 
@@ -38,7 +38,7 @@ impl Engine {
             Ok(true) => match then {
                 Then::Continue => true,
                 Then::Close | Then::Linger => {
-                    self.end(id, then);
+                    self.finish_connection(id, then);
                     false
                 }
             },
@@ -48,8 +48,8 @@ impl Engine {
                     conn.phase = Phase::Flushing;
                     conn.active().after_flush = Some(then);
                     self.pause_ahead(conn); // Nothing can be started before this has left.
-                    let answered = conn.answered;
-                    conn.active().write_pace.carry_over(answered);
+                    let response_count = conn.response_count;
+                    conn.active().write_rate.continue_window(response_count);
                     self.is_fast_enough(conn, Wait::Write); // It begins to be measured.
                     self.set_limit(id, conn, self.limits().write_timeout_ms);
                 }
@@ -57,7 +57,7 @@ impl Engine {
                 false
             }
             Err(_) => {
-                self.close(id, Ending::Broken);
+                self.close(id, CloseReason::Broken);
                 false
             }
         }
@@ -65,10 +65,10 @@ impl Engine {
 
     /// Ends a connection whose last answer has been taken. One that is closed while input lies
     /// unread is reset, and its answer may be lost on the way or not even have left.
-    fn end(self: &Rc<Self>, id: ConnId, then: Then) {
+    fn finish_connection(self: &Rc<Self>, id: ConnId, then: Then) {
         let unread = |conn: &Conn| {
             let input = conn.active.as_ref().map_or(0, |active| active.input_bytes);
-            input > 0 || self.local.driver().has_unread(conn.stream)
+            input > 0 || self.context.driver().has_unread(conn.stream)
         };
         let lingers = match self.conns.borrow_mut().get(id) {
             Some(conn) => then == Then::Linger || unread(conn),
@@ -76,21 +76,21 @@ impl Engine {
         };
         match lingers {
             true => self.linger(id),
-            false => self.close(id, Ending::Answered),
+            false => self.close(id, CloseReason::Answered),
         }
     }
 
     /// Sends `out`, or keeps what the kernel does not take. `Ok(true)`: nothing was kept.
     pub(super) fn send_or_keep(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
         let mut conns = self.conns.borrow_mut();
-        self.send_now_or_keep(conns.get(id).ok_or_else(gone)?, out)
+        self.send_now_or_keep(conns.get(id).ok_or_else(connection_gone)?, out)
     }
 
     /// [`Engine::send_or_keep`] for the last bytes of a connection: they leave in one segment with
     /// its end, which saves the peer a wake-up and both sides a packet.
     fn send_last_or_keep(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
         let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id).ok_or_else(gone)?;
+        let conn = conns.get(id).ok_or_else(connection_gone)?;
         self.send_by(conn, out, Driver::send_more)
     }
 
@@ -121,7 +121,7 @@ impl Engine {
         if out.is_empty() {
             return Ok(true);
         }
-        let sent = send(&mut self.local.driver(), conn.stream, out);
+        let sent = send(&mut self.context.driver(), conn.stream, out);
         match sent {
             Ok(sent) if sent == out.len() && self.log.is_none() => Ok(true),
             sent => self.keep(conn, out, sent),
@@ -146,13 +146,13 @@ impl Engine {
         active.out.clear();
         active.out.extend_from_slice(&out[sent..]);
         active.out_sent = 0;
-        self.local.driver().want_write(conn.stream);
+        self.context.driver().want_write(conn.stream);
         Ok(false)
     }
 
     /// The error for a peer that takes an answer too slowly, which is counted.
-    fn too_slow(&self) -> io::Error {
-        self.counters.timed_out.count(Limit::Write);
+    fn slow_peer_error(&self) -> io::Error {
+        self.counters.timed_out.count(TimeLimit::Write);
         io::ErrorKind::TimedOut.into()
     }
 
@@ -160,7 +160,7 @@ impl Engine {
     /// it too slowly.
     fn send_kept(&self, id: ConnId) -> io::Result<bool> {
         let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id).ok_or_else(gone)?;
+        let conn = conns.get(id).ok_or_else(connection_gone)?;
         let stream = conn.stream;
         let Some(active) = conn.active.as_mut() else {
             return Ok(true);
@@ -170,14 +170,14 @@ impl Engine {
         }
         let sent_before = active.out_sent;
         match self
-            .local
+            .context
             .driver()
             .send(stream, &active.out[active.out_sent..])
         {
             Ok(sent) => {
                 active.out_sent += sent;
-                active.write_pace.moved(sent);
-                active.write_pace.stop(self.local.now_ms());
+                active.write_rate.record_bytes(sent);
+                active.write_rate.end_wait(self.context.now_ms());
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
@@ -189,7 +189,7 @@ impl Engine {
             (active.out, active.out_sent) = (Vec::new(), 0);
             0
         } else {
-            self.local.driver().want_write(stream);
+            self.context.driver().want_write(stream);
             self.limits().write_timeout_ms
         };
         if conn.phase == Phase::Flushing {
@@ -201,7 +201,7 @@ impl Engine {
             self.log_accepted(conn, accepted);
         }
         if !done && !self.is_fast_enough(conn, Wait::Write) {
-            return Err(self.too_slow());
+            return Err(self.slow_peer_error());
         }
         if progress {
             conns.list_unread_anew(id);
@@ -225,11 +225,11 @@ impl Engine {
                 Ok(false) => return,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     drop(conns);
-                    return self.abort(id, Ending::TimedOut);
+                    return self.abort(id, CloseReason::TimedOut);
                 }
                 Err(_) => {
                     drop(conns);
-                    return self.close(id, Ending::Broken);
+                    return self.close(id, CloseReason::Broken);
                 }
             }
         };
@@ -237,15 +237,15 @@ impl Engine {
             return writer.wake();
         }
         match then {
-            Some(Then::Continue) => self.go_on(id),
-            Some(then) => self.end(id, then),
+            Some(Then::Continue) => self.resume_reading(id),
+            Some(then) => self.finish_connection(id, then),
             None => {}
         }
     }
 
     /// The peer's time to take bytes is over: whether it has taken some all the same, or whoever
     /// sends will find out. The kernel tells of room only when there is much of it.
-    pub(super) fn try_once_more(self: &Rc<Self>, id: ConnId) -> bool {
+    pub(super) fn retry_send(self: &Rc<Self>, id: ConnId) -> bool {
         let unsent = || {
             let mut conns = self.conns.borrow_mut();
             let active = conns.get(id)?.active.as_ref()?;
@@ -259,7 +259,7 @@ impl Engine {
                     return true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    self.abort(id, Ending::TimedOut); // Counted already.
+                    self.abort(id, CloseReason::TimedOut); // Counted already.
                     return true;
                 }
                 _ => return unsent().is_some_and(|left| left < before),
@@ -297,21 +297,21 @@ impl Engine {
         };
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
-            return Poll::Ready(Err(gone()));
+            return Poll::Ready(Err(connection_gone()));
         };
         if !kept {
             let last_try = std::mem::take(&mut conn.active().last_try);
-            match send(&mut self.local.driver(), conn.stream) {
+            match send(&mut self.context.driver(), conn.stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
-                        return Poll::Ready(Err(self.too_slow()));
+                        return Poll::Ready(Err(self.slow_peer_error()));
                     }
                 }
                 result => {
                     let bytes = *result.as_ref().unwrap_or(&0);
                     coop::spend(bytes);
                     self.set_wait(id, conn, Wait::Write, 0);
-                    conn.active().write_pace.moved(bytes);
+                    conn.active().write_rate.record_bytes(bytes);
                     conn.active().rendered_bytes = 0;
                     if self.log.is_some() {
                         self.log_accepted(conn, bytes);
@@ -323,7 +323,7 @@ impl Engine {
                 }
             }
         }
-        self.local.driver().want_write(conn.stream);
+        self.context.driver().want_write(conn.stream);
         conn.active().rendered_bytes = rendered_bytes;
         let polled = self.wait_for_room(id, conn, cx);
         conns.list_unread(id);
@@ -342,7 +342,7 @@ impl Engine {
         if conn.active().write_deadline_ms.is_none() {
             self.set_wait(id, conn, Wait::Write, self.limits().write_timeout_ms);
             if !self.is_fast_enough(conn, Wait::Write) {
-                return Poll::Ready(Err(self.too_slow()));
+                return Poll::Ready(Err(self.slow_peer_error()));
             }
         }
         Poll::Pending
@@ -415,7 +415,7 @@ impl Engine {
         if let Some(conn) = conns.get(id)
             && std::mem::take(&mut conn.active().is_full)
         {
-            self.local.driver().want_write_anew(conn.stream);
+            self.context.driver().want_write_anew(conn.stream);
             let polled = self.wait_for_room(id, conn, cx);
             conns.list_unread(id);
             return polled;
@@ -450,7 +450,7 @@ impl Engine {
                 active.input_bytes = 0;
                 active.total_deadline_ms = None;
             }
-            self.local.driver().shutdown_write(conn.stream);
+            self.context.driver().shutdown_write(conn.stream);
             self.resume(conn);
             self.set_limit(id, conn, self.limits().linger_timeout_ms.max(1));
             conns.unlist(id);
@@ -458,7 +458,7 @@ impl Engine {
         };
         drop(input);
         if ended {
-            self.close(id, Ending::Answered);
+            self.close(id, CloseReason::Answered);
         }
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! A worker that was blocked reports it when it goes on. One that is still blocked is reported by
 //! the other workers of the server, which look ten times a second while any of them has something
-//! to do (see [`crate::watch`]): so a handler that never returns is seen, too. Meanwhile the others
-//! serve the new connections that wait for it, at its listeners and in its inbox. Must not know
-//! what a handler is.
+//! to do (see [`crate::watchdog`]): so a handler that never returns is seen, too. Meanwhile the
+//! others serve the new connections that wait for it, at its listeners and in its inbox. Must not
+//! know what a handler is.
 
 use super::{Engine, count};
-use crate::crew::BLOCKED_MS;
-use crate::{params, shield};
+use crate::worker_set::BLOCKED_MS;
+use crate::{panic_guard, params};
 use onrush_rt::worker::Blocked;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -30,7 +30,7 @@ const STALLED_MS: u64 = 2000;
 
 /// What a worker remembers of its reports.
 #[derive(Debug, Default)]
-pub(super) struct Stalls {
+pub(super) struct StallReports {
     /// When it last logged that it was blocked.
     warned_ms: Cell<Option<u64>>,
     /// What it did not log since.
@@ -46,11 +46,11 @@ pub(super) struct Stalls {
 impl Engine {
     /// This worker was blocked, and goes on.
     #[cold]
-    pub(super) fn was_blocked(&self, blocked: Blocked) {
+    pub(super) fn report_own_stall(&self, blocked: Blocked) {
         let duration_ms = blocked.duration_ns / 1_000_000;
         count(&self.counters.blocked);
         self.counters.blocked_ms.add(duration_ms);
-        let (now_ms, stalls) = (self.local.now_ms(), &self.stalls);
+        let (now_ms, stalls) = (self.context.now_ms(), &self.stalls);
         let last_ms = stalls.warned_ms.get();
         if last_ms.is_some_and(|last_ms| now_ms < last_ms + WARNING_MS) {
             return stalls.suppressed.set(stalls.suppressed.get() + 1);
@@ -58,8 +58,8 @@ impl Engine {
         stalls.warned_ms.set(Some(now_ms));
         let suppressed = stalls.suppressed.take();
         let route = blocked.tag.and_then(params::text_of);
-        let (worker, polls) = (self.local.index(), blocked.polls);
-        shield::tell(|| {
+        let (worker, polls) = (self.context.index(), blocked.polls);
+        panic_guard::log(|| {
             tracing::warn!(
                 worker,
                 duration_ms,
@@ -74,38 +74,39 @@ impl Engine {
     /// Looks whether other workers are blocked, and has a timer set for the next look while any
     /// worker is active. Gives whether this one is: requests have come, or it was not a timer that
     /// woke it.
-    pub(super) fn watch_others(self: &Rc<Self>) -> bool {
-        let (crew, watch) = (&self.settings.crew, &self.settings.watch);
-        let (own, now_ms) = (self.local.index(), self.local.now_ms());
-        if crew.workers() == 1 {
+    pub(super) fn check_workers(self: &Rc<Self>) -> bool {
+        let (worker_set, watchdog) = (&self.settings.worker_set, &self.settings.watchdog);
+        let (own, now_ms) = (self.context.index(), self.context.now_ms());
+        if worker_set.workers() == 1 {
             return true;
         }
-        let by_timer = (self.local.next_timer_ms()).is_some_and(|due_ms| due_ms <= now_ms);
+        let by_timer = (self.context.next_timer_ms()).is_some_and(|due_ms| due_ms <= now_ms);
         // One that has many timers may never be woken by anything else.
         let requests = self.counters.requests.get();
         let is_active = self.stalls.requests.replace(requests) != requests || !by_timer;
-        if is_active && watch.note_active(now_ms) {
-            crew.wake_others(own);
+        if is_active && watchdog.note_active(now_ms) {
+            worker_set.wake_others(own);
         }
-        self.look_for_stalls();
-        let goes_on = watch.is_active(now_ms) || crew.is_any_at_work(own, now_ms, AT_WORK_MS);
+        self.report_stalls();
+        let goes_on =
+            watchdog.is_active(now_ms) || worker_set.is_any_busy_for(own, now_ms, AT_WORK_MS);
         if goes_on && self.stalls.look_ms.get() <= now_ms {
             self.stalls.look_ms.set(now_ms + LOOK_MS);
-            self.local.schedule(now_ms + LOOK_MS, LOOK);
+            self.context.schedule(now_ms + LOOK_MS, LOOK);
         }
         is_active
     }
 
     /// Serves new connections that wait for a worker that is blocked.
     #[cold]
-    fn serve_for(self: &Rc<Self>, worker: usize) {
-        let (crew, own) = (&self.settings.crew, self.local.index());
-        if !crew.spreads() || self.draining.get() {
+    fn accept_for_blocked(self: &Rc<Self>, worker: usize) {
+        let (worker_set, own) = (&self.settings.worker_set, self.context.index());
+        if !worker_set.may_transfer() || self.draining.get() {
             return;
         }
-        self.arrived(crew.take_for(own, worker));
+        self.accept_transfers(worker_set.take_inbox_of(own, worker));
         for _ in 0..ACCEPTED_PER_LOOK {
-            let Some(socket) = self.settings.watch.accept_for(worker) else {
+            let Some(socket) = self.settings.watchdog.accept_for(worker) else {
                 return;
             };
             self.accept(socket);
@@ -113,13 +114,13 @@ impl Engine {
     }
 
     /// Whether other workers are blocked now.
-    fn look_for_stalls(self: &Rc<Self>) {
-        let (crew, now_ms) = (&self.settings.crew, self.local.now_ms());
-        let own = self.local.index();
-        for worker in (0..crew.workers()).filter(|&worker| worker != own) {
-            let iteration = crew.busy(worker).iteration(now_ms);
+    fn report_stalls(self: &Rc<Self>) {
+        let (worker_set, now_ms) = (&self.settings.worker_set, self.context.now_ms());
+        let own = self.context.index();
+        for worker in (0..worker_set.workers()).filter(|&worker| worker != own) {
+            let iteration = worker_set.busy(worker).iteration(now_ms);
             if iteration.is_some_and(|(duration_ms, _)| duration_ms > BLOCKED_MS) {
-                self.serve_for(worker);
+                self.accept_for_blocked(worker);
             }
             let stalled = iteration.filter(|&(duration_ms, _)| duration_ms > STALLED_MS);
             let mut known = self.stalls.stalled.borrow_mut();
@@ -129,7 +130,7 @@ impl Engine {
                     known.push(worker);
                     drop(known);
                     let route = params::text_of(tag);
-                    shield::tell(|| {
+                    panic_guard::log(|| {
                         tracing::warn!(worker, duration_ms, route, "a worker is blocked");
                     });
                 }

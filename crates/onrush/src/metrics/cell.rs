@@ -59,7 +59,7 @@ impl<const BUCKETS: usize> Histogram<BUCKETS> {
     }
 
     /// Adds what is here to `total`.
-    pub(crate) fn add_to(&self, total: &mut Spread<BUCKETS>) {
+    pub(crate) fn add_to(&self, total: &mut HistogramSnapshot<BUCKETS>) {
         for (sum, count) in total.counts.iter_mut().zip(&self.counts) {
             *sum += count.get();
         }
@@ -69,21 +69,21 @@ impl<const BUCKETS: usize> Histogram<BUCKETS> {
 
 /// A histogram that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Spread<const BUCKETS: usize> {
+pub(crate) struct HistogramSnapshot<const BUCKETS: usize> {
     pub(crate) counts: [u64; BUCKETS],
     pub(crate) sum: u64,
 }
 
-impl<const BUCKETS: usize> Default for Spread<BUCKETS> {
+impl<const BUCKETS: usize> Default for HistogramSnapshot<BUCKETS> {
     fn default() -> Self {
-        Spread {
+        HistogramSnapshot {
             counts: [0; BUCKETS],
             sum: 0,
         }
     }
 }
 
-impl Spread<DURATION_BUCKETS> {
+impl HistogramSnapshot<DURATION_BUCKETS> {
     /// Adds durations that somebody else has counted, in nanoseconds.
     pub(crate) fn add(&mut self, durations: &Durations) {
         for (sum, count) in self.counts.iter_mut().zip(durations.counts) {
@@ -146,7 +146,7 @@ mod tests {
         a.record(0, 5, 1);
         a.record(2, 7, 2);
         b.record(2, 1, 1);
-        let mut total = Spread::default();
+        let mut total = HistogramSnapshot::default();
         a.add_to(&mut total);
         b.add_to(&mut total);
         assert_eq!((total.counts, total.sum), ([1, 0, 3], 20));

@@ -15,21 +15,21 @@ pub trait Kind: Copy + PartialEq + fmt::Debug + 'static {
 }
 
 /// A count for each value of `K`.
-pub struct By<K> {
+pub struct CountBy<K> {
     counts: Box<[Counter]>,
     kind: PhantomData<K>,
 }
 
-impl<K: Kind> Default for By<K> {
+impl<K: Kind> Default for CountBy<K> {
     fn default() -> Self {
-        By {
+        CountBy {
             counts: K::ALL.iter().map(|_| Counter::default()).collect(),
             kind: PhantomData,
         }
     }
 }
 
-impl<K: Kind> By<K> {
+impl<K: Kind> CountBy<K> {
     #[inline]
     pub(crate) fn count(&self, kind: K) {
         if let Some(index) = K::ALL.iter().position(|&all| all == kind) {
@@ -57,7 +57,7 @@ impl<K: Kind> By<K> {
     }
 }
 
-impl<K: Kind> fmt::Debug for By<K> {
+impl<K: Kind> fmt::Debug for CountBy<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.each()).finish()
     }
@@ -65,7 +65,7 @@ impl<K: Kind> fmt::Debug for By<K> {
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum CloseReason {
     /// Its last answer was sent, and closing was due: the client or a handler asked for it, or the
     /// request was refused.
     Answered,
@@ -73,7 +73,7 @@ pub enum Ending {
     Client,
     /// It was silent for as long as it may be between two requests.
     Idle,
-    /// A limit on time ended it. See [`Limit`].
+    /// A limit on time ended it. See [`TimeLimit`].
     TimedOut,
     /// The client or the network broke it off.
     Broken,
@@ -91,41 +91,41 @@ pub enum Ending {
     Displaced,
 }
 
-impl Kind for Ending {
-    const ALL: &'static [Ending] = &[
-        Ending::Answered,
-        Ending::Client,
-        Ending::Idle,
-        Ending::TimedOut,
-        Ending::Broken,
-        Ending::Cut,
-        Ending::Refused,
-        Ending::Drained,
-        Ending::Stopped,
-        Ending::Exhausted,
-        Ending::Displaced,
+impl Kind for CloseReason {
+    const ALL: &'static [CloseReason] = &[
+        CloseReason::Answered,
+        CloseReason::Client,
+        CloseReason::Idle,
+        CloseReason::TimedOut,
+        CloseReason::Broken,
+        CloseReason::Cut,
+        CloseReason::Refused,
+        CloseReason::Drained,
+        CloseReason::Stopped,
+        CloseReason::Exhausted,
+        CloseReason::Displaced,
     ];
 
     fn name(self) -> &'static str {
         match self {
-            Ending::Answered => "answered",
-            Ending::Client => "client",
-            Ending::Idle => "idle",
-            Ending::TimedOut => "timed_out",
-            Ending::Broken => "broken",
-            Ending::Cut => "cut",
-            Ending::Refused => "refused",
-            Ending::Drained => "drained",
-            Ending::Stopped => "stopped",
-            Ending::Exhausted => "exhausted",
-            Ending::Displaced => "displaced",
+            CloseReason::Answered => "answered",
+            CloseReason::Client => "client",
+            CloseReason::Idle => "idle",
+            CloseReason::TimedOut => "timed_out",
+            CloseReason::Broken => "broken",
+            CloseReason::Cut => "cut",
+            CloseReason::Refused => "refused",
+            CloseReason::Drained => "drained",
+            CloseReason::Stopped => "stopped",
+            CloseReason::Exhausted => "exhausted",
+            CloseReason::Displaced => "displaced",
         }
     }
 }
 
 /// A limit on time that a client has missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub enum TimeLimit {
     /// `Limits::head_timeout_ms`.
     Head,
     /// `Limits::body_timeout_ms`.
@@ -136,15 +136,20 @@ pub enum Limit {
     Total,
 }
 
-impl Kind for Limit {
-    const ALL: &'static [Limit] = &[Limit::Head, Limit::Body, Limit::Write, Limit::Total];
+impl Kind for TimeLimit {
+    const ALL: &'static [TimeLimit] = &[
+        TimeLimit::Head,
+        TimeLimit::Body,
+        TimeLimit::Write,
+        TimeLimit::Total,
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            Limit::Head => "head",
-            Limit::Body => "body",
-            Limit::Write => "write",
-            Limit::Total => "total",
+            TimeLimit::Head => "head",
+            TimeLimit::Body => "body",
+            TimeLimit::Write => "write",
+            TimeLimit::Total => "total",
         }
     }
 }
@@ -187,11 +192,11 @@ mod tests {
 
     #[test]
     fn each_kind_is_counted_for_itself() {
-        let endings = By::<Ending>::default();
-        for (index, &ending) in Ending::ALL.iter().enumerate() {
+        let endings = CountBy::<CloseReason>::default();
+        for (index, &ending) in CloseReason::ALL.iter().enumerate() {
             (0..=index).for_each(|_| endings.count(ending));
         }
-        for (index, &ending) in Ending::ALL.iter().enumerate() {
+        for (index, &ending) in CloseReason::ALL.iter().enumerate() {
             assert_eq!(endings.of(ending), index as u64 + 1, "{}", ending.name());
         }
         assert_eq!(endings.get(), 66);

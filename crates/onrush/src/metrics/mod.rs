@@ -16,18 +16,18 @@ mod requests;
 mod text;
 
 pub use cell::Counter;
-pub use kinds::{By, Ending, Kind, Limit, Refusal};
+pub use kinds::{CloseReason, CountBy, Kind, Refusal, TimeLimit};
 pub(crate) use requests::{Measured, Recorder};
 pub use text::Format;
 
-use crate::crew::Busy;
 use crate::handler::Handler;
 use crate::request::Request;
 use crate::response::Response;
-use cell::{DURATION_BUCKETS, SIZE_BUCKETS, Spread, duration_bounds, size_bounds};
+use crate::worker_set::WorkerLoad;
+use cell::{DURATION_BUCKETS, HistogramSnapshot, SIZE_BUCKETS, duration_bounds, size_bounds};
 use onrush_rt::coroutine;
-use onrush_rt::offload::Watch;
-use onrush_rt::worker::{Local, monotonic_ms};
+use onrush_rt::offload::StatsHandle;
+use onrush_rt::worker::{WorkerContext, monotonic_ms};
 use requests::{Labels, METHODS, Requests};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
@@ -46,17 +46,17 @@ pub struct Counters {
     /// Connections taken over from another worker, alive.
     pub taken_over: Counter,
     /// Connections closed, for whatever reason.
-    pub done: By<Ending>,
+    pub done: CountBy<CloseReason>,
     /// Connections refused because the cap was reached.
     pub refused: Counter,
     /// Requests given to the application.
     pub requests: Counter,
     /// Requests refused before that.
-    pub rejected: By<Refusal>,
+    pub rejected: CountBy<Refusal>,
     /// Partial heads given up, and answered 408, because receive memory was short.
     pub evicted: Counter,
     /// Limits on time that clients have missed.
-    pub timed_out: By<Limit>,
+    pub timed_out: CountBy<TimeLimit>,
     /// Handlers that panicked.
     pub panicked: Counter,
     /// Panics that were caught by the event loop: of wakers, destructors and spawned tasks.
@@ -101,7 +101,7 @@ struct Shared {
     /// Also those that have ended: what was counted must not become less.
     workers: Mutex<Vec<Worker>>,
     /// The same of pools for CPU work.
-    pools: Mutex<Vec<Watch>>,
+    pools: Mutex<Vec<StatsHandle>>,
 }
 
 /// Where one worker's figures are.
@@ -111,8 +111,8 @@ struct Worker {
     driver: &'static str,
     counters: Arc<Counters>,
     requests: Arc<Requests>,
-    busy: Arc<Busy>,
-    stacks: Arc<coroutine::Counters>,
+    busy: Arc<WorkerLoad>,
+    stacks: Arc<coroutine::StackCounters>,
 }
 
 impl Metrics {
@@ -126,13 +126,13 @@ impl Metrics {
         workers.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pools(&self) -> MutexGuard<'_, Vec<Watch>> {
+    fn pools(&self) -> MutexGuard<'_, Vec<StatsHandle>> {
         let pools = self.0.pools.lock();
         pools.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A server has this pool, perhaps with others together.
-    pub(crate) fn offload_pool(&self, pool: Watch) {
+    pub(crate) fn offload_pool(&self, pool: StatsHandle) {
         let mut pools = self.pools();
         if !pools.iter().any(|known| known.is_same(&pool)) {
             pools.push(pool);
@@ -142,20 +142,20 @@ impl Metrics {
     /// A worker begins, on this thread.
     pub(crate) fn worker(
         &self,
-        local: &Local,
+        context: &WorkerContext,
         counters: &Arc<Counters>,
-        busy: &Arc<Busy>,
+        busy: &Arc<WorkerLoad>,
     ) -> Recorder {
         let requests = Arc::<Requests>::default();
         self.workers().push(Worker {
-            index: local.index(),
-            driver: local.driver().name(),
+            index: context.index(),
+            driver: context.driver().name(),
             counters: counters.clone(),
             requests: requests.clone(),
             busy: busy.clone(),
             stacks: coroutine::counters(),
         });
-        Recorder::new(requests, local.clone())
+        Recorder::new(requests, context.clone())
     }
 
     /// All figures of this moment. Those of one worker may be a moment apart.
@@ -179,19 +179,19 @@ impl Metrics {
     }
 }
 
-/// Sums of figures by worker: workers of servers that came one after the other are one. `figures`
+/// Sums of figures by worker: workers of servers that came one after the other are one. `values`
 /// gives each with its label, if it has one.
 fn by_worker<'w, F>(
     text: &mut Text,
     workers: &'w [Worker],
     (name, family, help): (&'static str, Family, &str),
-    figures: impl Fn(&'w Worker) -> F,
+    values: impl Fn(&'w Worker) -> F,
 ) where
     F: IntoIterator<Item = (Option<Label<'static>>, u64)>,
 {
     let mut sums: BTreeMap<_, u64> = BTreeMap::new();
     for worker in workers {
-        for (label, figure) in figures(worker) {
+        for (label, figure) in values(worker) {
             *sums.entry((worker.index, label)).or_default() += figure;
         }
     }
@@ -203,10 +203,10 @@ fn by_worker<'w, F>(
     }
 }
 
-type Figure = fn(&Counters) -> u64;
+type CounterField = fn(&Counters) -> u64;
 
 fn connections(text: &mut Text, workers: &[Worker]) {
-    let families: [(_, _, _, Figure); 11] = [
+    let families: [(_, _, _, CounterField); 11] = [
         (
             "onrush_connections_accepted",
             Family::Counter,
@@ -286,7 +286,7 @@ fn connections(text: &mut Text, workers: &[Worker]) {
     }
     fn kinds<K: Kind>(
         label: &'static str,
-        counts: &By<K>,
+        counts: &CountBy<K>,
     ) -> impl Iterator<Item = (Option<Label<'static>>, u64)> {
         let told = move |(kind, count): (K, u64)| (Some((label, kind.name())), count);
         counts.each().map(told)
@@ -370,9 +370,9 @@ fn at_work(text: &mut Text, workers: &[Worker]) {
 /// Series of all workers that have the same labels.
 #[derive(Default)]
 struct Sums {
-    duration_ns: Spread<DURATION_BUCKETS>,
-    request_bytes: Spread<SIZE_BUCKETS>,
-    response_bytes: Spread<SIZE_BUCKETS>,
+    duration_ns: HistogramSnapshot<DURATION_BUCKETS>,
+    request_bytes: HistogramSnapshot<SIZE_BUCKETS>,
+    response_bytes: HistogramSnapshot<SIZE_BUCKETS>,
 }
 
 fn requests(text: &mut Text, workers: &[Worker]) {

@@ -1,20 +1,20 @@
 //! The figures of the pools for CPU work, summed over all of them. Must not know what runs there.
 
-use super::cell::{Spread, duration_bounds};
+use super::cell::{HistogramSnapshot, duration_bounds};
 use super::text::{Family, Text};
 use onrush_rt::durations::Durations;
-use onrush_rt::offload::{Stats, Watch};
+use onrush_rt::offload::{OffloadStats, StatsHandle};
 
 /// Nothing for no pool.
-pub(super) fn render(text: &mut Text, pools: &[Watch]) {
+pub(super) fn render(text: &mut Text, pools: &[StatsHandle]) {
     if pools.is_empty() {
         return;
     }
-    let stats: Vec<Stats> = pools.iter().map(Watch::stats).collect();
+    let stats: Vec<OffloadStats> = pools.iter().map(StatsHandle::stats).collect();
     gauges(text, &stats);
     counters(text, &stats);
-    let mut histogram = |name, help, durations: fn(&Stats) -> &Durations| {
-        let mut spread = Spread::default();
+    let mut histogram = |name, help, durations: fn(&OffloadStats) -> &Durations| {
+        let mut spread = HistogramSnapshot::default();
         stats.iter().for_each(|stats| spread.add(durations(stats)));
         text.family(name, Family::Histogram, help);
         text.histogram(&[], duration_bounds(), &spread, 1e-9);
@@ -25,9 +25,9 @@ pub(super) fn render(text: &mut Text, pools: &[Watch]) {
     histogram("onrush_offload_run_seconds", help, |stats| &stats.run);
 }
 
-type Gauge = fn(&Stats) -> usize;
+type Gauge = fn(&OffloadStats) -> usize;
 
-fn gauges(text: &mut Text, stats: &[Stats]) {
+fn gauges(text: &mut Text, stats: &[OffloadStats]) {
     let families: [(_, _, Gauge); 3] = [
         (
             "onrush_offload_threads",
@@ -49,8 +49,8 @@ fn gauges(text: &mut Text, stats: &[Stats]) {
     }
 }
 
-fn counters(text: &mut Text, stats: &[Stats]) {
-    let sum = |figure: fn(&Stats) -> u64| stats.iter().map(figure).sum::<u64>();
+fn counters(text: &mut Text, stats: &[OffloadStats]) {
+    let sum = |figure: fn(&OffloadStats) -> u64| stats.iter().map(figure).sum::<u64>();
     let help = "CPU jobs that ran to their end.";
     text.family("onrush_offload_done", Family::Counter, help);
     text.sample(&[], sum(|stats| stats.done_total));

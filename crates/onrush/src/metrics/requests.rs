@@ -11,7 +11,7 @@ use super::cell::{
 };
 use crate::params::Template;
 use onrush_proto::head::Version;
-use onrush_rt::worker::Local;
+use onrush_rt::worker::WorkerContext;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -77,7 +77,7 @@ pub(crate) struct Measured {
 /// The writing side, on the worker.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    local: Local,
+    context: WorkerContext,
     requests: Arc<Requests>,
     known: RefCell<Known>,
     /// When requests were last recorded, by the worker's clock.
@@ -120,9 +120,9 @@ impl Run {
 }
 
 impl Recorder {
-    pub(crate) fn new(requests: Arc<Requests>, local: Local) -> Recorder {
+    pub(crate) fn new(requests: Arc<Requests>, context: WorkerContext) -> Recorder {
         Recorder {
-            local,
+            context,
             requests,
             known: RefCell::default(),
             recorded_ns: Cell::new(0),
@@ -141,7 +141,7 @@ impl Recorder {
         };
         self.requests.begun[method].add(1);
         Measured {
-            begun_ns: self.recorded_ns.get().max(self.local.now_ns()),
+            begun_ns: self.recorded_ns.get().max(self.context.now_ns()),
             method: method as u8,
             minor_version: match version {
                 Version::Http10 => 0,
@@ -200,7 +200,7 @@ impl Recorder {
         let Some((key, series)) = &known.last else {
             return;
         };
-        let now_ns = self.local.clock_ns();
+        let now_ns = self.context.clock_ns();
         self.recorded_ns.set(now_ns);
         let ns = now_ns.saturating_sub(run.begun_ns);
         self.requests.over[usize::from(key.method)].add(run.count);

@@ -1,7 +1,7 @@
 //! The text that Prometheus reads: its own format, version 0.0.4, and OpenMetrics 1.0. Must not
 //! know what is counted.
 
-use super::cell::Spread;
+use super::cell::HistogramSnapshot;
 use std::fmt::{Display, Write};
 
 /// How figures are written.
@@ -86,7 +86,7 @@ impl Text {
         &mut self,
         labels: &[Label<'_>],
         bounds: impl Iterator<Item = String>,
-        spread: &Spread<BUCKETS>,
+        spread: &HistogramSnapshot<BUCKETS>,
         unit: f64,
     ) {
         let bounds = bounds.chain(["+Inf".to_owned()]);
@@ -146,7 +146,7 @@ mod tests {
         text.family("a_build", Family::Info, "What it is.");
         text.sample(&[], 1);
         text.family("a_seconds", Family::Histogram, "How long.");
-        let spread = Spread {
+        let spread = HistogramSnapshot {
             counts: [1, 0, 2],
             sum: 1_500_000_000,
         };

@@ -1,6 +1,6 @@
 //! How far a server is: at work, draining or ending. Must not know what the workers do about it.
 
-use onrush_rt::worker::Remote;
+use onrush_rt::worker::Notifier;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,12 +11,12 @@ pub(super) const ENDING: u8 = 2;
 #[derive(Debug, Default)]
 pub(super) struct Control {
     state: AtomicU8,
-    workers: Mutex<Vec<Remote>>,
+    workers: Mutex<Vec<Notifier>>,
 }
 
 impl Control {
     /// A worker is there, to be woken when the state changes.
-    pub(super) fn join(&self, worker: Remote) {
+    pub(super) fn join(&self, worker: Notifier) {
         self.workers().push(worker);
     }
 
@@ -28,7 +28,7 @@ impl Control {
         }
     }
 
-    fn workers(&self) -> MutexGuard<'_, Vec<Remote>> {
+    fn workers(&self) -> MutexGuard<'_, Vec<Notifier>> {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

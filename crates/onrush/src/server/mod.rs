@@ -1,28 +1,28 @@
 //! The server: listening sockets, one thread per worker, and their end.
 //!
-//! Files, lowest first: `control` · `socket_file` · `job`. Must not know what the application does.
+//! Files, lowest first: `control` · `socket_file` · `worker_thread`. Must not know what the
+//! application does.
 
 mod control;
-mod job;
 mod socket_file;
+mod worker_thread;
 
-use crate::crew::{Crew, Placement};
-use crate::engine::{CROWD_MAX, CROWD_MIN, Settings};
+use crate::engine::{OVER_LIMIT_MAX, OVER_LIMIT_MIN, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::Metrics;
 use crate::offload;
-use crate::watch::Watch;
+use crate::watchdog::Watchdog;
 use crate::worker::WorkerHandle;
+use crate::worker_set::{Placement, WorkerSet};
 use control::{Control, DRAINING, ENDING, RUNNING};
-use job::Job;
 use onrush_proto::limits::Limits;
 use onrush_rt::blocking;
 use onrush_rt::coroutine as stacks;
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::driver::{self, Choice, ListenSocket, Preference, choose};
 use onrush_rt::environment::Environment;
-use onrush_rt::net::{self, Address, ListenOptions, Spread};
+use onrush_rt::net::{self, Address, ListenMode, ListenOptions};
 use onrush_rt::worker::{Pools, affinity};
 use socket_file::SocketFile;
 use std::io;
@@ -30,6 +30,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use worker_thread::WorkerThread;
 
 /// Builds and starts a server.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ pub struct Server {
     workers: Option<usize>,
     pinned: bool,
     preference: Preference,
-    spread: Spread,
+    listen_mode: ListenMode,
     placement: Placement,
     rebalance: bool,
     listen: ListenOptions,
@@ -51,10 +52,10 @@ pub struct Server {
     metrics: Option<Metrics>,
     drain_timeout: Duration,
     blocking_threads: usize,
-    blocking_pool: Option<blocking::Pool>,
-    offload: offload::Options,
-    offload_pool: Option<offload::Pool>,
-    stacks: stacks::Options,
+    blocking_pool: Option<blocking::BlockingPool>,
+    offload: offload::OffloadOptions,
+    offload_pool: Option<offload::OffloadPool>,
+    stacks: stacks::StackOptions,
 }
 
 impl Server {
@@ -68,7 +69,7 @@ impl Server {
             workers: None,
             pinned: true,
             preference: Preference::Auto,
-            spread: Spread::PerWorker,
+            listen_mode: ListenMode::PerWorker,
             placement: Placement::default(),
             rebalance: true,
             listen: ListenOptions {
@@ -84,9 +85,9 @@ impl Server {
             drain_timeout: Duration::from_secs(30),
             blocking_threads: 16,
             blocking_pool: None,
-            offload: offload::Options::default(),
+            offload: offload::OffloadOptions::default(),
             offload_pool: None,
-            stacks: stacks::Options::default(),
+            stacks: stacks::StackOptions::default(),
         }
     }
 
@@ -138,8 +139,8 @@ impl Server {
     }
 
     /// How the workers accept from one address: with a listener each (the default), or with one.
-    pub fn spread(mut self, spread: Spread) -> Server {
-        self.spread = spread;
+    pub fn listen_mode(mut self, listen_mode: ListenMode) -> Server {
+        self.listen_mode = listen_mode;
         self
     }
 
@@ -219,21 +220,21 @@ impl Server {
 
     /// Uses this pool for file work that may block, instead of one of its own: a store's, say, so
     /// that both together keep to one number of threads.
-    pub fn blocking_pool(mut self, pool: blocking::Pool) -> Server {
+    pub fn blocking_pool(mut self, pool: blocking::BlockingPool) -> Server {
         self.blocking_pool = Some(pool);
         self
     }
 
     /// Bounds of the pool that [`offload()`](crate::offload()) gives CPU work to, one for all
     /// workers: threads, queue, longest wait.
-    pub fn offload(mut self, options: offload::Options) -> Server {
+    pub fn offload(mut self, options: offload::OffloadOptions) -> Server {
         self.offload = options;
         self
     }
 
     /// Uses this pool for CPU work instead of one of its own: so that several servers of one
     /// process keep to one number of threads together.
-    pub fn offload_pool(mut self, pool: offload::Pool) -> Server {
+    pub fn offload_pool(mut self, pool: offload::OffloadPool) -> Server {
         self.offload_pool = Some(pool);
         self
     }
@@ -274,7 +275,10 @@ impl Server {
     }
 
     /// Binds. Gives one job for each worker, the first of worker 0.
-    fn prepare(mut self, application: impl Application) -> io::Result<(Running, Vec<Job>)> {
+    fn prepare(
+        mut self,
+        application: impl Application,
+    ) -> io::Result<(Running, Vec<WorkerThread>)> {
         let cores = affinity();
         let workers = self.workers.unwrap_or(cores.len());
         let choice = choose(self.preference, &self.driver)?;
@@ -293,13 +297,13 @@ impl Server {
         let files = Arc::new(files);
         let pools = self.pools();
         if let Some(metrics) = &self.metrics {
-            metrics.offload_pool(pools.offload.watch());
+            metrics.offload_pool(pools.offload.stats_handle());
         }
         let control = Arc::new(Control::default());
         let application: Arc<dyn Application> = Arc::new(application);
         let pinned = self.pinned && workers <= cores.len();
         let settings = self.settings(workers);
-        let job = |(index, sockets)| Job {
+        let job = |(index, sockets)| WorkerThread {
             index,
             core: pinned.then(|| cores[index]),
             choice: choice.clone(),
@@ -330,8 +334,8 @@ impl Server {
         let offload = self.offload_pool.take();
         Pools {
             blocking: blocking
-                .unwrap_or_else(|| blocking::Pool::threads(self.blocking_threads, 4096)),
-            offload: offload.unwrap_or_else(|| offload::Pool::new(&self.offload)),
+                .unwrap_or_else(|| blocking::BlockingPool::threads(self.blocking_threads, 4096)),
+            offload: offload.unwrap_or_else(|| offload::OffloadPool::new(&self.offload)),
         }
     }
 
@@ -342,12 +346,12 @@ impl Server {
             connections_max,
             connections: Arc::default(),
             descriptors: self.descriptors.clone(),
-            crowd_max: (connections_max / 32 / workers).clamp(CROWD_MIN, CROWD_MAX),
+            over_limit_max: (connections_max / 32 / workers).clamp(OVER_LIMIT_MIN, OVER_LIMIT_MAX),
             accept_warned_s: Arc::default(),
             access_log: self.access_log,
             metrics: self.metrics.clone(),
-            crew: Arc::new(Crew::new(workers, self.placement)),
-            watch: Arc::new(Watch::new(workers)),
+            worker_set: Arc::new(WorkerSet::new(workers, self.placement)),
+            watchdog: Arc::new(Watchdog::new(workers)),
             rebalance: self.rebalance,
         }
     }
@@ -379,7 +383,7 @@ impl Server {
         let (mut addresses, mut files) = (Vec::new(), Vec::new());
         for address in &self.addresses {
             let address = parse_address(address)?;
-            let result = net::listen(&address, self.spread, listening, &self.listen);
+            let result = net::listen(&address, self.listen_mode, listening, &self.listen);
             let (sockets, address) = result.map_err(|error| explain(&address, error))?;
             if let Address::Unix(path) = &address {
                 files.extend(SocketFile::new(path));
@@ -473,7 +477,7 @@ pub struct Running {
 impl Running {
     /// Starts a thread for each job and waits until all are ready. Fails with whatever one of them
     /// fails with, when all have ended.
-    fn spawn(&mut self, jobs: Vec<Job>) -> io::Result<()> {
+    fn spawn(&mut self, jobs: Vec<WorkerThread>) -> io::Result<()> {
         let (ready, readiness) = mpsc::channel();
         for job in jobs {
             let ready = ready.clone();

@@ -80,16 +80,16 @@ pub async fn app(mut request: Request) -> Response {
         },
         "/early" => Response::text("early"),
         "/late" => {
-            request.local().sleep(Duration::from_millis(3)).await;
+            request.worker().sleep(Duration::from_millis(3)).await;
             Response::text("late")
         }
         "/late-echo" => {
-            request.local().sleep(Duration::from_millis(3)).await;
+            request.worker().sleep(Duration::from_millis(3)).await;
             echo(request).await
         }
         "/big" => Response::with_body(super::pattern(300_000)),
         "/late-big" => {
-            request.local().sleep(Duration::from_millis(1)).await;
+            request.worker().sleep(Duration::from_millis(1)).await;
             Response::with_body(super::pattern(300_000))
         }
         "/stream" => Response::with_body(Body::stream(Pieces::new(THREE), None)),
@@ -112,7 +112,7 @@ pub async fn app(mut request: Request) -> Response {
             .header("X-Version", format!("{:?}", request.version())),
         "/panic" => panic!("on purpose: at the first poll"),
         "/late-panic" => {
-            request.local().sleep(Duration::from_millis(1)).await;
+            request.worker().sleep(Duration::from_millis(1)).await;
             panic!("on purpose: at a later poll")
         }
         _ => Response::text("nothing here\n").with_status(404),

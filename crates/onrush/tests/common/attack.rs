@@ -12,9 +12,9 @@ pub fn attack(server: &Served, request: &str, more: &[u8]) -> Vec<u8> {
         std::thread::sleep(Duration::from_millis(10)); // After the handler has begun to wait.
         let _ = stream.write_all(more);
     }
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer); // A reset is an end as well.
-    answer
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response); // A reset is an end as well.
+    response
 }
 
 pub fn closing(path: &str) -> String {

@@ -1,6 +1,6 @@
 //! A server whose jobs wait at a gate, and tell what becomes of them.
 
-use onrush::offload::{Refused, Token};
+use onrush::offload::{CancellationToken, OffloadError};
 use onrush::{Application, Request, Response, offload, offload_with};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -18,7 +18,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub fn pass(&self, token: &Token) {
+    pub fn pass(&self, token: &CancellationToken) {
         self.begun.fetch_add(1, Ordering::SeqCst);
         let mut open = self.open.lock().unwrap();
         while !*open && !token.is_cancelled() {
@@ -54,7 +54,7 @@ impl Drop for Inside {
     }
 }
 
-async fn handle(request: Request, gate: Arc<Gate>) -> Result<Response, Refused> {
+async fn handle(request: Request, gate: Arc<Gate>) -> Result<Response, OffloadError> {
     let inside = Inside(gate);
     match request.path() {
         "/job" => {
@@ -84,11 +84,11 @@ pub fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
-pub fn assert_shed(answer: &str) {
-    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-    assert!(answer.contains("\r\nRetry-After: 1\r\n"), "{answer}");
+pub fn assert_shed(response: &str) {
+    assert!(response.starts_with("HTTP/1.1 503 "), "{response}");
+    assert!(response.contains("\r\nRetry-After: 1\r\n"), "{response}");
     assert!(
-        answer.ends_with("\r\n\r\ntoo busy, try again\n"),
-        "{answer}"
+        response.ends_with("\r\n\r\ntoo busy, try again\n"),
+        "{response}"
     );
 }

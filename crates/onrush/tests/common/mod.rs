@@ -96,9 +96,9 @@ impl Served {
             "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"
         )
         .unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).expect("an answer");
-        answer
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).expect("an answer");
+        response
     }
 
     /// Ends it as told by the handle, whatever that says, and gives how it ended.
@@ -166,25 +166,25 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// The status codes of a run of answers whose content does not look like one.
-pub fn statuses(answers: &[u8]) -> Vec<u16> {
-    let answers = text(answers);
-    let lines = answers.split("HTTP/1.1 ").skip(1);
+pub fn statuses(responses: &[u8]) -> Vec<u16> {
+    let responses = text(responses);
+    let lines = responses.split("HTTP/1.1 ").skip(1);
     lines
         .map(|line| line[..3].parse().expect("a status"))
         .collect()
 }
 
 /// What follows the first head.
-pub fn content(answer: &[u8]) -> &[u8] {
-    let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
-    &answer[end.expect("a whole head") + 4..]
+pub fn content(response: &[u8]) -> &[u8] {
+    let end = response.windows(4).position(|w| w == b"\r\n\r\n");
+    &response[end.expect("a whole head") + 4..]
 }
 
 /// The same answers with every date made the same.
-pub fn mask_dates(answers: &[u8]) -> String {
-    let answers = text(answers);
-    let mut masked = String::with_capacity(answers.len());
-    for (index, part) in answers.split("\r\nDate: ").enumerate() {
+pub fn mask_dates(responses: &[u8]) -> String {
+    let responses = text(responses);
+    let mut masked = String::with_capacity(responses.len());
+    for (index, part) in responses.split("\r\nDate: ").enumerate() {
         if index > 0 {
             masked.push_str("\r\nDate: -");
         }

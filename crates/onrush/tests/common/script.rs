@@ -72,7 +72,7 @@ impl Script {
         let limits = Limits::default();
         let mut sim = Simulation::with_behaviour(seed, &super::app::app, limits, behaviour);
         let client = sim.connect();
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         for step in &self.steps {
             match step {
                 Step::Send(bytes) => {
@@ -80,7 +80,7 @@ impl Script {
                     for _ in 0..100_000 {
                         rest = &rest[client.send(rest).unwrap_or(rest.len())..];
                         sim.advance(1);
-                        answers.extend(client.receive().unwrap_or_default());
+                        responses.extend(client.receive().unwrap_or_default());
                         if rest.is_empty() {
                             break;
                         }
@@ -88,13 +88,18 @@ impl Script {
                 }
                 Step::Await(end) => {
                     for _ in 0..1000 {
-                        if answers.ends_with(end) {
+                        if responses.ends_with(end) {
                             break;
                         }
                         sim.advance(1);
-                        answers.extend(client.receive().unwrap_or_default());
+                        responses.extend(client.receive().unwrap_or_default());
                     }
-                    assert!(answers.ends_with(end), "{}: {}", self.name, text(&answers));
+                    assert!(
+                        responses.ends_with(end),
+                        "{}: {}",
+                        self.name,
+                        text(&responses)
+                    );
                 }
             }
         }
@@ -104,7 +109,7 @@ impl Script {
         let mut cut = false;
         for _ in 0..1000 {
             match client.receive() {
-                Ok(more) => answers.extend(more),
+                Ok(more) => responses.extend(more),
                 Err(_) => cut = true,
             }
             if client.at_end() {
@@ -112,22 +117,22 @@ impl Script {
             }
             sim.advance(1);
         }
-        assert!(client.at_end(), "{}: {}", self.name, text(&answers));
+        assert!(client.at_end(), "{}: {}", self.name, text(&responses));
         if self.end != End::Cut {
             // A simulated reset takes what was not received, so nothing of it can be compared.
-            self.check(&answers, cut);
+            self.check(&responses, cut);
         }
         drop(client);
         sim.run();
         assert_eq!(sim.open_connections(), 0, "{}", self.name);
-        assert_eq!(sim.local().live_tasks(), 0, "{}", self.name);
-        mask_dates(&answers)
+        assert_eq!(sim.worker().live_tasks(), 0, "{}", self.name);
+        mask_dates(&responses)
     }
 
     /// The answers of a real server, dates masked. The sends are cut at `cuts`.
     pub fn on_server(&self, server: &Served, cuts: &[usize]) -> String {
         let mut stream = server.connect();
-        let (mut answers, mut refused) = (Vec::new(), false);
+        let (mut responses, mut refused) = (Vec::new(), false);
         // Else a large send and a large answer could wait for each other.
         let mut writer = stream.try_clone().expect("another handle");
         for (index, step) in self.steps.iter().enumerate() {
@@ -147,14 +152,14 @@ impl Script {
                     let (bytes, mut writer) = (bytes.clone(), writer.try_clone().unwrap());
                     let done = std::thread::spawn(move || drop(writer.write_all(&bytes)));
                     if self.end == End::Client {
-                        read_while(&mut stream, &mut answers, || !done.is_finished());
+                        read_while(&mut stream, &mut responses, || !done.is_finished());
                     }
                 }
                 Step::Await(end) => {
                     let mut byte = [0];
-                    while !answers.ends_with(end) {
+                    while !responses.ends_with(end) {
                         stream.read_exact(&mut byte).expect("more");
-                        answers.push(byte[0]);
+                        responses.push(byte[0]);
                     }
                 }
             }
@@ -162,20 +167,20 @@ impl Script {
         if self.end == End::Client {
             let _ = writer.shutdown(Shutdown::Write);
         }
-        let ended = stream.read_to_end(&mut answers);
+        let ended = stream.read_to_end(&mut responses);
         let cut = match ended {
             // A reset is told once, to whoever comes first: the last write, perhaps.
             Ok(_) => refused && self.end == End::Cut,
             Err(error) if error.kind() == ErrorKind::ConnectionReset => true,
-            Err(error) => panic!("{}: {error}: {}", self.name, text(&answers)),
+            Err(error) => panic!("{}: {error}: {}", self.name, text(&responses)),
         };
-        self.check(&answers, cut);
-        mask_dates(&answers)
+        self.check(&responses, cut);
+        mask_dates(&responses)
     }
 
-    fn check(&self, answers: &[u8], cut: bool) {
-        let shown = &answers[..answers.len().min(2000)];
-        let seen = (statuses(answers), cut);
+    fn check(&self, responses: &[u8], cut: bool) {
+        let shown = &responses[..responses.len().min(2000)];
+        let seen = (statuses(responses), cut);
         assert_eq!(
             seen,
             (self.statuses.clone(), self.end == End::Cut),
@@ -187,14 +192,14 @@ impl Script {
 }
 
 /// Reads what comes for as long as `wanted` says so.
-fn read_while(stream: &mut TcpStream, answers: &mut Vec<u8>, wanted: impl Fn() -> bool) {
+fn read_while(stream: &mut TcpStream, responses: &mut Vec<u8>, wanted: impl Fn() -> bool) {
     let limit = stream.read_timeout().unwrap();
     let moment = std::time::Duration::from_millis(10);
     stream.set_read_timeout(Some(moment)).unwrap();
     let mut piece = [0; 65536];
     while wanted() {
         if let Ok(n) = stream.read(&mut piece) {
-            answers.extend_from_slice(&piece[..n]);
+            responses.extend_from_slice(&piece[..n]);
         }
     }
     stream.set_read_timeout(limit).unwrap();

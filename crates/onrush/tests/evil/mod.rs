@@ -44,7 +44,7 @@ pub struct Stashed {
     request: Option<Request>,
     body: onrush::RequestBody,
     sender: BodySender,
-    answer: Body,
+    response: Body,
 }
 
 impl Evil {
@@ -81,7 +81,7 @@ impl Evil {
             let mut sent = Box::pin(stashed.sender.send("more"));
             let _ = sent.as_mut().poll(&mut cx);
             drop(sent);
-            drop((stashed.answer, stashed.sender));
+            drop((stashed.response, stashed.sender));
         }
     }
 }
@@ -209,7 +209,7 @@ pub const POLLED: [&str; 8] = [
 ];
 
 pub async fn polls(mut request: Request, what: &str, evil: (Evil, Evil)) -> Response {
-    let worker = request.local().clone();
+    let worker = request.worker().clone();
     match what {
         "sleep" => {
             let mut sleep = worker.sleep(Duration::from_millis(2));
@@ -238,13 +238,13 @@ pub async fn polls(mut request: Request, what: &str, evil: (Evil, Evil)) -> Resp
             let _ = std::panic::catch_unwind(polled); // Wakes, and so panics, at once.
         }
         "channel" => {
-            let (mut sender, answer) = Body::channel(10);
+            let (mut sender, response) = Body::channel(10);
             let filled = sender.send(&PAYLOAD[..]).await;
             assert!(filled.is_ok());
             let mut full = Box::pin(async move { sender.send("more").await.is_ok() });
             assert!(poll_with(&mut full, evil).is_pending());
             keep_a_while(&worker, full);
-            return Response::with_body(answer);
+            return Response::with_body(response);
         }
         "body" | "body-fill" => {
             let fill = what == "body-fill";
@@ -294,7 +294,7 @@ pub const OTHERS: [&str; 22] = [
 ];
 
 pub async fn others(request: Request, what: &str) -> Response {
-    let worker = request.local().clone();
+    let worker = request.worker().clone();
     let bomb = || Bomb(Evil::Panic);
     let stream = |on_poll, on_drop| {
         let stream = EvilStream {
@@ -316,21 +316,21 @@ pub async fn others(request: Request, what: &str) -> Response {
             return Response::with_body(Body::parts([part(), part()]));
         }
         "stream-of-bombs" => {
-            let (mut sender, answer) = Body::channel(1 << 20);
+            let (mut sender, reply) = Body::channel(1 << 20);
             sender.send(Bytes::from_owner(bomb())).await.unwrap();
             sender
                 .send(Bytes::from_owner(bomb()).slice(..1))
                 .await
                 .unwrap();
-            return Response::with_body(answer);
+            return Response::with_body(reply);
         }
         "stream-polled" => return stream(Evil::Nested, Evil::Nothing),
         "stream-dropped" => return stream(Evil::Nothing, Evil::Nested),
         "stream-both" => return stream(Evil::Panic, Evil::Panic),
         "stream-error" => {
-            let (sender, answer) = Body::channel(1 << 20);
+            let (sender, reply) = Body::channel(1 << 20);
             sender.abort(io::Error::other(EvilError));
-            return Response::with_body(answer);
+            return Response::with_body(reply);
         }
         "future-dropped" => {
             let _bomb = bomb();
@@ -385,7 +385,7 @@ pub async fn others(request: Request, what: &str) -> Response {
         "job-closure" => {
             let bomb = bomb();
             let result = offload(move || drop(bomb)).await;
-            assert_eq!(result, Err(offload::Refused::Panicked));
+            assert_eq!(result, Err(offload::OffloadError::Panicked));
         }
         "calls-back" => {
             let _bomb = Bomb(Evil::CallBack);
@@ -393,7 +393,7 @@ pub async fn others(request: Request, what: &str) -> Response {
             return Response::with_body(Bytes::from_owner(Bomb(Evil::CallBack)).slice(..4));
         }
         "sender-unwound" => {
-            let (mut sender, answer) = Body::channel(10);
+            let (mut sender, reply) = Body::channel(10);
             let nap = worker.sleep(Duration::from_millis(2));
             let task = async move {
                 sender.send("first").await.unwrap();
@@ -402,7 +402,7 @@ pub async fn others(request: Request, what: &str) -> Response {
                 drop(sender);
             };
             worker.spawn(task).detach();
-            return Response::with_body(answer);
+            return Response::with_body(reply);
         }
         "kept-response" => {
             // An answer that is never given.
@@ -417,12 +417,12 @@ pub async fn others(request: Request, what: &str) -> Response {
 /// Leaves something for [`Evil::CallBack`].
 pub async fn stash(mut request: Request) -> Response {
     let body = std::mem::take(request.body());
-    let (sender, answer) = Body::channel(1);
+    let (sender, response) = Body::channel(1);
     let stashed = Stashed {
         request: Some(request),
         body,
         sender,
-        answer,
+        response,
     };
     STASH.with(|stash| stash.borrow_mut().push(stashed));
     Response::text("done")
@@ -440,8 +440,8 @@ pub async fn app(request: Request) -> Response {
             // A handler counts as a task once it has waited. When it is the only one left, the
             // attack is over.
             loop {
-                request.local().sleep(Duration::from_millis(1)).await;
-                if request.local().live_tasks() <= 1 {
+                request.worker().sleep(Duration::from_millis(1)).await;
+                if request.worker().live_tasks() <= 1 {
                     break;
                 }
             }
@@ -454,11 +454,11 @@ pub async fn app(request: Request) -> Response {
 /// One request on a connection that is kept.
 pub fn ask(stream: &mut TcpStream, path: &str) -> String {
     stream.write_all(get(path).as_bytes()).unwrap();
-    let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
-    while !text(&answer).contains("\r\n\r\n") || content(&answer).is_empty() {
+    let (mut response, mut piece) = (Vec::new(), [0; 4096]);
+    while !text(&response).contains("\r\n\r\n") || content(&response).is_empty() {
         let n = read_some(stream, &mut piece).expect("an answer");
-        assert!(n > 0, "{path}: {}", text(&answer));
-        answer.extend_from_slice(&piece[..n]);
+        assert!(n > 0, "{path}: {}", text(&response));
+        response.extend_from_slice(&piece[..n]);
     }
-    text(&answer)
+    text(&response)
 }

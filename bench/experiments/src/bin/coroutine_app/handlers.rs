@@ -9,7 +9,7 @@ use onrush::{
     Metrics, Response, Router, Server,
     coroutine::{self, TcpStream, handler},
 };
-use onrush_rt::{net::Stream, worker::Local};
+use onrush_rt::{net::Stream, worker::WorkerContext};
 use std::{
     cell::RefCell,
     io::{self, ErrorKind, Write},
@@ -31,7 +31,7 @@ pub(super) fn of_async(address: SocketAddr, behind: SocketAddr) -> io::Result<()
         }
     };
     let sleep = async |request: onrush::Request| {
-        request.local().sleep(SLEEP).await;
+        request.worker().sleep(SLEEP).await;
         Response::text("It took its time.\n")
     };
     let router = Router::new()
@@ -46,8 +46,8 @@ async fn call_async(behind: SocketAddr) -> io::Result<Vec<u8>> {
     let mut stream = match kept {
         Some(stream) => stream,
         None => {
-            let local = Local::current().expect("a handler runs on a worker");
-            Stream::connect(&local, behind).await?
+            let worker = WorkerContext::current().expect("a handler runs on a worker");
+            Stream::connect(&worker, behind).await?
         }
     };
     stream.write_all(REQUEST).await?;
@@ -67,8 +67,8 @@ async fn call_async(behind: SocketAddr) -> io::Result<Vec<u8>> {
 }
 
 pub(super) fn of_coroutines(address: SocketAddr, behind: SocketAddr) -> io::Result<()> {
-    type Request = coroutine::Request;
-    type Response = coroutine::Response;
+    type Request = coroutine::RequestReader;
+    type Response = coroutine::ResponseWriter;
     let hello = |_: &mut Request, response: &mut Response| {
         response.set_content_type("text/plain; charset=utf-8");
         response.write_all(HELLO.as_bytes())

@@ -12,21 +12,21 @@ use peers::{BYTES, ECHO_BYTES_MAX, HELLO, JSON, TEXT};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-type Answer = Response<Full<Bytes>>;
+type FullResponse = Response<Full<Bytes>>;
 
-async fn route(request: Request<Incoming>) -> Result<Answer, Infallible> {
+async fn route(request: Request<Incoming>) -> Result<FullResponse, Infallible> {
     Ok(match (request.method(), request.uri().path()) {
-        (&Method::GET, "/") => answer(
+        (&Method::GET, "/") => response(
             HeaderValue::from_static(TEXT),
             Bytes::from_static(HELLO.as_bytes()),
         ),
-        (&Method::GET, "/json") => answer(HeaderValue::from_static(JSON), peers::json().into()),
+        (&Method::GET, "/json") => response(HeaderValue::from_static(JSON), peers::json().into()),
         (&Method::POST, "/echo") => echo(request).await,
         _ => refusal(StatusCode::NOT_FOUND),
     })
 }
 
-async fn echo(mut request: Request<Incoming>) -> Answer {
+async fn echo(mut request: Request<Incoming>) -> FullResponse {
     if request.body().size_hint().lower() > ECHO_BYTES_MAX as u64 {
         return refusal(StatusCode::PAYLOAD_TOO_LARGE);
     }
@@ -35,7 +35,7 @@ async fn echo(mut request: Request<Incoming>) -> Answer {
         .collect()
         .await
     {
-        Ok(body) => answer(
+        Ok(body) => response(
             kind.unwrap_or(HeaderValue::from_static(BYTES)),
             body.to_bytes(),
         ),
@@ -43,16 +43,16 @@ async fn echo(mut request: Request<Incoming>) -> Answer {
     }
 }
 
-fn answer(kind: HeaderValue, body: Bytes) -> Answer {
-    let mut answer = Response::new(Full::new(body));
-    answer.headers_mut().insert(CONTENT_TYPE, kind);
-    answer
+fn response(kind: HeaderValue, body: Bytes) -> FullResponse {
+    let mut response = Response::new(Full::new(body));
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
 }
 
-fn refusal(status: StatusCode) -> Answer {
-    let mut answer = Response::new(Full::default());
-    *answer.status_mut() = status;
-    answer
+fn refusal(status: StatusCode) -> FullResponse {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = status;
+    response
 }
 
 fn main() -> std::io::Result<()> {

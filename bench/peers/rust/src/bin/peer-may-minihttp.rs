@@ -10,21 +10,21 @@ use std::io::{self, Read};
 struct Routes;
 
 impl HttpService for Routes {
-    fn call(&mut self, request: Request, answer: &mut Response) -> io::Result<()> {
+    fn call(&mut self, request: Request, response: &mut Response) -> io::Result<()> {
         match (request.method(), request.path()) {
             ("GET", "/") => {
-                answer
+                response
                     .header("Content-Type: text/plain; charset=utf-8")
                     .body(HELLO);
             }
             ("GET", "/json") => {
-                answer
+                response
                     .header("Content-Type: application/json")
                     .body_vec(peers::json());
             }
-            ("POST", "/echo") => echo(request, answer)?,
+            ("POST", "/echo") => echo(request, response)?,
             _ => {
-                answer.status_code(404, "Not Found");
+                response.status_code(404, "Not Found");
             }
         }
         Ok(())
@@ -32,13 +32,13 @@ impl HttpService for Routes {
 }
 
 /// Its fields can only be constants, so the request's `Content-Type` is not kept.
-fn echo(request: Request, answer: &mut Response) -> io::Result<()> {
+fn echo(request: Request, response: &mut Response) -> io::Result<()> {
     let mut body = Vec::new();
     let mut rest = request.body().take(ECHO_BYTES_MAX as u64 + 1);
     if rest.read_to_end(&mut body)? > ECHO_BYTES_MAX {
-        answer.status_code(413, "Content Too Large");
+        response.status_code(413, "Content Too Large");
     } else {
-        answer
+        response
             .header("Content-Type: application/octet-stream")
             .body_vec(body);
     }

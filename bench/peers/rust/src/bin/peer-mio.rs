@@ -4,7 +4,7 @@
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
-use peers::raw::{Dated, answer_all};
+use peers::raw::{Dated, respond_all};
 use slab::Slab;
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -59,7 +59,7 @@ impl Connection {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            self.answer(count, shared)?;
+            self.respond(count, shared)?;
             if self.closing && self.outbox.is_empty() {
                 return Ok(Fate::Over);
             }
@@ -71,11 +71,11 @@ impl Connection {
     }
 
     /// Answers what is complete with the `count` bytes that have just been received.
-    fn answer(&mut self, count: usize, shared: &mut Shared) -> io::Result<()> {
+    fn respond(&mut self, count: usize, shared: &mut Shared) -> io::Result<()> {
         let received = &shared.received[..count];
         shared.out.clear();
         if self.inbox.is_empty() {
-            let progress = answer_all(received, &shared.dated, &mut shared.out);
+            let progress = respond_all(received, &shared.dated, &mut shared.out);
             self.inbox.extend_from_slice(&received[progress.consumed..]);
             (self.needed, self.closing) = (progress.needed, progress.close);
         } else {
@@ -83,7 +83,7 @@ impl Connection {
             if self.inbox.len() < self.needed {
                 return Ok(());
             }
-            let progress = answer_all(&self.inbox, &shared.dated, &mut shared.out);
+            let progress = respond_all(&self.inbox, &shared.dated, &mut shared.out);
             self.inbox.drain(..progress.consumed);
             (self.needed, self.closing) = (progress.needed, progress.close);
         }

@@ -205,9 +205,9 @@ mod tests {
     #[test]
     fn what_is_missing_is_not_current() {
         let here = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-        let nowhere = here.join("nowhere");
+        let discard_buffer = here.join("nowhere");
         assert!(is_current(&here, std::slice::from_ref(&here)));
-        assert!(!is_current(&nowhere, &[here]));
-        assert!(!is_current(&nowhere, &[]));
+        assert!(!is_current(&discard_buffer, &[here]));
+        assert!(!is_current(&discard_buffer, &[]));
     }
 }

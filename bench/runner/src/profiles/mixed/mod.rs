@@ -8,7 +8,7 @@ use crate::{
     bench::Bench,
     peers::{Driver, Kind, Role},
     plan::Subject,
-    row::{About, Figures, Reach, Round, Row, Side},
+    row::{About, Metrics, Round, Row, Side, Target},
     stats::median,
 };
 use sample::{Mix, Sample, Trial, Window};
@@ -122,29 +122,29 @@ impl Task {
             ..Rounds::default()
         });
         let is_ours = self.subject.peer.kind == Kind::Onrush;
-        let at_most = |most: f64| is_ours.then_some(Reach::AtMost(most));
+        let at_most = |most: f64| is_ours.then_some(Target::AtMost(most));
         let factor = |sample: &Sample| Round {
-            server: sample.beside.figures(sample.beside.p99_us),
-            reference: sample.alone.figures(sample.alone.p99_us),
+            server: sample.beside.metrics(sample.beside.p99_us),
+            reference: sample.alone.metrics(sample.alone.p99_us),
         };
         let bound = |ms: fn(&Window) -> f64, most: f64| {
             let round = move |sample: &Sample| Round {
-                server: sample.beside.figures(ms(&sample.beside)),
-                reference: Figures::only(most),
+                server: sample.beside.metrics(ms(&sample.beside)),
+                reference: Metrics::only(most),
             };
             rounds.now.iter().map(round).collect()
         };
         let name = self.name;
         let mut rows = vec![
             Row {
-                reach: at_most(FACTOR_MAX),
+                target: at_most(FACTOR_MAX),
                 rounds: rounds.now.iter().map(factor).collect(),
                 note: note(&rounds.now),
                 ..self.row(bench, &format!("p99 beside {name}"), "µs", "without it")
             },
             Row {
                 about: About::Bound,
-                reach: at_most(1.0),
+                target: at_most(1.0),
                 rounds: bound(|window| window.p99_us / 1e3, P99_MS_MAX),
                 ..self.row(
                     bench,
@@ -155,7 +155,7 @@ impl Task {
             },
             Row {
                 about: About::Bound,
-                reach: at_most(1.0),
+                target: at_most(1.0),
                 rounds: bound(|window| window.max_us / 1e3, MAX_MS_MAX),
                 ..self.row(bench, &format!("longest beside {name}"), "ms", "promised")
             },
@@ -164,13 +164,13 @@ impl Task {
             let is_whole = self.mix == MIXES[MIXES.len() - 1].1;
             let reference = format!("{} before", self.subject.label);
             let throughput = |(now, before): (&Sample, &Sample)| Round {
-                server: now.beside.figures(now.moved.mb_per_s()),
-                reference: before.beside.figures(before.moved.mb_per_s()),
+                server: now.beside.metrics(now.moved.mb_per_s()),
+                reference: before.beside.metrics(before.moved.mb_per_s()),
             };
             let both = rounds.now.iter().zip(&rounds.before);
             rows.push(Row {
                 // Fairness moves throughput between the parts of the whole mix.
-                reach: (!is_whole).then_some(Reach::AtLeast(THROUGHPUT_MIN)),
+                target: (!is_whole).then_some(Target::AtLeast(THROUGHPUT_MIN)),
                 rounds: both.map(throughput).collect(),
                 note: format!("before: {}", note(&rounds.before)),
                 ..self.row(bench, &format!("throughput of {name}"), "MB/s", &reference)
@@ -191,7 +191,7 @@ impl Task {
             reference: Side::named(reference),
             durability: "none",
             access_log: "off",
-            reach: None,
+            target: None,
             rounds: Vec::new(),
             voids: Vec::new(),
             note: String::new(),

@@ -6,7 +6,7 @@ use crate::{
     peers::{Launch, Role, Setup},
     plan::Subject,
     probe::probe,
-    row::Figures,
+    row::Metrics,
     server::{CLIENT_CORE, Server, Usage, free_port, pinned},
     work::Place,
 };
@@ -135,8 +135,8 @@ impl Window {
     }
 
     /// The figures of a row about `value`.
-    pub(super) fn figures(&self, value: f64) -> Figures {
-        Figures {
+    pub(super) fn metrics(&self, value: f64) -> Metrics {
+        Metrics {
             value,
             requests_per_s: self.requests_per_s,
             p50_us: self.p50_us,
@@ -484,8 +484,8 @@ mod tests {
         let report = |window: &Value| json!({ "a": { "windows": [window] } });
         let read = Window::read(&report(&window)).expect("whole");
         assert!(read.is_late && read.max_us == 4.0);
-        let figures = read.figures(9.0);
-        assert_eq!((figures.value, figures.p99_us), (9.0, 2.0));
+        let metrics = read.metrics(9.0);
+        assert_eq!((metrics.value, metrics.p99_us), (9.0, 2.0));
         assert!(Window::read(&report(&json!({ "p50_us": 1.0 }))).is_err());
     }
 }

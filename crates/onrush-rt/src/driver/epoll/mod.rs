@@ -12,7 +12,7 @@
 mod accept;
 
 use super::{Config, Event, Socket, StreamId, direct, stale};
-use crate::buf::{Block, Budget, Pool};
+use crate::buf::{Block, Budget, BufferPool};
 use accept::Listener;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -90,7 +90,7 @@ pub struct Epoll {
     ready_left: usize,
     /// A `Writable` found together with something readable, to be given next.
     writable: Option<StreamId>,
-    pool: Pool,
+    pool: BufferPool,
     /// The budget was spent: wait a moment instead of spinning on readable streams.
     starved: bool,
 }
@@ -112,13 +112,13 @@ impl Epoll {
             fresh_taken: 0,
             ready_left: 0,
             writable: None,
-            pool: Pool::new(config.epoll_buffer_bytes, 16, budget),
+            pool: BufferPool::new(config.epoll_buffer_bytes, 16, budget),
             starved: false,
         })
     }
 
     /// The pool that receives go to.
-    pub fn pool(&self) -> &Pool {
+    pub fn pool(&self) -> &BufferPool {
         &self.pool
     }
 
@@ -133,7 +133,7 @@ impl Epoll {
         )?)
     }
 
-    pub(super) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    pub(super) fn poll_events(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = self.resume_listeners(timeout);
         self.empty_closing();
         self.watch_fresh();
@@ -171,7 +171,7 @@ impl Epoll {
     pub(super) fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(id) = self.writable.take()
-                && let Some(event) = self.give_writable(id)
+                && let Some(event) = self.report_writable(id)
             {
                 return Some(event);
             }
@@ -195,7 +195,7 @@ impl Epoll {
                 self.accepting.push((data as u32, accept::BATCH));
                 continue;
             }
-            if let Some(event) = self.notice(data, flags) {
+            if let Some(event) = self.handle_kernel_event(data, flags) {
                 return Some(event);
             }
         }
@@ -210,7 +210,7 @@ impl Epoll {
 
     /// One event of the kernel for a stream.
     #[inline]
-    fn notice(&mut self, data: u64, flags: EventFlags) -> Option<Event> {
+    fn handle_kernel_event(&mut self, data: u64, flags: EventFlags) -> Option<Event> {
         let (index, generation) = (data as u32, (data >> 32) as u32);
         let stream = self.streams.get_mut(index as usize)?;
         if stream.generation != generation || stream.socket.is_none() {
@@ -231,14 +231,14 @@ impl Epoll {
         }
         if flags.intersects(EventFlags::IN | EventFlags::RDHUP | over) {
             stream.flags |= flag::READABLE;
-            return self.give_readable(index);
+            return self.report_readable(index);
         }
         None
     }
 
     /// Turns known readability into what the owner asked for.
     #[inline]
-    fn give_readable(&mut self, index: u32) -> Option<Event> {
+    fn report_readable(&mut self, index: u32) -> Option<Event> {
         let stream = &mut self.streams[index as usize];
         if stream.flags & flag::BUFFERS != 0 {
             return self.receive_now(index);
@@ -256,7 +256,7 @@ impl Epoll {
 
     #[inline]
     fn receive_now(&mut self, index: u32) -> Option<Event> {
-        let Some(mut block) = self.pool.take().or_else(|| self.scarce_block(index)) else {
+        let Some(mut block) = self.pool.take().or_else(|| self.take_last_block(index)) else {
             self.queue(index);
             return None;
         };
@@ -309,14 +309,14 @@ impl Epoll {
     /// its peer has gone, which must be noticed all the same: the one block that may exceed the
     /// budget takes what is left of such a stream, and then its end.
     #[cold]
-    fn scarce_block(&mut self, index: u32) -> Option<Block> {
+    fn take_last_block(&mut self, index: u32) -> Option<Block> {
         let ended = self.streams[index as usize].flags & flag::PEER_ENDED != 0;
         let block = ended.then(|| self.pool.take_last()).flatten();
         self.starved |= block.is_none();
         block
     }
 
-    fn give_writable(&mut self, id: StreamId) -> Option<Event> {
+    fn report_writable(&mut self, id: StreamId) -> Option<Event> {
         let stream = self.stream(id)?;
         if stream.flags & flag::WANT_WRITE == 0 {
             return None;
@@ -362,9 +362,9 @@ impl Epoll {
             if stream.is_lost() && stream.flags & flag::WANT_WRITE != 0 {
                 let generation = stream.generation;
                 self.queue(index);
-                return self.give_writable(StreamId { index, generation });
+                return self.report_writable(StreamId { index, generation });
             }
-            if let Some(event) = self.give_readable(index) {
+            if let Some(event) = self.report_readable(index) {
                 return Some(event);
             }
         }
@@ -381,7 +381,7 @@ impl Epoll {
             stream.flags &= !flag::FRESH;
             if stream.socket.is_some()
                 && is_fresh
-                && let Some(event) = self.give_readable(index)
+                && let Some(event) = self.report_readable(index)
             {
                 return Some(event);
             }
@@ -483,9 +483,9 @@ impl Epoll {
         self.fetch(id, room, |fd| direct::recv(fd, into))
     }
 
-    pub(super) fn discard(&mut self, id: StreamId, nowhere: &mut [u8]) -> io::Result<usize> {
-        let room = nowhere.len();
-        self.fetch(id, room, |fd| direct::discard(fd, nowhere))
+    pub(super) fn discard(&mut self, id: StreamId, discard_buffer: &mut [u8]) -> io::Result<usize> {
+        let room = discard_buffer.len();
+        self.fetch(id, room, |fd| direct::discard(fd, discard_buffer))
     }
 
     /// A receive for the owner into `room` bytes, and what it says about the socket.
@@ -613,7 +613,7 @@ mod tests {
             );
             driver.receive(stream);
             direct::send(theirs.as_fd(), b"x").unwrap();
-            driver.turn(Some(Duration::from_secs(10))).unwrap();
+            driver.poll_events(Some(Duration::from_secs(10))).unwrap();
             let event = driver.next();
             assert!(matches!(event, Some(Event::Data { .. })), "{event:?}");
             driver.close(stream);
@@ -627,7 +627,7 @@ mod tests {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let stream = driver.attach(Socket::Os(file.into()), 1).unwrap();
         let events = |driver: &mut Epoll| {
-            driver.turn(Some(Duration::ZERO)).unwrap();
+            driver.poll_events(Some(Duration::ZERO)).unwrap();
             (0..4).find_map(|_| driver.next())
         };
         driver.want_write(stream);

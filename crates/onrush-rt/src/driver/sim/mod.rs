@@ -13,7 +13,7 @@ mod net;
 pub use net::{Address, Behaviour, Client, End, Listener, Net, Random};
 
 use super::{Event, ListenSocket, ListenerId, Socket, StreamId, stale};
-use crate::buf::{Budget, Pool};
+use crate::buf::{Budget, BufferPool};
 use crate::fs::File;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -54,7 +54,7 @@ pub struct SimDriver {
     order: Vec<u32>,
     /// Listeners still to be looked at in this turn.
     accepting: Vec<u32>,
-    pool: Pool,
+    pool: BufferPool,
 }
 
 impl SimDriver {
@@ -67,7 +67,7 @@ impl SimDriver {
             listeners: Vec::new(),
             order: Vec::new(),
             accepting: Vec::new(),
-            pool: Pool::new(2048, 64, Budget::new(receive_bytes_max)),
+            pool: BufferPool::new(2048, 64, Budget::new(receive_bytes_max)),
         }
     }
 
@@ -77,11 +77,11 @@ impl SimDriver {
     }
 
     /// The pool that receives go to.
-    pub fn pool(&self) -> &Pool {
+    pub fn pool(&self) -> &BufferPool {
         &self.pool
     }
 
-    pub(super) fn turn(&mut self, _timeout: Option<Duration>) -> io::Result<()> {
+    pub(super) fn poll_events(&mut self, _timeout: Option<Duration>) -> io::Result<()> {
         let open = |s: &Stream| s.end.is_some();
         self.order = (0..self.streams.len() as u32)
             .filter(|&i| open(&self.streams[i as usize]))
@@ -135,7 +135,7 @@ impl SimDriver {
                 let mut state = self.net.state();
                 state.behaviour.delay && state.random.one_in(4)
             };
-            if !delayed && let Some(event) = self.look(index) {
+            if !delayed && let Some(event) = self.next_stream_event(index) {
                 return Some(event);
             }
         }
@@ -173,7 +173,7 @@ impl SimDriver {
         })
     }
 
-    fn look(&mut self, index: u32) -> Option<Event> {
+    fn next_stream_event(&mut self, index: u32) -> Option<Event> {
         let stream = &mut self.streams[index as usize];
         let end = stream.end.as_ref()?;
         let id = StreamId {

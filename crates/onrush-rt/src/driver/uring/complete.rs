@@ -39,7 +39,7 @@ impl Uring {
                 k if k == Kind::PollWrite as u64 => self.polled(index, generation, true),
                 k if k == Kind::Wake as u64 => {
                     if !cqueue::more(flags) {
-                        self.note(Kind::Wake, 0, 0);
+                        self.queue_submission(Kind::Wake, 0, 0);
                     }
                     None
                 }
@@ -58,7 +58,7 @@ impl Uring {
     /// What a stream has sent by the time it is attached, by a plain call.
     fn next_fresh(&mut self) -> Option<Event> {
         while let Some(id) = self.fresh.pop() {
-            let due = |stream: &&mut Stream| stream.receive == Receive::Noted;
+            let due = |stream: &&mut Stream| stream.receive == Receive::Queued;
             if self.stream(id).filter(due).is_none() {
                 continue;
             }
@@ -136,7 +136,7 @@ impl Uring {
         match -result {
             libc::ENOBUFS => {
                 if stream.receive == Receive::Armed {
-                    stream.receive = Receive::Noted;
+                    stream.receive = Receive::Queued;
                     self.starved.push(id);
                     return None;
                 }
@@ -265,7 +265,7 @@ impl Uring {
             // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
             let socket = unsafe { OwnedFd::from_raw_fd(result) };
             if !cqueue::more(flags) {
-                self.note_accept(index);
+                self.queue_accept(index);
             }
             // Also when accepting has stopped meanwhile: it came before.
             return Some(Event::Accepted {
@@ -285,7 +285,7 @@ impl Uring {
             | libc::ECONNABORTED
             | libc::EPROTO
             | libc::EPERM => {
-                self.note_accept(index);
+                self.queue_accept(index);
                 None
             }
             _ => {

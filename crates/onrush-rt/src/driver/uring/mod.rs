@@ -17,7 +17,7 @@ pub use setup::Setup;
 use super::bufring::BufferRing;
 use super::{Config, ListenSocket, ListenerId, Socket, StreamId};
 use super::{direct, pauses_over, stale};
-use crate::buf::{Budget, Pool};
+use crate::buf::{Budget, BufferPool};
 use io_uring::{IoUring, types};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -63,7 +63,7 @@ enum Receive {
     /// The kernel holds no receive of this stream.
     Off,
     /// Wanted; noted for the next turn, or waiting for buffers.
-    Noted,
+    Queued,
     /// The kernel has it.
     Armed,
     /// The kernel was asked, or will be at the next turn, to give it up.
@@ -108,7 +108,7 @@ struct Listener {
 
 /// What to submit at the next turn.
 #[derive(Clone, Copy, Debug)]
-struct Note {
+struct Submission {
     kind: Kind,
     index: u32,
     generation: u32,
@@ -122,7 +122,7 @@ pub struct Uring {
     streams: Vec<Stream>,
     free: Vec<u32>,
     listeners: Vec<Listener>,
-    notes: Vec<Note>,
+    submissions: Vec<Submission>,
     /// Streams that were attached since the last turn. Most have sent something already, and many
     /// are closed before a receive by the ring is worth while.
     fresh: Vec<StreamId>,
@@ -149,7 +149,7 @@ impl Uring {
     pub fn new(setup: Setup, config: &Config) -> io::Result<Uring> {
         let ring = setup.build()?;
         let budget = Budget::new(config.receive_bytes_max);
-        let pool = Pool::new(config.ring_buffer_bytes, 1024, budget);
+        let pool = BufferPool::new(config.ring_buffer_bytes, 1024, budget);
         let buffers = BufferRing::register(&ring, GROUP, config.ring_buffers, pool)?;
         Ok(Uring {
             ring,
@@ -157,7 +157,7 @@ impl Uring {
             streams: Vec::new(),
             free: Vec::new(),
             listeners: Vec::new(),
-            notes: Vec::new(),
+            submissions: Vec::new(),
             fresh: Vec::new(),
             again: Vec::new(),
             starved: Vec::new(),
@@ -171,18 +171,18 @@ impl Uring {
     }
 
     /// The pool that receives go to.
-    pub fn pool(&self) -> &Pool {
+    pub fn pool(&self) -> &BufferPool {
         self.buffers.pool()
     }
 
     pub(super) fn watch_wakes(&mut self, eventfd: &OwnedFd) -> io::Result<()> {
         self.wake_fd = Some(eventfd.as_raw_fd());
-        self.note(Kind::Wake, 0, 0);
+        self.queue_submission(Kind::Wake, 0, 0);
         Ok(())
     }
 
-    fn note(&mut self, kind: Kind, index: u32, generation: u32) {
-        self.notes.push(Note {
+    fn queue_submission(&mut self, kind: Kind, index: u32, generation: u32) {
+        self.submissions.push(Submission {
             kind,
             index,
             generation,
@@ -205,14 +205,14 @@ impl Uring {
 
     fn resume_listener(&mut self, index: usize) {
         self.listeners[index].paused_until = None;
-        self.note_accept(index as u32);
+        self.queue_accept(index as u32);
     }
 
     /// Has the ring accept, if it should and does not.
-    fn note_accept(&mut self, index: u32) {
+    fn queue_accept(&mut self, index: u32) {
         let entry = &mut self.listeners[index as usize];
         if !entry.closing && !entry.held && !std::mem::replace(&mut entry.armed, true) {
-            self.note(Kind::Accept, index, 0);
+            self.queue_submission(Kind::Accept, index, 0);
         }
     }
 
@@ -221,7 +221,7 @@ impl Uring {
             return;
         };
         if !std::mem::replace(&mut entry.held, true) && entry.armed && !entry.closing {
-            self.note(Kind::HoldAccept, listener.0, 0);
+            self.queue_submission(Kind::HoldAccept, listener.0, 0);
         }
     }
 
@@ -231,7 +231,7 @@ impl Uring {
         };
         // One that is armed still is about to be cancelled, and goes on when it was.
         if std::mem::take(&mut entry.held) && entry.paused_until.is_none() {
-            self.note_accept(listener.0);
+            self.queue_accept(listener.0);
         }
     }
 
@@ -247,7 +247,7 @@ impl Uring {
             armed: false,
             closing: false,
         });
-        self.note_accept(index);
+        self.queue_accept(index);
         Ok(ListenerId(index))
     }
 
@@ -258,7 +258,7 @@ impl Uring {
         entry.paused_until = None;
         if !std::mem::replace(&mut entry.closing, true) {
             // First the ring's accept is cancelled, at the next turn.
-            self.note(Kind::Unlisten, listener.0, 0);
+            self.queue_submission(Kind::Unlisten, listener.0, 0);
         }
     }
 
@@ -332,8 +332,8 @@ impl Uring {
             stream.receive = Receive::Polled;
             self.poll(id, Kind::PollRead, POLL_READ);
         } else {
-            stream.receive = Receive::Noted;
-            self.note(Kind::Receive, id.index, id.generation);
+            stream.receive = Receive::Queued;
+            self.queue_submission(Kind::Receive, id.index, id.generation);
         }
     }
 
@@ -357,14 +357,14 @@ impl Uring {
         stream.bulk = true;
         match stream.receive {
             Receive::Off => !stream.quiet_due,
-            Receive::Noted | Receive::Polled => {
+            Receive::Queued | Receive::Polled => {
                 stream.receive = Receive::Off;
                 true
             }
             Receive::Armed => {
                 stream.receive = Receive::Cancelling;
                 stream.quiet_due = true;
-                self.note(Kind::Cancel, id.index, id.generation);
+                self.queue_submission(Kind::Cancel, id.index, id.generation);
                 false
             }
             Receive::Cancelling => {
@@ -391,7 +391,7 @@ impl Uring {
         };
         if stream.polls & bit == 0 {
             stream.polls |= bit;
-            self.note(kind, id.index, id.generation);
+            self.queue_submission(kind, id.index, id.generation);
         }
     }
 
@@ -437,7 +437,7 @@ impl Uring {
             (POLL_WRITE, Kind::ForgetWrite),
         ] {
             if polls & bit != 0 {
-                self.note(kind, id.index, id.generation);
+                self.queue_submission(kind, id.index, id.generation);
             }
         }
         self.remove(id).map(Socket::Os)
@@ -539,10 +539,10 @@ mod tests {
         let id = driver.attach(Socket::Os(ours), 1).unwrap();
         driver.receive(id);
         // As if armed and cancelled; the kernel's part is played here, with the first buffer.
-        driver.notes.clear();
+        driver.submissions.clear();
         driver.stream(id).unwrap().receive = Receive::Armed;
         assert!(!driver.pause(id));
-        driver.notes.clear();
+        driver.submissions.clear();
         const BUFFER: u32 = 1;
         let event = driver.received(id.index, id.generation, 3, BUFFER);
         assert!(matches!(event, Some(Event::Data { data, .. }) if data.len() == 3));
@@ -571,7 +571,7 @@ mod tests {
         let id = driver.attach(Socket::Os(ours), 1).unwrap();
         driver.receive(id);
         for _ in 0..3 {
-            driver.turn(Some(Duration::ZERO)).unwrap();
+            driver.poll_events(Some(Duration::ZERO)).unwrap();
             while driver.next().is_some() {}
         }
         assert_eq!(driver.stream(id).unwrap().receive, Receive::Armed);

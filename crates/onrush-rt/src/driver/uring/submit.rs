@@ -3,7 +3,7 @@
 //! Must not know what completions mean.
 #![allow(unsafe_code)]
 
-use super::{GROUP, Kind, Note, Receive, Uring, tag};
+use super::{GROUP, Kind, Receive, Submission, Uring, tag};
 use crate::driver::StreamId;
 use io_uring::{EnterFlags, opcode, squeue, types};
 use rustix::fd::AsRawFd;
@@ -11,12 +11,12 @@ use std::io;
 use std::time::Duration;
 
 impl Uring {
-    pub(in crate::driver) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    pub(in crate::driver) fn poll_events(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = self.resume_listeners(timeout);
         self.buffers.refill();
         if !self.starved.is_empty() && self.buffers.posted() > 0 {
             for stream in std::mem::take(&mut self.starved) {
-                self.note(Kind::Receive, stream.index, stream.generation);
+                self.queue_submission(Kind::Receive, stream.index, stream.generation);
             }
         }
         // Starved and nothing freed: look again in a moment instead of spinning.
@@ -26,7 +26,7 @@ impl Uring {
             other => other,
         };
         self.arm_again();
-        self.submit_notes()?;
+        self.submit_queued()?;
         self.fresh.clear(); // The ring has them now.
         self.taken = 0;
         self.enter(timeout)
@@ -59,31 +59,31 @@ impl Uring {
     }
 
     /// Builds the submissions for what was noted and is still true.
-    fn submit_notes(&mut self) -> io::Result<()> {
-        let mut notes = std::mem::take(&mut self.notes);
+    fn submit_queued(&mut self) -> io::Result<()> {
+        let mut submissions = std::mem::take(&mut self.submissions);
         let mut done = 0;
         let mut room = Ok(true);
-        for &note in &notes {
+        for &queue_submission in &submissions {
             room = self.make_room();
             if !matches!(room, Ok(true)) {
                 break;
             }
-            if let Some(entry) = self.build(note) {
+            if let Some(entry) = self.build(queue_submission) {
                 self.push(&entry);
             }
             done += 1;
         }
-        notes.drain(..done); // What found no room waits for the next turn.
-        self.notes = notes;
+        submissions.drain(..done); // What found no room waits for the next turn.
+        self.submissions = submissions;
         room.map(drop)
     }
 
-    fn build(&mut self, note: Note) -> Option<squeue::Entry> {
-        let Note {
+    fn build(&mut self, queue_submission: Submission) -> Option<squeue::Entry> {
+        let Submission {
             kind,
             index,
             generation,
-        } = note;
+        } = queue_submission;
         let user_data = tag(kind, index, generation);
         let entry = match kind {
             Kind::Wake => {
@@ -104,7 +104,7 @@ impl Uring {
             }
             Kind::Receive => {
                 let stream = self.stream(StreamId { index, generation })?;
-                if stream.receive != Receive::Noted {
+                if stream.receive != Receive::Queued {
                     return None;
                 }
                 stream.receive = Receive::Armed;

@@ -286,7 +286,7 @@ impl Disk {
     /// A part of an `fsync`, cut short.
     pub(super) fn tear_sync_file(&mut self, inode: u64, random: &mut Random) {
         if let Some(node) = self.nodes.get_mut(&inode) {
-            node.settle(Keep::Some, random);
+            node.resolve_pending(Keep::Some, random);
         }
     }
 
@@ -318,7 +318,7 @@ impl Disk {
 
     pub(super) fn tear_sync_dir(&mut self, inode: u64, random: &mut Random) {
         if let Some(Body::Dir(entries)) = self.nodes.get_mut(&inode).map(|node| &mut node.body) {
-            entries.settle(Keep::Some, random);
+            entries.resolve_pending(Keep::Some, random);
         }
     }
 
@@ -331,7 +331,7 @@ impl Disk {
             _ => Keep::Some,
         };
         for node in self.nodes.values_mut() {
-            node.settle(keep, random);
+            node.resolve_pending(keep, random);
         }
         self.drop_unreachable();
     }
@@ -362,9 +362,9 @@ impl Node {
     }
 
     /// Moves what `keep` says of the pending changes to the disk, and forgets the rest.
-    fn settle(&mut self, keep: Keep, random: &mut Random) {
+    fn resolve_pending(&mut self, keep: Keep, random: &mut Random) {
         match &mut self.body {
-            Body::Dir(entries) => entries.settle(keep, random),
+            Body::Dir(entries) => entries.resolve_pending(keep, random),
             Body::File(content) => {
                 for change in mem::take(&mut content.pending) {
                     let kept = match keep {
@@ -446,7 +446,7 @@ impl Change {
 }
 
 impl Entries {
-    fn settle(&mut self, keep: Keep, random: &mut Random) {
+    fn resolve_pending(&mut self, keep: Keep, random: &mut Random) {
         // For one name changes keep their order: any prefix of them, but each name by itself.
         let mut stopped = BTreeSet::new();
         for change in mem::take(&mut self.pending) {

@@ -129,11 +129,11 @@ impl SimDir {
     }
 
     pub(in crate::fs) fn metadata(&self, path: &[u8]) -> io::Result<Metadata> {
-        self.look(path, true)
+        self.lookup_metadata(path, true)
     }
 
     pub(in crate::fs) fn entry_metadata(&self, name: &[u8]) -> io::Result<Metadata> {
-        self.look(name, false)
+        self.lookup_metadata(name, false)
     }
 
     pub(in crate::fs) fn self_metadata(&self) -> io::Result<Metadata> {
@@ -142,7 +142,7 @@ impl SimDir {
             .atomically(self.at.epoch, |state| metadata(state, self.at.inode))
     }
 
-    fn look(&self, path: &[u8], follow: bool) -> io::Result<Metadata> {
+    fn lookup_metadata(&self, path: &[u8], follow: bool) -> io::Result<Metadata> {
         self.at.fs.atomically(self.at.epoch, |state| {
             let found = state.disk.resolve(self.at.inode, path, follow)?;
             metadata(state, found.inode.ok_or_else(|| errno(libc::ENOENT))?)

@@ -3,14 +3,14 @@
 
 use super::control::{Control, DRAINING, ENDING, RUNNING};
 use super::socket_file::SocketFile;
-use crate::engine::{Engine, Inlet, Passed, Settings};
+use crate::engine::{Engine, EngineHandler, Settings, Transfer};
 use crate::handler::Application;
-use crate::shield::{self, Shield};
+use crate::panic_guard::{self, PanicGuard};
 use crate::worker::WorkerHandle;
 use onrush_rt::coroutine as stacks;
 use onrush_rt::driver::{self, Choice, ListenSocket};
 use onrush_rt::net::Closing;
-use onrush_rt::worker::{Pools, Worker, own_cores, pin_to};
+use onrush_rt::worker::{Pools, Worker, pin_to, restore_affinity};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use std::time::Duration;
 const WAKE_UP: u64 = u64::MAX >> 1;
 
 /// What one worker's thread needs.
-pub(super) struct Job {
+pub(super) struct WorkerThread {
     pub(super) index: usize,
     pub(super) core: Option<usize>,
     pub(super) choice: Choice,
@@ -34,15 +34,16 @@ pub(super) struct Job {
     pub(super) inherited: bool,
     pub(super) pools: Pools,
     pub(super) application: Arc<dyn Application>,
-    pub(super) stacks: stacks::Options,
+    pub(super) stacks: stacks::StackOptions,
     pub(super) control: Arc<Control>,
     pub(super) drain_timeout: Duration,
 }
 
-impl Job {
-    /// [`Job::run`] on the calling thread, which may run on all its cores again afterwards.
+impl WorkerThread {
+    /// [`WorkerThread::run`] on the calling thread, which may run on all its cores again
+    /// afterwards.
     pub(super) fn run_here(self) -> io::Result<()> {
-        let unpin = self.core.is_some().then(own_cores);
+        let unpin = self.core.is_some().then(restore_affinity);
         let run = AssertUnwindSafe(|| self.run(|| {}));
         let result = catch_unwind(run).unwrap_or_else(|_| Err(super::panicked()));
         if let Some(unpin) = unpin {
@@ -53,7 +54,7 @@ impl Job {
 
     /// Works until the server ends. Calls `ready` when it is about to accept.
     pub(super) fn run(mut self, ready: impl FnOnce()) -> io::Result<()> {
-        let _fall = Fall(self.control.clone());
+        let _fall = EndOnPanic(self.control.clone());
         if let Some(core) = self.core
             && let Err(error) = pin_to(core)
         {
@@ -72,57 +73,57 @@ impl Job {
         // Dropped after the worker: the last reference to handlers, whose destructors may panic.
         let _handlers;
         let mut worker = Worker::new(&self.choice, &self.config, self.pools.clone(), self.index)?;
-        let handle = WorkerHandle::new(worker.local());
+        let handle = WorkerHandle::new(worker.context());
         let service = self.application.instantiate(&handle);
-        _handlers = Shield::new(service.clone());
-        let engine = Engine::new(worker.local(), self.settings.clone(), service);
-        let inlet = Inlet(engine.clone());
-        let _close = CloseAll(engine.clone());
+        _handlers = PanicGuard::new(service.clone());
+        let engine = Engine::new(worker.context(), self.settings.clone(), service);
+        let event_handler = EngineHandler(engine.clone());
+        let _close = CloseOnDrop(engine.clone());
         for socket in &self.sockets {
             engine.listen(duplicate(socket)?)?;
         }
-        let remote = worker.remote();
-        let (crew, own) = (self.settings.crew.clone(), self.index);
-        crew.join(own, remote.clone());
+        let notifier = worker.notifier();
+        let (worker_set, own) = (self.settings.worker_set.clone(), self.index);
+        worker_set.join(own, notifier.clone());
         let sockets = std::mem::take(&mut self.sockets);
-        self.settings.watch.lend(own, sockets);
-        let leave = Leave(self.settings.clone(), own);
-        self.control.join(remote);
+        self.settings.watchdog.lend(own, sockets);
+        let leave = LeaveOnDrop(self.settings.clone(), own);
+        self.control.join(notifier);
         ready();
         while self.control.state() == RUNNING {
-            worker.turn(&inlet, true)?;
+            worker.poll(&event_handler, true)?;
         }
         if self.control.state() == DRAINING {
-            self.drain(&mut worker, &inlet)?;
+            self.drain(&mut worker, &event_handler)?;
             let late = leave.now();
             if !late.is_empty() {
-                engine.arrived(late);
-                self.drain(&mut worker, &inlet)?;
+                engine.accept_transfers(late);
+                self.drain(&mut worker, &event_handler)?;
             }
         }
         Ok(())
     }
 
     /// Turns on until nobody is connected, time is up, or the end is wanted at once.
-    fn drain(&mut self, worker: &mut Worker, inlet: &Inlet) -> io::Result<()> {
-        let engine = &inlet.0;
+    fn drain(&mut self, worker: &mut Worker, event_handler: &EngineHandler) -> io::Result<()> {
+        let engine = &event_handler.0;
         engine.drain();
-        (self.sockets).extend(self.settings.watch.take_back(self.index));
+        (self.sockets).extend(self.settings.watchdog.take_back(self.index));
         let mut closing = match self.inherited {
             true => None, // Whoever connects waits for the next process.
-            false => Closing::begin(&self.sockets),
+            false => Closing::start(&self.sockets),
         };
         let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).unwrap_or(u64::MAX / 2);
-        let end_ms = worker.local().now_ms() + timeout_ms;
-        worker.local().schedule(end_ms, WAKE_UP);
+        let end_ms = worker.context().now_ms() + timeout_ms;
+        worker.context().schedule(end_ms, WAKE_UP);
         // Some may be on their way here.
-        let (crew, index) = (self.settings.crew.clone(), self.index);
-        let expected = || crew.open(index);
+        let (worker_set, index) = (self.settings.worker_set.clone(), self.index);
+        let expected = || worker_set.open(index);
         let mut look_ms = 0;
         loop {
-            let now_ms = worker.local().now_ms();
+            let now_ms = worker.context().now_ms();
             let waits = closing.as_mut().filter(|_| self.control.state() != ENDING);
-            match waits.and_then(Closing::look) {
+            match waits.and_then(Closing::poll_handshakes) {
                 None => {
                     closing = None;
                     engine.stop_accepting();
@@ -130,21 +131,21 @@ impl Job {
                 }
                 Some(pause) if now_ms >= look_ms => {
                     look_ms = now_ms + pause.as_millis() as u64 + 1;
-                    worker.local().schedule(look_ms, WAKE_UP);
+                    worker.context().schedule(look_ms, WAKE_UP);
                 }
                 Some(_) => {}
             }
             let connected = engine.open_connections() > 0 || expected() > 0;
-            let works = connected || worker.local().driver().is_listening();
+            let works = connected || worker.context().driver().is_listening();
             if !works || self.control.state() == ENDING {
                 break;
             }
             if now_ms >= end_ms {
                 let open = engine.open_connections();
-                shield::tell(|| tracing::warn!(open, "the drain time-out ended connections"));
+                panic_guard::log(|| tracing::warn!(open, "the drain time-out ended connections"));
                 break;
             }
-            worker.turn(inlet, true)?;
+            worker.poll(event_handler, true)?;
         }
         Ok(())
     }
@@ -152,15 +153,15 @@ impl Job {
 
 /// A worker's place among the others, given up however it ends: what it was passed too late is
 /// closed then, as all else is.
-struct Leave(Settings, usize);
+struct LeaveOnDrop(Settings, usize);
 
-impl Leave {
-    fn now(&self) -> Vec<Passed> {
-        self.0.crew.leave(self.1)
+impl LeaveOnDrop {
+    fn now(&self) -> Vec<Transfer> {
+        self.0.worker_set.leave(self.1)
     }
 }
 
-impl Drop for Leave {
+impl Drop for LeaveOnDrop {
     fn drop(&mut self) {
         for passed in self.now() {
             drop(passed);
@@ -171,19 +172,19 @@ impl Drop for Leave {
 
 /// Closes the connections of a worker however it ends, also with an error: the budget of
 /// descriptors that they are counted in may outlive the server.
-struct CloseAll(Rc<Engine>);
+struct CloseOnDrop(Rc<Engine>);
 
-impl Drop for CloseAll {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        shield::run(|| self.0.close_all());
+        panic_guard::catch(|| self.0.close_all());
     }
 }
 
 /// Ends the other workers when this one panics, which would be a bug, or its application cannot be
 /// made: nobody could wait for the server's end otherwise.
-struct Fall(Arc<Control>);
+struct EndOnPanic(Arc<Control>);
 
-impl Drop for Fall {
+impl Drop for EndOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.set(ENDING);

@@ -9,7 +9,7 @@
 
 use super::connection::Phase;
 use super::{ConnId, Engine};
-use crate::crew::Other;
+use crate::worker_set::PeerLoad;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ const MOVES_MAX: usize = 256;
 
 /// What a worker remembers from look to look.
 #[derive(Debug, Default)]
-pub(super) struct Balance {
+pub(super) struct RebalanceState {
     next_ms: Cell<u64>,
     weigh_ms: Cell<u64>,
     /// The worker's clock and its idle time at the last look, in ns.
@@ -37,88 +37,90 @@ pub(super) struct Balance {
 impl Engine {
     /// Looks, when it is time, how busy this worker and the others are.
     #[inline]
-    pub(super) fn look_around(self: &Rc<Self>) {
-        if self.local.now_ms() >= self.balance.next_ms.get() {
-            self.look();
+    pub(super) fn rebalance_tick(self: &Rc<Self>) {
+        if self.context.now_ms() >= self.rebalance_state.next_ms.get() {
+            self.rebalance();
         }
     }
 
     #[inline(never)]
-    fn look(self: &Rc<Self>) {
-        let (now_ms, balance) = (self.local.now_ms(), &self.balance);
+    fn rebalance(self: &Rc<Self>) {
+        let (now_ms, rebalance_state) = (self.context.now_ms(), &self.rebalance_state);
         // A look that only time has brought about must not delay the next one: others rely on it
-        // when a request comes. See `watch`.
-        let pause_ms = if self.watch_others() { PERIOD_MS } else { 0 };
-        balance.next_ms.set(now_ms + pause_ms);
-        if now_ms >= balance.weigh_ms.get() {
-            balance.weigh_ms.set(now_ms + PERIOD_MS);
-            self.weigh();
+        // when a request comes. See `watchdog`.
+        let pause_ms = if self.check_workers() { PERIOD_MS } else { 0 };
+        rebalance_state.next_ms.set(now_ms + pause_ms);
+        if now_ms >= rebalance_state.weigh_ms.get() {
+            rebalance_state.weigh_ms.set(now_ms + PERIOD_MS);
+            self.measure_load();
         }
     }
 
-    fn weigh(self: &Rc<Self>) {
-        let (crew, own) = (&self.settings.crew, self.local.index());
-        let (now_ms, balance) = (self.local.now_ms(), &self.balance);
-        let now = (self.local.now_ns(), self.local.idle_ns());
-        let Some(last) = balance.last_ns.replace(Some(now)) else {
+    fn measure_load(self: &Rc<Self>) {
+        let (worker_set, own) = (&self.settings.worker_set, self.context.index());
+        let (now_ms, rebalance_state) = (self.context.now_ms(), &self.rebalance_state);
+        let now = (self.context.now_ns(), self.context.idle_ns());
+        let Some(last) = rebalance_state.last_ns.replace(Some(now)) else {
             return;
         };
         let (time, idle) = (now.0 - last.0, now.1 - last.1);
         let busy = 1000 - (1000 * idle).checked_div(time).unwrap_or(0).min(1000) as u32;
-        crew.set_busy(own, busy, now_ms);
+        worker_set.set_busy(own, busy, now_ms);
         let unsent_bytes = self.unsent_bytes.get();
-        let receive_bytes = self.local.pool().budget().used_bytes() + unsent_bytes;
+        let receive_bytes = self.context.pool().budget().used_bytes() + unsent_bytes;
         self.counters.receive_bytes.set(receive_bytes as u64);
-        if !self.settings.rebalance || self.draining.get() || now_ms < balance.rests_until_ms.get()
+        if !self.settings.rebalance
+            || self.draining.get()
+            || now_ms < rebalance_state.rests_until_ms.get()
         {
-            balance.counting.set(false);
+            rebalance_state.counting.set(false);
             return;
         }
-        let Some(others) = crew.others(own, now_ms) else {
+        let Some(peers) = worker_set.peer_loads(own, now_ms) else {
             return;
         };
-        let least = others.iter().map(|other| other.busy).min().unwrap_or(busy);
-        let all: u32 = busy + others.iter().map(|other| other.busy).sum::<u32>();
-        let mean = all / (others.len() as u32 + 1);
+        let least = peers.iter().map(|other| other.busy).min().unwrap_or(busy);
+        let all: u32 = busy + peers.iter().map(|other| other.busy).sum::<u32>();
+        let mean = all / (peers.len() as u32 + 1);
         if busy < least + APART_PERMILLE || busy <= mean {
-            balance.counting.set(false);
-        } else if !balance.counting.replace(true) {
-            self.count_from_here();
+            rebalance_state.counting.set(false);
+        } else if !rebalance_state.counting.replace(true) {
+            self.reset_request_counts();
         } else {
-            balance.counting.set(false);
-            balance.rests_until_ms.set(now_ms + REST_MS);
-            self.spread(busy, mean, others);
+            rebalance_state.counting.set(false);
+            rebalance_state.rests_until_ms.set(now_ms + REST_MS);
+            self.migrate_excess(busy, mean, peers);
         }
     }
 
     /// Gives what is above the mean to those that are below it, the least busy first.
-    fn spread(self: &Rc<Self>, busy: u32, mean: u32, mut others: Vec<Other>) {
-        others.sort_unstable_by_key(|other| other.busy);
-        let (crew, now_ms) = (&self.settings.crew, self.local.now_ms());
+    fn migrate_excess(self: &Rc<Self>, busy: u32, mean: u32, mut peers: Vec<PeerLoad>) {
+        peers.sort_unstable_by_key(|other| other.busy);
+        let (worker_set, now_ms) = (&self.settings.worker_set, self.context.now_ms());
         let mut asked = self.requests_counted();
         let all: u64 = asked.iter().map(|&(_, requests)| u64::from(requests)).sum();
         let mut left = busy - mean;
-        for other in others {
+        for other in peers {
             let gives = left.min(mean.saturating_sub(other.busy));
             let share = u64::from(gives) * all / u64::from(busy);
-            let chosen = choose(&mut asked, share);
+            let chosen = select_to_migrate(&mut asked, share);
             if chosen.is_empty() {
                 continue;
             }
             left -= gives;
             // Others look, too: what is on its way counts already.
-            crew.set_busy(other.index, other.busy + gives, now_ms);
+            worker_set.set_busy(other.index, other.busy + gives, now_ms);
             for id in chosen {
-                self.hand_over_to(id, other.index);
+                self.migrate_to(id, other.index);
             }
         }
     }
 
-    fn count_from_here(&self) {
+    fn reset_request_counts(&self) {
         let mut conns = self.conns.borrow_mut();
         for id in conns.ids() {
             if let Some(conn) = conns.get(id) {
-                conn.answered_before = conn.answered;
+                conn.response_count_before = conn.response_count;
             }
         }
     }
@@ -130,9 +132,9 @@ impl Engine {
         let ids = conns.ids().into_iter();
         ids.filter_map(|id| {
             let conn = conns.get(id)?;
-            let answered = conn.answered.wrapping_sub(conn.answered_before);
-            let requests = answered + u32::from(conn.phase == Phase::Busy);
-            let may_go = !conn.crowd && conn.leaving.is_none();
+            let response_count = conn.response_count.wrapping_sub(conn.response_count_before);
+            let requests = response_count + u32::from(conn.phase == Phase::Busy);
+            let may_go = !conn.over_limit && conn.leaving.is_none();
             (requests > 0 && may_go).then_some((id, requests))
         })
         .collect()
@@ -141,7 +143,7 @@ impl Engine {
 
 /// Takes from connections, and what each asks, those that together ask for nearly `requests`, but
 /// not for more.
-fn choose(asked: &mut Vec<(ConnId, u32)>, requests: u64) -> Vec<ConnId> {
+fn select_to_migrate(asked: &mut Vec<(ConnId, u32)>, requests: u64) -> Vec<ConnId> {
     let (mut left, mut chosen) = (requests, Vec::new());
     asked.sort_unstable_by_key(|&(_, requests)| std::cmp::Reverse(requests));
     asked.retain(|&(id, requests)| {
@@ -167,7 +169,7 @@ mod tests {
         let asked = requests.iter().enumerate();
         let asked = asked.map(|(index, &requests)| (id(index), requests));
         let mut asked: Vec<_> = asked.collect();
-        let ids = choose(&mut asked, most);
+        let ids = select_to_migrate(&mut asked, most);
         assert_eq!(ids.len() + asked.len(), requests.len());
         let ids = ids.into_iter();
         ids.map(|id| requests[id.index as usize]).collect()

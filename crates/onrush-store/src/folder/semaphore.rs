@@ -1,5 +1,5 @@
 //! A semaphore for tasks, first come, first served: the state alone, without its lock, so that it
-//! can be one entry of a table; and [`Gate`], one with a lock of its own.
+//! can be one entry of a table; and [`TaskSemaphore`], one with a lock of its own.
 //!
 //! This module must not know what is waited for.
 
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// Permits and who waits for one. While a permit is free, nobody waits.
-pub(super) struct Line {
+pub(super) struct Semaphore {
     free: usize,
     /// Tickets that a permit was handed to, until their owners are polled.
     granted: Vec<u64>,
@@ -18,10 +18,10 @@ pub(super) struct Line {
     next_ticket: u64,
 }
 
-impl Line {
+impl Semaphore {
     /// With `permits` at the same time. Allocates only when somebody waits.
-    pub(super) const fn new(permits: usize) -> Line {
-        Line {
+    pub(super) const fn new(permits: usize) -> Semaphore {
+        Semaphore {
             free: permits,
             granted: Vec::new(),
             waiting: VecDeque::new(),
@@ -30,7 +30,7 @@ impl Line {
     }
 
     /// Takes a permit, or waits with `ticket` until `waker` is called. Whoever waits and gives up
-    /// must call [`Line::leave`].
+    /// must call [`Semaphore::cancel`].
     pub(super) fn poll(&mut self, ticket: &mut Option<u64>, waker: &Waker) -> bool {
         match *ticket {
             None if self.free > 0 => {
@@ -76,9 +76,10 @@ impl Line {
         }
     }
 
-    /// Whoever has `ticket` waits no longer; as [`Line::release`] if a permit was granted already.
+    /// Whoever has `ticket` waits no longer; as [`Semaphore::release`] if a permit was granted
+    /// already.
     #[must_use = "the next who waits must be woken"]
-    pub(super) fn leave(&mut self, ticket: u64) -> Option<Waker> {
+    pub(super) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
         if self.take_granted(ticket) {
             return self.release();
         }
@@ -93,58 +94,58 @@ impl Line {
 }
 
 /// Lets so many pass at a time.
-pub(super) struct Gate(Mutex<Line>);
+pub(super) struct TaskSemaphore(Mutex<Semaphore>);
 
-impl Gate {
-    pub(super) fn new(permits: usize) -> Arc<Gate> {
-        Arc::new(Gate(Mutex::new(Line::new(permits))))
+impl TaskSemaphore {
+    pub(super) fn new(permits: usize) -> Arc<TaskSemaphore> {
+        Arc::new(TaskSemaphore(Mutex::new(Semaphore::new(permits))))
     }
 
     /// Waits for a permit, in the order of the first polls.
-    pub(super) fn enter(self: &Arc<Self>) -> Enter {
-        Enter {
-            gate: self.clone(),
+    pub(super) fn acquire(self: &Arc<Self>) -> Acquire {
+        Acquire {
+            semaphore: self.clone(),
             ticket: None,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line> {
+    fn lock(&self) -> MutexGuard<'_, Semaphore> {
         // Only whole changes are made under it, so a poisoned one is still right.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-pub(super) struct Enter {
-    gate: Arc<Gate>,
+pub(super) struct Acquire {
+    semaphore: Arc<TaskSemaphore>,
     /// While waiting.
     ticket: Option<u64>,
 }
 
-impl Future for Enter {
+impl Future for Acquire {
     type Output = Pass;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Pass> {
         let mut ticket = self.ticket;
-        let taken = self.gate.lock().poll(&mut ticket, cx.waker());
+        let taken = self.semaphore.lock().poll(&mut ticket, cx.waker());
         self.ticket = ticket;
         match taken {
-            true => Poll::Ready(Pass(self.gate.clone())),
+            true => Poll::Ready(Pass(self.semaphore.clone())),
             false => Poll::Pending,
         }
     }
 }
 
-impl Drop for Enter {
+impl Drop for Acquire {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            let next = self.gate.lock().leave(ticket);
+            let next = self.semaphore.lock().cancel(ticket);
             wake(next);
         }
     }
 }
 
 /// A permit; given back when dropped, on whatever thread.
-pub(super) struct Pass(Arc<Gate>);
+pub(super) struct Pass(Arc<TaskSemaphore>);
 
 impl Drop for Pass {
     fn drop(&mut self) {

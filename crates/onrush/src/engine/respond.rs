@@ -6,9 +6,9 @@ use super::Engine;
 use super::connection::Conn;
 use crate::body::{Content, Part};
 use crate::host::ConnId;
-use crate::metrics::Ending;
+use crate::metrics::CloseReason;
+use crate::panic_guard::{self, PanicGuard};
 use crate::response::Response;
-use crate::shield::{self, Shield};
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_proto::chunked;
@@ -32,38 +32,38 @@ const FILE_STEP_BYTES: u64 = 1 << 20;
 const DISK_STEP_BYTES: u64 = 256 * 1024;
 
 /// Sends the rest of an answer; gives what follows, or `None` when the connection had to be ended.
-pub(super) type Driving = Pin<Box<dyn Future<Output = Option<After>>>>;
+pub(super) type SendFuture = Pin<Box<dyn Future<Output = Option<After>>>>;
 
 /// What became of an answer.
-pub(super) enum Answer {
+pub(super) enum Rendered {
     /// The connection is gone.
     Gone,
     /// It is whole in the buffer.
-    Rendered(After),
+    Whole(After),
     /// The buffer was taken, to be sent with the rest.
-    Driving(Driving),
+    Sending(SendFuture),
 }
 
 impl Engine {
-    /// [`Engine::answer`], out of line: for answers that were not ready at once.
+    /// [`Engine::render_response`], out of line: for answers that were not ready at once.
     #[inline(never)]
-    pub(super) fn answer_later(
+    pub(super) fn render_response_cold(
         self: &Rc<Self>,
         id: ConnId,
         response: &mut Response,
         out: &mut Vec<u8>,
-    ) -> Answer {
-        self.answer(id, response, out)
+    ) -> Rendered {
+        self.render_response(id, response, out)
     }
 
     /// Renders an answer behind what is in `out`, as far as that goes.
     #[inline(always)]
-    pub(super) fn answer(
+    pub(super) fn render_response(
         self: &Rc<Self>,
         id: ConnId,
         response: &mut Response,
         out: &mut Vec<u8>,
-    ) -> Answer {
+    ) -> Rendered {
         match self.log.is_some() {
             true => self.answer_logged(id, response, out),
             false => self.render::<false>(id, response, out),
@@ -76,34 +76,34 @@ impl Engine {
         id: ConnId,
         response: &mut Response,
         out: &mut Vec<u8>,
-    ) -> Answer {
+    ) -> Rendered {
         self.render::<true>(id, response, out)
     }
 
-    /// [`Engine::answer`], compiled once with an access log and once without: what the log needs to
-    /// know costs registers on the hot path.
+    /// [`Engine::render_response`], compiled once with an access log and once without: what the log
+    /// needs to know costs registers on the hot path.
     #[inline(always)]
     fn render<const LOGS: bool>(
         self: &Rc<Self>,
         id: ConnId,
         response: &mut Response,
         out: &mut Vec<u8>,
-    ) -> Answer {
+    ) -> Rendered {
         let date = self.date();
         let rendered_before = out.len();
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
-            return Answer::Gone;
+            return Rendered::Gone;
         };
         let reject = conn.active.as_mut().and_then(|active| active.reject.take());
         if let Some(reject) = reject.filter(|_| response.status.0 < 400) {
             // The request broke the rules after it was handed out: no success can be told.
             conn.machine.send_reject(reject, &date, out);
-            self.note_answer(conn, reject.status, None);
+            self.record_response(conn, reject.status, None);
             if LOGS {
                 self.log_short_response(conn, reject.status, rendered_before, out);
             }
-            return Answer::Rendered(self.next_request(conn));
+            return Rendered::Whole(self.next_request(conn));
         }
         let length = response.body.length();
         let close = response.close || self.draining.get();
@@ -131,7 +131,7 @@ impl Engine {
                 SendAs::Nothing => Some(0),
                 _ => length,
             };
-            self.note_answer(conn, response.status.0, body_bytes);
+            self.record_response(conn, response.status.0, body_bytes);
         }
         let head_bytes = out.len() - rendered_before;
         match (send_as, &response.body.0) {
@@ -142,7 +142,7 @@ impl Engine {
             (SendAs::Length(_), Content::Bytes(bytes)) if bytes.get().len() <= SMALL_BYTES => {
                 out.extend_from_slice(bytes.get());
             }
-            (SendAs::Length(_), Content::Kept(kept)) if kept.0.len() <= SMALL_BYTES => {
+            (SendAs::Length(_), Content::Pooled(kept)) if kept.0.len() <= SMALL_BYTES => {
                 out.extend_from_slice(&kept.0);
             }
             _ => {
@@ -151,30 +151,30 @@ impl Engine {
                     self.log_response(conn, status, rendered_before, head_bytes, None);
                 }
                 let (head, content) = (std::mem::take(out), std::mem::take(&mut response.body.0));
-                return Answer::Driving(self.driving(id, head, content, send_as));
+                return Rendered::Sending(self.sending(id, head, content, send_as));
             }
         }
         if LOGS {
             let bytes = Some(out.len() - rendered_before);
             self.log_response(conn, response.status.0, rendered_before, head_bytes, bytes);
         }
-        Answer::Rendered(self.next_request(conn))
+        Rendered::Whole(self.next_request(conn))
     }
 
     #[inline(never)]
-    fn driving(
+    fn sending(
         self: &Rc<Self>,
         id: ConnId,
         head: Vec<u8>,
         content: Content,
         send_as: SendAs,
-    ) -> Driving {
-        Box::pin(self.clone().drive(id, head, content, send_as))
+    ) -> SendFuture {
+        Box::pin(self.clone().send_response(id, head, content, send_as))
     }
 
     /// Remembers of an answer what is measured of it.
     #[inline(never)]
-    fn note_answer(&self, conn: &mut Conn, status: u16, body_bytes: Option<u64>) {
+    fn record_response(&self, conn: &mut Conn, status: u16, body_bytes: Option<u64>) {
         let mut measuring = self.measuring.borrow_mut();
         let measured = match measuring.as_mut() {
             Some(measured) => Some(measured),
@@ -189,15 +189,15 @@ impl Engine {
     #[inline]
     fn next_request(&self, conn: &mut Conn) -> After {
         if self.recorder.is_some() {
-            self.measured(conn);
+            self.finish_measurement(conn);
         }
-        conn.answered = conn.answered.wrapping_add(1);
+        conn.response_count = conn.response_count.wrapping_add(1);
         conn.machine.next(self.limits())
     }
 
     /// The present request is answered.
     #[inline(never)]
-    fn measured(&self, conn: &mut Conn) {
+    fn finish_measurement(&self, conn: &mut Conn) {
         let waiting = || conn.active.as_mut()?.measured.take();
         let measured = self.measuring.take().or_else(waiting);
         if let Some((recorder, measured)) = self.recorder.as_ref().zip(measured) {
@@ -205,7 +205,7 @@ impl Engine {
         }
     }
 
-    async fn drive(
+    async fn send_response(
         self: Rc<Self>,
         id: ConnId,
         mut head: Vec<u8>,
@@ -216,16 +216,16 @@ impl Engine {
             Content::Empty => self.send_rendered(id, &head).await,
             Content::Static(bytes) => self.send_both(id, &mut head, bytes).await,
             Content::Bytes(bytes) => self.send_both(id, &mut head, bytes.get()).await,
-            Content::Kept(kept) => self.send_both(id, &mut head, &kept.0).await,
+            Content::Pooled(kept) => self.send_both(id, &mut head, &kept.0).await,
             Content::Parts(parts) => self.send_parts(id, head, parts).await,
             Content::Stream(streamed) => self.send_stream(id, head, streamed.stream, send_as).await,
         };
         if let Err(error) = result {
-            shield::tell(|| tracing::debug!(%error, "an answer was not sent whole"));
+            panic_guard::log(|| tracing::debug!(%error, "an answer was not sent whole"));
             let ending = match error.kind() {
-                io::ErrorKind::TimedOut => Ending::TimedOut,
-                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ending::Broken,
-                _ => Ending::Cut,
+                io::ErrorKind::TimedOut => CloseReason::TimedOut,
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => CloseReason::Broken,
+                _ => CloseReason::Cut,
             };
             self.abort(id, ending);
             return None;
@@ -273,12 +273,12 @@ impl Engine {
         &self,
         id: ConnId,
         mut head: Vec<u8>,
-        mut parts: Shield<VecDeque<Part>>,
+        mut parts: PanicGuard<VecDeque<Part>>,
     ) -> io::Result<()> {
         while let Some(part) = parts.get_mut().pop_front() {
             match part {
                 Part::Bytes(bytes) => {
-                    let bytes = Shield::new(bytes);
+                    let bytes = PanicGuard::new(bytes);
                     self.send_both(id, &mut head, bytes.get()).await?;
                 }
                 Part::File {
@@ -330,7 +330,7 @@ impl Engine {
     /// Brings a part of a file into the page cache without holding up the worker.
     async fn read_ahead(&self, file: &Arc<File>, offset: u64, length: u64) -> io::Result<()> {
         let file = file.clone();
-        let job = self.local.blocking().run(move || {
+        let job = self.context.blocking().run(move || {
             let mut scratch = vec![0; 64 * 1024];
             let (mut at, end) = (offset, offset + length);
             while at < end {
@@ -349,7 +349,7 @@ impl Engine {
         &self,
         id: ConnId,
         mut pending: Vec<u8>,
-        mut stream: Shield<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
+        mut stream: PanicGuard<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
         send_as: SendAs,
     ) -> io::Result<()> {
         let mut left = match send_as {
@@ -377,7 +377,7 @@ impl Engine {
             let Some(bytes) = item.transpose()? else {
                 break;
             };
-            let bytes = Shield::new(bytes);
+            let bytes = PanicGuard::new(bytes);
             left = left
                 .checked_sub(bytes.get().len() as u64)
                 .ok_or(io::ErrorKind::InvalidData)?;

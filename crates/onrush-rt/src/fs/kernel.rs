@@ -71,7 +71,7 @@ impl Dir {
         let mode = Mode::from_raw_mode(mode);
         Ok(File {
             fd: self.lookup.open(self.fd.as_fd(), path, flags, mode)?,
-            lately: resident::Lately::default(),
+            lately: resident::RecentProbe::default(),
         })
     }
 
@@ -79,7 +79,7 @@ impl Dir {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         Ok(File {
             fd: self.lookup.open_cached(self.fd.as_fd(), path, flags)?,
-            lately: resident::Lately::default(),
+            lately: resident::RecentProbe::default(),
         })
     }
 
@@ -217,7 +217,7 @@ impl Dir {
 #[derive(Debug)]
 pub(super) struct File {
     fd: OwnedFd,
-    pub(super) lately: resident::Lately,
+    pub(super) lately: resident::RecentProbe,
 }
 
 impl File {
@@ -244,7 +244,7 @@ impl File {
                 read => return read,
             };
             let len = len.min(buf.capacity() - buf.len());
-            if !no_such_read || !resident::surely_cached(self, offset, len) {
+            if !no_such_read || !resident::is_surely_cached(self, offset, len) {
                 return Err(Errno::AGAIN.into());
             }
         }
@@ -263,7 +263,7 @@ impl File {
         let mut slices = [IoSliceMut::new(&mut *buf)];
         match rustix::io::preadv2(&self.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
             Ok(read) => Ok(read),
-            Err(Errno::OPNOTSUPP) if resident::surely_cached(self, offset, buf.len()) => {
+            Err(Errno::OPNOTSUPP) if resident::is_surely_cached(self, offset, buf.len()) => {
                 self.read_at(buf, offset)
             }
             // The file system cannot tell, or a signal came: let the pool read it.

@@ -5,7 +5,7 @@
 //! see what runs now, and since when, so a worker that never comes back is seen as well. Must not
 //! know what the tags mean.
 
-use super::Local;
+use super::WorkerContext;
 use pin_project_lite::pin_project;
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ const CLOSELY_NS: u64 = 60_000_000_000;
 
 /// What one worker runs. Written by that worker only.
 #[derive(Debug, Default)]
-pub struct Running {
+pub struct PollMonitor {
     /// When the present iteration began, in ms of `CLOCK_MONOTONIC`; 0 while there is none.
     since_ms: AtomicU64,
     /// An iteration has ended before.
@@ -49,7 +49,7 @@ pub struct Blocked {
     pub tag: Option<u32>,
 }
 
-impl Running {
+impl PollMonitor {
     /// The tag of the poll that began last.
     #[inline]
     pub fn tag(&self) -> u32 {
@@ -92,16 +92,21 @@ impl Running {
 
     /// The worker is about to sleep: no iteration goes on until it is back.
     #[inline]
-    pub(super) fn sleeps(&self) {
+    pub(super) fn begin_sleep(&self) {
         self.since_ms.store(0, Relaxed);
     }
 
     /// An iteration that began at `began_ns` has ended at `ended_ns`; the next begins at `now_ns`.
-    pub(super) fn turned(&self, began_ns: u64, ended_ns: u64, now_ns: u64) -> Option<Blocked> {
+    pub(super) fn end_iteration(
+        &self,
+        began_ns: u64,
+        ended_ns: u64,
+        now_ns: u64,
+    ) -> Option<Blocked> {
         let duration_ns = ended_ns.saturating_sub(began_ns);
         let before_any = !self.has_turned.swap(true, Relaxed);
-        let blocked =
-            (duration_ns > BLOCKED_NS && !before_any).then(|| self.too_long(duration_ns, ended_ns));
+        let blocked = (duration_ns > BLOCKED_NS && !before_any)
+            .then(|| self.report_blocked(duration_ns, ended_ns));
         self.since_ms.store((now_ns / 1_000_000).max(1), Relaxed);
         self.polls.store(0, Relaxed);
         if self.closely.load(Relaxed) {
@@ -115,7 +120,7 @@ impl Running {
     }
 
     #[cold]
-    fn too_long(&self, duration_ns: u64, ended_ns: u64) -> Blocked {
+    fn report_blocked(&self, duration_ns: u64, ended_ns: u64) -> Blocked {
         let polls = self.polls.load(Relaxed);
         let tag = match polls {
             0 => None,
@@ -136,47 +141,47 @@ impl Running {
     }
 }
 
-impl Local {
+impl WorkerContext {
     /// What this worker runs.
     #[inline]
-    pub fn running(&self) -> &Running {
-        &self.0.running
+    pub fn poll_monitor(&self) -> &PollMonitor {
+        &self.0.poll_monitor
     }
 
     /// User code is about to be polled; `tag` says whose, and is told when it blocks the worker.
     #[inline]
     pub fn begin_poll(&self, tag: u32) {
-        self.0.running.begin(tag, || self.clock_ns());
+        self.0.poll_monitor.begin(tag, || self.clock_ns());
     }
 }
 
 pin_project! {
     /// A task, under the tag of whoever spawned it.
-    pub(super) struct Tagged<F> {
-        local: Local,
+    pub(super) struct TaggedTask<F> {
+        context: WorkerContext,
         tag: u32,
         #[pin]
         future: F,
     }
 }
 
-impl<F> Tagged<F> {
-    pub(super) fn new(local: &Local, future: F) -> Tagged<F> {
-        Tagged {
-            local: local.clone(),
-            tag: local.running().tag(),
+impl<F> TaggedTask<F> {
+    pub(super) fn new(context: &WorkerContext, future: F) -> TaggedTask<F> {
+        TaggedTask {
+            context: context.clone(),
+            tag: context.poll_monitor().tag(),
             future,
         }
     }
 }
 
-impl<F: Future> Future for Tagged<F> {
+impl<F: Future> Future for TaggedTask<F> {
     type Output = F::Output;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        this.local.begin_poll(*this.tag);
+        this.context.begin_poll(*this.tag);
         this.future.poll(cx)
     }
 }
@@ -197,44 +202,50 @@ mod tests {
 
     #[test]
     fn the_only_poll_is_told_at_once_and_one_of_many_the_next_time() {
-        let running = Running::default();
+        let poll_monitor = PollMonitor::default();
         let clock = |ms: u64| move || ms * MS;
         // What came before the first iteration is not one.
-        assert_eq!(running.turned(0, 500 * MS, 500 * MS), None);
-        running.begin(7, clock(0));
-        assert_eq!(running.turned(500 * MS, 600 * MS, 1000 * MS), None);
-        running.begin(7, clock(0));
-        let told = running.turned(1000 * MS, 1101 * MS, 1200 * MS);
+        assert_eq!(poll_monitor.end_iteration(0, 500 * MS, 500 * MS), None);
+        poll_monitor.begin(7, clock(0));
+        assert_eq!(
+            poll_monitor.end_iteration(500 * MS, 600 * MS, 1000 * MS),
+            None
+        );
+        poll_monitor.begin(7, clock(0));
+        let told = poll_monitor.end_iteration(1000 * MS, 1101 * MS, 1200 * MS);
         assert_eq!(told, blocked(101, 1, Some(7)));
-        assert_eq!(running.iteration_ms(1300), 100);
+        assert_eq!(poll_monitor.iteration_ms(1300), 100);
 
-        let running = Running::default();
-        running.turned(0, MS, MS);
+        let poll_monitor = PollMonitor::default();
+        poll_monitor.end_iteration(0, MS, MS);
         for tag in [1, 2, 3] {
-            running.begin(tag, clock(0));
+            poll_monitor.begin(tag, clock(0));
         }
         assert_eq!(
-            running.turned(MS, 201 * MS, 201 * MS),
+            poll_monitor.end_iteration(MS, 201 * MS, 201 * MS),
             blocked(200, 3, None)
         );
         for (tag, ms) in [(1, 201), (2, 211), (3, 391)] {
-            running.begin(tag, clock(ms));
+            poll_monitor.begin(tag, clock(ms));
         }
-        let told = running.turned(201 * MS, 401 * MS, 401 * MS);
+        let told = poll_monitor.end_iteration(201 * MS, 401 * MS, 401 * MS);
         assert_eq!(told, blocked(200, 3, Some(2)));
         // The last one of an iteration, and one that is alone among short ones.
         for (tag, ms) in [(1, 401), (2, 402)] {
-            running.begin(tag, clock(ms));
+            poll_monitor.begin(tag, clock(ms));
         }
-        let told = running.turned(401 * MS, 601 * MS, 601 * MS);
+        let told = poll_monitor.end_iteration(401 * MS, 601 * MS, 601 * MS);
         assert_eq!(told, blocked(200, 2, Some(2)));
         // It is not looked at closely for ever.
-        assert_eq!(running.turned(601 * MS, 602 * MS, 100_000 * MS), None);
+        assert_eq!(
+            poll_monitor.end_iteration(601 * MS, 602 * MS, 100_000 * MS),
+            None
+        );
         for tag in [1, 2] {
-            running.begin(tag, || unreachable!("the clock is not read"));
+            poll_monitor.begin(tag, || unreachable!("the clock is not read"));
         }
         assert_eq!(
-            running.turned(100_000 * MS, 100_001 * MS, 100_001 * MS),
+            poll_monitor.end_iteration(100_000 * MS, 100_001 * MS, 100_001 * MS),
             None
         );
     }

@@ -22,15 +22,15 @@ pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {
         let Some((folder, prefix)) = place(&parent.path) else {
             continue;
         };
-        let floors = Floors::read(parent, prefix);
-        let must_say = floors.prefix.is_empty() && floors.declared.len() > 1;
-        if floors.order.is_empty() && !must_say {
+        let layers = Layers::read(parent, prefix);
+        let must_say = layers.prefix.is_empty() && layers.declared.len() > 1;
+        if layers.order.is_empty() && !must_say {
             continue;
         }
-        floors.check_names(found);
+        layers.check_names(found);
         for file in files.iter().filter(|file| file.path.starts_with(folder)) {
             if let Some((_, module)) = place(&file.path) {
-                floors.check_module(file, &module, found);
+                layers.check_module(file, &module, found);
             }
         }
     }
@@ -52,7 +52,7 @@ fn place(path: &str) -> Option<(&str, Vec<&str>)> {
 }
 
 /// What a module says of the modules in it.
-struct Floors<'f> {
+struct Layers<'f> {
     parent: &'f Source,
     /// Which module that is.
     prefix: Vec<&'f str>,
@@ -64,8 +64,8 @@ struct Floors<'f> {
     exported: BTreeMap<String, String>,
 }
 
-impl<'f> Floors<'f> {
-    fn read(parent: &'f Source, prefix: Vec<&'f str>) -> Floors<'f> {
+impl<'f> Layers<'f> {
+    fn read(parent: &'f Source, prefix: Vec<&'f str>) -> Layers<'f> {
         let tokens = parent.product_tokens();
         let declared = tokens.windows(3).filter_map(|three| match three {
             [word, name, end] if word.text == "mod" && end.text == ";" => {
@@ -90,7 +90,7 @@ impl<'f> Floors<'f> {
             }
         }
         let order = documented(&parent.text);
-        Floors {
+        Layers {
             parent,
             prefix,
             order,
@@ -124,10 +124,10 @@ impl<'f> Floors<'f> {
         }
     }
 
-    fn floor(&self, module: &str) -> Option<usize> {
+    fn layer(&self, module: &str) -> Option<usize> {
         self.order
             .iter()
-            .position(|floor| floor.iter().any(|name| name == module))
+            .position(|layer| layer.iter().any(|name| name == module))
     }
 
     /// Everything that `file`, which is the module `path`, uses must not be on a higher floor.
@@ -136,7 +136,7 @@ impl<'f> Floors<'f> {
             .strip_prefix(self.prefix.as_slice())
             .and_then(<[_]>::first);
         // Without a floor it is the parent itself, a stranger, or for tests.
-        let Some((own, floor)) = within.and_then(|own| Some((*own, self.floor(own)?))) else {
+        let Some((own, layer)) = within.and_then(|own| Some((*own, self.layer(own)?))) else {
             return;
         };
         let tokens = file.product_tokens();
@@ -155,7 +155,7 @@ impl<'f> Floors<'f> {
                 Some(module) if !self.declared.contains_key(name) => module,
                 _ => name,
             };
-            if self.floor(module).is_some_and(|used| used > floor) {
+            if self.layer(module).is_some_and(|used| used > layer) {
                 let message = format!("`{own}` uses `{module}`, which is above it");
                 found.push(Complaint::new(&file.path, line, message));
             }
@@ -192,8 +192,8 @@ fn documented(text: &str) -> Vec<Vec<String>> {
             piece.split_once(')').map_or("", |(_, after)| after)
         };
     }
-    let names = |floor: &str| {
-        floor
+    let names = |layer: &str| {
+        layer
             .split('`')
             .skip(1)
             .step_by(2)
@@ -202,7 +202,7 @@ fn documented(text: &str) -> Vec<Vec<String>> {
     };
     list.split('·')
         .map(names)
-        .filter(|floor: &Vec<String>| !floor.is_empty())
+        .filter(|layer: &Vec<String>| !layer.is_empty())
         .collect()
 }
 
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn one_floor_is_even() {
+    fn one_layer_is_even() {
         let files = [
             ("mid.rs", "use crate::peer::x;"),
             ("peer.rs", "use crate::mid::y;"),

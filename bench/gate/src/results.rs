@@ -11,7 +11,7 @@ const GROWTH_MAX_PERCENT: f64 = 3.0;
 
 /// Instructions of the server per request, by trace, and what they were recorded with.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Figures {
+pub(crate) struct Results {
     pub(crate) made_with: MadeWith,
     pub(crate) instructions: BTreeMap<String, f64>,
 }
@@ -27,9 +27,9 @@ pub(crate) struct MadeWith {
     pub(crate) arch: String,
 }
 
-impl Figures {
+impl Results {
     /// Reads the text of a file. Fails with what is wrong with it.
-    pub(crate) fn parse(text: &str) -> Result<Figures, String> {
+    pub(crate) fn parse(text: &str) -> Result<Results, String> {
         let table: Table = text.parse().map_err(|error| format!("{error}"))?;
         let word = |name: &str| {
             let value = table.get(name).and_then(Value::as_str);
@@ -44,7 +44,7 @@ impl Figures {
             let number = number.ok_or_else(|| format!("{name} is not a number such as 1234.5"))?;
             instructions.insert(name.clone(), number);
         }
-        Ok(Figures {
+        Ok(Results {
             made_with: MadeWith {
                 rustc: word("rustc")?,
                 libc: word("libc")?,
@@ -69,7 +69,7 @@ impl Figures {
     }
 
     /// Compares this, which was recorded, with `now`.
-    pub(crate) fn compare(&self, now: &Figures) -> Comparison {
+    pub(crate) fn compare(&self, now: &Results) -> Comparison {
         let names = self.instructions.keys().chain(now.instructions.keys());
         let mut names: Vec<_> = names.cloned().collect();
         names.sort();
@@ -171,8 +171,8 @@ impl fmt::Display for Comparison {
 mod tests {
     use super::*;
 
-    fn figures(rows: &[(&str, f64)]) -> Figures {
-        Figures {
+    fn results(rows: &[(&str, f64)]) -> Results {
+        Results {
             made_with: MadeWith {
                 rustc: "1.90.0".to_owned(),
                 libc: "glibc 2.41".to_owned(),
@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn three_percent_is_the_limit() {
-        let recorded = figures(&[("hello", 1000.0)]);
-        let fails = |now: f64| recorded.compare(&figures(&[("hello", now)])).fails();
+        let recorded = results(&[("hello", 1000.0)]);
+        let fails = |now: f64| recorded.compare(&results(&[("hello", now)])).fails();
         assert!(!fails(1029.0));
         assert!(fails(1031.0));
         assert!(!fails(500.0));
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn what_shrank_is_to_be_recorded() {
-        let recorded = figures(&[("hello", 1000.0)]);
-        let shown = |now: f64| recorded.compare(&figures(&[("hello", now)])).to_string();
+        let recorded = results(&[("hello", 1000.0)]);
+        let shown = |now: f64| recorded.compare(&results(&[("hello", now)])).to_string();
         assert!(shown(969.0).contains("record anew"));
         assert!(!shown(971.0).contains("record anew"));
         assert!(shown(1031.0).contains("+3.10 %  has grown"));
@@ -202,8 +202,8 @@ mod tests {
 
     #[test]
     fn traces_must_be_the_same_on_both_sides() {
-        let both = figures(&[("hello", 1.0), ("get", 2.0)]);
-        let one = figures(&[("hello", 1.0)]);
+        let both = results(&[("hello", 1.0), ("get", 2.0)]);
+        let one = results(&[("hello", 1.0)]);
         assert!(!both.compare(&both).fails());
         let missing = one.compare(&both);
         assert!(missing.fails() && missing.to_string().contains("no recorded figure"));
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn another_compiler_is_named_and_compared_all_the_same() {
-        let recorded = figures(&[("hello", 1.0)]);
+        let recorded = results(&[("hello", 1.0)]);
         let mut now = recorded.clone();
         now.made_with.rustc = "1.91.0".to_owned();
         let comparison = recorded.compare(&now);
@@ -226,12 +226,12 @@ mod tests {
 
     #[test]
     fn what_is_written_can_be_read() {
-        let some = figures(&[("hello", 1234.5), ("get", 2.0)]);
-        assert_eq!(Figures::parse(&some.text()), Ok(some.clone()));
-        let without = |line: &str| Figures::parse(&some.text().replace(line, "")).unwrap_err();
+        let some = results(&[("hello", 1234.5), ("get", 2.0)]);
+        assert_eq!(Results::parse(&some.text()), Ok(some.clone()));
+        let without = |line: &str| Results::parse(&some.text().replace(line, "")).unwrap_err();
         assert!(without("rustc = \"1.90.0\"").contains("rustc"));
         assert!(without("[instructions]").contains("instructions"));
-        let wrong = |number: &str| Figures::parse(&some.text().replace("1234.5", number));
+        let wrong = |number: &str| Results::parse(&some.text().replace("1234.5", number));
         assert!(wrong("\"many\"").unwrap_err().contains("hello"));
         assert!(wrong("-1.0").is_err());
         assert!(wrong("").is_err());

@@ -6,8 +6,8 @@ mod common;
 use common::{KERNEL, choice, watchdog};
 use onrush_rt::driver::Config;
 use onrush_rt::driver::sim::{Behaviour, Net};
-use onrush_rt::executor::Begun;
-use onrush_rt::worker::{Local, Pools, Worker};
+use onrush_rt::executor::TaskHandle;
+use onrush_rt::worker::{Pools, Worker, WorkerContext};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -59,88 +59,88 @@ impl Steered {
 }
 
 /// Polls it as a server does, and makes a task of it.
-fn begin(local: &Local, future: impl Future<Output = ()> + 'static) -> Begun {
-    let standby = local.standby();
+fn begin(context: &WorkerContext, future: impl Future<Output = ()> + 'static) -> TaskHandle {
+    let task_slot = context.task_slot();
     let mut future: Pin<Box<dyn Future<Output = ()>>> = Box::pin(future);
-    let polled = (future.as_mut()).poll(&mut Context::from_waker(standby.waker()));
+    let polled = (future.as_mut()).poll(&mut Context::from_waker(task_slot.waker()));
     assert!(polled.is_pending());
-    standby.begin(future)
+    task_slot.start(future)
 }
 
-fn simulated() -> (Worker, Local) {
+fn simulated() -> (Worker, WorkerContext) {
     let worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).expect("a worker");
-    let local = worker.local().clone();
-    (worker, local)
+    let context = worker.context().clone();
+    (worker, context)
 }
 
-fn turn(worker: &mut Worker) {
+fn poll(worker: &mut Worker) {
     for _ in 0..4 {
-        worker.turn(&(), false).expect("a turn");
+        worker.poll(&(), false).expect("a turn");
     }
 }
 
 #[test]
 fn it_is_polled_again_when_it_is_woken_and_not_before() {
-    let (mut worker, local) = simulated();
+    let (mut worker, context) = simulated();
     let steered = Rc::new(Steered::default());
-    let begun = begin(&local, steered.future());
-    turn(&mut worker);
-    assert_eq!((steered.seen(), local.live_tasks()), ((1, 0), 1));
+    let begun = begin(&context, steered.future());
+    poll(&mut worker);
+    assert_eq!((steered.seen(), context.live_tasks()), ((1, 0), 1));
     steered.wake();
-    turn(&mut worker);
+    poll(&mut worker);
     assert_eq!(steered.seen(), (2, 0));
     steered.finish();
-    turn(&mut worker);
-    assert_eq!((steered.seen(), local.live_tasks()), ((3, 1), 1));
+    poll(&mut worker);
+    assert_eq!((steered.seen(), context.live_tasks()), ((3, 1), 1));
     drop(begun); // Nothing to cancel, but nobody may have asked before.
-    assert_eq!(local.live_tasks(), 0);
+    assert_eq!(context.live_tasks(), 0);
     steered.wake();
-    turn(&mut worker);
+    poll(&mut worker);
     assert_eq!(steered.seen(), (3, 1));
 }
 
 #[test]
 fn a_wake_between_the_poll_and_the_beginning_counts() {
-    let (mut worker, local) = simulated();
+    let (mut worker, context) = simulated();
     let steered = Rc::new(Steered::default());
-    let standby = local.standby();
+    let task_slot = context.task_slot();
     let mut future = Box::pin(steered.future());
-    let polled = (future.as_mut()).poll(&mut Context::from_waker(standby.waker()));
+    let polled = (future.as_mut()).poll(&mut Context::from_waker(task_slot.waker()));
     assert!(polled.is_pending());
     steered.finish();
-    standby.begin(future).detach();
-    turn(&mut worker);
-    assert_eq!((steered.seen(), local.live_tasks()), ((2, 1), 0));
+    task_slot.start(future).detach();
+    poll(&mut worker);
+    assert_eq!((steered.seen(), context.live_tasks()), ((2, 1), 0));
 }
 
 #[test]
 fn a_dropped_handle_drops_the_future_and_does_not_poll_it() {
-    let (mut worker, local) = simulated();
+    let (mut worker, context) = simulated();
     for is_woken in [false, true] {
         let steered = Rc::new(Steered::default());
-        let begun = begin(&local, steered.future());
+        let begun = begin(&context, steered.future());
         if is_woken {
             steered.finish();
         }
         drop(begun);
         assert_eq!(steered.seen(), (1, 0)); // Not here: whoever drops it may be in the midst.
-        turn(&mut worker);
-        assert_eq!((steered.seen(), local.live_tasks()), ((1, 1), 0));
+        poll(&mut worker);
+        assert_eq!((steered.seen(), context.live_tasks()), ((1, 1), 0));
     }
 }
 
 #[test]
 fn a_task_is_used_again_and_old_wakes_do_no_harm() {
-    let (mut worker, local) = simulated();
+    let (mut worker, context) = simulated();
     let first = Rc::new(Steered::default());
-    begin(&local, first.future()).detach();
+    begin(&context, first.future()).detach();
     let waker = first.waker.borrow().clone().expect("polled");
     first.finish();
-    turn(&mut worker);
+    poll(&mut worker);
     assert_eq!(first.seen(), (2, 1));
 
     let second = Rc::new(Steered::default());
-    let begun = begin(&local, second.future());
+    let begun = begin(&context, second.future());
     let same = second
         .waker
         .borrow()
@@ -149,29 +149,29 @@ fn a_task_is_used_again_and_old_wakes_do_no_harm() {
         .will_wake(&waker);
     assert!(same);
     waker.wake(); // Meant for the first.
-    turn(&mut worker);
-    assert_eq!((second.seen(), local.live_tasks()), ((2, 0), 1));
+    poll(&mut worker);
+    assert_eq!((second.seen(), context.live_tasks()), ((2, 0), 1));
     drop(begun);
-    turn(&mut worker);
-    assert_eq!((second.seen(), local.live_tasks()), ((2, 1), 0));
+    poll(&mut worker);
+    assert_eq!((second.seen(), context.live_tasks()), ((2, 1), 0));
 }
 
 #[test]
 fn a_standby_that_is_not_used_costs_nothing() {
-    let (mut worker, local) = simulated();
-    let standby = local.standby();
-    let waker = standby.waker().clone();
-    assert_eq!(local.live_tasks(), 0);
-    drop(standby);
+    let (mut worker, context) = simulated();
+    let task_slot = context.task_slot();
+    let waker = task_slot.waker().clone();
+    assert_eq!(context.live_tasks(), 0);
+    drop(task_slot);
     waker.wake_by_ref();
-    turn(&mut worker);
-    assert_eq!(local.live_tasks(), 0);
-    assert!(local.standby().waker().will_wake(&waker));
+    poll(&mut worker);
+    assert_eq!(context.live_tasks(), 0);
+    assert!(context.task_slot().waker().will_wake(&waker));
 }
 
 #[test]
 fn one_that_cancels_itself_is_dropped_when_its_poll_is_over() {
-    let (mut worker, local) = simulated();
+    let (mut worker, context) = simulated();
     let steered = Rc::new(Steered::default());
     let handle = Rc::new(RefCell::new(None));
     let (inner, own) = (steered.future(), handle.clone());
@@ -180,18 +180,18 @@ fn one_that_cancels_itself_is_dropped_when_its_poll_is_over() {
         drop(own.take());
         inner.as_mut().poll(cx)
     });
-    handle.replace(Some(begin(&local, future)));
+    handle.replace(Some(begin(&context, future)));
     for _ in 0..2 {
         steered.wake();
-        turn(&mut worker);
-        assert_eq!((steered.seen(), local.live_tasks()), ((2, 1), 0));
+        poll(&mut worker);
+        assert_eq!((steered.seen(), context.live_tasks()), ((2, 1), 0));
     }
 }
 
 /// A handle that is dropped by what the future drops at its end must not end the next future.
 #[test]
 fn a_future_may_hold_its_own_handle() {
-    let (mut worker, local) = simulated();
+    let (mut worker, context) = simulated();
     let handle = Rc::new(RefCell::new(None));
     let own = handle.clone();
     let future = async move {
@@ -206,23 +206,23 @@ fn a_future_may_hold_its_own_handle() {
         .await;
         drop(own);
     };
-    handle.replace(Some(begin(&local, future)));
-    turn(&mut worker);
+    handle.replace(Some(begin(&context, future)));
+    poll(&mut worker);
     drop(handle);
     let steered = Rc::new(Steered::default());
-    begin(&local, steered.future()).detach();
-    turn(&mut worker);
+    begin(&context, steered.future()).detach();
+    poll(&mut worker);
     steered.finish();
-    turn(&mut worker);
-    assert_eq!((steered.seen().1, local.live_tasks()), (1, 0));
+    poll(&mut worker);
+    assert_eq!((steered.seen().1, context.live_tasks()), (1, 0));
 }
 
 #[test]
 fn a_panic_ends_that_task_and_the_next_is_another() {
-    let (mut worker, local) = simulated();
+    let (mut worker, context) = simulated();
     let mut polls = 0;
     let begun = begin(
-        &local,
+        &context,
         poll_fn(move |cx| {
             polls += 1;
             cx.waker().wake_by_ref();
@@ -230,27 +230,27 @@ fn a_panic_ends_that_task_and_the_next_is_another() {
             Poll::Pending
         }),
     );
-    turn(&mut worker);
-    assert_eq!(local.live_tasks(), 0);
+    poll(&mut worker);
+    assert_eq!(context.live_tasks(), 0);
     drop(begun);
     let steered = Rc::new(Steered::default());
-    begin(&local, steered.future()).detach();
+    begin(&context, steered.future()).detach();
     steered.finish();
-    turn(&mut worker);
-    assert_eq!((steered.seen(), local.live_tasks()), ((2, 1), 0));
+    poll(&mut worker);
+    assert_eq!((steered.seen(), context.live_tasks()), ((2, 1), 0));
 }
 
 #[test]
 fn a_dropped_worker_drops_them_all() {
-    let (mut worker, local) = simulated();
+    let (mut worker, context) = simulated();
     let steered: Vec<Rc<Steered>> = (0..4).map(|_| Rc::default()).collect();
-    let unused = local.standby();
-    let held = begin(&local, steered[0].future());
-    begin(&local, steered[1].future()).detach();
-    let cancelled = begin(&local, steered[2].future());
-    let done = begin(&local, steered[3].future());
+    let unused = context.task_slot();
+    let held = begin(&context, steered[0].future());
+    begin(&context, steered[1].future()).detach();
+    let cancelled = begin(&context, steered[2].future());
+    let done = begin(&context, steered[3].future());
     steered[3].finish();
-    turn(&mut worker);
+    poll(&mut worker);
     steered[0].wake();
     drop(cancelled);
     drop(worker);
@@ -258,16 +258,16 @@ fn a_dropped_worker_drops_them_all() {
     drop((held, done));
     steered.iter().for_each(|one| one.wake());
     let late = Rc::new(Steered::default());
-    unused.begin(late.future()).detach();
-    assert_eq!((late.seen(), local.live_tasks()), ((0, 1), 0));
-    assert_eq!(local.live_tasks(), 0);
+    unused.start(late.future()).detach();
+    assert_eq!((late.seen(), context.live_tasks()), ((0, 1), 0));
+    assert_eq!(context.live_tasks(), 0);
 }
 
 /// One iteration of the event loop polls a bounded number of tasks.
 fn turn_until_idle(worker: &mut Worker) {
-    turn(worker);
+    poll(worker);
     while worker.has_work() {
-        turn(worker);
+        poll(worker);
     }
 }
 
@@ -275,21 +275,21 @@ fn turn_until_idle(worker: &mut Worker) {
 #[test]
 #[cfg_attr(miri, ignore = "Miri takes minutes for so many")]
 fn very_many_at_once_all_end() {
-    let (mut worker, local) = simulated();
+    let (mut worker, context) = simulated();
     for detached in [false, true, false] {
         let steered: Vec<Rc<Steered>> = (0..3000).map(|_| Rc::default()).collect();
-        let begun = steered.iter().map(|one| begin(&local, one.future()));
-        let mut handles: Vec<Begun> = begun.collect();
-        assert_eq!(local.live_tasks(), 3000);
+        let begun = steered.iter().map(|one| begin(&context, one.future()));
+        let mut handles: Vec<TaskHandle> = begun.collect();
+        assert_eq!(context.live_tasks(), 3000);
         if detached {
-            handles.drain(..).for_each(Begun::detach);
+            handles.drain(..).for_each(TaskHandle::detach);
         }
         steered.iter().for_each(|one| one.finish());
         turn_until_idle(&mut worker);
         drop(handles);
         turn_until_idle(&mut worker);
         assert!(steered.iter().all(|one| one.seen() == (2, 1)));
-        assert_eq!(local.live_tasks(), 0);
+        assert_eq!(context.live_tasks(), 0);
     }
 }
 
@@ -303,14 +303,14 @@ fn another_thread_may_wake_it() {
             continue;
         };
         let mut worker = Worker::new(&choice, &config, Pools::default(), 0).expect("a worker");
-        let local = worker.local().clone();
+        let context = worker.context().clone();
         for _ in 0..200 {
             let ended = Rc::new(Cell::new(false));
-            let (told, own) = (ended.clone(), local.clone());
+            let (told, own) = (ended.clone(), context.clone());
             let (sender, receiver) = std::sync::mpsc::channel::<Waker>();
             let thread = std::thread::spawn(move || receiver.recv().expect("a waker").wake());
             let mut sender = Some(sender);
-            begin(&local, async move {
+            begin(&context, async move {
                 poll_fn(|cx| match sender.take() {
                     Some(sender) => {
                         sender.send(cx.waker().clone()).expect("it waits for it");
@@ -324,7 +324,7 @@ fn another_thread_may_wake_it() {
             })
             .detach();
             while !ended.get() {
-                worker.turn(&(), true).expect("a turn");
+                worker.poll(&(), true).expect("a turn");
             }
             thread.join().expect("it does not panic");
         }

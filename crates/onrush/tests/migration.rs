@@ -41,33 +41,33 @@ fn stream() -> Vec<u8> {
 }
 
 /// All that the server sends until it has nothing more to do.
-fn collect(sim: &mut Simulation, client: &Client, answers: &mut Vec<u8>) {
+fn collect(sim: &mut Simulation, client: &Client, responses: &mut Vec<u8>) {
     sim.run();
     if let Ok(bytes) = client.receive() {
-        answers.extend(bytes);
+        responses.extend(bytes);
     }
 }
 
 /// Sends `stream`, and after each of `cuts` has all connections go from worker to worker. Gives the
 /// answers and how many connections went.
-fn answers(seed: u64, behaviour: Behaviour, stream: &[u8], cuts: &[usize]) -> (String, u64) {
+fn responses(seed: u64, behaviour: Behaviour, stream: &[u8], cuts: &[usize]) -> (String, u64) {
     let mut sim = simulation(seed, behaviour, Limits::default());
     let client = sim.connect();
-    let (mut sent, mut answers) = (0, Vec::new());
+    let (mut sent, mut responses) = (0, Vec::new());
     for (index, &cut) in cuts.iter().chain([&stream.len()]).enumerate() {
         sent += sim.send(&client, &stream[sent..cut]);
         if index < cuts.len() {
             // Sometimes in the middle of things, sometimes when all is quiet.
             if (seed + index as u64).is_multiple_of(2) {
-                collect(&mut sim, &client, &mut answers);
+                collect(&mut sim, &client, &mut responses);
             }
             for from in 0..WORKERS {
-                sim.hand_over(from, (from + 1) % WORKERS); // Wherever it is.
+                sim.migrate(from, (from + 1) % WORKERS); // Wherever it is.
             }
         }
         for _ in 0..40 {
             sim.advance(1);
-            collect(&mut sim, &client, &mut answers);
+            collect(&mut sim, &client, &mut responses);
         }
     }
     assert_eq!(sim.open_connections(), 1);
@@ -83,7 +83,7 @@ fn answers(seed: u64, behaviour: Behaviour, stream: &[u8], cuts: &[usize]) -> (S
     drop(client);
     sim.advance(1);
     assert!((0..WORKERS).all(|worker| sim.placed(worker) == 0));
-    (mask_dates(&answers), gone)
+    (mask_dates(&responses), gone)
 }
 
 #[test]
@@ -91,14 +91,14 @@ fn at_every_point_of_a_pipelined_stream() {
     let _dog = watchdog("at_every_point_of_a_pipelined_stream");
     let stream = stream();
     let calm = || plain(64 * 1024);
-    let (expected, none) = answers(1, calm(), &stream, &[]);
+    let (expected, none) = responses(1, calm(), &stream, &[]);
     assert_eq!(statuses(expected.as_bytes()), [200; 8]);
     assert_eq!(none, 0);
     for cut in 0..=stream.len() {
-        let (seen, went) = answers(cut as u64, calm(), &stream, &[cut]);
+        let (seen, went) = responses(cut as u64, calm(), &stream, &[cut]);
         assert_eq!(seen, expected, "after {cut} bytes");
         assert_eq!(went, 1, "after {cut} bytes");
-        let (seen, _) = answers(cut as u64 + 7, Behaviour::default(), &stream, &[cut]);
+        let (seen, _) = responses(cut as u64 + 7, Behaviour::default(), &stream, &[cut]);
         assert_eq!(seen, expected, "after {cut} bytes, in pieces");
     }
 }
@@ -107,11 +107,11 @@ fn at_every_point_of_a_pipelined_stream() {
 fn again_and_again() {
     let _dog = watchdog("again_and_again");
     let stream = stream();
-    let (expected, _) = answers(1, plain(64 * 1024), &stream, &[]);
+    let (expected, _) = responses(1, plain(64 * 1024), &stream, &[]);
     for seed in 0..60 {
         let step = 5 + seed as usize * 3;
         let cuts: Vec<usize> = (0..stream.len()).step_by(step).collect();
-        let (seen, went) = answers(seed, Behaviour::default(), &stream, &cuts);
+        let (seen, went) = responses(seed, Behaviour::default(), &stream, &cuts);
         assert_eq!(seen, expected, "seed {seed}");
         assert!(went > 0, "seed {seed}");
     }
@@ -126,7 +126,7 @@ fn what_lies_unparsed_travels_along() {
     let mut sim = simulation(3, plain(64 * 1024), Limits::default());
     let client = sim.connect();
     assert_eq!(sim.send(&client, stream.as_bytes()), stream.len());
-    sim.hand_over(0, 1);
+    sim.migrate(0, 1);
     let mut seen = Vec::new();
     collect(&mut sim, &client, &mut seen);
     assert!(seen.is_empty());
@@ -136,7 +136,7 @@ fn what_lies_unparsed_travels_along() {
     assert_eq!(statuses(&seen), [200; 201]);
     assert_eq!(sim.counters().handed_over.get(), 1);
     assert_eq!(sim.counters_of(1).requests.get(), 200);
-    sim.hand_over(1, 2);
+    sim.migrate(1, 2);
     assert_eq!(sim.send(&client, rest.as_bytes()), rest.len());
     collect(&mut sim, &client, &mut seen);
     assert!(text(&seen).contains("X-Query: a=2\r\n"));
@@ -157,7 +157,7 @@ fn deadlines_do_not_begin_again() {
     assert_eq!(sim.send(&client, b"GET /hello HT"), 13);
     for to in [1, 2, 0, 1] {
         sim.advance(200);
-        sim.hand_over((to + 2) % WORKERS, to);
+        sim.migrate((to + 2) % WORKERS, to);
     }
     sim.advance(180);
     assert!(client.receive().unwrap_or_default().is_empty());
@@ -169,7 +169,7 @@ fn deadlines_do_not_begin_again() {
     assert!(common::ask(&mut sim, &client, &get("/hello")).ends_with("hello"));
     for to in [1, 2, 0] {
         sim.advance(500);
-        sim.hand_over((to + 2) % WORKERS, to);
+        sim.migrate((to + 2) % WORKERS, to);
     }
     sim.advance(480);
     assert_eq!(sim.open_connections(), 1);
@@ -181,7 +181,7 @@ fn deadlines_do_not_begin_again() {
     let client = sim.connect();
     client.send(get("/late").as_bytes()).expect("room");
     sim.run();
-    sim.hand_over(0, 1);
+    sim.migrate(0, 1);
     sim.advance(1000);
     assert_eq!(statuses(&client.receive().expect("an answer")), [200]);
     assert_eq!(sim.counters_of(1).taken_over.get(), 1);
@@ -200,12 +200,12 @@ fn clients_that_go_meanwhile_leave_nothing_behind() {
         let client = sim.connect();
         let cut = stream.len() * (seed as usize % 20) / 20;
         sim.send(&client, &stream[..cut]);
-        sim.hand_over(0, 1);
+        sim.migrate(0, 1);
         match seed % 4 {
             0 => drop(client),
             1 => client.reset(),
             2 => {
-                sim.turn();
+                sim.poll();
                 client.reset();
             }
             _ => {
@@ -226,7 +226,7 @@ fn clients_that_go_meanwhile_leave_nothing_behind() {
             (0..WORKERS).all(|worker| sim.placed(worker) == 0),
             "seed {seed}"
         );
-        assert_eq!(sim.local().live_tasks(), 0, "seed {seed}");
+        assert_eq!(sim.worker().live_tasks(), 0, "seed {seed}");
     }
 }
 
@@ -244,9 +244,9 @@ fn a_drain_waits_for_what_is_on_its_way() {
             assert!(common::ask(&mut sim, client, &get("/hello")).ends_with("hello"));
             client.send(get("/late").as_bytes()).expect("room");
         }
-        sim.hand_over(0, 1);
+        sim.migrate(0, 1);
         if seed % 2 == 0 {
-            sim.turn();
+            sim.poll();
         }
         sim.drain();
         let mut seen = vec![Vec::new(); clients.len()];

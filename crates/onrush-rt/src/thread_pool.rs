@@ -19,7 +19,7 @@ use std::time::Duration;
 pub(crate) const IDLE: Duration = Duration::from_secs(10);
 
 /// What a crew works on. Its methods on `self` are called under the crew's lock.
-pub(crate) trait Queue: Send + 'static {
+pub(crate) trait JobQueue: Send + 'static {
     type Job;
     type Outcome;
     /// Whether nothing waits to be taken.
@@ -29,13 +29,13 @@ pub(crate) trait Queue: Send + 'static {
     /// Runs a job. Not under the lock.
     fn run(job: Self::Job) -> Self::Outcome;
     /// No thread can be had for this job. Not under the lock.
-    fn strand(job: Self::Job) -> Self::Outcome;
+    fn run_without_thread(job: Self::Job) -> Self::Outcome;
     /// A job that was taken has ended; `None`: with a panic, of a waker perhaps.
-    fn done(&mut self, outcome: Option<Self::Outcome>);
+    fn job_done(&mut self, outcome: Option<Self::Outcome>);
 }
 
 /// The threads and their queue.
-pub(crate) struct Crew<Q: Queue> {
+pub(crate) struct ThreadPool<Q: JobQueue> {
     state: Mutex<State<Q>>,
     /// Signalled when there is work and no thread is on its way to it.
     work: Condvar,
@@ -45,37 +45,37 @@ pub(crate) struct Crew<Q: Queue> {
     prepare: Box<dyn Fn() + Send + Sync>,
     /// Called once instead of starting a thread, which then is refused.
     #[cfg(test)]
-    pub(crate) refusal: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    pub(crate) spawn_failure: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 pub(crate) struct State<Q> {
     pub(crate) queue: Q,
     pub(crate) threads: usize,
-    /// Threads asleep in `work`; one that is `coming` is still counted until it wakes.
+    /// Threads asleep in `work`; one that is `waking` is still counted until it wakes.
     pub(crate) idle: usize,
     /// A thread was signalled or started, and has not looked at the queue yet.
-    coming: bool,
+    waking: bool,
     pub(crate) threads_max: usize,
     closing: bool,
 }
 
 /// Ends the threads, when all work is done, as it goes.
-pub(crate) struct Owner<Q: Queue>(Arc<Crew<Q>>);
+pub(crate) struct Owner<Q: JobQueue>(Arc<ThreadPool<Q>>);
 
-impl<Q: Queue> Owner<Q> {
-    /// With no threads at all, work is done by [`Crew::run_one`] only.
+impl<Q: JobQueue> Owner<Q> {
+    /// With no threads at all, work is done by [`ThreadPool::run_one`] only.
     pub(crate) fn new(
         queue: Q,
         threads_max: usize,
         name: &'static str,
         prepare: impl Fn() + Send + Sync + 'static,
     ) -> Owner<Q> {
-        Owner(Arc::new(Crew {
+        Owner(Arc::new(ThreadPool {
             state: Mutex::new(State {
                 queue,
                 threads: 0,
                 idle: 0,
-                coming: false,
+                waking: false,
                 threads_max,
                 closing: false,
             }),
@@ -83,23 +83,23 @@ impl<Q: Queue> Owner<Q> {
             name,
             prepare: Box::new(prepare),
             #[cfg(test)]
-            refusal: Mutex::default(),
+            spawn_failure: Mutex::default(),
         }))
     }
 
-    pub(crate) fn crew(&self) -> &Arc<Crew<Q>> {
+    pub(crate) fn thread_pool(&self) -> &Arc<ThreadPool<Q>> {
         &self.0
     }
 }
 
-impl<Q: Queue> Drop for Owner<Q> {
+impl<Q: JobQueue> Drop for Owner<Q> {
     fn drop(&mut self) {
         self.0.lock().closing = true;
         self.0.work.notify_all();
     }
 }
 
-impl<Q: Queue> Crew<Q> {
+impl<Q: JobQueue> ThreadPool<Q> {
     /// Nobody's code but the queue's runs under this lock.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State<Q>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -109,37 +109,37 @@ impl<Q: Queue> Crew<Q> {
     pub(crate) fn submit<R>(self: &Arc<Self>, put: impl FnOnce(&mut Q) -> R) -> R {
         let mut state = self.lock();
         let result = put(&mut state.queue);
-        self.call(state);
+        self.wake_thread(state);
         result
     }
 
     /// Does the next job on the calling thread; `false` when there is none.
     pub(crate) fn run_one(&self) -> bool {
-        self.do_one(Q::run)
+        self.run_next(Q::run)
     }
 
     /// Does a job that never was in the queue on the calling thread.
-    pub(crate) fn run_this(&self, job: Q::Job) {
+    pub(crate) fn run_unqueued(&self, job: Q::Job) {
         let outcome = guarded(Q::run, job);
-        self.lock().queue.done(outcome);
+        self.lock().queue.job_done(outcome);
     }
 
-    fn do_one(&self, what: fn(Q::Job) -> Q::Outcome) -> bool {
+    fn run_next(&self, what: fn(Q::Job) -> Q::Outcome) -> bool {
         let job = self.lock().queue.take();
         let Some(job) = job else { return false };
         let outcome = guarded(what, job);
-        self.lock().queue.done(outcome);
+        self.lock().queue.job_done(outcome);
         true
     }
 
     /// Gets one more thread to look at the queue, unless one is on its way already.
-    fn call(self: &Arc<Self>, mut state: MutexGuard<'_, State<Q>>) {
-        if state.coming || state.queue.is_empty() {
+    fn wake_thread(self: &Arc<Self>, mut state: MutexGuard<'_, State<Q>>) {
+        if state.waking || state.queue.is_empty() {
             return;
         }
         let wake = state.idle > 0;
         let start = !wake && state.threads < state.threads_max;
-        state.coming = wake || start;
+        state.waking = wake || start;
         state.threads += usize::from(start);
         drop(state);
         if wake {
@@ -155,13 +155,13 @@ impl<Q: Queue> Crew<Q> {
         if self.spawn().is_err() {
             let mut state = self.lock();
             state.threads -= 1;
-            state.coming = false;
+            state.waking = false;
             if state.threads == 0 {
                 drop(state);
-                while self.do_one(Q::strand) {}
+                while self.run_next(Q::run_without_thread) {}
             } else if state.idle > 0 && !state.queue.is_empty() {
                 // Whoever came to rest meanwhile was not called, for this thread was on its way.
-                state.coming = true;
+                state.waking = true;
                 drop(state);
                 self.work.notify_one();
             }
@@ -170,29 +170,29 @@ impl<Q: Queue> Crew<Q> {
 
     fn spawn(self: &Arc<Self>) -> io::Result<()> {
         #[cfg(test)]
-        if let Some(refuse) = self.refusal.lock().unwrap().take() {
+        if let Some(refuse) = self.spawn_failure.lock().unwrap().take() {
             refuse();
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let crew = self.clone();
+        let thread_pool = self.clone();
         let thread = thread::Builder::new().name(self.name.into());
         let begin = move || {
-            (crew.prepare)();
-            crew.work_loop();
+            (thread_pool.prepare)();
+            thread_pool.work_loop();
         };
         thread.spawn(begin).map(drop)
     }
 
     fn work_loop(self: &Arc<Self>) {
         let mut state = self.lock();
-        state.coming = false;
+        state.waking = false;
         loop {
             if let Some(job) = state.queue.take() {
                 // This job may take long, so the rest must not wait for its end.
-                self.call(state);
+                self.wake_thread(state);
                 let outcome = guarded(Q::run, job);
                 state = self.lock();
-                state.queue.done(outcome);
+                state.queue.job_done(outcome);
                 continue;
             }
             if state.closing {
@@ -204,7 +204,7 @@ impl<Q: Queue> Crew<Q> {
             state = guard;
             state.idle -= 1;
             // Whoever wakes has come, called or not: it looks at the queue next.
-            state.coming = false;
+            state.waking = false;
             if timeout.timed_out() && state.queue.is_empty() {
                 break;
             }

@@ -33,7 +33,7 @@ const DISCARD_LOW_WATER: u32 = 2 << 20;
 const LOW_WATER_MIN: u64 = 128 * 1024;
 
 /// What one look at a body gave.
-enum Look {
+enum NextPiece {
     Piece(Buf),
     End,
     Failed(io::Error),
@@ -52,11 +52,11 @@ struct Direct {
 fn present(conns: &mut Conns, body: BodyId) -> Option<&mut Conn> {
     conns
         .get(body.connection)
-        .filter(|conn| conn.answered == body.answered)
+        .filter(|conn| conn.response_count == body.response_count)
 }
 
 impl Host for Engine {
-    fn local(&self) -> &WorkerHandle {
+    fn worker(&self) -> &WorkerHandle {
         &self.handle
     }
 
@@ -69,7 +69,7 @@ impl Host for Engine {
     }
 
     fn routed(&self, template: &Rc<Template>) {
-        self.local.running().retag(template.id);
+        self.context.poll_monitor().retag(template.id);
         if self.recorder.is_some()
             && let Some(measured) = self.measuring.borrow_mut().as_mut()
         {
@@ -82,21 +82,22 @@ impl Host for Engine {
         let mut replaced = None; // Dropped when the connections are free: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
-            return Poll::Ready(Some(Err(gone())));
+            return Poll::Ready(Some(Err(connection_gone())));
         };
-        match look(conn, self.limits(), usize::MAX) {
-            Look::Piece(piece) => {
+        match next_piece(conn, self.limits(), usize::MAX) {
+            NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
                 self.set_wait(body.connection, conn, Wait::Body, 0);
                 Poll::Ready(Some(Ok(piece)))
             }
-            Look::End => Poll::Ready(None),
-            Look::Failed(error) => Poll::Ready(Some(Err(error))),
-            Look::Empty => match self.wait_for_body(body.connection, conn, cx, true, &mut replaced)
-            {
-                Ok(()) => Poll::Pending,
-                Err(error) => Poll::Ready(Some(Err(error))),
-            },
+            NextPiece::End => Poll::Ready(None),
+            NextPiece::Failed(error) => Poll::Ready(Some(Err(error))),
+            NextPiece::Empty => {
+                match self.wait_for_body(body.connection, conn, cx, true, &mut replaced) {
+                    Ok(()) => Poll::Pending,
+                    Err(error) => Poll::Ready(Some(Err(error))),
+                }
+            }
         }
     }
 
@@ -111,7 +112,7 @@ impl Host for Engine {
         let mut replaced = None; // Dropped when the connections are free: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
-            return Poll::Ready(Err(gone()));
+            return Poll::Ready(Err(connection_gone()));
         };
         let mut filled = 0;
         loop {
@@ -119,15 +120,15 @@ impl Host for Engine {
             if room == 0 {
                 break;
             }
-            match look(conn, self.limits(), room) {
-                Look::Piece(piece) => {
+            match next_piece(conn, self.limits(), room) {
+                NextPiece::Piece(piece) => {
                     into.extend_from_slice(&piece);
                     filled += piece.len();
                 }
-                Look::Empty | Look::End if filled > 0 => break,
-                Look::End => return Poll::Ready(Ok(0)),
-                Look::Failed(error) => return Poll::Ready(Err(error)),
-                Look::Empty => {
+                NextPiece::Empty | NextPiece::End if filled > 0 => break,
+                NextPiece::End => return Poll::Ready(Ok(0)),
+                NextPiece::Failed(error) => return Poll::Ready(Err(error)),
+                NextPiece::Empty => {
                     let id = body.connection;
                     return self.poll_direct(
                         id,
@@ -154,20 +155,20 @@ impl Host for Engine {
         let mut replaced = None; // Dropped when the connections are free: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
-            return Poll::Ready(Err(gone()));
+            return Poll::Ready(Err(connection_gone()));
         };
-        match look(conn, self.limits(), usize::MAX) {
-            Look::Piece(piece) => {
+        match next_piece(conn, self.limits(), usize::MAX) {
+            NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
                 self.set_wait(body.connection, conn, Wait::Body, 0);
                 Poll::Ready(Ok(piece.len()))
             }
-            Look::End => Poll::Ready(Ok(0)),
-            Look::Failed(error) => Poll::Ready(Err(error)),
-            Look::Empty => {
-                let mut nowhere = self.nowhere.borrow_mut();
-                if nowhere.is_empty() {
-                    *nowhere = vec![0; DISCARD_BYTES];
+            NextPiece::End => Poll::Ready(Ok(0)),
+            NextPiece::Failed(error) => Poll::Ready(Err(error)),
+            NextPiece::Empty => {
+                let mut discard_buffer = self.discard_buffer.borrow_mut();
+                if discard_buffer.is_empty() {
+                    *discard_buffer = vec![0; DISCARD_BYTES];
                 }
                 let (id, low_water) = (body.connection, DISCARD_LOW_WATER);
                 self.poll_direct(
@@ -178,7 +179,7 @@ impl Host for Engine {
                     &mut replaced,
                     |driver, stream, run| {
                         let room = run.min(DISCARD_BYTES);
-                        let result = driver.discard(stream, &mut nowhere[..room]);
+                        let result = driver.discard(stream, &mut discard_buffer[..room]);
                         Direct { room, result }
                     },
                 )
@@ -194,10 +195,10 @@ impl Host for Engine {
 
     fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()> {
         let mut conns = self.conns.borrow_mut();
-        let conn = present(&mut conns, body).ok_or_else(gone)?;
+        let conn = present(&mut conns, body).ok_or_else(connection_gone)?;
         conn.machine
             .set_body_limit(bytes_max)
-            .map_err(|reject| broken(conn, reject))
+            .map_err(|reject| reject_body(conn, reject))
     }
 
     fn take_trailers(&self, body: BodyId) -> Option<Box<[u8]>> {
@@ -206,12 +207,12 @@ impl Host for Engine {
     }
 }
 
-fn gone() -> io::Error {
+fn connection_gone() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
 }
 
 /// Notes that the body cannot be read on and which answer is owed for it.
-fn broken(conn: &mut Conn, reject: Reject) -> io::Error {
+fn reject_body(conn: &mut Conn, reject: Reject) -> io::Error {
     let kind = match reject.status {
         413 => io::ErrorKind::FileTooLarge,
         _ => io::ErrorKind::InvalidData,
@@ -222,29 +223,29 @@ fn broken(conn: &mut Conn, reject: Reject) -> io::Error {
 }
 
 /// Looks at up to `bytes_max` received bytes for the next piece of the body.
-fn look(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> Look {
+fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> NextPiece {
     loop {
         if let Some(kind) = conn.active().broken_body {
-            return Look::Failed(kind.into());
+            return NextPiece::Failed(kind.into());
         }
         if conn.machine.body_ended() {
-            return Look::End;
+            return NextPiece::End;
         }
         let Some(mut data) = conn.active().pop_input() else {
-            return Look::Empty;
+            return NextPiece::Empty;
         };
         let within = &data[..data.len().min(bytes_max)];
         let piece = match conn.machine.receive_body(within, limits) {
             Ok(piece) => piece,
-            Err(reject) => return Look::Failed(broken(conn, reject)),
+            Err(reject) => return NextPiece::Failed(reject_body(conn, reject)),
         };
         let body = data.slice(piece.data);
         data.advance(piece.consumed);
         conn.active().exchanges.receive(piece.consumed);
         conn.active().unpop_input(data);
         if !body.is_empty() {
-            conn.active().body_pace.moved(body.len());
-            return Look::Piece(body);
+            conn.active().body_rate.record_bytes(body.len());
+            return NextPiece::Piece(body);
         }
     }
 }
@@ -266,10 +267,10 @@ impl Engine {
             let active = conn.active();
             (active.broken_body, active.reject) =
                 (Some(io::ErrorKind::UnexpectedEof), Some(reject));
-            return Err(gone());
+            return Err(connection_gone());
         }
-        if std::mem::take(&mut conn.active().last_look) {
-            return Err(self.break_late(conn));
+        if std::mem::take(&mut conn.active().final_poll) {
+            return Err(self.body_timeout_error(conn));
         }
         if conn.machine.continue_due() {
             let mut out = Vec::new();
@@ -283,7 +284,7 @@ impl Engine {
         if conn.active().body_deadline_ms.is_none() {
             self.set_wait(id, conn, Wait::Body, self.limits().body_timeout_ms);
             if !self.is_fast_enough(conn, Wait::Body) {
-                return Err(self.break_late(conn));
+                return Err(self.body_timeout_error(conn));
             }
         }
         Ok(())
@@ -295,12 +296,12 @@ impl Engine {
         if let Some(active) = &mut conn.active {
             active.quiet = false;
             active.emptied = false;
-            (active.last_look, active.trickles) = (false, false);
+            (active.final_poll, active.slow_sender) = (false, false);
             if std::mem::take(&mut active.low_water) > 1 {
-                self.local.driver().set_low_water(conn.stream, 1);
+                self.context.driver().set_low_water(conn.stream, 1);
             }
         }
-        self.local.driver().receive(conn.stream);
+        self.context.driver().receive(conn.stream);
     }
 
     fn set_low_water(&self, conn: &mut Conn, bytes: u32) {
@@ -308,7 +309,7 @@ impl Engine {
         let active = conn.active();
         if active.low_water.max(1) != bytes {
             active.low_water = bytes;
-            self.local.driver().set_low_water(stream, bytes);
+            self.context.driver().set_low_water(stream, bytes);
         }
     }
 
@@ -331,7 +332,7 @@ impl Engine {
         }
         if !conn.paused {
             conn.paused = true;
-            conn.active().quiet = self.local.driver().pause(conn.stream);
+            conn.active().quiet = self.context.driver().pause(conn.stream);
         }
         if !conn.active().quiet {
             // `Quiet` or the last of what was under way wakes the reader.
@@ -344,7 +345,7 @@ impl Engine {
             true => Err(io::ErrorKind::WouldBlock.into()),
             false => {
                 let Direct { room, result } =
-                    receive(&mut self.local.driver(), conn.stream, bytes_max);
+                    receive(&mut self.context.driver(), conn.stream, bytes_max);
                 conn.active().emptied = result.as_ref().is_ok_and(|&n| n < room);
                 result
             }
@@ -353,26 +354,26 @@ impl Engine {
             Ok(0) => conn.ended = true,
             Ok(n) => {
                 if let Err(reject) = conn.machine.skip_body(n as u64, self.limits()) {
-                    return Poll::Ready(Err(broken(conn, reject)));
+                    return Poll::Ready(Err(reject_body(conn, reject)));
                 }
                 coop::spend(n);
                 self.set_wait(id, conn, Wait::Body, 0);
                 conn.active().exchanges.receive(n);
-                conn.active().body_pace.moved(n);
+                conn.active().body_rate.record_bytes(n);
                 return Poll::Ready(Ok(n));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if std::mem::take(&mut conn.active().last_look) {
-                    return Poll::Ready(Err(self.break_late(conn)));
+                if std::mem::take(&mut conn.active().final_poll) {
+                    return Poll::Ready(Err(self.body_timeout_error(conn)));
                 }
                 // Never for more than is to come, or it would come and not be told.
                 let low_water = match run {
-                    _ if conn.active().trickles => 1,
+                    _ if conn.active().slow_sender => 1,
                     run if run < LOW_WATER_MIN && conn.active().low_water <= 1 => 1,
                     run => low_water.min(u32::try_from(run).unwrap_or(u32::MAX)),
                 };
                 self.set_low_water(conn, low_water);
-                self.local.driver().want_read(conn.stream);
+                self.context.driver().want_read(conn.stream);
             }
             Err(error) => {
                 conn.machine.close_after_next();
@@ -394,10 +395,10 @@ impl Engine {
     ) -> Option<std::task::Waker> {
         let waker = self.take_reader(id, conn);
         let active = conn.active();
-        active.gather_input(data, self.local.pool().block_bytes());
+        active.gather_input(data, self.context.pool().block_bytes());
         if active.input_bytes >= self.ahead_bytes_max() && !conn.paused {
             conn.paused = true;
-            let quiet = self.local.driver().pause(conn.stream);
+            let quiet = self.context.driver().pause(conn.stream);
             conn.active().quiet = quiet;
         }
         waker

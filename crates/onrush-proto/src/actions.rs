@@ -52,5 +52,5 @@ pub enum Eof {
     Truncated,
     /// A whole request is being answered: finish the answer, serve what is buffered behind it,
     /// ask again.
-    AnswerDue,
+    ResponseDue,
 }

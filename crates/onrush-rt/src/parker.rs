@@ -11,18 +11,18 @@ use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 #[derive(Debug)]
-pub(crate) struct Doze {
+pub(crate) struct Parker {
     /// The owner is in the kernel, or about to be.
     sleeping: AtomicBool,
-    /// Somebody called [`Doze::notify`] since the owner last looked.
+    /// Somebody called [`Parker::notify`] since the owner last looked.
     notified: AtomicBool,
     /// The owner ends: what is put where it looks is never taken.
     closed: AtomicBool,
 }
 
-impl Doze {
-    pub(crate) fn new() -> Doze {
-        Doze {
+impl Parker {
+    pub(crate) fn new() -> Parker {
+        Parker {
             sleeping: AtomicBool::new(false),
             notified: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -31,7 +31,7 @@ impl Doze {
 
     /// After something was put where the owner looks: whether it must be woken by the caller.
     #[inline]
-    pub(crate) fn wakes(&self) -> bool {
+    pub(crate) fn needs_wake(&self) -> bool {
         // Pairs with the fence in `prepare`: either this sees the flag, or the owner sees what was
         // put there.
         fence(Ordering::SeqCst);
@@ -41,7 +41,7 @@ impl Doze {
     /// Leaves the owner a note; whether it must be woken by the caller.
     pub(crate) fn notify(&self) -> bool {
         self.notified.store(true, Ordering::Release);
-        self.wakes()
+        self.needs_wake()
     }
 
     /// Announces sleep; `false` when something has come, which `is_empty` denies, or a note: the
@@ -59,12 +59,13 @@ impl Doze {
     /// Ends it. By the owner, before it empties its queue for the last time.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `wakes`: what was put into the queue before that fence is seen by
-        // the owner after this one, unless `is_closed` after that fence tells the other thread.
+        // Pairs with the fence in `needs_wake`: what was put into the queue before that fence is
+        // seen by the owner after this one, unless `is_closed` after that fence tells the other
+        // thread.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the owner has closed it. Exact after [`Doze::wakes`], as `close` describes.
+    /// Whether the owner has closed it. Exact after [`Parker::needs_wake`], as `close` describes.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
@@ -93,7 +94,7 @@ mod tests {
     /// A worker's mailbox: the queue is a counter, and the kernel's wait one of loom, which finds
     /// it out if nobody ends that.
     struct Worker {
-        doze: Doze,
+        parker: Parker,
         queued: AtomicUsize,
         woken: Mutex<usize>,
         wake: Condvar,
@@ -102,7 +103,7 @@ mod tests {
     impl Worker {
         fn new() -> Arc<Worker> {
             Arc::new(Worker {
-                doze: Doze::new(),
+                parker: Parker::new(),
                 queued: AtomicUsize::new(0),
                 woken: Mutex::new(0),
                 wake: Condvar::new(),
@@ -116,21 +117,21 @@ mod tests {
 
         fn push(&self) {
             self.queued.fetch_add(1, Ordering::Release);
-            if self.doze.wakes() {
+            if self.parker.needs_wake() {
                 self.wake();
             }
         }
 
         fn notify(&self) {
-            if self.doze.notify() {
+            if self.parker.notify() {
                 self.wake();
             }
         }
 
         /// One turn: what was taken from the queue, and whether there was a note.
-        fn turn(&self) -> (usize, bool) {
+        fn poll(&self) -> (usize, bool) {
             if self
-                .doze
+                .parker
                 .prepare(|| self.queued.load(Ordering::Acquire) == 0)
             {
                 let mut woken = self.woken.lock().unwrap();
@@ -139,8 +140,8 @@ mod tests {
                 }
                 *woken -= 1;
             }
-            self.doze.awake();
-            let noted = self.doze.take_notified();
+            self.parker.awake();
+            let noted = self.parker.take_notified();
             (self.queued.swap(0, Ordering::AcqRel), noted)
         }
     }
@@ -157,7 +158,7 @@ mod tests {
             });
             let (mut queued, mut noted) = (0, 0);
             while queued < pushes || noted < notes {
-                let (more, note) = worker.turn();
+                let (more, note) = worker.poll();
                 queued += more;
                 noted += usize::from(note);
             }
@@ -177,11 +178,11 @@ mod tests {
         model.check(|| {
             let worker = Worker::new();
             let push = |worker: &Worker| {
-                if worker.doze.is_closed() {
+                if worker.parker.is_closed() {
                     return 1;
                 }
                 worker.push();
-                match worker.doze.is_closed() {
+                match worker.parker.is_closed() {
                     true => worker.queued.swap(0, Ordering::AcqRel),
                     false => 0,
                 }
@@ -190,7 +191,7 @@ mod tests {
                 let worker = worker.clone();
                 thread::spawn(move || push(&worker))
             });
-            worker.doze.close();
+            worker.parker.close();
             // As the queue does, it looks with a plain load whether there is anything.
             let dropped = match worker.queued.load(Ordering::Relaxed) {
                 0 => 0,

@@ -32,7 +32,7 @@ pub(super) struct Query {
     pub(super) how: ListHow,
 }
 
-pub(super) struct Turns(Mutex<State>);
+pub(super) struct ListingQueue(Mutex<State>);
 
 struct State {
     /// Turns that may be taken at once.
@@ -69,14 +69,14 @@ impl State {
     }
 }
 
-impl Turns {
-    pub(super) fn new() -> Turns {
+impl ListingQueue {
+    pub(super) fn new() -> ListingQueue {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-        Turns::at_once((cores / 2).max(1))
+        ListingQueue::at_once((cores / 2).max(1))
     }
 
-    fn at_once(free: usize) -> Turns {
-        Turns(Mutex::new(State {
+    fn at_once(free: usize) -> ListingQueue {
+        ListingQueue(Mutex::new(State {
             free,
             granted: Vec::new(),
             waiting: VecDeque::new(),
@@ -132,16 +132,16 @@ pub(super) struct Wait {
 }
 
 /// What waiting has led to.
-pub(super) enum Turn {
+pub(super) enum ListingTurn {
     /// It is to be made now.
-    Begin(Permit),
+    Proceed(Permit),
     /// Somebody has made it.
     Made(Arc<Page>),
 }
 
 impl Wait {
-    fn begin(&self, began: u64) -> Poll<Turn> {
-        Poll::Ready(Turn::Begin(Permit {
+    fn begin(&self, began: u64) -> Poll<ListingTurn> {
+        Poll::Ready(ListingTurn::Proceed(Permit {
             inner: self.inner.clone(),
             query: self.query.clone(),
             began,
@@ -150,11 +150,11 @@ impl Wait {
 }
 
 impl Future for Wait {
-    type Output = Turn;
+    type Output = ListingTurn;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Turn> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ListingTurn> {
         let inner = self.inner.clone();
-        let mut state = inner.turns.lock();
+        let mut state = inner.listing_queue.lock();
         let Some(at) = self.arrived else {
             let at = state.tick();
             if state.free > 0 {
@@ -181,8 +181,8 @@ impl Future for Wait {
         if let Some(made) = state.shared.iter().find(same) {
             let page = made.page.clone();
             drop(state);
-            inner.turns.release();
-            return Poll::Ready(Turn::Made(page));
+            inner.listing_queue.release();
+            return Poll::Ready(ListingTurn::Made(page));
         }
         let began = state.tick();
         self.begin(began)
@@ -192,10 +192,10 @@ impl Future for Wait {
 impl Drop for Wait {
     fn drop(&mut self) {
         let Some(at) = self.arrived else { return };
-        let mut state = self.inner.turns.lock();
+        let mut state = self.inner.listing_queue.lock();
         if state.take_granted(at) {
             drop(state);
-            self.inner.turns.release();
+            self.inner.listing_queue.release();
         } else {
             state.waiting.retain(|waits| waits.0.at != at);
         }
@@ -213,8 +213,8 @@ impl Permit {
     /// Leaves a copy of what was made for those who wait for the same.
     pub(super) fn share(&self, page: &Page) {
         let wanted = |arrival: &Arrival| arrival.at < self.began && arrival.query == self.query;
-        let turns = &self.inner.turns;
-        let state = turns.lock();
+        let listing_queue = &self.inner.listing_queue;
+        let state = listing_queue.lock();
         let mut waiting = state.waiting.iter().map(|waits| &waits.0);
         if !waiting.any(wanted) && !state.granted.iter().any(wanted) {
             return;
@@ -225,7 +225,7 @@ impl Permit {
             began: self.began,
             page: Arc::new(page.clone()),
         };
-        let mut state = turns.lock();
+        let mut state = listing_queue.lock();
         state.shared.push_back(made);
         let oldest = match state.shared.len() > SHARED_MAX {
             true => state.shared.pop_front(),
@@ -238,7 +238,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.inner.turns.release();
+        self.inner.listing_queue.release();
     }
 }
 
@@ -246,14 +246,14 @@ impl Drop for Permit {
 mod tests {
     use super::super::{Folder, FolderOptions};
     use super::*;
-    use onrush_rt::blocking::Pool;
+    use onrush_rt::blocking::BlockingPool;
     use onrush_rt::fs::sim::SimFs;
 
     fn folder(at_once: usize) -> Folder {
         let root = SimFs::new(1).root().unwrap();
         let options = FolderOptions::default();
-        let mut folder = Folder::on(root, Pool::inline(), options).unwrap();
-        Arc::get_mut(&mut folder.inner).unwrap().turns = Turns::at_once(at_once);
+        let mut folder = Folder::on(root, BlockingPool::inline(), options).unwrap();
+        Arc::get_mut(&mut folder.inner).unwrap().listing_queue = ListingQueue::at_once(at_once);
         folder
     }
 
@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    fn poll(wait: &mut Wait) -> Option<Turn> {
+    fn poll(wait: &mut Wait) -> Option<ListingTurn> {
         match Pin::new(wait).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(turn) => Some(turn),
             Poll::Pending => None,
@@ -282,8 +282,8 @@ mod tests {
 
     fn begins(wait: &mut Wait) -> Option<Permit> {
         match poll(wait)? {
-            Turn::Begin(permit) => Some(permit),
-            Turn::Made(_) => panic!("nobody has made this"),
+            ListingTurn::Proceed(permit) => Some(permit),
+            ListingTurn::Made(_) => panic!("nobody has made this"),
         }
     }
 
@@ -306,7 +306,7 @@ mod tests {
         held.extend(begins(&mut waits[2]));
         assert_eq!(held.len(), 2);
         held.clear();
-        assert_eq!(folder.inner.turns.lock().free, 2);
+        assert_eq!(folder.inner.listing_queue.lock().free, 2);
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
             let mut wait = wait(&folder.inner, &query(limit));
             (poll(&mut wait), wait)
         };
-        let (Some(Turn::Begin(first)), _) = ask(1) else {
+        let (Some(ListingTurn::Proceed(first)), _) = ask(1) else {
             panic!("it is free")
         };
         let (None, mut early) = ask(1) else {
@@ -341,13 +341,13 @@ mod tests {
         third.share(&page("third"));
         drop(third);
         match poll(&mut same) {
-            Some(Turn::Made(made)) => assert_eq!(made.next, page("second").next),
+            Some(ListingTurn::Made(made)) => assert_eq!(made.next, page("second").next),
             _ => panic!("the second was made for it, too"),
         }
         let fourth = begins(&mut late).expect("the second had begun before");
         fourth.share(&page("fourth"));
         drop(fourth);
-        let state = folder.inner.turns.lock();
+        let state = folder.inner.listing_queue.lock();
         assert_eq!((state.free, state.shared.len()), (1, 0), "nothing is kept");
     }
 
@@ -363,10 +363,10 @@ mod tests {
         }
         for wait in &mut waits[1..] {
             permit.take().inspect(|permit| permit.share(&page("")));
-            let state = folder.inner.turns.lock();
+            let state = folder.inner.listing_queue.lock();
             assert!(state.shared.len() <= SHARED_MAX);
             drop(state);
-            if let Some(Turn::Begin(next)) = poll(wait) {
+            if let Some(ListingTurn::Proceed(next)) = poll(wait) {
                 permit = Some(next);
             }
         }

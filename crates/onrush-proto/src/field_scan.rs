@@ -7,7 +7,7 @@ use crate::{span::Span, token};
 
 /// The fields the machine itself obeys, as they pass by.
 #[derive(Default)]
-pub(crate) struct Notes<'b> {
+pub(crate) struct FieldScan<'b> {
     /// The last `Host`, and how many there were.
     pub(crate) host: Option<Span>,
     pub(crate) host_count: u32,
@@ -36,9 +36,9 @@ pub(crate) struct Coding {
     pub(crate) malformed: bool,
 }
 
-impl<'b> Notes<'b> {
+impl<'b> FieldScan<'b> {
     #[inline]
-    pub(crate) fn see(&mut self, name: &[u8], value: &'b [u8], at: Span) {
+    pub(crate) fn scan_field(&mut self, name: &[u8], value: &'b [u8], at: Span) {
         // The length rules out nearly every field that is not meant.
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
@@ -50,21 +50,21 @@ impl<'b> Notes<'b> {
                 self.expect_other |= !value.eq_ignore_ascii_case(b"100-continue");
             }
             10 if name[0] | 0x20 == b'c' && name.eq_ignore_ascii_case(b"connection") => {
-                self.see_connection(value);
+                self.scan_connection(value);
             }
             14 if name.eq_ignore_ascii_case(b"content-length") => {
                 self.length = value;
                 self.lengths += 1;
             }
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.coding.see(value),
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.coding.scan_field(value),
             _ => {}
         }
     }
 }
 
-impl Notes<'_> {
+impl FieldScan<'_> {
     #[inline]
-    fn see_connection(&mut self, value: &[u8]) {
+    fn scan_connection(&mut self, value: &[u8]) {
         // What nearly every client sends, if it sends anything.
         if value.eq_ignore_ascii_case(b"keep-alive") {
             self.keep_alive = true;
@@ -77,7 +77,7 @@ impl Notes<'_> {
 
 impl Coding {
     #[cold]
-    fn see(&mut self, value: &[u8]) {
+    fn scan_field(&mut self, value: &[u8]) {
         self.seen = true;
         for member in token::list(value) {
             let name = member

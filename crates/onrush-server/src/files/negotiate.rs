@@ -10,10 +10,10 @@ pub(super) fn prefers_json(request: &Request) -> bool {
     if request.header("accept").is_none() {
         return false; // Looking for one field is cheaper than a walk through all.
     }
-    let mut wish = Wish::default();
+    let mut wish = Preferences::default();
     for (name, value) in request.headers() {
         if name.eq_ignore_ascii_case("accept") {
-            wish.see(value);
+            wish.scan_member(value);
         }
     }
     wish.json()
@@ -21,7 +21,7 @@ pub(super) fn prefers_json(request: &Request) -> bool {
 
 /// What has been read of `Accept`. Weights are thousandths.
 #[derive(Default)]
-struct Wish {
+struct Preferences {
     json: Option<u16>,
     html: Option<u16>,
     /// The first of the two that was named.
@@ -30,8 +30,8 @@ struct Wish {
     any: u16,
 }
 
-impl Wish {
-    fn see(&mut self, value: &[u8]) {
+impl Preferences {
+    fn scan_member(&mut self, value: &[u8]) {
         for member in token::list(value) {
             let mut parts = member.split(|&b| b == b';').map(token::trim);
             let range = parts.next().unwrap_or_default();
@@ -93,8 +93,8 @@ mod tests {
             ("application/problem+json", true),
         ];
         for (value, expected) in table {
-            let mut wish = Wish::default();
-            wish.see(value.as_bytes());
+            let mut wish = Preferences::default();
+            wish.scan_member(value.as_bytes());
             assert_eq!(wish.json(), expected, "{value}");
         }
     }

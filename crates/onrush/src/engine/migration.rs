@@ -9,26 +9,26 @@
 use super::connection::{Conn, Phase};
 use super::deadline::DRAIN_IDLE_MS;
 use super::{Engine, count};
-use crate::crew::Place;
 use crate::host::ConnId;
-use crate::metrics::Ending;
-use crate::shield;
+use crate::metrics::CloseReason;
+use crate::panic_guard;
+use crate::worker_set::Assignment;
 use onrush_proto::connection::Connection as Machine;
 use onrush_rt::driver::Socket;
 use std::rc::Rc;
 
 /// What one worker passes to another.
 #[derive(Debug)]
-pub(crate) enum Passed {
+pub(crate) enum Transfer {
     /// A connection that was accepted for the other one.
-    Fresh(Socket),
+    Accepted(Socket),
     /// A connection between two requests.
-    Live(Box<Live>),
+    Established(Box<EstablishedConn>),
 }
 
 /// A connection on its way.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct EstablishedConn {
     socket: Socket,
     machine: Machine,
     /// Received and not used up: a partial head, pipelined requests.
@@ -45,91 +45,94 @@ pub(crate) struct Live {
 
 impl Engine {
     /// Gives a new connection its place, here or with another worker.
-    pub(super) fn place(self: &Rc<Self>, socket: Socket) {
-        let (crew, own) = (&self.settings.crew, self.local.index());
-        let Place::At(to) = crew.place(own, self.local.now_ms()) else {
-            return self.welcome(socket);
+    pub(super) fn place_connection(self: &Rc<Self>, socket: Socket) {
+        let (worker_set, own) = (&self.settings.worker_set, self.context.index());
+        let Assignment::Peer(to) = worker_set.place_connection(own, self.context.now_ms()) else {
+            return self.open_connection(socket);
         };
-        if let Err(Passed::Fresh(socket)) = crew.pass(own, to, Passed::Fresh(socket)) {
-            self.welcome(socket);
+        if let Err(Transfer::Accepted(socket)) =
+            worker_set.transfer(own, to, Transfer::Accepted(socket))
+        {
+            self.open_connection(socket);
         }
     }
 
     /// Takes what other workers have passed.
-    pub(super) fn take_passed(self: &Rc<Self>) {
-        self.arrived(self.settings.crew.take(self.local.index()));
+    pub(super) fn receive_transfers(self: &Rc<Self>) {
+        self.accept_transfers(self.settings.worker_set.take_inbox(self.context.index()));
     }
 
     /// Serves what was passed from elsewhere.
-    pub(crate) fn arrived(self: &Rc<Self>, passed: Vec<Passed>) {
-        for passed in passed {
+    pub(crate) fn accept_transfers(self: &Rc<Self>, transfers: Vec<Transfer>) {
+        for transfer in transfers {
             // Each by itself: a panic while one is served must not lose the others.
-            let served = shield::run(|| match passed {
-                Passed::Fresh(socket) => self.welcome(socket),
-                Passed::Live(live) => {
+            let served = panic_guard::catch(|| match transfer {
+                Transfer::Accepted(socket) => self.open_connection(socket),
+                Transfer::Established(live) => {
                     count(&self.counters.taken_over);
-                    self.adopt(*live);
+                    self.resume_connection(*live);
                 }
             });
             if served.is_none() {
-                self.survive(None);
+                self.recover_from_panic(None);
             }
         }
     }
 
     /// Has a connection go to the worker `to`, now or as soon as its present request is answered.
-    pub(crate) fn hand_over_to(self: &Rc<Self>, id: ConnId, to: usize) {
+    pub(crate) fn migrate_to(self: &Rc<Self>, id: ConnId, to: usize) {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
-        if conn.crowd || conn.ended || matches!(conn.phase, Phase::Leaving | Phase::Lingering) {
+        if conn.over_limit || conn.ended || matches!(conn.phase, Phase::Leaving | Phase::Lingering)
+        {
             return;
         }
         conn.leaving = u16::try_from(to).ok();
         if conn.phase == Phase::Ready {
             drop(conns);
-            self.make_quiet(id);
+            self.begin_migration(id);
         }
     }
 
-    /// [`Engine::hand_over_to`] for all connections.
-    pub(crate) fn hand_all_over_to(self: &Rc<Self>, to: usize) {
+    /// [`Engine::migrate_to`] for all connections.
+    pub(crate) fn migrate_all_to(self: &Rc<Self>, to: usize) {
         let ids = self.conns.borrow().ids();
         for id in ids {
-            self.hand_over_to(id, to);
+            self.migrate_to(id, to);
         }
     }
 
     /// Begins to move a connection that is between two requests.
-    pub(super) fn make_quiet(self: &Rc<Self>, id: ConnId) {
+    pub(super) fn begin_migration(self: &Rc<Self>, id: ConnId) {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             (conn.phase, conn.paused) = (Phase::Leaving, true);
-            if !self.local.driver().pause(conn.stream) {
+            if !self.context.driver().pause(conn.stream) {
                 return; // `Quiet` follows, perhaps behind some more input.
             }
         }
-        self.send_away(id);
+        self.finish_migration(id);
     }
 
     /// Sends a connection away that is quiet now.
-    pub(super) fn send_away(self: &Rc<Self>, id: ConnId) {
-        let (crew, own) = (&self.settings.crew, self.local.index());
+    pub(super) fn finish_migration(self: &Rc<Self>, id: ConnId) {
+        let (worker_set, own) = (&self.settings.worker_set, self.context.index());
         let Some(conn) = self.conns.borrow_mut().remove(id) else {
             return;
         };
         if let Some(timer) = conn.timer {
-            self.local.unschedule(timer);
+            self.context.unschedule(timer);
         }
-        let detached = self.local.driver().detach(conn.stream);
+        let detached = self.context.driver().detach(conn.stream);
         let Some((socket, to)) = detached.zip(conn.leaving) else {
-            return self.gone(Ending::Exhausted);
+            return self.record_close(CloseReason::Exhausted);
         };
         let mut input = Vec::new();
         for piece in conn.active.iter().flat_map(|active| &active.input) {
             input.extend_from_slice(piece);
         }
-        let live = Box::new(Live {
+        let live = Box::new(EstablishedConn {
             socket,
             machine: conn.machine,
             input,
@@ -139,21 +142,25 @@ impl Engine {
             from: own,
             returned: false,
         });
-        if self.draining.get() || crew.is_draining() {
-            return self.adopt(*live);
+        if self.draining.get() || worker_set.is_draining() {
+            return self.resume_connection(*live);
         }
-        if let Err(live) = self.pass(usize::from(to), live) {
-            self.adopt(*live); // That worker has left.
+        if let Err(live) = self.send_transfer(usize::from(to), live) {
+            self.resume_connection(*live); // That worker has left.
         }
     }
 
     /// Sends a connection to the worker `to`, or gives it back.
-    fn pass(&self, to: usize, live: Box<Live>) -> Result<(), Box<Live>> {
-        let (crew, own) = (&self.settings.crew, self.local.index());
-        crew.reserve(to);
-        crew.release(own);
-        match crew.pass(own, to, Passed::Live(live)) {
-            Err(Passed::Live(live)) => Err(live),
+    fn send_transfer(
+        &self,
+        to: usize,
+        live: Box<EstablishedConn>,
+    ) -> Result<(), Box<EstablishedConn>> {
+        let (worker_set, own) = (&self.settings.worker_set, self.context.index());
+        worker_set.reserve(to);
+        worker_set.release(own);
+        match worker_set.transfer(own, to, Transfer::Established(live)) {
+            Err(Transfer::Established(live)) => Err(live),
             _ => {
                 count(&self.counters.handed_over);
                 Ok(())
@@ -162,15 +169,15 @@ impl Engine {
     }
 
     /// Goes on with a connection that was elsewhere.
-    fn adopt(self: &Rc<Self>, mut live: Live) {
+    fn resume_connection(self: &Rc<Self>, mut live: EstablishedConn) {
         let block = match live.input.len() {
             0 => None,
-            bytes => self.local.pool().take_exact(bytes),
+            bytes => self.context.pool().take_exact(bytes),
         };
         let homeless = block.is_none() && !live.input.is_empty();
-        if homeless && !live.returned && live.from != self.local.index() {
+        if homeless && !live.returned && live.from != self.context.index() {
             live.returned = true;
-            match self.pass(live.from, Box::new(live)) {
+            match self.send_transfer(live.from, Box::new(live)) {
                 Ok(()) => return,
                 Err(back) => live = *back,
             }
@@ -180,7 +187,7 @@ impl Engine {
         };
         if homeless {
             // Its requests are lost, and must not be taken for answered.
-            return self.abort(id, Ending::Exhausted);
+            return self.abort(id, CloseReason::Exhausted);
         }
         let input = block.map(|mut block| {
             block.extend(&live.input);
@@ -197,33 +204,33 @@ impl Engine {
                 conn.machine.close_after_next();
                 if input.is_none() {
                     conn.in_head = false; // A head that begins now has its whole time.
-                    let soon = self.local.now_ms() + u64::from(DRAIN_IDLE_MS);
+                    let soon = self.context.now_ms() + u64::from(DRAIN_IDLE_MS);
                     deadline_ms = deadline_ms.min(soon);
                 }
             }
             self.set_deadline(id, conn, deadline_ms);
-            self.local.driver().receive(conn.stream);
+            self.context.driver().receive(conn.stream);
         }
         if let Some(input) = input
-            && shield::run(|| self.received(id, input)).is_none()
+            && panic_guard::catch(|| self.received(id, input)).is_none()
         {
-            self.survive(Some(id)); // Its input is lost in the middle.
+            self.recover_from_panic(Some(id)); // Its input is lost in the middle.
         }
     }
 
     /// The peer ended its direction while the connection was made quiet: it stays, is answered what
     /// it had asked before, and ends.
-    pub(super) fn stay_to_end(self: &Rc<Self>, id: ConnId) {
+    pub(super) fn cancel_migration(self: &Rc<Self>, id: ConnId) {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             (conn.leaving, conn.ended) = (None, true);
         }
-        self.go_on(id);
+        self.resume_reading(id);
         let is_over = |conn: &mut Conn| conn.phase == Phase::Ready;
         let over = self.conns.borrow_mut().get(id).is_some_and(is_over);
         if over {
-            self.close(id, Ending::Client);
+            self.close(id, CloseReason::Client);
         }
     }
 }

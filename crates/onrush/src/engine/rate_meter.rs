@@ -7,25 +7,25 @@ use onrush_proto::limits::Limits;
 
 /// Bytes moved, and time spent waiting for the peer, in the present window.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct RateMeter {
     /// When the present wait began, in ms; `None` while there is none.
     waiting_since_ms: Option<u64>,
     /// Of the waits that are over.
     waited_ms: u64,
     bytes: u64,
     /// The request that all this belongs to, by the connection's count of answers.
-    answered: u32,
+    response_count: u32,
 }
 
-impl Pace {
+impl RateMeter {
     /// A wait begins, unless one goes on already. `false` when the peer was too slow: the waits so
     /// far fill a window, and fewer bytes than `limits` demand were moved meanwhile. The first
     /// window of each request is thereby its grace period.
-    pub(super) fn wait(&mut self, answered: u32, now_ms: u64, limits: &Limits) -> bool {
-        if self.answered != answered {
-            *self = Pace {
-                answered,
-                ..Pace::default()
+    pub(super) fn start_wait(&mut self, response_count: u32, now_ms: u64, limits: &Limits) -> bool {
+        if self.response_count != response_count {
+            *self = RateMeter {
+                response_count,
+                ..RateMeter::default()
             };
         }
         if self.waited_ms >= u64::from(limits.rate_window_ms.max(1)) {
@@ -39,21 +39,21 @@ impl Pace {
         true
     }
 
-    /// Goes on with the present window for the request that `answered` names: of a pipeline all
-    /// responses are one transfer.
-    pub(super) fn carry_over(&mut self, answered: u32) {
-        self.answered = answered;
+    /// Goes on with the present window for the request that `response_count` names: of a pipeline
+    /// all responses are one transfer.
+    pub(super) fn continue_window(&mut self, response_count: u32) {
+        self.response_count = response_count;
     }
 
     /// The wait is over, if there is one.
-    pub(super) fn stop(&mut self, now_ms: u64) {
+    pub(super) fn end_wait(&mut self, now_ms: u64) {
         if let Some(since_ms) = self.waiting_since_ms.take() {
             self.waited_ms += now_ms.saturating_sub(since_ms);
         }
     }
 
     /// The peer sent or took so many bytes.
-    pub(super) fn moved(&mut self, bytes: usize) {
+    pub(super) fn record_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes as u64);
     }
 }
@@ -71,52 +71,55 @@ mod tests {
     }
 
     /// Moves `bytes` after a wait of `ms`; whether the next wait may begin.
-    fn step(pace: &mut Pace, now_ms: &mut u64, ms: u64, bytes: usize) -> bool {
+    fn step(rate_meter: &mut RateMeter, now_ms: &mut u64, ms: u64, bytes: usize) -> bool {
         *now_ms += ms;
-        pace.stop(*now_ms);
-        pace.moved(bytes);
-        pace.wait(1, *now_ms, &limits())
+        rate_meter.end_wait(*now_ms);
+        rate_meter.record_bytes(bytes);
+        rate_meter.start_wait(1, *now_ms, &limits())
     }
 
     #[test]
     fn only_a_whole_window_of_waiting_is_judged() {
-        let (mut pace, mut now) = (Pace::default(), 0);
-        assert!(pace.wait(1, now, &limits()));
+        let (mut rate_meter, mut now) = (RateMeter::default(), 0);
+        assert!(rate_meter.start_wait(1, now, &limits()));
         for _ in 0..9 {
-            assert!(step(&mut pace, &mut now, 1_000, 1));
+            assert!(step(&mut rate_meter, &mut now, 1_000, 1));
         }
-        assert!(!step(&mut pace, &mut now, 1_000, 1));
+        assert!(!step(&mut rate_meter, &mut now, 1_000, 1));
     }
 
     #[test]
     fn windows_are_judged_by_themselves() {
-        let (mut pace, mut now) = (Pace::default(), 0);
-        assert!(pace.wait(1, now, &limits()));
-        assert!(step(&mut pace, &mut now, 10_000, 1_000_000));
-        assert!(step(&mut pace, &mut now, 10_000, 1_000), "just enough");
-        assert!(!step(&mut pace, &mut now, 10_000, 999));
+        let (mut rate_meter, mut now) = (RateMeter::default(), 0);
+        assert!(rate_meter.start_wait(1, now, &limits()));
+        assert!(step(&mut rate_meter, &mut now, 10_000, 1_000_000));
+        assert!(
+            step(&mut rate_meter, &mut now, 10_000, 1_000),
+            "just enough"
+        );
+        assert!(!step(&mut rate_meter, &mut now, 10_000, 999));
     }
 
     #[test]
     fn time_between_waits_does_not_count() {
-        let (mut pace, mut now) = (Pace::default(), 0);
+        let (mut rate_meter, mut now) = (RateMeter::default(), 0);
         for _ in 0..100 {
-            assert!(pace.wait(1, now, &limits()));
-            assert!(pace.wait(1, now, &limits()), "the same wait");
-            pace.stop(now + 90);
-            pace.stop(now + 1_000);
+            assert!(rate_meter.start_wait(1, now, &limits()));
+            assert!(rate_meter.start_wait(1, now, &limits()), "the same wait");
+            rate_meter.end_wait(now + 90);
+            rate_meter.end_wait(now + 1_000);
             now += 1_000;
         }
-        assert_eq!(pace.waited_ms, 9_000);
+        assert_eq!(rate_meter.waited_ms, 9_000);
     }
 
     #[test]
     fn each_request_begins_anew() {
-        let mut pace = Pace::default();
+        let mut rate_meter = RateMeter::default();
         for request in 0..100 {
             let now = u64::from(request) * 9_000;
-            assert!(pace.wait(request, now, &limits()));
-            pace.stop(now + 9_000);
+            assert!(rate_meter.start_wait(request, now, &limits()));
+            rate_meter.end_wait(now + 9_000);
         }
     }
 
@@ -126,10 +129,10 @@ mod tests {
             rate_bytes_per_s_min: 0,
             ..limits()
         };
-        let mut pace = Pace::default();
+        let mut rate_meter = RateMeter::default();
         for now in [0, 100_000, 200_000] {
-            pace.stop(now);
-            assert!(pace.wait(1, now, &none));
+            rate_meter.end_wait(now);
+            assert!(rate_meter.start_wait(1, now, &none));
         }
     }
 }

@@ -10,7 +10,7 @@ use loom::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
-use onrush_rt::worker::{Remote, Running};
+use onrush_rt::worker::{Notifier, PollMonitor};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -71,11 +71,11 @@ const BUSY_HOLDS_MS: u64 = 300;
 
 /// The workers of one server. `T` is what they pass to each other.
 #[derive(Debug)]
-pub(crate) struct Crew<T> {
+pub(crate) struct WorkerSet<T> {
     placement: Placement,
     /// Whose turn it is, for [`Placement::RoundRobin`].
-    turn: AtomicUsize,
-    seats: Box<[Seat<T>]>,
+    next_worker: AtomicUsize,
+    slots: Box<[WorkerSlot<T>]>,
     /// Nobody passes anything any more.
     draining: AtomicBool,
 }
@@ -83,28 +83,28 @@ pub(crate) struct Crew<T> {
 /// What others know of a worker. Aligned, so that no two workers write to the same line of memory.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Seat<T> {
+struct WorkerSlot<T> {
     /// Connections here, or on their way here.
     open: AtomicUsize,
     /// It takes what it is passed.
-    takes: AtomicBool,
+    is_receiving: AtomicBool,
     inbox: Mutex<Inbox<T>>,
-    busy: Arc<Busy>,
+    busy: Arc<WorkerLoad>,
     /// What it runs. Without a lock, unlike what is in `busy`.
-    running: OnceLock<Arc<Running>>,
+    poll_monitor: OnceLock<Arc<PollMonitor>>,
 }
 
 /// How busy a worker says it is.
 #[derive(Debug, Default)]
-pub(crate) struct Busy {
+pub(crate) struct WorkerLoad {
     /// The share of time it was at work, in thousandths, and when it said so, in ms.
     permille: AtomicU32,
     at_ms: AtomicU64,
     /// While it can take what it is passed. Not longer, for figures outlive their workers.
-    remote: Mutex<Option<Remote>>,
+    notifier: Mutex<Option<Notifier>>,
 }
 
-impl Busy {
+impl WorkerLoad {
     fn set(&self, permille: u32, now_ms: u64) {
         self.permille.store(permille, Ordering::Relaxed);
         self.at_ms.store(now_ms, Ordering::Relaxed);
@@ -114,9 +114,9 @@ impl Busy {
     /// that it cannot.
     pub(crate) fn permille(&self, now_ms: u64) -> u32 {
         let age_ms = now_ms.saturating_sub(self.at_ms.load(Ordering::Relaxed));
-        match &*self.remote() {
+        match &*self.notifier() {
             _ if age_ms <= BUSY_HOLDS_MS => self.permille.load(Ordering::Relaxed),
-            Some(remote) if remote.is_asleep() => 0,
+            Some(notifier) if notifier.is_asleep() => 0,
             _ => 1000,
         }
     }
@@ -124,19 +124,19 @@ impl Busy {
     /// Milliseconds since the worker began its present event-loop iteration, and the tag of what it
     /// runs; `None` while it sleeps or is gone. `now_ms`: of `CLOCK_MONOTONIC`.
     pub(crate) fn iteration(&self, now_ms: u64) -> Option<(u64, u32)> {
-        let remote = self.remote();
-        let remote = remote.as_ref().filter(|remote| !remote.is_asleep())?;
-        let running = remote.running();
-        Some((running.iteration_ms(now_ms), running.tag()))
+        let notifier = self.notifier();
+        let notifier = notifier.as_ref().filter(|notifier| !notifier.is_asleep())?;
+        let poll_monitor = notifier.poll_monitor();
+        Some((poll_monitor.iteration_ms(now_ms), poll_monitor.tag()))
     }
 
     /// Whether there is such a worker.
     pub(crate) fn is_alive(&self) -> bool {
-        self.remote().is_some()
+        self.notifier().is_some()
     }
 
-    fn remote(&self) -> MutexGuard<'_, Option<Remote>> {
-        self.remote.lock().unwrap_or_else(PoisonError::into_inner)
+    fn notifier(&self) -> MutexGuard<'_, Option<Notifier>> {
+        self.notifier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -149,47 +149,49 @@ struct Inbox<T> {
 
 /// Where a connection belongs. Its place is taken already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Here,
-    At(usize),
+pub(crate) enum Assignment {
+    Own,
+    Peer(usize),
 }
 
-impl<T> Crew<T> {
-    pub(crate) fn new(workers: usize, placement: Placement) -> Crew<T> {
-        let seat = |_| Seat {
+impl<T> WorkerSet<T> {
+    pub(crate) fn new(workers: usize, placement: Placement) -> WorkerSet<T> {
+        let slot = |_| WorkerSlot {
             open: AtomicUsize::new(0),
-            takes: AtomicBool::new(false),
+            is_receiving: AtomicBool::new(false),
             inbox: Mutex::new(Inbox {
                 items: Vec::new(),
                 closed: false,
             }),
             busy: Arc::default(),
-            running: OnceLock::new(),
+            poll_monitor: OnceLock::new(),
         };
-        Crew {
+        WorkerSet {
             placement,
-            turn: AtomicUsize::new(0),
-            seats: (0..workers).map(seat).collect(),
+            next_worker: AtomicUsize::new(0),
+            slots: (0..workers).map(slot).collect(),
             draining: AtomicBool::new(false),
         }
     }
 
     /// How many there are.
     pub(crate) fn workers(&self) -> usize {
-        self.seats.len()
+        self.slots.len()
     }
 
     /// The worker `own` takes what it is passed, from now on.
-    pub(crate) fn join(&self, own: usize, remote: Remote) {
-        let _ = self.seats[own].running.set(remote.running().clone()); // It joins once.
-        *self.seats[own].busy.remote() = Some(remote);
-        self.seats[own].takes.store(true, Ordering::Relaxed);
+    pub(crate) fn join(&self, own: usize, notifier: Notifier) {
+        let _ = self.slots[own]
+            .poll_monitor
+            .set(notifier.poll_monitor().clone()); // It joins once.
+        *self.slots[own].busy.notifier() = Some(notifier);
+        self.slots[own].is_receiving.store(true, Ordering::Relaxed);
     }
 
     /// The worker `own` takes no more; gives what it was passed and has not taken.
     pub(crate) fn leave(&self, own: usize) -> Vec<T> {
-        self.seats[own].takes.store(false, Ordering::Relaxed);
-        *self.seats[own].busy.remote() = None;
+        self.slots[own].is_receiving.store(false, Ordering::Relaxed);
+        *self.slots[own].busy.notifier() = None;
         let mut inbox = self.inbox(own);
         inbox.closed = true;
         std::mem::take(&mut inbox.items)
@@ -206,72 +208,73 @@ impl<T> Crew<T> {
 
     /// Connections at the worker `own`, and on their way to it.
     pub(crate) fn open(&self, own: usize) -> usize {
-        self.seats[own].open.load(Ordering::Relaxed)
+        self.slots[own].open.load(Ordering::Relaxed)
     }
 
     /// Finds the place of a new connection that `own` accepted at `now_ms` (`CLOCK_MONOTONIC`).
-    pub(crate) fn place(&self, own: usize, now_ms: u64) -> Place {
+    pub(crate) fn place_connection(&self, own: usize, now_ms: u64) -> Assignment {
         let place = match self.placement {
-            _ if self.seats.len() == 1 || self.is_draining() => Place::Here,
-            Placement::Single | Placement::ReusePort => Place::Here,
-            Placement::RoundRobin => self.in_turn(own, now_ms),
+            _ if self.slots.len() == 1 || self.is_draining() => Assignment::Own,
+            Placement::Single | Placement::ReusePort => Assignment::Own,
+            Placement::RoundRobin => self.next_in_rotation(own, now_ms),
             Placement::LeastLoaded => return self.least_loaded(own, now_ms),
         };
         let index = match place {
-            Place::Here => own,
-            Place::At(other) => other,
+            Assignment::Own => own,
+            Assignment::Peer(other) => other,
         };
         self.reserve(index);
         place
     }
 
-    fn in_turn(&self, own: usize, now_ms: u64) -> Place {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.seats.len();
-        match turn == own || !self.takes(turn) || self.is_blocked(turn, now_ms) {
-            true => Place::Here,
-            false => Place::At(turn),
+    fn next_in_rotation(&self, own: usize, now_ms: u64) -> Assignment {
+        let index = self.next_worker.fetch_add(1, Ordering::Relaxed) % self.slots.len();
+        match index == own || !self.is_receiving(index) || self.is_blocked(index, now_ms) {
+            true => Assignment::Own,
+            false => Assignment::Peer(index),
         }
     }
 
     /// Takes a place at a worker that has the fewest. Should it have got one more meanwhile, it is
     /// looked again: as long as connections only come, no two workers ever differ by more than one.
-    fn least_loaded(&self, own: usize, now_ms: u64) -> Place {
+    fn least_loaded(&self, own: usize, now_ms: u64) -> Assignment {
         loop {
             let (mut best, mut fewest) = (own, self.open(own));
-            for other in 0..self.seats.len() {
+            for other in 0..self.slots.len() {
                 let open = self.open(other);
-                if open < fewest && self.takes(other) && !self.is_blocked(other, now_ms) {
+                if open < fewest && self.is_receiving(other) && !self.is_blocked(other, now_ms) {
                     (best, fewest) = (other, open);
                 }
             }
-            let open = &self.seats[best].open;
+            let open = &self.slots[best].open;
             let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
             if open
                 .compare_exchange(fewest, fewest + 1, success, failure)
                 .is_ok()
             {
                 return match best == own {
-                    true => Place::Here,
-                    false => Place::At(best),
+                    true => Assignment::Own,
+                    false => Assignment::Peer(best),
                 };
             }
         }
     }
 
     fn is_blocked(&self, other: usize, now_ms: u64) -> bool {
-        let running = self.seats[other].running.get();
-        running.is_some_and(|running| running.iteration_ms(now_ms) > BLOCKED_MS)
+        let poll_monitor = self.slots[other].poll_monitor.get();
+        poll_monitor.is_some_and(|poll_monitor| poll_monitor.iteration_ms(now_ms) > BLOCKED_MS)
     }
 
     /// Whether any worker but `own` has been in one iteration for longer than `limit_ms`.
-    pub(crate) fn is_any_at_work(&self, own: usize, now_ms: u64, limit_ms: u64) -> bool {
-        let seats = self.seats.iter().enumerate();
-        let mut others = seats.filter_map(|(at, seat)| seat.running.get().filter(|_| at != own));
-        others.any(|running| running.iteration_ms(now_ms) > limit_ms)
+    pub(crate) fn is_any_busy_for(&self, own: usize, now_ms: u64, limit_ms: u64) -> bool {
+        let slots = self.slots.iter().enumerate();
+        let mut peer_loads =
+            slots.filter_map(|(at, slot)| slot.poll_monitor.get().filter(|_| at != own));
+        peer_loads.any(|poll_monitor| poll_monitor.iteration_ms(now_ms) > limit_ms)
     }
 
     /// Whether connections may be served by another worker than the one that accepts them.
-    pub(crate) fn spreads(&self) -> bool {
+    pub(crate) fn may_transfer(&self) -> bool {
         let chosen = matches!(
             self.placement,
             Placement::RoundRobin | Placement::LeastLoaded
@@ -281,17 +284,17 @@ impl<T> Crew<T> {
 
     /// Wakes all workers but `own`.
     pub(crate) fn wake_others(&self, own: usize) {
-        for (at, seat) in self.seats.iter().enumerate() {
-            let remote = (at != own).then(|| seat.busy.remote().clone()).flatten();
-            if let Some(remote) = remote {
-                remote.notify();
+        for (at, slot) in self.slots.iter().enumerate() {
+            let notifier = (at != own).then(|| slot.busy.notifier().clone()).flatten();
+            if let Some(notifier) = notifier {
+                notifier.notify();
             }
         }
     }
 
     /// Takes what was passed to the worker `from`; its places are `own`'s then.
-    pub(crate) fn take_for(&self, own: usize, from: usize) -> Vec<T> {
-        let items = self.take(from);
+    pub(crate) fn take_inbox_of(&self, own: usize, from: usize) -> Vec<T> {
+        let items = self.take_inbox(from);
         for _ in &items {
             self.release(from);
             self.reserve(own);
@@ -299,30 +302,30 @@ impl<T> Crew<T> {
         items
     }
 
-    fn takes(&self, other: usize) -> bool {
-        self.seats[other].takes.load(Ordering::Relaxed)
+    fn is_receiving(&self, other: usize) -> bool {
+        self.slots[other].is_receiving.load(Ordering::Relaxed)
     }
 
     /// Takes a place at `index` for a connection that goes there.
     pub(crate) fn reserve(&self, index: usize) {
-        self.seats[index].open.fetch_add(1, Ordering::Relaxed);
+        self.slots[index].open.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Gives up a place: its connection is closed, or goes elsewhere.
     pub(crate) fn release(&self, index: usize) {
-        self.seats[index].open.fetch_sub(1, Ordering::Relaxed);
+        self.slots[index].open.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Passes `item` to the worker `to`, where it has a place. When that worker has left, the place
     /// is `own`'s instead, and the item is given back.
-    pub(crate) fn pass(&self, own: usize, to: usize, item: T) -> Result<(), T> {
-        let remote = self.seats[to].busy.remote().clone();
+    pub(crate) fn transfer(&self, own: usize, to: usize, item: T) -> Result<(), T> {
+        let notifier = self.slots[to].busy.notifier().clone();
         let mut inbox = self.inbox(to);
-        match remote {
-            Some(remote) if !inbox.closed => {
+        match notifier {
+            Some(notifier) if !inbox.closed => {
                 inbox.items.push(item);
                 drop(inbox);
-                remote.notify();
+                notifier.notify();
                 Ok(())
             }
             _ => {
@@ -334,43 +337,44 @@ impl<T> Crew<T> {
     }
 
     /// What the worker `own` was passed since it last asked.
-    pub(crate) fn take(&self, own: usize) -> Vec<T> {
+    pub(crate) fn take_inbox(&self, own: usize) -> Vec<T> {
         std::mem::take(&mut self.inbox(own).items)
     }
 
     fn inbox(&self, index: usize) -> MutexGuard<'_, Inbox<T>> {
-        let inbox = self.seats[index].inbox.lock();
+        let inbox = self.slots[index].inbox.lock();
         inbox.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The worker `own` was at work for `permille` of the time until `now_ms`.
     pub(crate) fn set_busy(&self, own: usize, permille: u32, now_ms: u64) {
-        self.seats[own].busy.set(permille, now_ms);
+        self.slots[own].busy.set(permille, now_ms);
     }
 
     /// What a worker says, for others to see.
-    pub(crate) fn busy(&self, index: usize) -> &Arc<Busy> {
-        &self.seats[index].busy
+    pub(crate) fn busy(&self, index: usize) -> &Arc<WorkerLoad> {
+        &self.slots[index].busy
     }
 
     /// How busy the workers but `own` are that take connections; `None` when nothing is to be
     /// passed to them.
-    pub(crate) fn others(&self, own: usize, now_ms: u64) -> Option<Vec<Other>> {
-        if self.is_draining() || self.seats.len() == 1 {
+    pub(crate) fn peer_loads(&self, own: usize, now_ms: u64) -> Option<Vec<PeerLoad>> {
+        if self.is_draining() || self.slots.len() == 1 {
             return None;
         }
-        let others = (0..self.seats.len()).filter(|&index| index != own && self.takes(index));
-        let other = |index| Other {
+        let peer_loads =
+            (0..self.slots.len()).filter(|&index| index != own && self.is_receiving(index));
+        let other = |index| PeerLoad {
             index,
             busy: self.busy(index).permille(now_ms),
         };
-        Some(others.map(other).collect())
+        Some(peer_loads.map(other).collect())
     }
 }
 
-/// See [`Crew::others`].
+/// See [`WorkerSet::peer_loads`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Other {
+pub(crate) struct PeerLoad {
     pub(crate) index: usize,
     /// In thousandths of the time.
     pub(crate) busy: u32,
@@ -389,52 +393,56 @@ mod loom_tests {
     /// Runs `act` for each of two workers at once, the second on a thread of its own, and `check`
     /// when both have ended.
     fn both(
-        act: impl Fn(&Crew<u32>, usize) + Clone + Send + Sync + 'static,
-        check: impl Fn(&Crew<u32>) + Send + Sync + 'static,
+        act: impl Fn(&WorkerSet<u32>, usize) + Clone + Send + Sync + 'static,
+        check: impl Fn(&WorkerSet<u32>) + Send + Sync + 'static,
     ) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3); // Without a bound it takes minutes.
         model.check(move || {
             let net = Net::new(1, Behaviour::default());
-            let crew = Arc::new(Crew::new(WORKERS, Placement::LeastLoaded));
+            let worker_set = Arc::new(WorkerSet::new(WORKERS, Placement::LeastLoaded));
             let workers: Vec<Worker> = (0..WORKERS)
                 .map(|own| {
                     let worker = Worker::simulated(net.clone(), own).expect("a worker");
-                    crew.join(own, worker.remote());
+                    worker_set.join(own, worker.notifier());
                     worker
                 })
                 .collect();
-            let (theirs, acts) = (crew.clone(), act.clone());
+            let (theirs, acts) = (worker_set.clone(), act.clone());
             let thread = thread::spawn(move || acts(&theirs, 1));
-            act(&crew, 0);
+            act(&worker_set, 0);
             thread.join().unwrap();
-            check(&crew);
+            check(&worker_set);
             drop(workers);
         });
     }
 
-    fn open(crew: &Crew<u32>) -> [usize; WORKERS] {
-        [crew.open(0), crew.open(1)]
+    fn open(worker_set: &WorkerSet<u32>) -> [usize; WORKERS] {
+        [worker_set.open(0), worker_set.open(1)]
     }
 
     #[test]
     fn two_that_accept_at_once_stay_level() {
-        let accepts = |crew: &Crew<u32>, own| (0..2).for_each(|_| _ = crew.place(own, 0));
-        both(accepts, |crew| assert_eq!(open(crew), [2, 2]));
+        let accepts = |worker_set: &WorkerSet<u32>, own| {
+            (0..2).for_each(|_| _ = worker_set.place_connection(own, 0))
+        };
+        both(accepts, |worker_set| assert_eq!(open(worker_set), [2, 2]));
     }
 
     /// Places are as many as connections, while some come and others go.
     #[test]
     fn places_taken_and_given_up_are_counted() {
-        let comes_and_goes = |crew: &Crew<u32>, own: usize| {
-            let index = match crew.place(own, 0) {
-                Place::Here => own,
-                Place::At(other) => other,
+        let comes_and_goes = |worker_set: &WorkerSet<u32>, own: usize| {
+            let index = match worker_set.place_connection(own, 0) {
+                Assignment::Own => own,
+                Assignment::Peer(other) => other,
             };
-            crew.reserve(own);
-            crew.release(index);
+            worker_set.reserve(own);
+            worker_set.release(index);
         };
-        both(comes_and_goes, |crew| assert_eq!(open(crew), [1, 1]));
+        both(comes_and_goes, |worker_set| {
+            assert_eq!(open(worker_set), [1, 1])
+        });
     }
 
     /// What is passed to a worker that leaves at that moment is taken, found when it leaves, or
@@ -443,24 +451,24 @@ mod loom_tests {
     fn nothing_is_lost_that_is_passed_to_one_that_leaves() {
         let found = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counts = found.clone();
-        let act = move |crew: &Crew<u32>, own: usize| {
+        let act = move |worker_set: &WorkerSet<u32>, own: usize| {
             let add = |more| counts.fetch_add(more, std::sync::atomic::Ordering::SeqCst);
             if own == 1 {
-                let taken = crew.take(1).len() + crew.leave(1).len();
-                (0..taken).for_each(|_| crew.release(1));
+                let taken = worker_set.take_inbox(1).len() + worker_set.leave(1).len();
+                (0..taken).for_each(|_| worker_set.release(1));
                 add(taken);
                 return;
             }
-            crew.reserve(1);
-            if let Err(item) = crew.pass(0, 1, 7) {
+            worker_set.reserve(1);
+            if let Err(item) = worker_set.transfer(0, 1, 7) {
                 assert_eq!(item, 7);
-                crew.release(0);
+                worker_set.release(0);
                 add(1);
             }
         };
-        both(act, move |crew| {
+        both(act, move |worker_set| {
             assert_eq!(found.swap(0, std::sync::atomic::Ordering::SeqCst), 1);
-            assert_eq!(open(crew), [0, 0]);
+            assert_eq!(open(worker_set), [0, 0]);
         });
     }
 }
@@ -471,24 +479,26 @@ mod tests {
     use onrush_rt::driver::sim::{Behaviour, Net};
     use onrush_rt::worker::Worker;
 
-    fn crew(placement: Placement, workers: usize) -> (Crew<u32>, Vec<Worker>) {
+    fn worker_set(placement: Placement, workers: usize) -> (WorkerSet<u32>, Vec<Worker>) {
         let net = Net::new(1, Behaviour::default());
-        let crew = Crew::new(workers, placement);
+        let worker_set = WorkerSet::new(workers, placement);
         let workers = (0..workers).map(|index| {
             let worker = Worker::simulated(net.clone(), index).expect("a worker");
-            crew.join(index, worker.remote());
+            worker_set.join(index, worker.notifier());
             worker
         });
         let workers = workers.collect();
-        (crew, workers)
+        (worker_set, workers)
     }
 
-    fn places(crew: &Crew<u32>, own: usize, count: usize) -> Vec<usize> {
+    fn places(worker_set: &WorkerSet<u32>, own: usize, count: usize) -> Vec<usize> {
         let index = |place| match place {
-            Place::Here => own,
-            Place::At(other) => other,
+            Assignment::Own => own,
+            Assignment::Peer(other) => other,
         };
-        (0..count).map(|_| index(crew.place(own, 0))).collect()
+        (0..count)
+            .map(|_| index(worker_set.place_connection(own, 0)))
+            .collect()
     }
 
     #[test]
@@ -499,61 +509,67 @@ mod tests {
             (Placement::RoundRobin, [0, 1, 2, 0, 1, 2]),
             (Placement::LeastLoaded, [0, 1, 2, 0, 1, 2]),
         ] {
-            let (crew, _workers) = crew(placement, 3);
-            assert_eq!(places(&crew, 0, 6), expected, "{placement:?}");
-            assert_eq!((0..3).map(|i| crew.open(i)).sum::<usize>(), 6);
+            let (worker_set, _workers) = worker_set(placement, 3);
+            assert_eq!(places(&worker_set, 0, 6), expected, "{placement:?}");
+            assert_eq!((0..3).map(|i| worker_set.open(i)).sum::<usize>(), 6);
         }
     }
 
     #[test]
     fn the_least_loaded_is_chosen_and_a_worker_that_left_is_not() {
-        let (crew, _workers) = crew(Placement::LeastLoaded, 3);
-        assert_eq!(places(&crew, 2, 4), [2, 0, 1, 2]);
-        crew.release(1);
-        assert_eq!(places(&crew, 2, 1), [1]);
-        assert_eq!(crew.pass(2, 1, 7), Ok(()));
-        assert_eq!(crew.take(1), [7]);
-        assert!(crew.leave(1).is_empty());
-        crew.release(1);
-        assert_eq!(places(&crew, 2, 1), [0]);
+        let (worker_set, _workers) = worker_set(Placement::LeastLoaded, 3);
+        assert_eq!(places(&worker_set, 2, 4), [2, 0, 1, 2]);
+        worker_set.release(1);
+        assert_eq!(places(&worker_set, 2, 1), [1]);
+        assert_eq!(worker_set.transfer(2, 1, 7), Ok(()));
+        assert_eq!(worker_set.take_inbox(1), [7]);
+        assert!(worker_set.leave(1).is_empty());
+        worker_set.release(1);
+        assert_eq!(places(&worker_set, 2, 1), [0]);
         // Whoever had chosen it before keeps its connection.
-        crew.reserve(1);
-        let open = (crew.open(1), crew.open(2));
-        assert_eq!(crew.pass(2, 1, 8), Err(8));
-        assert_eq!((crew.open(1), crew.open(2)), (open.0 - 1, open.1 + 1));
-        crew.drain();
-        assert_eq!(places(&crew, 2, 2), [2, 2]);
+        worker_set.reserve(1);
+        let open = (worker_set.open(1), worker_set.open(2));
+        assert_eq!(worker_set.transfer(2, 1, 8), Err(8));
+        assert_eq!(
+            (worker_set.open(1), worker_set.open(2)),
+            (open.0 - 1, open.1 + 1)
+        );
+        worker_set.drain();
+        assert_eq!(places(&worker_set, 2, 2), [2, 2]);
     }
 
     #[test]
     fn accepting_at_the_same_moment_never_sets_workers_apart() {
-        let (crew, _workers) = crew(Placement::LeastLoaded, 4);
+        let (worker_set, _workers) = worker_set(Placement::LeastLoaded, 4);
         std::thread::scope(|scope| {
             for own in 0..4 {
-                let crew = &crew;
-                scope.spawn(move || places(crew, own, 1001));
+                let worker_set = &worker_set;
+                scope.spawn(move || places(worker_set, own, 1001));
             }
         });
-        let open = [0, 1, 2, 3].map(|index| crew.open(index));
+        let open = [0, 1, 2, 3].map(|index| worker_set.open(index));
         assert_eq!(open, [1001; 4]);
     }
 
     #[test]
     fn a_worker_that_says_nothing_sleeps_or_is_stuck() {
-        let (crew, _workers) = crew(Placement::LeastLoaded, 3);
-        crew.set_busy(0, 900, 1000);
-        crew.set_busy(1, 300, 1000);
-        crew.set_busy(2, 600, 1000);
+        let (worker_set, _workers) = worker_set(Placement::LeastLoaded, 3);
+        worker_set.set_busy(0, 900, 1000);
+        worker_set.set_busy(1, 300, 1000);
+        worker_set.set_busy(2, 600, 1000);
         let busy = |own, now_ms| {
-            let others = crew.others(own, now_ms).unwrap_or_default().into_iter();
-            others
+            let peer_loads = worker_set
+                .peer_loads(own, now_ms)
+                .unwrap_or_default()
+                .into_iter();
+            peer_loads
                 .map(|other| (other.index, other.busy))
                 .collect::<Vec<_>>()
         };
         assert_eq!(busy(0, 1100), [(1, 300), (2, 600)]);
         // None of these workers is asleep.
-        assert_eq!(crew.busy(1).permille(2000), 1000);
-        crew.leave(2);
+        assert_eq!(worker_set.busy(1).permille(2000), 1000);
+        worker_set.leave(2);
         assert_eq!(busy(0, 1100), [(1, 300)]);
     }
 }

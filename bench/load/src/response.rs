@@ -12,12 +12,12 @@ pub(crate) struct Reader {
     /// What came of a head that is not whole.
     begun: Vec<u8>,
     /// The answer whose head is whole, and how much of its body is missing.
-    body: Option<(Answer, u64)>,
+    body: Option<(Response, u64)>,
 }
 
 /// An answer that was read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     /// Bytes of its content.
     pub(crate) len: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Answer {
 pub(crate) enum Read {
     /// There is more to come.
     More,
-    Whole(Answer),
+    Whole(Response),
     /// They are no answer with a length, or more than the answer.
     Broken,
 }
@@ -45,8 +45,8 @@ impl Reader {
     }
 
     fn advance(&mut self, bytes: &[u8]) -> Read {
-        if let Some((answer, missing)) = self.body {
-            return self.take_body(answer, missing, bytes.len() as u64);
+        if let Some((response, missing)) = self.body {
+            return self.take_body(response, missing, bytes.len() as u64);
         }
         // Nearly always a whole head comes at once.
         if self.begun.is_empty() {
@@ -59,7 +59,9 @@ impl Reader {
 
     fn take_head(&mut self, bytes: &[u8]) -> Read {
         match head(bytes) {
-            Some((len, answer)) => self.take_body(answer, answer.len, (bytes.len() - len) as u64),
+            Some((len, response)) => {
+                self.take_body(response, response.len, (bytes.len() - len) as u64)
+            }
             None if is_begun(bytes) => {
                 self.begun.extend_from_slice(bytes);
                 Read::More
@@ -68,11 +70,11 @@ impl Reader {
         }
     }
 
-    fn take_body(&mut self, answer: Answer, missing: u64, here: u64) -> Read {
+    fn take_body(&mut self, response: Response, missing: u64, here: u64) -> Read {
         match missing.checked_sub(here) {
-            Some(0) => Read::Whole(answer),
+            Some(0) => Read::Whole(response),
             Some(missing) => {
-                self.body = Some((answer, missing));
+                self.body = Some((response, missing));
                 Read::More
             }
             None => Read::Broken,
@@ -81,7 +83,7 @@ impl Reader {
 }
 
 /// The head that `bytes` begin with: its length, and the answer it announces.
-fn head(bytes: &[u8]) -> Option<(usize, Answer)> {
+fn head(bytes: &[u8]) -> Option<(usize, Response)> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut response = httparse::Response::new(&mut fields);
     let httparse::Status::Complete(len) = response.parse(bytes).ok()? else {
@@ -93,11 +95,11 @@ fn head(bytes: &[u8]) -> Option<(usize, Answer)> {
         .iter()
         .filter(|field| field.name.eq_ignore_ascii_case("content-length"));
     let len_text = std::str::from_utf8(lengths.next()?.value).ok()?;
-    let answer = Answer {
+    let reply = Response {
         status,
         len: len_text.parse().ok()?,
     };
-    Some((len, answer))
+    Some((len, reply))
 }
 
 /// Whether `bytes` may become a head.
@@ -115,7 +117,7 @@ mod tests {
     const EMPTY: &[u8] = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n";
 
     fn whole(status: u16, len: u64) -> Read {
-        Read::Whole(Answer { status, len })
+        Read::Whole(Response { status, len })
     }
 
     #[test]

@@ -8,40 +8,40 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 /// Runs user code. `None` when it panicked; the panic hook has printed the message.
-pub(crate) fn run<T>(call: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn catch<T>(call: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(call))
         .map_err(std::mem::forget)
         .ok()
 }
 
 /// Emits a log event. Its subscriber is user code, and a log line is not worth a request.
-pub(crate) fn tell(event: impl FnOnce()) {
-    let _ = run(event);
+pub(crate) fn log(event: impl FnOnce()) {
+    let _ = catch(event);
 }
 
 /// Drops a value that holds user code. A panic of its destructor is logged.
 pub(crate) fn discard<T>(value: T) {
-    if run(|| drop(value)).is_none() {
-        tell(|| tracing::error!("a destructor in a handler panicked"));
+    if catch(|| drop(value)).is_none() {
+        log(|| tracing::error!("a destructor in a handler panicked"));
     }
 }
 
 /// Calls a waker, which may be one that a handler made (`std::task::Wake`).
 pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker
-        && run(|| waker.wake()).is_none()
+        && catch(|| waker.wake()).is_none()
     {
-        tell(|| tracing::error!("a waker of a handler panicked"));
+        log(|| tracing::error!("a waker of a handler panicked"));
     }
 }
 
 /// Holds a value of user code; a panic of its destructor ends here.
 #[derive(Debug)]
-pub(crate) struct Shield<T>(Option<T>);
+pub(crate) struct PanicGuard<T>(Option<T>);
 
-impl<T> Shield<T> {
-    pub(crate) fn new(value: T) -> Shield<T> {
-        Shield(Some(value))
+impl<T> PanicGuard<T> {
+    pub(crate) fn new(value: T) -> PanicGuard<T> {
+        PanicGuard(Some(value))
     }
 
     pub(crate) fn get(&self) -> &T {
@@ -53,7 +53,7 @@ impl<T> Shield<T> {
     }
 }
 
-impl<T> Drop for Shield<T> {
+impl<T> Drop for PanicGuard<T> {
     fn drop(&mut self) {
         if let Some(value) = self.0.take() {
             discard(value);

@@ -22,16 +22,16 @@ const WAKE_MS: u64 = 700;
 
 /// See the module's description.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct Watchdog {
     /// When a worker last had something to do, in ms of `CLOCK_MONOTONIC`.
     active_ms: AtomicU64,
     /// The listening sockets of each worker, as long as it accepts.
     listeners: Box<[Mutex<Vec<ListenSocket>>]>,
 }
 
-impl Watch {
-    pub(crate) fn new(workers: usize) -> Watch {
-        Watch {
+impl Watchdog {
+    pub(crate) fn new(workers: usize) -> Watchdog {
+        Watchdog {
             active_ms: AtomicU64::new(0),
             listeners: (0..workers).map(|_| Mutex::default()).collect(),
         }
@@ -80,15 +80,15 @@ mod tests {
 
     #[test]
     fn others_are_woken_only_after_a_pause() {
-        let watch = Watch::new(2);
-        assert!(watch.note_active(5_000), "nobody looked before");
-        assert!(watch.is_active(5_000) && watch.is_active(5_999));
-        assert!(!watch.is_active(6_000));
+        let watchdog = Watchdog::new(2);
+        assert!(watchdog.note_active(5_000), "nobody looked before");
+        assert!(watchdog.is_active(5_000) && watchdog.is_active(5_999));
+        assert!(!watchdog.is_active(6_000));
         for now_ms in (5_000..20_000).step_by(699) {
-            assert!(!watch.note_active(now_ms));
-            assert!(watch.is_active(now_ms + 899));
+            assert!(!watchdog.note_active(now_ms));
+            assert!(watchdog.is_active(now_ms + 899));
         }
-        assert!(watch.note_active(30_000));
+        assert!(watchdog.note_active(30_000));
     }
 
     #[test]
@@ -96,14 +96,14 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let sockets = net::share(listener.into(), 1).unwrap();
-        let watch = Watch::new(2);
-        watch.lend(1, sockets);
-        assert!(watch.accept_for(1).is_none());
+        let watchdog = Watchdog::new(2);
+        watchdog.lend(1, sockets);
+        assert!(watchdog.accept_for(1).is_none());
         let _client = std::net::TcpStream::connect(address).unwrap();
-        assert!(watch.accept_for(0).is_none());
-        assert!(watch.accept_for(1).is_some());
-        assert!(watch.accept_for(1).is_none());
-        assert_eq!(watch.take_back(1).len(), 1);
-        assert!(watch.take_back(1).is_empty());
+        assert!(watchdog.accept_for(0).is_none());
+        assert!(watchdog.accept_for(1).is_some());
+        assert!(watchdog.accept_for(1).is_none());
+        assert_eq!(watchdog.take_back(1).len(), 1);
+        assert!(watchdog.take_back(1).is_empty());
     }
 }
