@@ -5,6 +5,7 @@ mod dependencies;
 mod edges;
 mod layers;
 mod paths;
+mod retired;
 mod source;
 mod text;
 mod unsafety;
@@ -78,6 +79,7 @@ fn complaints(files: &[Source]) -> Vec<Complaint> {
         text::check(file, &mut found);
         if file.is_rust() {
             unsafety::check(file, &mut found);
+            retired::check(file, &mut found);
         }
     }
     layers::check(files, &mut found);

@@ -5,11 +5,12 @@
 //! body, dropping a request), and dropping a task is running user code as well.
 //!
 //! Modules, lowest first: `rate_meter` (transfer rates) · `connection` (what is kept) · `deadline`
-//! (time limits) · `access` (the access log) · `send` (bytes out) · `request_body` (bytes of bodies
-//! in) · `pressure` (when receive memory is short) · `respond` (answers) · `pending` (answers that
-//! take their time) · `receive` (requests) · `migration` (connections from and to other workers) ·
-//! `admission` (which new ones are served) · `rebalance` (which of them go) · `stall` (workers that
-//! are blocked). Must not know how workers are made.
+//! (time limits) · `access` (the access log) · `send` (bytes out) · `reject` (requests that break a
+//! rule) · `request_body` (bytes of bodies in) · `pressure` (when receive memory is short) ·
+//! `respond` (answers) · `pending` (answers that take their time) · `receive` (requests) ·
+//! `migration` (connections from and to other workers) · `admission` (which new ones are served) ·
+//! `rebalance` (which of them go) · `stall` (workers that are blocked). Must not know how workers
+//! are made.
 
 mod access;
 mod admission;
@@ -21,6 +22,7 @@ mod pressure;
 mod rate_meter;
 mod rebalance;
 mod receive;
+mod reject;
 mod request_body;
 mod respond;
 mod send;

@@ -24,7 +24,7 @@ use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
 use crate::panic_guard;
-use crate::request::Parts;
+use crate::request::RequestParts;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::BufferPool;
 use std::rc::Rc;
@@ -68,7 +68,7 @@ impl Engine {
     pub(super) fn shed_body(
         &self,
         id: ConnId,
-        parts: Box<Parts>,
+        parts: Box<RequestParts>,
         head_bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Option<Then> {

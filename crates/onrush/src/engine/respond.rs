@@ -65,13 +65,13 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Rendered {
         match self.log.is_some() {
-            true => self.answer_logged(id, response, out),
+            true => self.render_logged(id, response, out),
             false => self.render::<false>(id, response, out),
         }
     }
 
     #[inline(never)]
-    fn answer_logged(
+    fn render_logged(
         self: &Rc<Self>,
         id: ConnId,
         response: &mut Response,

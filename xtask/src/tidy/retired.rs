@@ -1,0 +1,97 @@
+//! Identifiers that were given a standard name, so that none of them comes back. Must not judge
+//! prose.
+
+use super::{Complaint, source::Source};
+
+/// Retired identifiers and what to use instead, in all code.
+const RETIRED: [(&str, &str); 56] = [
+    ("Answer", "Response"),
+    ("Begun", "TaskHandle"),
+    ("CROWD_MAX", "OVER_LIMIT_MAX"),
+    ("CROWD_MIN", "OVER_LIMIT_MIN"),
+    ("Crew", "WorkerSet or ThreadPool"),
+    ("Doze", "Parker"),
+    ("Figures", "Metrics or Results"),
+    ("Floors", "Layers"),
+    ("Inlet", "EngineHandler"),
+    ("Lodged", "SlotTask"),
+    ("Passed", "Transfer"),
+    ("Reach", "Target"),
+    ("Seat", "WorkerSlot"),
+    ("Shield", "PanicGuard"),
+    ("Spares", "RequestPool"),
+    ("Standby", "TaskSlot"),
+    ("adopt", "resume_connection"),
+    ("answer", "response"),
+    ("answer_all", "respond_all"),
+    ("answers", "responses"),
+    ("begin_answer", "begin_response"),
+    ("break_late", "body_timeout_error"),
+    ("by_hand", "manual"),
+    ("crew", "worker_set or thread_pool"),
+    ("crowd", "over_limit"),
+    ("crowd_max", "over_limit_max"),
+    ("doze", "parker"),
+    ("figures", "metrics, results or stats"),
+    ("floors", "layers"),
+    ("hand_over_to", "migrate_to"),
+    ("inlet", "event_handler"),
+    ("keep_while_made", "keep_until_sent"),
+    ("last_look", "final_poll"),
+    ("look_around", "rebalance_tick"),
+    ("make_quiet", "begin_migration"),
+    ("nowhere", "discard_buffer"),
+    ("own_cores", "restore_affinity"),
+    ("relieve", "reclaim_memory"),
+    ("scarce_block", "take_last_block"),
+    ("seats", "slots"),
+    ("send_away", "finish_migration"),
+    ("serve_for", "accept_for_blocked"),
+    ("settle", "a verb that says what is done"),
+    ("shield", "panic_guard"),
+    ("spares", "request_pool"),
+    ("standby", "task_slot"),
+    ("stay_to_end", "cancel_migration"),
+    ("step_back", "lower_priority"),
+    ("strand", "run_without_thread"),
+    ("survive", "recover_from_panic"),
+    ("trickles", "slow_sender"),
+    ("turn_away", "reject_over_limit"),
+    ("turn_body_away", "shed_body"),
+    ("turned", "a name for the result"),
+    ("turns", "polls or iterations"),
+    ("welcome", "open_connection"),
+];
+
+pub(super) fn check(file: &Source, found: &mut Vec<Complaint>) {
+    for token in file.tokens() {
+        let retired = RETIRED.iter().find(|(old, _)| *old == token.text);
+        if let Some((old, new)) = retired {
+            let message = format!("the identifier `{old}` is retired: use {new}");
+            found.push(Complaint::new(&file.path, token.line, message));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retired_words_are_found_in_code_only() {
+        let text = "fn f() {\n    // The crew.\n    let crew = \"crew\";\n}\n";
+        let mut found = Vec::new();
+        check(
+            &Source::new("crates/onrush/src/x.rs".to_owned(), text.to_owned()),
+            &mut found,
+        );
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].line, 3);
+        assert!(found[0].message.contains("worker_set"));
+    }
+
+    #[test]
+    fn the_list_is_sorted_and_names_each_word_once() {
+        assert!(RETIRED.is_sorted_by(|a, b| a.0 < b.0));
+    }
+}
