@@ -35,6 +35,10 @@ struct Options {
     /// As many requests as there were originally: 10,000 uploads of 40 MB
     #[arg(long)]
     full: bool,
+    /// Of `attack`, run only the cases whose "NAME, DRIVER" contains TEXT; of several, all of them.
+    /// Results go to target/bench/part/experiments
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
     /// Where results go [default: bench/results/experiments]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -114,12 +118,16 @@ fn main_with(options: &Options) -> Outcome<ExitCode> {
     };
     let out = match (&options.out, effort) {
         (Some(out), _) => out.clone(),
+        (None, _) if !options.only.is_empty() => {
+            xtask::shell::target().join("bench/part/experiments")
+        }
         (None, Effort::Quick) => xtask::shell::target().join("bench/quick/experiments"),
         (None, _) => xtask::shell::root().join("bench/results/experiments"),
     };
     runner::raise_descriptors()?;
     let line = if options.full { "--full" } else { "" };
-    let run = Run::new(effort, out, line.to_owned(), runner::interrupts()?)?;
+    let mut run = Run::new(effort, out, line.to_owned(), runner::interrupts()?)?;
+    run.only.clone_from(&options.only);
     let first = quota::First::new();
     if first.is_none() {
         eprintln!("other programs get as much of the cores as these: no control groups here");
@@ -175,6 +183,9 @@ mod tests {
     fn the_command_line_is_understood() {
         let parsed = Options::try_parse_from(["x", "balance", "--quick"]).expect("right");
         assert!(parsed.quick && parsed.names == ["balance"]);
+        let parsed =
+            Options::try_parse_from(["x", "attack", "--only", "unread", "--only", "epoll"]);
+        assert_eq!(parsed.expect("right").only, ["unread", "epoll"]);
         assert!(Options::try_parse_from(["x", "--quick", "--full"]).is_err());
     }
 }

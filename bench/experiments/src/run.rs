@@ -40,6 +40,8 @@ impl Effort {
 /// One run of the program.
 pub(crate) struct Run {
     pub(crate) effort: Effort,
+    /// The parts of an experiment that are run: those whose name contains each of these.
+    pub(crate) only: Vec<String>,
     pub(crate) interrupted: Arc<AtomicBool>,
     out: PathBuf,
     /// For files that nobody wants afterwards; gone with this.
@@ -63,12 +65,18 @@ impl Run {
         }
         Ok(Run {
             effort,
+            only: Vec::new(),
             interrupted,
             out,
             scratch,
             machine: Machine::now(),
             line,
         })
+    }
+
+    /// Whether the part of an experiment with this name is to be run.
+    pub(crate) fn includes(&self, name: &str) -> bool {
+        self.only.iter().all(|text| name.contains(text.as_str()))
     }
 
     /// Fails when somebody wants it to end.
@@ -171,6 +179,18 @@ mod tests {
         assert!(run.sleep(Duration::from_secs(1000)).is_err());
         drop(run);
         assert!(!folder.exists());
+        fs::remove_dir_all(base).expect("removed");
+    }
+
+    #[test]
+    fn a_part_is_run_when_its_name_contains_all_texts() {
+        let base = std::env::temp_dir().join(format!("onrush-run-only-{}", std::process::id()));
+        let run = Run::new(Effort::Quick, base.clone(), String::new(), Arc::default());
+        let mut run = run.expect("made");
+        assert!(run.includes("slow PUTs, epoll"));
+        run.only = vec!["PUTs".to_owned(), "epoll".to_owned()];
+        assert!(run.includes("slow PUTs, epoll"));
+        assert!(!run.includes("slow PUTs, io_uring") && !run.includes("pipelines, epoll"));
         fs::remove_dir_all(base).expect("removed");
     }
 

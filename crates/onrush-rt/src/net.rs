@@ -47,6 +47,11 @@ pub struct ListenOptions {
     /// Connections are accepted when their first bytes have come, or after a second without any
     /// (`TCP_DEFER_ACCEPT`, tcp(7)). For protocols in which the client speaks first.
     pub defer_accept: bool,
+    /// Bytes that the kernel takes of each accepted connection beyond what it has sent
+    /// (`TCP_NOTSENT_LOWAT`, tcp(7)). A client that does not read then costs no more than this and
+    /// its own receive window; the usual send buffer would take 3 MB from a file for it. 0: as much
+    /// as the send buffer. See [`Driver::lift_unsent_max`](crate::driver::Driver::lift_unsent_max).
+    pub unsent_bytes_max: u32,
 }
 
 impl Default for ListenOptions {
@@ -56,6 +61,7 @@ impl Default for ListenOptions {
             reuse_port: false,
             nodelay: true,
             defer_accept: false,
+            unsent_bytes_max: 0,
         }
     }
 }
@@ -179,6 +185,9 @@ fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd>
     }
     if options.defer_accept {
         crate::sys::set_defer_accept(socket.as_fd());
+    }
+    if options.unsent_bytes_max > 0 {
+        crate::sys::set_unsent_max(socket.as_fd(), options.unsent_bytes_max);
     }
     if options.nodelay {
         sockopt::set_tcp_nodelay(&socket, true)?;

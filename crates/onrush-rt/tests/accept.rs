@@ -3,7 +3,7 @@
 mod common;
 
 use common::{KERNEL, Kind, choice, in_child, on, rig_with, seccomp, watchdog};
-use onrush_rt::driver::{Config, Driver, Event, ListenSocket, Socket};
+use onrush_rt::driver::{Config, Driver, Event, ListenSocket, Socket, StreamId};
 use onrush_rt::net::{Address, ListenMode, ListenOptions, listen};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -50,6 +50,48 @@ fn accept(driver: &mut Driver, count: usize) -> Vec<Socket> {
         }
     }
     sockets
+}
+
+/// A client that does not read costs the limit and its receive window, until the limit is lifted.
+#[test]
+fn what_the_kernel_takes_unsent_has_a_limit_until_it_is_lifted() {
+    const UNSENT_MAX: u32 = 128 * 1024;
+    const WINDOW_MAX: usize = 64 * 1024;
+    fn fill(driver: &mut Driver, stream: StreamId) -> usize {
+        let (piece, mut taken) = ([b'x'; 16 * 1024], 0);
+        loop {
+            match driver.send(stream, &piece) {
+                Ok(bytes) => taken += bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return taken,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    let name = "what_the_kernel_takes_unsent_has_a_limit_until_it_is_lifted";
+    on(&KERNEL, name, |rig| {
+        let options = ListenOptions {
+            unsent_bytes_max: UNSENT_MAX,
+            ..options()
+        };
+        let (sockets, address) =
+            listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options).expect("listens");
+        for socket in sockets {
+            rig.driver.listen(socket).expect("listens");
+        }
+        let client = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None);
+        let client = client.expect("a socket");
+        sockopt::set_socket_recv_buffer_size(&client, 4096).expect("an option");
+        rustix::net::connect(&client, &tcp(&address)).expect("it listens");
+        let socket = accept(&mut rig.driver, 1).pop().expect("one");
+        let stream = rig.driver.attach(socket, 1).expect("attached");
+        let taken = fill(&mut rig.driver, stream);
+        let limit = UNSENT_MAX as usize;
+        assert!(taken >= limit && taken < limit + WINDOW_MAX, "{taken}");
+        rig.driver.lift_unsent_max(stream);
+        let more = fill(&mut rig.driver, stream);
+        assert!(more > limit, "{more} more than {taken}");
+        rig.driver.close(stream);
+    });
 }
 
 #[test]

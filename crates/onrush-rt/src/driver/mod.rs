@@ -302,6 +302,15 @@ impl Driver {
         }
     }
 
+    /// Lets the kernel take as much for this stream as its send buffer holds, where the listener
+    /// had [`unsent_bytes_max`](crate::net::ListenOptions::unsent_bytes_max): for a peer that has
+    /// shown that it reads, fewer and longer calls cost less.
+    pub fn lift_unsent_max(&mut self, stream: StreamId) {
+        if let Some(fd) = self.descriptor(stream) {
+            crate::sys::set_unsent_max(fd, 0);
+        }
+    }
+
     /// Whether bytes of the peer wait in the kernel, received by nobody yet (`FIONREAD`, tcp(7)):
     /// closing now would reset the connection.
     pub fn has_unread(&mut self, stream: StreamId) -> bool {

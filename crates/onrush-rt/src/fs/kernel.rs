@@ -12,6 +12,7 @@ use rustix::fs::{RenameFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMI
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::num::NonZeroU64;
 use std::path::Path;
 
 /// File systems that are kept in memory alone (linux/magic.h).
@@ -313,6 +314,13 @@ impl File {
 
     pub(super) fn set_len(&self, len: u64) -> io::Result<()> {
         Ok(retry_on_intr(|| fs::ftruncate(&self.fd, len))?)
+    }
+
+    pub(super) fn advise_needed(&self, offset: u64, len: u64) {
+        let Some(len) = NonZeroU64::new(len) else {
+            return; // To the kernel 0 means up to the end of the file.
+        };
+        let _ = fs::fadvise(&self.fd, offset, Some(len), fs::Advice::WillNeed);
     }
 
     pub(super) fn advise_sequential(&self) {

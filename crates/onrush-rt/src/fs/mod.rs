@@ -409,6 +409,17 @@ impl File {
         }
     }
 
+    /// Starts reading exactly this range into the page cache (`posix_fadvise(2)`,
+    /// `POSIX_FADV_WILLNEED`). Unlike the kernel's own read-ahead, which a plain read starts, it
+    /// takes nothing beyond the range, and a later send of the range starts no further reading.
+    /// A hint: never fails. May block while the disk's queue is full.
+    pub fn advise_needed(&self, offset: u64, len: u64) {
+        match &self.0 {
+            FileInner::Kernel(file) => file.advise_needed(offset, len),
+            FileInner::Sim(_) => {}
+        }
+    }
+
     /// Starts writing this range to disk without waiting (`sync_file_range(2)`), so that the
     /// `fsync` at the end of a long upload finds little to do. A hint: never fails, proves
     /// nothing. May block while the disk's queue is full.

@@ -90,10 +90,28 @@ fn files_hold_what_is_written() {
         file.sync().unwrap();
         file.start_writeback(0, 2);
         file.advise_sequential();
+        file.advise_needed(0, 2);
+        file.advise_needed(0, 0);
         let reader = root.open(b"a", OpenHow::READ).unwrap();
         assert_errno(reader.write_at(b"x", 0), libc::EBADF);
         assert!(root.free_bytes().unwrap() > 0 && root.now_ns() > 0);
     });
+}
+
+/// The kernel's own read-ahead, of a plain read, would bring more: up to 8 MiB on some disks.
+#[test]
+fn what_is_needed_is_read_and_nothing_behind_it() {
+    const NEEDED_BYTES: u64 = 256 * 1024;
+    let temp = Temp::new();
+    let root = Dir::open_root(&temp.0).unwrap();
+    create(&root, b"a", b"").set_len(64 << 20).unwrap();
+    let file = root.open(b"a", OpenHow::READ).unwrap();
+    file.advise_needed(0, NEEDED_BYTES);
+    let mut piece = vec![1; 64 * 1024];
+    for at in (0..NEEDED_BYTES).step_by(piece.len()) {
+        assert_eq!(file.read_at(&mut piece, at).unwrap(), piece.len());
+    }
+    assert!(!file.is_resident(NEEDED_BYTES, 4096));
 }
 
 #[test]

@@ -63,6 +63,14 @@ pub(crate) fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: u32) {
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes);
 }
 
+/// `TCP_NOTSENT_LOWAT` (tcp(7)): bytes that the kernel takes beyond what it has sent. Connections
+/// inherit it from their listener. 0 restores the system's default, which usually is no limit.
+/// Sockets that are not TCP have no such limit.
+pub(crate) fn set_unsent_max(socket: BorrowedFd<'_>, bytes: u32) {
+    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes);
+}
+
 /// `TCP_DEFER_ACCEPT` (tcp(7)), for the shortest time there is. Without it all works, and costs
 /// more.
 pub(crate) fn set_defer_accept(socket: BorrowedFd<'_>) {

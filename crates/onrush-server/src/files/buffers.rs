@@ -19,8 +19,6 @@ use std::thread;
 
 /// The size of a shared buffer.
 const SHARED_BYTES: usize = 512 * 1024;
-/// Buffers for each core: one to be received into while the other is written.
-const PER_CORE: usize = 2;
 /// Buffers that one upload fills in a row while others wait for one. Going on with what is there is
 /// cheaper than taking turns; for ever it would starve them.
 const IN_A_ROW_MAX: u32 = 16;
@@ -63,11 +61,11 @@ pub(super) struct Held {
 }
 
 impl Buffers {
-    /// For all uploads: as many as serve this process's cores, with at most `bytes_max` in all, but
-    /// always one.
-    pub(super) fn for_all_cores(bytes_max: usize) -> Arc<Buffers> {
+    /// For all uploads: `per_core` for each of this process's cores, with at most `bytes_max` in
+    /// all, but always one.
+    pub(super) fn for_all_cores(per_core: usize, bytes_max: usize) -> Arc<Buffers> {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-        let count = (cores * PER_CORE).min(bytes_max / SHARED_BYTES);
+        let count = (cores * per_core).min(bytes_max / SHARED_BYTES);
         Buffers::new(count.max(1), SHARED_BYTES)
     }
 

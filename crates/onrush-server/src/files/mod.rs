@@ -185,6 +185,10 @@ impl Files {
             (false, true) => "DELETE, GET, HEAD, OPTIONS",
             (true, true) => "DELETE, GET, HEAD, OPTIONS, PUT",
         };
+        let buffers_per_core = match store.writes_inline() {
+            true => 1,
+            false => 2, // One is filled while the other is written.
+        };
         Files(Arc::new(Inner {
             store,
             methods,
@@ -198,7 +202,7 @@ impl Files {
                     .cache_bytes_max
                     .saturating_add(options.cache_bytes_max.min(UNDER_WAY_BYTES_MAX)),
             ),
-            uploads: Memory::new(options.upload_bytes_max),
+            uploads: Memory::new(options.upload_bytes_max, buffers_per_core),
             listings: Budget::new(list::PAGES_BYTES_MAX),
             options,
         }))

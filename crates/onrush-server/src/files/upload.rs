@@ -12,6 +12,7 @@ use super::budget::{Budget, Lease};
 use super::buffers::{Buffers, Held, User};
 use super::failure::{Failure, While};
 use onrush::RequestBody;
+use onrush_rt::coop;
 use onrush_store::{StoreError, Upload};
 use std::future::{Future, poll_fn};
 use std::io;
@@ -33,10 +34,10 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Buffers of about `bytes_max` in all.
-    pub(super) fn new(bytes_max: usize) -> Memory {
+    /// Buffers of about `bytes_max` in all, of which uploads share `per_core` for each core.
+    pub(super) fn new(bytes_max: usize, per_core: usize) -> Memory {
         Memory {
-            shared: Buffers::for_all_cores(bytes_max / 2),
+            shared: Buffers::for_all_cores(per_core, bytes_max / 2),
             own: Budget::new(bytes_max / 2),
         }
     }
@@ -140,6 +141,10 @@ async fn fill(body: &mut RequestBody, buffers: &User, how: Fill) -> Result<Held,
                 Poll::Ready(Ok(0)) => break,
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(broken(error))),
+                // The budget of this poll is used up. The upload keeps its buffer for the next
+                // iteration: to alternate between uploads costs 15 % of the CPU, because the
+                // buffers leave the processor's cache and the clients are woken more often.
+                Poll::Pending if coop::is_exhausted() => return Poll::Pending,
                 Poll::Pending => match how {
                     Fill::There if !buffer.bytes.is_empty() => break,
                     Fill::There => {
@@ -209,7 +214,7 @@ mod tests {
 
     #[test]
     fn beyond_the_budget_buffers_are_small() {
-        let memory = Memory::new(2 * 3 * OWN_BYTES);
+        let memory = Memory::new(2 * 3 * OWN_BYTES, 2);
         let (first, bytes) = memory.own(2 * OWN_BYTES);
         assert_eq!((first.is_some(), bytes), (true, 2 * OWN_BYTES));
         let (none, bytes) = memory.own(2 * OWN_BYTES);

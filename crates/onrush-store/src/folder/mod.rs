@@ -178,6 +178,12 @@ impl Folder {
         self.inner.staging.is_some()
     }
 
+    /// Whether the caller writes uploads itself, because no disk is waited for. Nothing is gained
+    /// then by receiving bytes while others are written.
+    pub fn writes_inline(&self) -> bool {
+        self.inner.changes.is_inline()
+    }
+
     /// The pool this folder's jobs run on.
     pub fn pool(&self) -> &BlockingPool {
         &self.inner.pool

@@ -120,6 +120,8 @@ pub(crate) struct Active {
     pub(crate) write_deadline_ms: Option<u64>,
     /// The last send took fewer bytes than it was given: there is no room for now.
     pub(crate) is_full: bool,
+    /// Bytes that the kernel has taken of responses of tasks, up to [`u32::MAX`].
+    pub(crate) taken_bytes: u32,
     /// How fast body bytes come, and how fast the peer takes bytes.
     pub(super) body_rate: RateMeter,
     pub(super) write_rate: RateMeter,

@@ -48,6 +48,7 @@ use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
 use onrush_rt::executor::TaskSlot;
 use onrush_rt::worker::{Blocked, EventHandler, WorkerContext};
 use rebalance::RebalanceState;
+pub(crate) use send::UNSENT_BYTES_MAX;
 use stall::StallReports;
 use std::cell::{Cell, RefCell};
 use std::io;

@@ -327,10 +327,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Brings a part of a file into the page cache without holding up the worker.
+    /// Brings a part of a file into the page cache without holding up the worker. Exactly this
+    /// part: the read-ahead that plain reads start goes on when `sendfile(2)` reaches its mark,
+    /// and then on the worker.
     async fn read_ahead(&self, file: &Arc<File>, offset: u64, length: u64) -> io::Result<()> {
         let file = file.clone();
         let job = self.context.blocking().run(move || {
+            file.advise_needed(offset, length);
             let mut scratch = vec![0; 64 * 1024];
             let (mut at, end) = (offset, offset + length);
             while at < end {

@@ -14,6 +14,12 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+/// What the kernel takes for a new connection beyond what it has sent. More would be work for a
+/// client that may never read: one that asked for a large file made the worker send 3 MB of it.
+pub(crate) const UNSENT_BYTES_MAX: u32 = 128 * 1024;
+/// A client whose kernel has taken so many bytes reads: the limit above is lifted for it.
+const READS_FROM_BYTES: u32 = 1 << 20;
+
 /// The error for a connection that is gone.
 #[cold]
 pub(super) fn connection_gone() -> io::Error {
@@ -301,7 +307,9 @@ impl Engine {
         };
         if !kept {
             let last_try = std::mem::take(&mut conn.active().last_try);
-            match send(&mut self.context.driver(), conn.stream) {
+            // The driver is free again behind this statement: [`Engine::note_taken`] calls it.
+            let sent = send(&mut self.context.driver(), conn.stream);
+            match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
                         return Poll::Ready(Err(self.slow_peer_error()));
@@ -313,6 +321,7 @@ impl Engine {
                     self.set_wait(id, conn, Wait::Write, 0);
                     conn.active().write_rate.record_bytes(bytes);
                     conn.active().rendered_bytes = 0;
+                    self.note_taken(conn, bytes);
                     if self.log.is_some() {
                         self.log_accepted(conn, bytes);
                     }
@@ -328,6 +337,17 @@ impl Engine {
         let polled = self.wait_for_room(id, conn, cx);
         conns.list_unread(id);
         polled
+    }
+
+    /// Counts bytes that the kernel took of a task's response, and lifts [`UNSENT_BYTES_MAX`] once
+    /// there are enough of them.
+    fn note_taken(&self, conn: &mut Conn, bytes: usize) {
+        let before = conn.active().taken_bytes;
+        let after = before.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
+        conn.active().taken_bytes = after;
+        if before < READS_FROM_BYTES && after >= READS_FROM_BYTES {
+            self.context.driver().lift_unsent_max(conn.stream);
+        }
     }
 
     /// Has the task woken when the peer takes bytes again, which the driver was asked to tell;

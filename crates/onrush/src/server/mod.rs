@@ -7,7 +7,7 @@ mod control;
 mod socket_file;
 mod worker_thread;
 
-use crate::engine::{OVER_LIMIT_MAX, OVER_LIMIT_MIN, Settings};
+use crate::engine::{OVER_LIMIT_MAX, OVER_LIMIT_MIN, Settings, UNSENT_BYTES_MAX};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::Metrics;
@@ -74,6 +74,7 @@ impl Server {
             rebalance: true,
             listen: ListenOptions {
                 defer_accept: true,
+                unsent_bytes_max: UNSENT_BYTES_MAX,
                 ..ListenOptions::default()
             },
             limits: Limits::default(),
