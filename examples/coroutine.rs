@@ -1,9 +1,9 @@
 //! Handlers that read and write as if they blocked: `coroutine [PORT]`, then
 //! `curl http://127.0.0.1:PORT/`, `curl -T FILE http://127.0.0.1:PORT/upper`, and
-//! `curl http://127.0.0.1:PORT/front/NAME`, which asks `/back/NAME` of this same server.
+//! `curl http://127.0.0.1:PORT/front/NAME`, which requests `/back/NAME` from the same server.
 //!
-//! Nothing is kept in memory that does not fit into a few pages: while a client does not take what
-//! was written for it, its handler waits in `write`, and the worker serves others.
+//! Each request needs only a few pages of memory. While a client does not read its response, the
+//! handler waits in `write` and the worker serves other requests.
 
 use onrush::coroutine::{RequestReader, ResponseWriter, TcpStream, handler, sleep};
 use onrush::{Router, Server};
@@ -15,7 +15,7 @@ fn hello(_: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()>
     response.write_all(b"Hello, World!")
 }
 
-/// Sends the body back in capitals while it is still arriving, however long it is.
+/// Sends the body back in capitals while it is still arriving. The body may have any length.
 fn upper(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     let mut piece = [0; 4096];
     loop {
@@ -29,14 +29,14 @@ fn upper(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Resu
     }
 }
 
-/// Takes its time, as something behind a server does.
+/// Responds after a delay, as a back-end server does.
 fn back(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     sleep(Duration::from_millis(5));
     let name = request.param_decoded("name").unwrap_or_default();
     writeln!(response, "{name} is here.")
 }
 
-/// Asks another server, and hands on its answer.
+/// Sends a request to another server and forwards its response.
 fn front(request: &mut RequestReader, response: &mut ResponseWriter, port: &str) -> io::Result<()> {
     let mut behind = TcpStream::connect(format!("127.0.0.1:{port}"))?;
     let name = request.param("name").unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Sends each request's body back while it is still arriving, however long it is:
+//! Sends each request's body back while it is still arriving. The body may have any length:
 //! `echo_stream [PORT]`, then `curl -T - http://127.0.0.1:PORT/` and type.
 //!
-//! Nothing piles up: the sender waits while 64 KiB wait to be sent, meanwhile nobody reads the
-//! request, and so a client that does not take its answer is slowed down.
+//! Memory is bounded. While 64 KiB wait to be sent, the sender waits and the request is not read.
+//! This slows down a client that does not read its response.
 
 use onrush::{Body, Bytes, Request, Response, Server};
 
@@ -17,11 +17,11 @@ async fn echo(request: Request) -> Response {
             while let Some(piece) = body.next().await {
                 let sent = match piece {
                     Ok(piece) => sender.send(Bytes::copy_from_slice(&piece)).await,
-                    // So that nobody takes what was sent so far for all of it.
+                    // Aborting tells the client that the response is incomplete.
                     Err(error) => return sender.abort(error),
                 };
                 if sent.is_err() {
-                    return; // The client is gone.
+                    return; // The client has disconnected.
                 }
             }
         })

@@ -1,4 +1,4 @@
-//! A folder beneath a path of one's own server: `files [PORT] [DIR]`, then
+//! Serves a folder below a path of a custom server: `files [PORT] [DIR]`, then
 //! `curl http://127.0.0.1:PORT/files/`.
 
 use onrush::{Request, Response, Router, Server};

@@ -1,14 +1,13 @@
-//! Ends without losing a request: `graceful_shutdown [PORT]`, then `curl http://127.0.0.1:PORT/`,
-//! and meanwhile Ctrl-C. The answer still comes, and only then the program ends.
-//!
-//! A second Ctrl-C ends it at once.
+//! Shuts down without losing a request: run `graceful_shutdown [PORT]`, then
+//! `curl http://127.0.0.1:PORT/`, and press Ctrl-C before the response arrives. The program sends
+//! the response and then ends. A second Ctrl-C ends it at once.
 
 use onrush::{Request, Response, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::time::Duration;
 
-/// Takes its time, so that there is something to wait for.
+/// Takes 2 s, so that the shutdown has a request to wait for.
 async fn slow(request: Request) -> Response {
     request.worker().sleep(Duration::from_secs(2)).await;
     Response::text("Done.\n")

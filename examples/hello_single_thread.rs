@@ -1,7 +1,7 @@
 //! One worker, and state that needs no lock: `hello_single_thread [PORT]`.
 //!
-//! Handlers and their futures stay on the worker they were made on, so what they share may be in an
-//! `Rc`, like this counter. With more workers each would have its own.
+//! Handlers and their futures stay on the worker that created them, so they can share state in an
+//! `Rc`, such as this counter. With more workers, each worker would have its own counter.
 
 use onrush::{Request, Response, Server, per_worker};
 use std::cell::Cell;

@@ -1,6 +1,6 @@
-//! A small HTTP server library of the kind that gives each connection a thread, written on `std`,
-//! and a program on it: `http_threads [PORT]` runs on threads, `http_coroutines [PORT]` on
-//! coroutines. The two files differ in `use` lines and in how the program is run, and nowhere else.
+//! A small HTTP server library with one thread per connection, written on `std`, and a program
+//! that uses it: `http_threads [PORT]` runs on threads, `http_coroutines [PORT]` on coroutines. The
+//! two files differ only in their `use` lines and in the call that runs the program.
 //!
 //! `curl http://127.0.0.1:PORT/`, `curl -T FILE http://127.0.0.1:PORT/echo`, `/count`, `/slow`.
 
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Bounds on a head, in bytes and lines, and on a wait for the client.
+/// Limits: bytes per line, header fields per head, and the wait for the client.
 const LINE_BYTES_MAX: u64 = 8 * 1024;
 const FIELDS_MAX: usize = 100;
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is read of a body that the handler did not want, before the connection is closed instead.
+/// The server discards up to this much of an unread body; with more it closes the connection.
 const DRAIN_BYTES_MAX: u64 = 1 << 20;
 
-/// A server: an accept loop, and a thread for each connection.
+/// An accept loop with one thread per connection.
 struct Server {
     listener: TcpListener,
 }
@@ -37,12 +37,12 @@ impl Server {
         let handler = Arc::new(handler);
         for stream in self.listener.incoming() {
             let Ok(stream) = stream else {
-                thread::sleep(Duration::from_millis(10)); // Too many are open, most likely.
+                thread::sleep(Duration::from_millis(10)); // Most likely EMFILE.
                 continue;
             };
             let handler = handler.clone();
             thread::spawn(move || {
-                // Whatever went wrong concerns this connection alone.
+                // An error concerns this connection only.
                 let _ = serve_connection(&stream, &*handler);
                 let _ = stream.shutdown(Shutdown::Both);
             });
@@ -51,11 +51,11 @@ impl Server {
     }
 }
 
-/// How reading a request ended.
+/// Why there is no request.
 enum Failure {
-    /// The client ended the connection, or it broke.
+    /// The client closed the connection, or the connection failed.
     Gone,
-    /// What came is refused with this status.
+    /// The request is refused with this status.
     Refused(u16),
 }
 
@@ -91,7 +91,7 @@ fn serve_connection(
             Err(Failure::Gone) => return Ok(()),
         };
         response.send(&mut writer, keep_alive, head_only)?;
-        // What is pipelined is answered together.
+        // Responses to pipelined requests are sent together.
         if reader.buffer().is_empty() || !keep_alive {
             writer.flush()?;
         }
@@ -101,7 +101,7 @@ fn serve_connection(
     }
 }
 
-/// A request; its body is read from it.
+/// A request. Reading from it reads the body.
 struct Request<'c> {
     method: String,
     path: String,
@@ -115,7 +115,7 @@ impl Request<'_> {
         field(&self.fields, name)
     }
 
-    /// Reads what the handler left; `false` when that is too much, or fails.
+    /// Discards the rest of the body. Returns `false` if it is too long or cannot be read.
     fn drain(&mut self) -> bool {
         let left = &mut (&mut self.body).take(DRAIN_BYTES_MAX);
         io::copy(left, &mut io::sink()).is_ok_and(|drained| drained < DRAIN_BYTES_MAX)
@@ -135,7 +135,7 @@ fn field<'f>(fields: &'f [(String, String)], name: &str) -> Option<&'f str> {
     found.next().map(|(_, value)| value.as_str())
 }
 
-/// One line without its end.
+/// Reads one line and removes its line ending.
 fn read_line(reader: &mut impl BufRead) -> Result<String, Failure> {
     let mut line = Vec::new();
     reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
@@ -197,17 +197,17 @@ fn read_request<'c>(
     })
 }
 
-/// How far a body goes on.
+/// What remains of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Ended,
-    /// For so many bytes.
+    /// This many bytes.
     Length(u64),
-    /// With a chunk that has so many bytes left; then its line end follows, and the next.
+    /// This many bytes of the current chunk, then its line ending and the next chunk.
     Chunk(u64),
-    /// With the size of the first chunk.
+    /// All of it: the size of the first chunk comes next.
     FirstChunk,
-    /// Nobody knows: it was not framed as it should be, or cut off.
+    /// Unknown: the framing is invalid, or the body is incomplete.
     Broken,
 }
 
@@ -248,7 +248,7 @@ struct Body<'c> {
 }
 
 impl Body<'_> {
-    /// Goes to the next chunk, or to the end, behind the trailers.
+    /// Reads up to the data of the next chunk, or up to the end of the trailers.
     fn next_chunk(&mut self) -> Result<(), Failure> {
         let before = std::mem::replace(&mut self.framing, Framing::Broken);
         if matches!(before, Framing::Chunk(_)) && !read_line(self.reader)?.is_empty() {
@@ -297,7 +297,7 @@ impl Read for Body<'_> {
     }
 }
 
-/// An answer.
+/// A response.
 struct Response {
     status: u16,
     fields: Vec<(String, String)>,
@@ -350,7 +350,7 @@ impl Response {
     }
 }
 
-/// The program on the library.
+/// The handler of the program.
 fn response(request: &mut Request, count: &AtomicU64) -> Response {
     let method = request.method.clone();
     match (method.as_str(), request.path.as_str()) {

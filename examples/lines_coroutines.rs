@@ -1,9 +1,9 @@
-//! A server of a line protocol, a thread for each direction of each connection, written on `std`:
-//! `lines_threads [PORT]` runs on threads, `lines_coroutines [PORT]` on coroutines. The two files
-//! differ in `use` lines and in how the program is run, and nowhere else.
+//! A server of a line protocol with one thread for each direction of a connection, written on
+//! `std`: `lines_threads [PORT]` runs on threads, `lines_coroutines [PORT]` on coroutines. The two
+//! files differ only in their `use` lines and in the call that runs the program.
 //!
 //! `nc 127.0.0.1 PORT`, then `SET name value`, `GET name`, `DEL name`, `KEYS`, `JOIN room`,
-//! `SAY room text` and `QUIT`. What is said in a room comes to all who have joined it.
+//! `SAY room text` and `QUIT`. `SAY` sends its text to all members of the room.
 
 use onrush::coroutine::mpsc::{self, Receiver, SyncSender};
 use onrush::coroutine::net::{Shutdown, TcpListener, TcpStream};
@@ -14,10 +14,10 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 
 /// The longest line, in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
-/// Lines on their way to one client. Who does not take them misses what is said.
+/// Lines that are queued for one client. A client that does not read them misses later messages.
 const LINES_MAX: usize = 256;
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Default)]
 struct State {
     values: BTreeMap<String, String>,
@@ -25,7 +25,7 @@ struct State {
     connections: u64,
 }
 
-/// A connection as those see it that have something to say to it.
+/// The handle with which other connections send lines to a connection.
 #[derive(Clone)]
 struct Member {
     id: u64,
@@ -33,7 +33,7 @@ struct Member {
 }
 
 impl State {
-    /// Does what a line of `from` asks for; `None` ends the connection.
+    /// Executes one line from `from` and returns the reply. `None` ends the connection.
     fn execute(&mut self, line: &str, from: &Member) -> Option<String> {
         let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
         let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -83,7 +83,7 @@ impl State {
     }
 }
 
-/// Writes what comes for one client, several lines at a time when there are several.
+/// Writes the lines for one client. Lines that are queued together are written together.
 fn write_lines(stream: TcpStream, lines: &Receiver<String>) -> io::Result<()> {
     let mut writer = BufWriter::new(stream);
     while let Ok(line) = lines.recv() {
@@ -96,14 +96,14 @@ fn write_lines(stream: TcpStream, lines: &Receiver<String>) -> io::Result<()> {
     Ok(())
 }
 
-/// Does what one client asks for, until it ends.
+/// Executes the lines of one client until it disconnects or quits.
 fn read_lines(stream: TcpStream, state: &Mutex<State>, own: &Member) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = String::new();
         reader.by_ref().take(LINE_BYTES_MAX).read_line(&mut line)?;
         let Some(line) = line.strip_suffix('\n') else {
-            return Ok(()); // The end; or too long, or cut off.
+            return Ok(()); // End of input, line too long, or incomplete.
         };
         let response = state
             .lock()
@@ -113,7 +113,7 @@ fn read_lines(stream: TcpStream, state: &Mutex<State>, own: &Member) -> io::Resu
             return Ok(());
         };
         if own.lines.send(response).is_err() {
-            return Ok(()); // Nobody writes any more.
+            return Ok(()); // The writer has ended.
         }
     }
 }
@@ -130,7 +130,7 @@ fn serve_connection(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
     let own = Member { id, lines };
     let read = read_lines(stream.try_clone()?, state, &own);
     state.lock().unwrap().leave(id);
-    drop(own); // The last that could say something: the other thread writes the rest, and ends.
+    drop(own); // The last sender: the other thread writes the remaining lines and ends.
     let written = writing.join().unwrap_or(Ok(()));
     stream.shutdown(Shutdown::Both)?;
     read.and(written)

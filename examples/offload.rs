@@ -1,13 +1,13 @@
-//! Work that keeps a core busy, and requests that must not wait for it:
+//! Runs CPU-bound work on the thread pool, so that other requests do not wait for it:
 //! `offload [PORT] [--threads N] [--queue N] [--wait-ms N] [--inline]`.
 //!
-//! `GET /data` costs 4 ms of CPU, `GET /ping` next to nothing, `GET /metrics` tells how it goes.
-//! The work is done by the pool, of so many threads, with so many waiting and for so long at most;
-//! with `--inline` by the worker, for comparison: then `/ping` waits for it.
+//! `GET /data` costs 4 ms of CPU, `GET /ping` almost nothing, `GET /metrics` returns the metrics.
+//! The options set the number of threads, of waiting jobs, and the longest wait of a job. With
+//! `--inline` the worker does the work, for comparison; then `/ping` waits for it.
 //!
-//! How much work 4 ms are is measured at the start, by the CPU time of the thread
-//! (`CLOCK_THREAD_CPUTIME_ID`, clock_gettime(2)), not by the clock on the wall: from then on a
-//! request is the same work, however many share the cores.
+//! The program measures at the start how much work takes 4 ms. It uses the CPU time of the thread
+//! (`CLOCK_THREAD_CPUTIME_ID`, clock_gettime(2)), not the wall clock, so a request is the same
+//! amount of work however many threads share the cores.
 
 use onrush::offload::{self, offload_with};
 use onrush::{Metrics, Request, Response, Router, Server};
@@ -15,10 +15,10 @@ use std::time::Duration;
 
 /// CPU time of one `/data`.
 const WORK: Duration = Duration::from_millis(4);
-/// So many steps are done between two looks at the token.
+/// Steps between two checks for cancellation.
 const STEPS: u64 = 10_000;
 
-/// Steps of a generator of random numbers, each of which needs the one before.
+/// Runs `steps` steps of a random number generator. Each step depends on the previous one.
 fn step(mut number: u64, steps: u64) -> u64 {
     for _ in 0..steps {
         number ^= number << 13;
@@ -28,7 +28,7 @@ fn step(mut number: u64, steps: u64) -> u64 {
     number
 }
 
-/// So many times [`STEPS`]; ends early when nobody waits for it.
+/// Runs `times` × [`STEPS`] steps. Ends early when the job is cancelled.
 fn work(times: u64, is_cancelled: impl Fn() -> bool) -> u64 {
     let times = (0..times).take_while(|_| !is_cancelled());
     times.fold(88_172_645_463_325_252, |number, _| step(number, STEPS))
@@ -39,7 +39,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// How many times [`STEPS`] are [`WORK`]: the most of some tries, for what disturbs only slows.
+/// How often [`STEPS`] fit into [`WORK`]: the maximum of several tries, since noise only slows it.
 fn calibrate() -> u64 {
     const TRIES: usize = 10;
     let try_once = || {
@@ -79,7 +79,7 @@ impl Arguments {
             let mut number = |least: u64| {
                 let number = given.next().and_then(|number| number.parse().ok());
                 let number = number.filter(|number| *number >= least);
-                number.ok_or_else(|| format!("{flag} needs a number from {least}"))
+                number.ok_or_else(|| format!("{flag} needs a number of at least {least}"))
             };
             let options = arguments.options.clone();
             arguments.options = match flag.as_str() {
@@ -90,7 +90,7 @@ impl Arguments {
                     arguments.inline = true;
                     options
                 }
-                _ => return Err(format!("{flag} is not known")),
+                _ => return Err(format!("unknown option {flag}")),
             };
         }
         Ok(arguments)

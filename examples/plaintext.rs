@@ -1,5 +1,5 @@
-//! The two smallest tests of the TechEmpower benchmarks: `plaintext [PORT]`, then `/plaintext` and
-//! `/json`.
+//! The two smallest tests of the TechEmpower benchmarks: run `plaintext [PORT]`, then request
+//! `/plaintext` and `/json`.
 
 use onrush::{Request, Response, Router, Server};
 
@@ -7,7 +7,7 @@ async fn plaintext(_: Request) -> Response {
     Response::with_body("Hello, World!").content_type("text/plain")
 }
 
-/// The rules want the object made for each request.
+/// The rules require that the object is created for each request.
 async fn json(_: Request) -> Response {
     Response::json(format!(r#"{{"message":"{}"}}"#, "Hello, World!"))
 }
