@@ -1,4 +1,4 @@
-//! Tells the program which compiler it was built by: instructions depend on that.
+//! Passes the compiler's version to the program, because the instruction counts depend on it.
 
 use std::env;
 use std::process::Command;

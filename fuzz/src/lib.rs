@@ -1,4 +1,4 @@
-//! What the targets have in common: an input is a few bytes of choices, then the bytes to read.
+//! The common part of the fuzz targets: an input is a few bytes of choices, then the content.
 
 use onrush_proto::limits::Limits;
 

@@ -34,17 +34,17 @@ fuzz_target!(|input: &[u8]| {
 fn check(head: &Head, bytes: &[u8], len: usize, limits: &Limits) {
     assert!(bytes[..len].ends_with(b"\r\n\r\n") && len <= limits.head_bytes_max + 4);
     assert!(head.target(bytes).len() <= limits.target_bytes_max);
-    assert!(head.field_count() <= limits.field_count_max);
+    assert!(head.header_count() <= limits.field_count_max);
     assert!(token::is_token(head.method(bytes).as_bytes()));
     assert!(head.target(bytes).iter().all(u8::is_ascii_graphic));
     assert!(head.version() == Version::Http10 || head.host(bytes).is_some());
-    for (name, value) in head.fields(bytes) {
+    for (name, value) in head.headers(bytes) {
         assert!(token::is_token(name.as_bytes()) && token::is_field_value(value));
         assert_eq!(token::trim(value), value);
     }
     let count = |name: &str| {
         let named = |(field, _): &(&str, &[u8])| field.eq_ignore_ascii_case(name);
-        head.fields(bytes).filter(named).count()
+        head.headers(bytes).filter(named).count()
     };
     assert!(count("host") <= 1 && count("content-length") <= 1);
     let chunked = count("transfer-encoding") > 0;
@@ -65,7 +65,7 @@ fn check(head: &Head, bytes: &[u8], len: usize, limits: &Limits) {
     assert_eq!(again.framing(), head.framing());
     assert_eq!(again.keep_alive(), head.keep_alive());
     assert_eq!(again.expects_continue(), head.expects_continue());
-    assert!(again.fields(&written).eq(head.fields(bytes)));
+    assert!(again.headers(&written).eq(head.headers(bytes)));
 }
 
 /// The head as anybody would write it.
@@ -81,7 +81,7 @@ fn write(head: &Head, bytes: &[u8]) -> Vec<u8> {
         version,
     ]
     .concat();
-    for (name, value) in head.fields(bytes) {
+    for (name, value) in head.headers(bytes) {
         out.extend_from_slice(&[name.as_bytes(), b": ", value, b"\r\n"].concat());
     }
     out.extend_from_slice(b"\r\n");

@@ -1,5 +1,5 @@
-//! The bench and the experiments are programs of their own, with dependencies that no other chore
-//! needs: this builds them and hands the command line on. Must not know what they measure.
+//! Builds and runs the benchmark and the experiments, and passes the command line to them. They are
+//! separate programs, because their dependencies are not needed by other tasks.
 
 use crate::{
     Failure, Options,
@@ -11,12 +11,12 @@ pub(crate) fn main(options: Options) -> Result<(), Failure> {
     run_built("-p runner", "bench", options)
 }
 
-/// Repeats experiments.
+/// Runs the experiments.
 pub(crate) fn experiment(options: Options) -> Result<(), Failure> {
     run_built("-p experiments", "experiment", options)
 }
 
-/// Builds packages of the bench's workspace, and runs `program` of them.
+/// Builds `packages` of the `bench` workspace and runs their program `program`.
 fn run_built(packages: &str, program: &str, options: Options) -> Result<(), Failure> {
     let build = format!("build --release --quiet --manifest-path bench/Cargo.toml {packages}");
     run(&mut cargo(&build))?;
@@ -28,7 +28,7 @@ fn run_built(packages: &str, program: &str, options: Options) -> Result<(), Fail
         .map_err(|error| cannot_run(&measuring, &error))?;
     match status.success() {
         true => Ok(()),
-        // It has said why.
+        // The program has printed the reason.
         false => Err(Failure::Reported),
     }
 }

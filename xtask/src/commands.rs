@@ -1,23 +1,23 @@
-//! The commands that the documents advertise. Each one is listed here with how the tests cover it,
-//! so that none can break unnoticed. Must not know what a command does.
+//! Checks the commands that the documents show. The table here lists how the tests cover each
+//! command, so a broken command is noticed.
 //!
-//! A command is a line of a fenced block without a language, or an inline piece of code, that
-//! begins with one of [`PROGRAMS`].
+//! A command is a line of a fenced block without a language, or inline code, that begins with one
+//! of [`PROGRAMS`].
 
 use crate::shell::{self, Outcome, cannot_run, cargo, elapsed, flush, root};
 use std::{collections::BTreeSet, env, fs, path::Path, process::Command, time::Instant};
 
-/// What a command begins with.
+/// The beginnings of a command.
 const PROGRAMS: [&str; 3] = ["cargo ", "curl ", "onrush "];
 
 /// How the test run covers a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cover {
-    /// [`run_all`] runs these commands of [`SHORT`] instead of it.
+    /// [`run_all`] runs these commands of [`SHORT`] instead.
     Runs(&'static [&'static str]),
-    /// It is this step of the test run.
+    /// This step of the test run executes it.
     Step(&'static str),
-    /// This test file has this text, which tests it.
+    /// This file contains this text, which belongs to a test of the command.
     Tested(&'static str, &'static str),
 }
 
@@ -31,7 +31,7 @@ const EXPERIMENT_LIST: &str = "xtask experiment --list";
 const VERSION: &str = "cargo run --release --quiet -- --version";
 const EXAMPLES: &str = "cargo build --quiet -p onrush --example echo_stream --example coroutine";
 
-/// What [`run_all`] runs. Programs that are measured are built without optimisation.
+/// The commands that [`run_all`] runs. Measured programs are built without optimisation.
 const SHORT: [&str; 7] = [
     VERSION,
     EXAMPLES,
@@ -51,9 +51,10 @@ const LISTING: Cover = Tested(
     "crates/onrush-server/tests/files_list.rs",
     "application/json",
 );
+const DRAIN: &str = "crates/onrush/tests/drain.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
 
-/// Every command of the documents, as it stands there without a comment.
+/// Every command of the documents, without its comment.
 const COMMANDS: &[(&str, Cover)] = &[
     (
         "cargo run --release -- ./data --allow put,delete",
@@ -87,6 +88,20 @@ const COMMANDS: &[(&str, Cover)] = &[
     ),
     ("cargo run -p onrush --example coroutine", Runs(&[EXAMPLES])),
     ("cargo xtask test", Tested(TEST, "fn main")),
+    (
+        "cargo test -p onrush --test drain",
+        Tested(DRAIN, "#[test]"),
+    ),
+    (
+        "cargo test -p onrush --test drain a_drain_loses_no_request",
+        Tested(DRAIN, "fn a_drain_loses_no_request"),
+    ),
+    (
+        "cargo test -p onrush-rt --lib timer::",
+        Tested("crates/onrush-rt/src/timer.rs", "#[test]"),
+    ),
+    ("cargo xtask fuzz head --seconds 5", Step("fuzz")),
+    ("cargo fmt", Step("fmt")),
     ("cargo xtask tidy", Step("tidy")),
     ("cargo xtask loom", Step("loom")),
     (
@@ -129,10 +144,17 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask experiment balance", Runs(&[EXPERIMENT])),
     ("cargo xtask experiment --quick", Runs(&[EXPERIMENT])),
     ("cargo xtask experiment attack", Runs(&[EXPERIMENT])),
+    (
+        "cargo xtask experiment attack --only TEXT",
+        Tested(
+            "bench/experiments/src/main.rs",
+            "\"attack\", \"--only\", \"unread\"",
+        ),
+    ),
 ];
 
-/// Compares the documents with [`COMMANDS`]. Fails with all commands that are not known, all that
-/// no document has any more, and all whose cover is gone.
+/// Compares the documents with [`COMMANDS`]. Reports commands that are not listed, commands that no
+/// document contains, and commands whose cover no longer exists.
 fn check() -> Outcome {
     let root = root();
     let mut found = BTreeSet::new();
@@ -151,7 +173,7 @@ fn check() -> Outcome {
     for (command, cover) in COMMANDS {
         if !found.contains(*command) {
             complaints.push(format!(
-                "xtask/src/commands.rs: no document has `{command}`"
+                "xtask/src/commands.rs: no document contains `{command}`"
             ));
         }
         if let Some(reason) = gap(&root, *cover) {
@@ -164,7 +186,7 @@ fn check() -> Outcome {
     }
 }
 
-/// Why `cover` covers nothing.
+/// Returns why `cover` covers nothing, if so.
 fn gap(root: &Path, cover: Cover) -> Option<String> {
     let lacks = |file: &str, text: &str| match read(root, file) {
         Ok(content) if content.contains(text) => None,
@@ -186,7 +208,7 @@ pub(crate) fn run_all() -> Outcome {
     check()?;
     let mut failed = Vec::new();
     for line in SHORT {
-        // A measurement can fail because of the machine: it is tried once more. What is broken
+        // The load of the machine can make a measurement fail: try once more. A broken command
         // fails again.
         if !run_once(line)? && !run_once(line)? {
             failed.push(line);
@@ -198,7 +220,7 @@ pub(crate) fn run_all() -> Outcome {
     }
 }
 
-/// Runs a command of [`SHORT`]; gives whether it succeeded.
+/// Runs a command of [`SHORT`]. Returns whether it succeeded.
 fn run_once(line: &str) -> Outcome<bool> {
     let started = Instant::now();
     println!("-- {line}");
@@ -211,7 +233,7 @@ fn run_once(line: &str) -> Outcome<bool> {
     Ok(status.success())
 }
 
-/// A command of [`SHORT`]; `xtask` is this program itself.
+/// Creates a command of [`SHORT`]; `xtask` is this program itself.
 fn command(line: &str) -> Outcome<Command> {
     if let Some(arguments) = line.strip_prefix("cargo ") {
         return Ok(cargo(arguments));
@@ -246,7 +268,7 @@ fn read(root: &Path, name: &str) -> Outcome<String> {
     fs::read_to_string(root.join(name)).map_err(|error| format!("{name}: {error}"))
 }
 
-/// All commands of a document in Markdown, without their comments.
+/// Returns all commands of a Markdown document, without their comments.
 fn commands(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut prose = String::new();
@@ -266,7 +288,7 @@ fn commands(text: &str) -> Vec<String> {
             }
         }
     }
-    // An inline piece of code may go on in the next line.
+    // Inline code may continue on the next line.
     let pieces = prose
         .split("\n\n")
         .flat_map(|paragraph| paragraph.split('`').skip(1).step_by(2));

@@ -1,5 +1,5 @@
-//! Fuzzing with libFuzzer on the stable toolchain: the compiler's own coverage pass is switched
-//! on by flags, for the fuzzed code only. Must not know what a target does.
+//! Fuzzing with libFuzzer on the stable toolchain. Flags enable the compiler's coverage pass for
+//! the fuzzed code only.
 
 use crate::{
     Failure, Options,
@@ -14,23 +14,23 @@ use std::{
     time::SystemTime,
 };
 
-/// What `cargo fuzz` would pass, less what only a nightly compiler takes (the sanitizers).
+/// The flags of `cargo fuzz` without those that only a nightly compiler accepts (the sanitizers).
 const RUSTFLAGS: &str = "--cfg fuzzing -Cdebug-assertions -Ccodegen-units=1 \
     -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Named, because only then are flags kept from build scripts and macros, which run right away.
+/// With an explicit target, cargo does not apply the flags to build scripts and macros.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
 const AT_ONCE: usize = 2;
 
-/// One input may not take longer or more than this.
+/// Limits on the time, memory and size of one input.
 const INPUT_SECONDS_MAX: u32 = 10;
 const MEMORY_MIB_MAX: u32 = 1024;
 const INPUT_BYTES_MAX: u32 = 2048;
 
-/// Enough for a panic's message and the top of its stack.
+/// Lines that hold a panic's message and the top of its stack.
 const COMPLAINT_LINES_MAX: usize = 24;
 
 pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
@@ -38,9 +38,7 @@ pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
     let input = options.text("--input")?;
     let names = options.names()?;
     if let Some(unknown) = names.iter().find(|name| !source(name).is_file()) {
-        return Err(Failure::Usage(format!(
-            "no fuzz target is named '{unknown}'"
-        )));
+        return Err(Failure::Usage(format!("unknown fuzz target '{unknown}'")));
     }
     match (input, names.as_slice()) {
         (None, names) => Ok(run_targets(names, seconds)?),
@@ -50,11 +48,12 @@ pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
                 .arg(input)
                 .current_dir(root()))?)
         }
-        (Some(_), _) => Err(Failure::Usage("--input wants one target".to_owned())),
+        (Some(_), _) => Err(Failure::Usage("--input needs one target".to_owned())),
     }
 }
 
-/// Builds and runs `names` (none: all targets) for `seconds` each, two at a time.
+/// Builds and runs the targets `names` for `seconds` each, two at a time. An empty list means all
+/// targets.
 pub(crate) fn run_targets(names: &[String], seconds: u64) -> Outcome {
     let names = if names.is_empty() { &all()? } else { names };
     build(names)?;
@@ -83,7 +82,7 @@ pub(crate) fn run_targets(names: &[String], seconds: u64) -> Outcome {
     }
 }
 
-/// Every target: one file in `fuzz/targets`, built as a program of the same name.
+/// The names of all targets. Each is a file in `fuzz/targets`, built as a program of the same name.
 fn all() -> Outcome<Vec<String>> {
     let folder = root().join("fuzz/targets");
     let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -116,7 +115,7 @@ fn build(names: &[String]) -> Outcome {
     run(&mut command)
 }
 
-/// Fuzzes one target and prints one line about it; fails with the input that reproduces a crash.
+/// Fuzzes one target and prints a one-line summary. Fails with the input that reproduces a crash.
 fn fuzz(name: &str, seconds: u64) -> Outcome {
     let folder = |kind: &str| root().join("fuzz").join(kind).join(name);
     let (corpus, artifacts, seeds) = (folder("corpus"), folder("artifacts"), folder("seeds"));
@@ -141,16 +140,17 @@ fn fuzz(name: &str, seconds: u64) -> Outcome {
     }
     let advice = match newest_since(&artifacts, before) {
         Some(input) => format!(
-            "{name}: FAILED on {}\nsee it again: cargo xtask fuzz {name} --input {}",
+            "{name}: FAILED on {}\nto reproduce: cargo xtask fuzz {name} --input {}",
             input.display(),
             input.strip_prefix(root()).unwrap_or(&input).display(),
         ),
-        None => format!("{name}: FAILED, and left no input: {}", shown(&command)),
+        None => format!("{name}: FAILED without an input: {}", shown(&command)),
     };
     Err(format!("{}\n{advice}", complaint(&log)))
 }
 
-/// The panic, or libFuzzer's own complaint, out of its log; the log's end if there is neither.
+/// Extracts the panic or libFuzzer's own error from its log. Without either, returns the end of the
+/// log.
 fn complaint(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let starts = |line: &&str| line.contains("panicked at") || line.contains("ERROR: libFuzzer");
@@ -160,7 +160,7 @@ fn complaint(log: &str) -> String {
     lines[start..end].join("\n")
 }
 
-/// Runs and coverage, out of libFuzzer's log.
+/// Extracts the number of runs and the coverage from libFuzzer's log.
 fn summary(log: &str) -> String {
     let stat = |name: &str| {
         let line = log.lines().find_map(|line| line.strip_prefix(name));
@@ -174,7 +174,7 @@ fn summary(log: &str) -> String {
     let runs = stat("stat::number_of_executed_units:");
     let rate = stat("stat::average_exec_per_sec:");
     format!(
-        "{runs} runs, {rate} a second, {} edges reached",
+        "{runs} runs, {rate} per second, {} edges covered",
         edges.unwrap_or(0)
     )
 }
@@ -182,7 +182,7 @@ fn summary(log: &str) -> String {
 fn newest_since(folder: &Path, moment: SystemTime) -> Option<PathBuf> {
     let files = fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok());
     let dated = files.filter_map(|file| Some((file.metadata().ok()?.modified().ok()?, file)));
-    // File systems round times down; a second of grace names no wrong file in practice.
+    // File systems round times down, so files up to one second older count, too.
     let recent = dated.filter(|(time, _)| *time + std::time::Duration::from_secs(1) >= moment);
     recent
         .max_by_key(|(time, _)| *time)
@@ -198,7 +198,7 @@ mod tests {
         let log = "#2\tINITED cov: 17 ft: 18 corp: 1/1b\n#900\tNEW    cov: 321 ft: 9 corp: 2/3b\n\
             Done 900 runs in 1 second(s)\nstat::number_of_executed_units: 900\n\
             stat::average_exec_per_sec:     450\n";
-        assert_eq!(summary(log), "900 runs, 450 a second, 321 edges reached");
+        assert_eq!(summary(log), "900 runs, 450 per second, 321 edges covered");
     }
 
     #[test]

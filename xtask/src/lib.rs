@@ -1,5 +1,5 @@
-//! What every chore stands on, and what the bench borrows: running other programs, and having the
-//! ones that are needed. Must not know any chore.
+//! Functions that all tasks and the benchmarks share: running other programs, and installing the
+//! ones that are missing.
 
 pub mod packages;
 pub mod process;

@@ -1,5 +1,5 @@
-//! Every chore of the project, as `cargo xtask NAME`. This file only chooses; each chore has its
-//! own. Nothing here is part of the product, and nothing here needs a crate beyond std.
+//! The development tasks of the project, run as `cargo xtask NAME`. This file selects a task; each
+//! task has its own module. This crate is not part of the product and depends only on std.
 
 mod bench;
 mod commands;
@@ -13,28 +13,29 @@ use std::process::ExitCode;
 use xtask::{packages, shell};
 
 const HELP: &str = "\
-Every chore of Onrush.
+The development tasks of Onrush.
 
-usage: cargo xtask CHORE [OPTIONS]
+usage: cargo xtask TASK [OPTIONS]
 
-  test [--quick]      set up what the tests need, then run all of them: format, lints, docs,
-                      tidiness, dependencies, fuzzing (60 s a target; --quick 5 s), tests,
-                      instructions per request (bench --gate), documented commands
-  tidy                check what compilers do not: import direction, columns, SAFETY reasons
-  fuzz [TARGET…]      fuzz all targets, or these
-        --seconds N       for so long each (60)
-        --input FILE      run one input only, to see its crash again
-  bench [PROFILE…]    Onrush beside its peers and beside the least it could cost; see
+  test [--quick]      set up the programs that the tests need, then run all checks: format, lints,
+                      docs, tidy, dependencies, fuzzing (60 s per target; --quick: 5 s), tests,
+                      loom, instructions per request (bench --gate), documented commands
+  tidy                check import direction, line length, SAFETY reasons and other rules that
+                      compilers do not check
+  fuzz [TARGET…]      fuzz the named targets, or all of them
+        --seconds N       time for each target (default: 60)
+        --input FILE      run one input only, to reproduce a crash
+  bench [PROFILE…]    compare Onrush with other servers and with the minimum cost; see
                       `cargo xtask bench --help`
-  experiment [NAME…]  experiments that others could not finish, repeated; see
+  experiment [NAME…]  repeat experiments that others could not finish; see
                       `cargo xtask experiment --help`
-  loom                what threads share, in every order of their steps (part of test)
-  miri                unsafe code without system calls, under Miri, where a nightly toolchain has it
+  loom                test shared state under all thread interleavings (part of test)
+  miri                run unsafe code without system calls under Miri; needs a nightly toolchain
 ";
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    // Some have a help of their own.
+    // Some tasks have their own help.
     let asks = |a: &String| a == "-h" || a == "--help";
     let has_help = |chore: &String| chore == "bench" || chore == "experiment";
     let has_help = arguments.first().is_some_and(has_help);
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
         "experiment" => bench::experiment(options),
         "loom" => verify::loom(options),
         "miri" => verify::miri(options),
-        other => Err(Failure::Usage(format!("no chore is named '{other}'"))),
+        other => Err(Failure::Usage(format!("unknown task '{other}'"))),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -68,14 +69,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Why a chore did not succeed.
+/// Why a task failed.
 #[derive(Debug)]
 enum Failure {
-    /// The command line makes no sense.
+    /// The command line is invalid.
     Usage(String),
-    /// Everything there is to say has been printed.
+    /// The reason has been printed.
     Reported,
-    /// Something went wrong.
+    /// The task failed for this reason.
     Because(String),
 }
 
@@ -85,20 +86,20 @@ impl From<String> for Failure {
     }
 }
 
-/// The command line after the chore's name. Each taker removes what it understood.
+/// The command line after the task's name. Each method removes the arguments that it consumes.
 struct Options {
     arguments: Vec<String>,
 }
 
 impl Options {
-    /// Whether the flag `name` is there.
+    /// Whether the flag `name` is given.
     fn flag(&mut self, name: &str) -> bool {
         let before = self.arguments.len();
         self.arguments.retain(|a| a != name);
         self.arguments.len() < before
     }
 
-    /// What follows the option `name`, as `--name VALUE` or `--name=VALUE`.
+    /// The value of the option `name`, as `--name VALUE` or `--name=VALUE`.
     fn text(&mut self, name: &str) -> Result<Option<String>, Failure> {
         let assigned = format!("{name}=");
         let Some(at) = self
@@ -113,32 +114,32 @@ impl Options {
             return Ok(Some(value.to_owned()));
         }
         if at == self.arguments.len() {
-            return Err(Failure::Usage(format!("{name} wants a value")));
+            return Err(Failure::Usage(format!("{name} needs a value")));
         }
         Ok(Some(self.arguments.remove(at)))
     }
 
-    /// The number after the option `name`, at least 1.
+    /// The value of the option `name` as a number of at least 1.
     fn number(&mut self, name: &str, default: u64) -> Result<u64, Failure> {
         let Some(text) = self.text(name)? else {
             return Ok(default);
         };
         let number = text.parse().ok().filter(|&number| number > 0);
-        number.ok_or_else(|| Failure::Usage(format!("{name} wants a number, not '{text}'")))
+        number.ok_or_else(|| Failure::Usage(format!("{name} needs a number, not '{text}'")))
     }
 
-    /// What is left, which must be names and not options.
+    /// The remaining arguments, which must be names and not options.
     fn names(self) -> Result<Vec<String>, Failure> {
         match self.arguments.iter().find(|a| a.starts_with('-')) {
-            Some(option) => Err(Failure::Usage(format!("'{option}' is not an option here"))),
+            Some(option) => Err(Failure::Usage(format!("unknown option '{option}'"))),
             None => Ok(self.arguments),
         }
     }
 
-    /// Fails when anything is left.
+    /// Fails if any argument remains.
     fn end(self) -> Result<(), Failure> {
         match self.names()?.first() {
-            Some(name) => Err(Failure::Usage(format!("'{name}' is one argument too many"))),
+            Some(name) => Err(Failure::Usage(format!("unexpected argument '{name}'"))),
             None => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Programs of the distribution: had already, or installed. Must not know who needs them.
+//! Installs programs from Debian packages if they are missing.
 
 use crate::shell::{Outcome, is_executable, run, which};
 use std::{
@@ -9,14 +9,14 @@ use std::{
     process::Command,
 };
 
-/// Asked by every package before it starts a service; 101 is "you may not".
+/// Script that every package calls before it starts a service. Status 101 forbids the start.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 const POLICY_TEXT: &str = "#!/bin/sh\nexit 101\n";
 
-/// Sees to it that each program of the list is there: `(program or path, Debian package)`.
+/// Ensures that each program of the list exists: `(program or path, Debian package)`.
 ///
-/// What is missing is installed when this runs as root, and none of it is started as a service.
-/// Otherwise fails, and names the one command that installs all of it.
+/// As root, installs the missing packages without starting their services. Otherwise fails with
+/// the command that installs all of them.
 pub fn need(programs: &[(&str, &str)]) -> Outcome {
     let wanted = packages_of(programs, has);
     if wanted.is_empty() {
@@ -40,21 +40,22 @@ pub fn need(programs: &[(&str, &str)]) -> Outcome {
     drop(quiet);
     done?;
     match programs.iter().find(|(program, _)| !has(program)) {
-        Some((program, package)) => Err(format!("{package} was installed but gave no {program}")),
+        Some((program, package)) => Err(format!("{package} was installed without {program}")),
         None => Ok(()),
     }
 }
 
-/// A name is looked up on the `PATH`, a path is where it says; modules are files nobody runs.
+/// Whether a program exists. A name is looked up on the `PATH`. A path must be a file; it need not
+/// be executable, because it may be a module.
 fn has(program: &str) -> bool {
     match program.contains('/') {
         true => Path::new(program).is_file(),
-        // Servers are where only root's `PATH` looks.
+        // Servers are installed in a folder that only root's `PATH` contains.
         false => which(program).is_some() || is_executable(&Path::new("/usr/sbin").join(program)),
     }
 }
 
-/// The packages of what is not `there`, each once.
+/// The packages of the programs that are not `there`, each once.
 fn packages_of<'a>(programs: &[(&str, &'a str)], there: impl Fn(&str) -> bool) -> Vec<&'a str> {
     let mut wanted = Vec::new();
     for &(program, package) in programs {
@@ -75,7 +76,7 @@ fn is_root() -> Outcome<bool> {
     Ok(uids.split_whitespace().nth(1) == Some("0"))
 }
 
-/// While this lives, packages start no services. A policy that is there already is left alone.
+/// Prevents packages from starting services until it is dropped. Keeps an existing policy.
 struct NoServices {
     is_ours: bool,
 }

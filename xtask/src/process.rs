@@ -1,8 +1,8 @@
-//! Whom a process has started, as proc(5) tells. Must not know why anybody asks.
+//! Child processes and threads of a process, read from proc(5).
 
 use std::{ffi::OsStr, fs};
 
-/// A process, its children, and theirs.
+/// A process and all its descendants.
 pub fn tree(process: u32) -> Vec<u32> {
     let mut all = vec![process];
     let mut at = 0;
@@ -13,7 +13,7 @@ pub fn tree(process: u32) -> Vec<u32> {
     all
 }
 
-/// The threads of a process that runs.
+/// The threads of a running process.
 pub fn threads(process: u32) -> Vec<u32> {
     let number = |name: &OsStr| name.to_str()?.parse().ok();
     let entries = fs::read_dir(format!("/proc/{process}/task"));

@@ -1,5 +1,4 @@
-//! What a fresh Debian machine needs before the tests can run. Must not know what they do with it,
-//! nor how packages are installed.
+//! Sets up the programs that the tests need on a fresh Debian machine.
 
 use crate::{
     packages,
@@ -7,7 +6,7 @@ use crate::{
 };
 use std::{fs, path::PathBuf, process::Command};
 
-/// Programs the tests and the fuzzers call, and the Debian packages they are in.
+/// Programs that the tests and the fuzzers call, and their Debian packages.
 const PROGRAMS: [(&str, &str); 7] = [
     ("c++", "g++"),
     ("curl", "curl"),
@@ -18,19 +17,19 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("wrk", "wrk"),
 ];
 
-/// The release of cargo-deny that is installed when there is none.
+/// The release of cargo-deny to install if none is found.
 const CARGO_DENY: &str = "0.20.2";
 
-/// Sees to it that every program of the list can be run. Installs as root only.
+/// Ensures that every program of the list can be run. Installs missing programs as root only.
 pub(crate) fn programs() -> Outcome {
     packages::need(&PROGRAMS)
 }
 
-/// Where cargo-deny is; built into the target directory when it is not on the `PATH`.
+/// Returns the path of cargo-deny. Builds it into the target directory if it is not on the `PATH`.
 ///
-/// From source, for no registry has a current binary of it. Without optimisation and the code for
-/// fetching through the system's certificates that takes a minute instead of ten, and a check
-/// still takes a second.
+/// It is built from source, because no registry has a current binary. Without optimisation and
+/// without the code for the system's certificates, the build takes one minute instead of ten, and
+/// a check still takes one second.
 pub(crate) fn cargo_deny() -> Outcome<PathBuf> {
     let tools = target().join("tools");
     let own = tools.join("bin/cargo-deny");
@@ -53,15 +52,15 @@ pub(crate) fn cargo_deny() -> Outcome<PathBuf> {
         .env("CARGO_TARGET_DIR", &build)
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .env_remove("RUSTFLAGS");
-    // From outside the workspace: neither its settings nor its lock file are meant for this.
+    // Outside the workspace, because its settings and its lock file must not apply.
     run(install.current_dir("/"))?;
-    // Half a gigabyte that nobody needs again.
+    // The build folder takes half a gigabyte and is not needed again.
     let _ = fs::remove_dir_all(&build);
     Ok(own)
 }
 
-/// Checks licences, sources and doubled or unwanted crates; and known vulnerabilities where the
-/// list of them can be fetched.
+/// Checks licences, sources, duplicate and banned crates. Also checks known vulnerabilities if
+/// their list can be fetched.
 pub(crate) fn check_dependencies() -> Outcome {
     let deny = cargo_deny()?;
     let check = |what: &[&str]| {
@@ -78,7 +77,7 @@ pub(crate) fn check_dependencies() -> Outcome {
         println!("advisories ok");
         Ok(())
     } else if text.contains("failed to fetch") {
-        println!("advisories skipped: their list cannot be fetched from here");
+        println!("advisories skipped: the list cannot be fetched");
         Ok(())
     } else {
         print!("{text}");

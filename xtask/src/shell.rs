@@ -1,4 +1,4 @@
-//! Running other programs, and where things are. Must not know any chore.
+//! Running other programs, and the folders of the repository.
 
 use crate::process;
 use std::{
@@ -11,11 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a step gives, or one sentence about why not.
+/// The result of a step, or one sentence that describes the error.
 pub type Outcome<T = ()> = Result<T, String>;
 
 /// The repository's root: the nearest folder with an `xtask` in it, above the package that cargo
-/// runs, or else above where this was built.
+/// runs or, without cargo, above the folder in which this program was built.
 pub fn root() -> PathBuf {
     let own = env::var_os("CARGO_MANIFEST_DIR");
     let own = own.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
@@ -25,13 +25,13 @@ pub fn root() -> PathBuf {
         .map_or_else(|| PathBuf::from("."), Path::to_owned)
 }
 
-/// The one directory everything is built into, other workspaces of this repository included.
+/// The build directory of all workspaces of this repository.
 pub fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// When this variable is set, programs that are measured are built without optimisation. The tests
-/// run the documented commands so: what matters there is that they work, and optimised links take
+/// If this variable is set, measured programs are built without optimisation. The tests set it for
+/// the documented commands: they check only that the commands work, and optimised links take
 /// minutes.
 pub const UNOPTIMISED: &str = "XTASK_UNOPTIMISED";
 
@@ -40,13 +40,13 @@ pub fn is_unoptimised() -> bool {
     env::var_os(UNOPTIMISED).is_some()
 }
 
-/// Where cargo puts the programs that `cargo("build --release …")` builds.
+/// The folder of the programs that `cargo("build --release …")` builds.
 pub fn built() -> PathBuf {
     target().join(if is_unoptimised() { "debug" } else { "release" })
 }
 
-/// Cargo, in the root, building into [`target`] with as many jobs as memory allows. `--release` is
-/// left out when [`UNOPTIMISED`] is set.
+/// Cargo in the root. It builds into [`target`] with as many jobs as memory allows. Omits
+/// `--release` if [`UNOPTIMISED`] is set.
 pub fn cargo(arguments: &str) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let is_kept = |argument: &&str| *argument != "--release" || !is_unoptimised();
@@ -58,7 +58,7 @@ pub fn cargo(arguments: &str) -> Command {
     command
 }
 
-/// One job for each core, but no more than there are 1.5 GiB for: optimised links need them.
+/// One job for each core, but at least 1.5 GiB of memory for each job: optimised links need it.
 fn jobs() -> u64 {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -72,7 +72,7 @@ pub fn field_kib(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Runs `command` with its output going where ours goes. Fails unless it exits with 0.
+/// Runs `command` with inherited output. Fails unless it exits with 0.
 pub fn run(command: &mut Command) -> Outcome {
     flush();
     let status = command
@@ -84,9 +84,9 @@ pub fn run(command: &mut Command) -> Outcome {
     }
 }
 
-/// Runs `command` and gives each line it prints (errors go where ours go). When there was none for
-/// `quiet_max`, the programs that `command` started are killed, and it goes on without them: one
-/// that hangs must not hide what the others would say.
+/// Runs `command` and passes each line of its output to `each`. Standard error is inherited. After
+/// `quiet_max` without a line, kills the programs that `command` has started, and `command`
+/// continues: a program that hangs must not hide the results of the others.
 pub fn run_watched(
     command: &mut Command,
     quiet_max: Duration,
@@ -99,7 +99,7 @@ pub fn run_watched(
         .map_err(|error| cannot_run(command, &error))?;
     let (send, lines) = mpsc::channel();
     let out = BufReader::new(child.stdout.take().expect("it was piped"));
-    // Not joined: it lives for as long as anybody whom the killed ones left behind keeps the pipe.
+    // Not joined: it runs as long as any remaining descendant keeps the pipe open.
     thread::spawn(move || {
         let lines = out.split(b'\n').map_while(Result::ok);
         lines
@@ -129,10 +129,10 @@ pub fn run_watched(
         }
         if quiet.elapsed() > quiet_max {
             for heir in process::tree(child.id()).into_iter().skip(1) {
-                // One that has ended by itself meanwhile is as good.
+                // The process may have ended by itself; then `kill` fails, which is harmless.
                 let name = fs::read_to_string(format!("/proc/{heir}/comm")).unwrap_or_default();
                 let (name, time) = (name.trim_end(), elapsed(quiet_max));
-                each(&format!("`{name}` said nothing for {time}: killed"));
+                each(&format!("`{name}` printed nothing for {time}: killed"));
                 let _ = run(Command::new("sh").args(["-c", "kill -KILL $0", &heir.to_string()]));
             }
             quiet = Instant::now();
@@ -144,14 +144,15 @@ pub fn run_watched(
     }
 }
 
-/// How often a program is looked after.
+/// Interval of the checks of a running program.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How long those are listened to whom a program has left behind: what it printed itself has come
-/// by then.
+/// How long output is read after the program itself has ended. Its own output has arrived by then;
+/// its descendants may keep the pipe open for longer.
 const HEIRS_MAX: Duration = Duration::from_secs(5);
 
-/// Runs `command` and gives whether it succeeded with all it printed, errors last.
+/// Runs `command`. Returns whether it succeeded, and its standard output followed by its standard
+/// error.
 pub fn capture(command: &mut Command) -> Outcome<(bool, String)> {
     flush();
     let output = command
@@ -168,7 +169,7 @@ pub fn cannot_run(command: &Command, error: &io::Error) -> String {
     format!("cannot run `{}`: {error}", shown(command))
 }
 
-/// The command as one would type it, its program without the folder.
+/// The command as typed in a shell, without the folder of its program.
 pub fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let program = program.file_name().unwrap_or(command.get_program());
@@ -179,12 +180,12 @@ pub fn shown(command: &Command) -> String {
         .join(" ")
 }
 
-/// Our lines must come before those of a program we start.
+/// Flushes standard output, so that the lines of this program precede those of a child.
 pub fn flush() {
     let _ = io::stdout().flush();
 }
 
-/// Where `program` is, if it can be run by its name.
+/// The path of `program`, if it is on the `PATH`.
 pub fn which(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path)
@@ -192,7 +193,7 @@ pub fn which(program: &str) -> Option<PathBuf> {
         .find(|file| is_executable(file))
 }
 
-/// Whether `file` is one that may be run.
+/// Whether `file` is an executable file.
 pub fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
@@ -235,7 +236,7 @@ mod tests {
         let each = |line: &str| said.push(line.to_owned());
         let status = run_watched(&mut command, Duration::from_millis(10), each).unwrap();
         assert_eq!(status.code(), Some(3));
-        let killed = "`sleep` said nothing for 0.0 s: killed";
+        let killed = "`sleep` printed nothing for 0.0 s: killed";
         assert_eq!(said, ["before", killed, killed, "behind"]);
     }
 

@@ -1,5 +1,5 @@
-//! All tests, in order, one step after the other; the very last line is the sum of the test
-//! runner's own summaries. Must not know how a step does its work.
+//! Runs all checks and tests step by step. The last line of the output is the sum of the test
+//! runner's summaries.
 
 use crate::{
     Failure, Options, commands, fuzz, setup,
@@ -14,7 +14,7 @@ use std::{
 const FUZZ_SECONDS: u64 = 60;
 const FUZZ_SECONDS_QUICK: u64 = 5;
 
-/// A test binary that says nothing for so long hangs. The slowest test takes a fifth of it here.
+/// A test binary that prints nothing for this long hangs. The slowest test takes a fifth of it.
 const QUIET_MAX: Duration = Duration::from_secs(300);
 
 pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
@@ -55,8 +55,8 @@ pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
     steps.close(tally)
 }
 
-/// The workspaces of this repository that are ordinary code. Fuzz targets are built to be fuzzed,
-/// and peers to be measured: what they stand on takes minutes to compile.
+/// The workspaces that the steps lint and test. The fuzz targets and the benchmark peers are not
+/// among them, because their dependencies take minutes to compile.
 const WORKSPACES: [&str; 2] = ["Cargo.toml", "bench/Cargo.toml"];
 
 fn format() -> Outcome {
@@ -79,21 +79,21 @@ fn doc() -> Outcome {
     run(cargo("doc --quiet --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// Instructions per request on the simulator, against the committed figures.
+/// Compares the instructions per request on the simulator with the committed results.
 fn gate() -> Outcome {
     run(&mut cargo(
         "run --release --quiet --manifest-path bench/Cargo.toml -p gate",
     ))
 }
 
-/// Runs every test of a workspace, passes their output on and adds up what the runner says of each
-/// binary. Building comes first and may take as long as it takes.
+/// Runs every test of a workspace, prints the output and adds the summaries of all test binaries to
+/// `tally`. The build runs first and has no time limit.
 fn test(manifest: &str, tally: &mut Tally) -> Outcome {
     let cargo_test = || {
         let mut command = cargo("test --workspace --no-fail-fast --manifest-path");
         command.arg(manifest);
-        // Every program a test needs was set up: one that is missing is a failure, and nothing to
-        // skip.
+        // The first step has installed every program that a test needs. With `CI`, a test whose
+        // program is missing fails instead of being skipped.
         command.env("CI", "1");
         command
     };
@@ -110,7 +110,7 @@ fn test(manifest: &str, tally: &mut Tally) -> Outcome {
     }
 }
 
-/// Runs steps, timing each, and remembers which failed.
+/// Runs steps, measures the time of each, and records which failed.
 struct Steps {
     started: Instant,
     failed: Vec<&'static str>,
@@ -133,8 +133,8 @@ impl Steps {
         flush();
     }
 
-    /// Says how it went. A failed step other than the tests counts as one more failed test, so
-    /// that no reader of the last line alone is misled.
+    /// Prints the results. A failed step other than `test` counts as a failed test, so the last
+    /// line alone shows every failure.
     fn close(self, mut tally: Tally) -> Result<(), Failure> {
         let steps_failed = self.failed.iter().filter(|&&name| name != "test").count();
         let unexplained = self.failed.contains(&"test") && tally.failed == 0;

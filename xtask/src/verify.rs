@@ -1,5 +1,4 @@
-//! Checks of `unsafe` code and of what threads share: Miri and loom. Must not know what they check
-//! beyond the names of the tests.
+//! Runs Miri on `unsafe` code, and loom on state that threads share.
 
 use crate::{
     Failure, Options,
@@ -7,9 +6,9 @@ use crate::{
 };
 use std::process::Command;
 
-/// The unit tests that make no system call, or only such as Miri knows.
+/// The unit tests that make no system call, or only calls that Miri supports.
 const MIRI_UNITS: [&str; 4] = ["buf::", "job::", "timer::", "wakers::"];
-/// Crates with tests under `cfg(loom)`, and what those are called.
+/// Crates with tests under `cfg(loom)`, and the names of those tests.
 const LOOM: [(&str, &str); 2] = [
     ("onrush-rt", "parker::"),
     ("onrush", "worker_set::loom_tests::"),
@@ -20,11 +19,11 @@ pub(crate) fn miri(options: Options) -> Result<(), Failure> {
     let has_miri = capture(&mut nightly("miri --version")).is_ok_and(|(success, _)| success);
     if !has_miri {
         let how = "rustup toolchain install nightly --component miri,rust-src";
-        println!("skipped: there is no nightly toolchain with Miri; install it by `{how}`");
+        println!("skipped: no nightly toolchain with Miri is installed. Install it with `{how}`");
         return Ok(());
     }
     run(nightly("miri test -p onrush-rt --lib --").args(MIRI_UNITS))?;
-    run(&mut nightly("miri test -p onrush-rt --test standby"))?;
+    run(&mut nightly("miri test -p onrush-rt --test task_slot"))?;
     Ok(())
 }
 
@@ -33,21 +32,20 @@ pub(crate) fn loom(options: Options) -> Result<(), Failure> {
     Ok(check_interleavings()?)
 }
 
-/// Runs the tests that go through every order in which threads may take their steps, up to a bound
-/// on preemptions.
+/// Runs the loom tests. They explore every thread interleaving up to a limit on preemptions.
 pub(crate) fn check_interleavings() -> Outcome {
     for (package, tests) in LOOM {
         let mut command = cargo("test --quiet --lib -p");
         command.args([package, tests]);
         command.env("RUSTFLAGS", "--cfg loom");
-        // Other flags mean other builds of everything: beside the usual ones, not instead.
+        // A separate folder, because other flags would replace the usual builds.
         run(command.env("CARGO_TARGET_DIR", target().join("loom")))?;
     }
     Ok(())
 }
 
-/// Cargo of the nightly toolchain, as far as there is one. The present cargo is the stable one's,
-/// and takes no toolchain's name.
+/// Cargo of the nightly toolchain, if one is installed. It is started through rustup: the cargo
+/// that runs this program belongs to the stable toolchain and does not accept `+nightly`.
 fn nightly(arguments: &str) -> Command {
     let stable = cargo(arguments);
     let mut command = Command::new("cargo");

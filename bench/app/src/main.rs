@@ -69,7 +69,7 @@ fn echoed(body: Vec<u8>, kind: Option<Vec<u8>>) -> Response {
     let mut response = Response::with_body(body);
     match kind {
         // What was let in as a field's value is let out as one.
-        Some(kind) if response.try_header("Content-Type", &kind).is_ok() => response,
+        Some(kind) if response.try_set_header("Content-Type", &kind).is_ok() => response,
         _ => response.content_type("application/octet-stream"),
     }
 }
@@ -181,9 +181,9 @@ mod tests {
     #[test]
     fn an_echo_keeps_its_type() {
         let typed = echoed(b"x".to_vec(), Some(b"a/b".to_vec()));
-        assert_eq!(typed.get_header("content-type"), Some(&b"a/b"[..]));
+        assert_eq!(typed.header("content-type"), Some(&b"a/b"[..]));
         let untyped = echoed(b"x".to_vec(), None);
-        let kind = untyped.get_header("content-type");
+        let kind = untyped.header("content-type");
         assert_eq!(kind, Some(&b"application/octet-stream"[..]));
     }
 }

@@ -1,14 +1,14 @@
-//! What callgrind writes: which instructions ran how often, and who called whom.
+//! Parser of callgrind's output: the instruction counts and the calls between functions.
 //!
-//! Read as written with `--dump-instr=yes --compress-strings=no --compress-pos=no`, so every name
-//! and every address stands there in full. Must not know traces, nor whose an address is.
+//! The output is written with `--dump-instr=yes --compress-strings=no --compress-pos=no`, so it has
+//! every name and every address in full. `owner` attributes the addresses.
 
 use std::collections::HashMap;
 
-/// A run, as callgrind saw it.
+/// A run, as recorded by callgrind.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// All that was counted, by callgrind's own sum.
+    /// All counted instructions, according to callgrind's own sum.
     pub(crate) total: u64,
     pub(crate) functions: Vec<Function>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Run {
 pub(crate) struct Function {
     pub(crate) object: String,
     pub(crate) name: String,
-    /// The instructions at an address of the object, without what they called.
+    /// Addresses of the object and the instructions executed there, without those of callees.
     pub(crate) own: Vec<(u64, u64)>,
     pub(crate) calls: Vec<Call>,
 }
@@ -26,24 +26,24 @@ pub(crate) struct Function {
 /// All calls from one address to one function.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Call {
-    /// The address it is made from.
+    /// The address of the call instruction.
     pub(crate) from: u64,
-    /// The function called: an index into [`Run::functions`].
+    /// The called function: an index into [`Run::functions`].
     pub(crate) callee: usize,
-    /// Where that begins, an address of its object.
+    /// The start address of the callee in its object.
     pub(crate) entry: u64,
-    /// The instructions of the callee and all it called.
+    /// The instructions of the callee, including those of its own callees.
     pub(crate) cost: u64,
 }
 
 impl Run {
-    /// Reads a file's text. Fails with the line that makes no sense, or when its sums do not agree.
+    /// Parses a file's text. Fails with the first invalid line, or if the sums do not agree.
     pub(crate) fn parse(text: &str) -> Result<Run, String> {
         let mut reader = Reader::default();
         for (index, line) in text.lines().enumerate() {
             reader
                 .line(line)
-                .ok_or_else(|| format!("callgrind's line {} makes no sense: {line}", index + 1))?;
+                .ok_or_else(|| format!("callgrind's line {} is invalid: {line}", index + 1))?;
         }
         let run = reader.run;
         let own = |function: &Function| function.own.iter().map(|&(_, cost)| cost).sum::<u64>();
@@ -54,7 +54,7 @@ impl Run {
         if sum != run.total {
             let total = run.total;
             return Err(format!(
-                "callgrind says {total} in sum, its lines say {sum}"
+                "callgrind's total is {total}, but its lines add up to {sum}"
             ));
         }
         Ok(run)
@@ -69,7 +69,7 @@ struct Reader {
     current: Option<usize>,
     callee_object: Option<String>,
     callee: Option<String>,
-    /// A `calls=` line was read; the next cost is that of the call. The callee and its entry.
+    /// The callee and its entry, if the last line was `calls=`: the next cost is that of the call.
     call: Option<(usize, u64)>,
 }
 
@@ -90,7 +90,7 @@ impl Reader {
         if let Some(what) = line.strip_prefix("events:") {
             return (what.trim() == "Ir").then_some(());
         }
-        Some(()) // A word about the run, or an empty line.
+        Some(()) // Other information about the run, or an empty line.
     }
 
     fn assignment(&mut self, key: &str, value: &str) -> Option<()> {
@@ -106,7 +106,7 @@ impl Reader {
                 let entry = address(value.split_whitespace().nth(1)?)?;
                 self.call = Some((self.function(object, &name), entry));
             }
-            _ => {} // Source files; the addresses tell more.
+            _ => {} // Source files; the addresses are more precise.
         }
         Some(())
     }

@@ -1,20 +1,19 @@
-//! `gate`: instructions in user space per request of scripted traces on the simulator, compared
-//! with figures that are committed. More than 3 % of growth fails.
+//! `gate`: compares the user-space instructions per request of scripted traces on the simulator
+//! with committed results. Growth of more than 3 % fails.
 //!
 //! ```text
-//! gate              compare with bench/gate/results.toml
-//! gate --record     write that file anew
-//! gate --top N      show the N functions with the most instructions of each trace, too
+//! gate              compare with bench/gate/figures.toml
+//! gate --record     write that file
+//! gate --top N      also show the N functions with the most instructions of each trace
 //! ```
 //!
-//! Each trace is replayed by this program under callgrind, which counts between the beginning and
-//! the end of `trace::serve`; what the simulator did for it is taken out (`owner`). Nothing here
-//! depends on time, on the machine's load or on its disks; but the C library and the parser use
-//! what the processor has, so that the figures are those of one with AVX2.
+//! This program replays each trace under callgrind, which counts between the beginning and the end
+//! of `trace::serve`. `owner` subtracts the instructions of the simulator. The results do not
+//! depend on time, on the machine's load or on its disks. They do depend on the processor, because
+//! the C library and the parser use its extensions: the committed results are for AVX2.
 //!
-//! Modules: `trace` (what is replayed) · `callgrind` (what was counted) · `owner` (whose it is) ·
-//! `measure` (running it) · `results` (what is committed). This file must not know how any of them
-//! does its work.
+//! Modules: `trace` (the scripts) · `callgrind` (parser of the counts) · `owner` (attribution to
+//! server or simulator) · `measure` (execution) · `results` (the committed results).
 
 mod callgrind;
 mod measure;
@@ -31,10 +30,10 @@ use trace::Trace;
 
 const USAGE: &str = "usage: gate [--record] [--top N]";
 
-/// Functions shown of a trace that fails.
+/// Number of functions shown for a trace that fails.
 const TOP: usize = 10;
 
-/// What is asked for.
+/// The task given on the command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
     Compare { record: bool, top: usize },
@@ -50,15 +49,15 @@ impl Task {
                 "--record" => record = true,
                 "--top" => {
                     let number = words.next().and_then(|number| number.parse().ok());
-                    top = number.ok_or("--top wants a number")?;
+                    top = number.ok_or("--top needs a number")?;
                 }
-                // How this program runs itself under callgrind.
+                // This program runs itself under callgrind with this option.
                 measure::REPLAY => {
                     let trace = words.next().and_then(|name| Trace::from_name(&name));
                     return trace.map(Task::Replay).ok_or("no such trace".to_owned());
                 }
                 "-h" | "--help" => return Ok(Task::Help),
-                _ => return Err(format!("'{word}' is not understood; {USAGE}")),
+                _ => return Err(format!("unknown argument '{word}'; {USAGE}")),
             }
         }
         Ok(Task::Compare { record, top })
@@ -89,12 +88,12 @@ fn main() -> ExitCode {
 
 fn gate(record: bool, top: usize) -> Result<(), String> {
     if cfg!(debug_assertions) {
-        return Err("the figures are of release builds; this is none".to_owned());
+        return Err("this is a debug build; the results are for release builds".to_owned());
     }
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("figures.toml");
     let said = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
     let made_with = made_with();
-    // Read first: what cannot be compared need not be measured.
+    // Read before measuring: if the file is invalid, no measurement is needed.
     let recorded = match record {
         true => None,
         false => {
@@ -106,7 +105,7 @@ fn gate(record: bool, top: usize) -> Result<(), String> {
         && recorded.made_with.arch != made_with.arch
     {
         let (arch, here) = (&recorded.made_with.arch, &made_with.arch);
-        println!("not compared: the figures are of {arch}, this is {here}");
+        println!("not compared: the results are for {arch}, this is {here}");
         return Ok(());
     }
     let measured = measure::all()?;
@@ -133,20 +132,22 @@ fn gate(record: bool, top: usize) -> Result<(), String> {
         one.into_iter().for_each(|one| show_top(one, TOP));
     }
     Err(
-        "these are not the figures that are committed. If the change is worth it, record it with \
-         `cargo xtask bench --gate --record` and say why"
+        "the results differ from the committed ones. If the change is justified, record it with \
+         `cargo xtask bench --gate --record` and explain why"
             .to_owned(),
     )
 }
 
-/// Prints the functions that a request spends most in.
+/// Prints the functions with the most instructions per request.
 fn show_top(measured: &Measured, top: usize) {
     if top == 0 {
         return;
     }
     let (name, server) = (measured.trace.name(), measured.server);
     let simulator = measured.simulator;
-    println!("\n{name}: {server:.1} a request, beside {simulator:.1} of the simulator's; of these");
+    println!(
+        "\n{name}: {server:.1} per request, plus {simulator:.1} in the simulator. Of the first:"
+    );
     for (function, cost) in measured.functions.iter().take(top) {
         println!("{cost:10.1} {:5.1} %  {function}", cost / server * 100.0);
     }

@@ -1,6 +1,4 @@
-//! Running the traces under callgrind, two at a time, and reading what came of it.
-//!
-//! Must not know what the figures should be.
+//! Runs the traces under callgrind, two at a time, and reads the output.
 
 use crate::callgrind::Run;
 use crate::owner::{DebugInfo, divide};
@@ -11,10 +9,10 @@ use std::sync::{Mutex, PoisonError};
 use std::{env, fs, thread};
 use xtask::packages::need;
 
-/// The option by which this program replays a trace.
+/// The option with which this program replays a trace.
 pub(crate) const REPLAY: &str = "--replay";
 
-/// Where counting begins and ends; hashes of the compiler's may stand around it.
+/// The function in which callgrind counts. The compiler may add hashes to its name.
 const COUNTED: &str = "--toggle-collect=*gate*trace*serve*";
 
 /// Traces replayed at a time.
@@ -24,19 +22,19 @@ const AT_A_TIME: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) trace: Trace,
-    /// Those of the server.
+    /// Instructions of the server.
     pub(crate) server: f64,
-    /// Those of the simulator.
+    /// Instructions of the simulator.
     pub(crate) simulator: f64,
-    /// The server's by function, most first.
+    /// The server's instructions by function, highest first.
     pub(crate) functions: Vec<(String, f64)>,
 }
 
-/// Measures every trace. What callgrind wrote stays in the folder `gate` beside that of this
+/// Measures every trace. Callgrind's output stays in the folder `gate` beside the folder of this
 /// program, for `callgrind_annotate`.
 pub(crate) fn all() -> Result<Vec<Measured>, String> {
     need(&[("valgrind", "valgrind")])?;
-    let (program, folder) = places().map_err(|error| format!("where this program is: {error}"))?;
+    let (program, folder) = places().map_err(|error| format!("the program's folder: {error}"))?;
     let waiting = Mutex::new(Trace::ALL.into_iter());
     let work = || -> Result<Vec<Measured>, String> {
         let mut done = Vec::new();
@@ -66,7 +64,7 @@ pub(crate) fn all() -> Result<Vec<Measured>, String> {
     Ok(all)
 }
 
-/// This program, and the folder for what callgrind writes.
+/// This program, and the folder for callgrind's output.
 fn places() -> std::io::Result<(PathBuf, PathBuf)> {
     let program = env::current_exe()?.canonicalize()?;
     let target = program.ancestors().nth(2).unwrap_or(Path::new("/"));
@@ -84,7 +82,7 @@ fn one(trace: Trace, program: &Path, folder: &Path) -> Result<Measured, String> 
         .arg(format!("--callgrind-out-file={}", file.display()))
         .arg(program)
         .args([REPLAY, trace.name()])
-        // Nothing of the environment may change how std and the C library behave.
+        // The environment must not affect the behaviour of std and the C library.
         .env_clear()
         .envs(env::var_os("PATH").map(|path| ("PATH", path)))
         .stdin(Stdio::null());

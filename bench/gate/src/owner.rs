@@ -1,16 +1,16 @@
-//! Whose the instructions are: the server's, which count, or the simulator's, which do not.
+//! Attributes instructions to the server, whose instructions count, or to the simulator.
 //!
-//! After optimisation most of the simulator lies inside functions of the server and the other way
-//! round, so what decides is not the function but the line of source that each instruction comes
-//! from: the innermost one that is in a crate of ours. What both call (`memcpy`, `malloc`, code of
-//! std) is divided by who called for how much of it. Must not know traces or figures.
+//! The optimiser inlines most of the simulator into functions of the server and vice versa. So the
+//! source line of each instruction decides, not its function: the innermost line in a crate of this
+//! project. Shared code (`memcpy`, `malloc`, std) is divided in proportion to the cost of the calls
+//! from each side.
 
 use crate::callgrind::{Function, Run};
 use addr2line::Loader;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Passes over the calls. A call chain beneath the simulator into libraries is not as deep.
+/// Passes over the calls. Call chains from the simulator into libraries are less deep.
 const PASSES: usize = 32;
 
 /// The source of an instruction.
@@ -21,22 +21,23 @@ pub(crate) struct Owner {
     pub(crate) simulator: bool,
 }
 
-/// Tells the owner of an address of an object; `None` for libraries.
+/// Finds the owner of an address in an object.
 pub(crate) trait Owners {
-    /// The innermost of our functions that the instruction was made from.
+    /// The innermost function of this project that the instruction belongs to. `None` for
+    /// libraries.
     fn of(&self, object: &str, address: u64) -> Option<Owner>;
-    /// Whether the function that begins there is one of ours, whatever was inlined into it.
+    /// Whether the function at `entry` belongs to this project, whatever was inlined into it.
     fn is_ours(&self, object: &str, entry: u64) -> bool;
 }
 
-/// Owners by the debug information of a program.
+/// Finds owners in the debug information of a program.
 pub(crate) struct DebugInfo {
     program: String,
     loader: Loader,
 }
 
 impl DebugInfo {
-    /// Reads that of `program`, an absolute path.
+    /// Reads the debug information of `program`, an absolute path.
     pub(crate) fn of(program: &Path) -> Result<DebugInfo, String> {
         let loader = Loader::new(program)
             .map_err(|error| format!("the debug information of the program: {error}"))?;
@@ -83,7 +84,7 @@ impl Owners for DebugInfo {
     }
 }
 
-/// The owner by one source file and function; `None` when the file is nobody's of ours.
+/// The owner of one source file and function. `None` if the file does not belong to this project.
 fn owner(file: &str, function: &str) -> Option<Owner> {
     let (at, folder) = ["crates/onrush", "bench/gate"]
         .iter()
@@ -100,18 +101,18 @@ fn owner(file: &str, function: &str) -> Option<Owner> {
     })
 }
 
-/// A run, divided.
+/// The instructions of a run, divided between server and simulator.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Division {
     /// Instructions of the server.
     pub(crate) server: f64,
     /// Instructions of the simulator.
     pub(crate) simulator: f64,
-    /// The server's instructions by function, most first.
+    /// The server's instructions by function, highest first.
     pub(crate) functions: Vec<(String, f64)>,
 }
 
-/// Divides what was counted.
+/// Divides the counted instructions.
 pub(crate) fn divide(run: &Run, owners: &impl Owners) -> Division {
     let shares = shares(run, owners);
     let mut by_label: HashMap<String, f64> = HashMap::new();
@@ -141,7 +142,7 @@ pub(crate) fn divide(run: &Run, owners: &impl Owners) -> Division {
     }
 }
 
-/// A function that is nobody's of ours, with the library it is of.
+/// The name of a function outside this project, with its library.
 fn label(function: &Function) -> String {
     let library = function.object.rsplit('/').next().unwrap_or_default();
     match library.contains(".so") {
@@ -150,11 +151,11 @@ fn label(function: &Function) -> String {
     }
 }
 
-/// How much of each function, from 0 to 1, was done for the simulator, where that is not known of
-/// its instructions themselves.
+/// The share of each function, from 0 to 1, that was executed for the simulator. It applies to
+/// instructions whose own owner is not known.
 fn shares(run: &Run, owners: &impl Owners) -> Vec<f64> {
-    // For each call: the caller, what is known of the place it is made from, and the call. Those
-    // to functions of ours, which have owners of their own, are left out.
+    // For each call: the caller, the known share of the call's address, and the call. Calls to
+    // functions of this project are left out, because those have owners of their own.
     let mut calls = Vec::new();
     for (caller, function) in run.functions.iter().enumerate() {
         for call in &function.calls {
@@ -185,8 +186,8 @@ mod tests {
     use super::*;
     use crate::callgrind::Call;
 
-    /// In `server`, addresses below 100 are the engine's, those below 200 the simulator's, and the
-    /// rest std's.
+    /// In `server`, addresses below 100 belong to the engine, those below 200 to the simulator, and
+    /// the rest to std.
     struct Ranges;
 
     impl Owners for Ranges {
@@ -220,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_both_call_is_divided_by_who_called() {
-        // The turn has code of the simulator inlined; both call `push`, and that calls `malloc`.
+        // `turn` has code of the simulator inlined; both call `push`, which calls `malloc`.
         let turn = [[11, 1, 300, 10], [101, 1, 300, 30]];
         let functions = vec![
             function("server", "turn", &[(10, 50), (100, 25)], &turn),

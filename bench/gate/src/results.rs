@@ -1,6 +1,4 @@
-//! The committed figures, and what it means to differ from them.
-//!
-//! Must not know how a figure is measured.
+//! The committed results, and their comparison with measured ones.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -9,37 +7,37 @@ use toml::{Table, Value};
 /// Growth beyond this fails.
 const GROWTH_MAX_PERCENT: f64 = 3.0;
 
-/// Instructions of the server per request, by trace, and what they were recorded with.
+/// Instructions of the server per request, by trace, and the build that they belong to.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Results {
     pub(crate) made_with: MadeWith,
     pub(crate) instructions: BTreeMap<String, f64>,
 }
 
-/// What else than our own code decides about instructions.
+/// External factors that affect the instruction counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MadeWith {
     /// The compiler's version.
     pub(crate) rustc: String,
-    /// The C library, which brings `malloc` and `memcpy`.
+    /// The C library, which provides `malloc` and `memcpy`.
     pub(crate) libc: String,
     /// The architecture, such as `x86_64`.
     pub(crate) arch: String,
 }
 
 impl Results {
-    /// Reads the text of a file. Fails with what is wrong with it.
+    /// Parses the text of a file. Fails with a description of the error.
     pub(crate) fn parse(text: &str) -> Result<Results, String> {
         let table: Table = text.parse().map_err(|error| format!("{error}"))?;
         let word = |name: &str| {
             let value = table.get(name).and_then(Value::as_str);
             value
                 .map(str::to_owned)
-                .ok_or_else(|| format!("it says no {name}"))
+                .ok_or_else(|| format!("{name} is missing"))
         };
         let rows = table.get("instructions").and_then(Value::as_table);
         let mut instructions = BTreeMap::new();
-        for (name, value) in rows.ok_or("it has no instructions")? {
+        for (name, value) in rows.ok_or("instructions are missing")? {
             let number = value.as_float().filter(|number| *number > 0.0);
             let number = number.ok_or_else(|| format!("{name} is not a number such as 1234.5"))?;
             instructions.insert(name.clone(), number);
@@ -54,12 +52,13 @@ impl Results {
         })
     }
 
-    /// The text of a file that says this.
+    /// Renders the text of a file.
     pub(crate) fn text(&self) -> String {
         let MadeWith { rustc, libc, arch } = &self.made_with;
         let mut text = format!(
-            "# User-space instructions per request, without the simulator's own. Written by\n\
-             # `cargo xtask bench --gate --record`, and kept to by `cargo xtask bench --gate`.\n\
+            "# User-space instructions per request, without those of the simulator.\n\
+             # `cargo xtask bench --gate --record` writes this file; `cargo xtask bench --gate` \
+             checks it.\n\
              rustc = \"{rustc}\"\nlibc = \"{libc}\"\narch = \"{arch}\"\n\n[instructions]\n"
         );
         for (name, number) in &self.instructions {
@@ -68,7 +67,7 @@ impl Results {
         text
     }
 
-    /// Compares this, which was recorded, with `now`.
+    /// Compares these recorded results with `now`.
     pub(crate) fn compare(&self, now: &Results) -> Comparison {
         let names = self.instructions.keys().chain(now.instructions.keys());
         let mut names: Vec<_> = names.cloned().collect();
@@ -95,11 +94,11 @@ impl Results {
     }
 }
 
-/// Recorded and present figures, side by side.
+/// Recorded and current results, side by side.
 #[derive(Debug)]
 pub(crate) struct Comparison {
     pub(crate) rows: Vec<Row>,
-    /// In what else than the program the two differ.
+    /// Differences of the builds other than the program.
     notes: Vec<String>,
 }
 
@@ -121,7 +120,7 @@ impl Row {
         match (self.change_percent(), self.before) {
             (Some(percent), _) if percent > GROWTH_MAX_PERCENT => Some("has grown too much"),
             (Some(_), _) => None,
-            (None, None) => Some("has no recorded figure"),
+            (None, None) => Some("has no recorded result"),
             (None, Some(_)) => Some("is recorded, but no such trace was run"),
         }
     }
@@ -157,7 +156,7 @@ impl fmt::Display for Comparison {
                 .is_some_and(|percent| percent < -GROWTH_MAX_PERCENT);
             match row.fault() {
                 Some(fault) => writeln!(f, "  {fault}")?,
-                None if shrunk => writeln!(f, "  less: record anew, so that it stays so")?,
+                None if shrunk => writeln!(f, "  lower: record it to keep the gain")?,
                 None => writeln!(f)?,
             }
         }
@@ -195,8 +194,8 @@ mod tests {
     fn what_shrank_is_to_be_recorded() {
         let recorded = results(&[("hello", 1000.0)]);
         let shown = |now: f64| recorded.compare(&results(&[("hello", now)])).to_string();
-        assert!(shown(969.0).contains("record anew"));
-        assert!(!shown(971.0).contains("record anew"));
+        assert!(shown(969.0).contains("record it"));
+        assert!(!shown(971.0).contains("record it"));
         assert!(shown(1031.0).contains("+3.10 %  has grown"));
     }
 
@@ -206,7 +205,7 @@ mod tests {
         let one = results(&[("hello", 1.0)]);
         assert!(!both.compare(&both).fails());
         let missing = one.compare(&both);
-        assert!(missing.fails() && missing.to_string().contains("no recorded figure"));
+        assert!(missing.fails() && missing.to_string().contains("no recorded result"));
         let unknown = both.compare(&one);
         assert!(unknown.fails() && unknown.to_string().contains("no such trace"));
     }

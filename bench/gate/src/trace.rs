@@ -1,8 +1,8 @@
-//! The traces: scripts of what clients send, replayed on the simulator, each answer looked at.
+//! The traces: scripts of client requests, replayed on the simulator. Every response is checked.
 //!
-//! The network neither splits nor delays, time passes by the script, and files are simulated too:
-//! a run is the same instructions every time. Must not know that anything is counted, but for
-//! [`serve`], whose name is where counting begins and ends.
+//! The network neither splits nor delays data, the script controls the time, and files are
+//! simulated, too: every run executes the same instructions. Callgrind counts inside [`serve`],
+//! which it finds by name.
 
 use onrush::coroutine::{self, handler, scope};
 use onrush::{Application, Limits, Request, Response, Router, sim::Simulation};
@@ -16,34 +16,34 @@ use std::io::{self, Write};
 
 /// Clients of each trace.
 const CONNECTIONS: usize = 32;
-/// Requests that a connection of a pipelined trace has under way.
+/// Requests in flight on each connection of a pipelined trace.
 const DEPTH: usize = 16;
-/// Requests of each connection before anything is counted: caches are warm, memory is there. An
-/// even number, as half of the rounds of `put` replace.
+/// Rounds before counting begins, which warm up caches and memory. An even number, because every
+/// other round of `put` replaces objects.
 const ROUNDS_BEFORE: usize = 16;
-/// Simulated time between two rounds: a client of 32 waits as long for its answers.
+/// Simulated time between two rounds, about as long as one of 32 clients waits for responses.
 const ROUND_MS: u64 = 1;
 /// Bytes of the file of `get`.
 const FILE_BYTES: usize = 1024;
 /// Bytes of the objects of `put`.
 const OBJECT_BYTES: usize = 4096;
-/// When that file was changed: long ago, so that it may be cached.
+/// Modification time of that file: old enough for it to be cached.
 const MODIFIED_S: i64 = 1_600_000_000;
 
-/// A script and the server it is for.
+/// A script and its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trace {
-    /// `GET /`, a canned answer, one request at a time.
+    /// `GET /` with a constant response, one request at a time.
     Hello,
-    /// The same, 16 deep.
+    /// The same, 16 requests deep.
     Pipelined,
-    /// The same, 16 deep, and no two requests alike.
+    /// The same, 16 requests deep, and all requests differ.
     Distinct,
-    /// The same as `Hello`, by a plain function on a stack of its own.
+    /// The same as `Hello`, with a blocking handler on its own stack (coroutine).
     Coroutine,
-    /// One file of 1 KiB, hot, one request at a time.
+    /// One cached file of 1 KiB, one request at a time.
     Get,
-    /// Objects of 4 KiB, synced before the answer; every other one replaces one that is there.
+    /// Objects of 4 KiB, synced before the response; every other one replaces an existing object.
     Put,
 }
 
@@ -79,7 +79,7 @@ impl Trace {
         }
     }
 
-    /// Rounds that are counted. An even number, as half of the rounds of `put` replace.
+    /// Counted rounds. An even number, because every other round of `put` replaces objects.
     fn rounds(self) -> usize {
         match self {
             Trace::Hello | Trace::Coroutine | Trace::Get => 256,
@@ -88,19 +88,19 @@ impl Trace {
         }
     }
 
-    /// How many requests are counted.
+    /// Number of counted requests.
     pub(crate) fn requests(self) -> u64 {
         (self.rounds() * CONNECTIONS * self.depth()) as u64
     }
 
-    /// The request that is the `number`th of all.
+    /// The request with the given number, counted over all rounds and connections.
     fn request(self, number: usize) -> Vec<u8> {
         let target = match self {
             Trace::Hello | Trace::Pipelined | Trace::Coroutine => "/".to_owned(),
             Trace::Distinct => format!("/?{number:07}"),
             Trace::Get => "/file.txt".to_owned(),
             Trace::Put => {
-                // The objects of a round, and again in the round after it.
+                // Each object occurs in two consecutive rounds.
                 let (round, client) = (number / CONNECTIONS, number % CONNECTIONS);
                 format!("/objects/{:07}", round / 2 * CONNECTIONS + client)
             }
@@ -115,7 +115,7 @@ impl Trace {
         [head.as_bytes(), &content(OBJECT_BYTES)].concat()
     }
 
-    /// How an answer in round `round` begins and ends.
+    /// The beginning and the end of a response in round `round`.
     fn response(self, round: usize) -> (&'static str, Vec<u8>) {
         match self {
             Trace::Hello | Trace::Pipelined | Trace::Distinct | Trace::Coroutine => {
@@ -127,7 +127,7 @@ impl Trace {
         }
     }
 
-    /// Replays the trace. Fails, with what came instead, when an answer is not as it should be.
+    /// Replays the trace. Fails if a response is not as expected, and shows it.
     pub(crate) fn replay(self) -> Result<(), String> {
         match self {
             Trace::Hello | Trace::Pipelined | Trace::Distinct => self.replay_on(&hello),
@@ -153,7 +153,7 @@ impl Trace {
                 let requests = (first..first + self.depth()).map(|number| self.request(number));
                 let requests = requests.collect::<Vec<_>>().concat();
                 if client.send(&requests).ok() != Some(requests.len()) {
-                    return Err("a connection did not take its requests".to_owned());
+                    return Err("a connection did not accept its requests".to_owned());
                 }
             }
             if round < ROUNDS_BEFORE {
@@ -180,12 +180,12 @@ impl Trace {
             return Ok(());
         }
         let shown = responses[..responses.len().min(300)].escape_ascii();
-        Err(format!("not the answers that were expected: {shown}"))
+        Err(format!("unexpected responses: {shown}"))
     }
 }
 
-/// Runs the server until all that was sent is answered. What is counted are the instructions
-/// between this function's beginning and end.
+/// Runs the server until it has responded to all requests. Callgrind counts the instructions
+/// between the beginning and the end of this function.
 #[inline(never)]
 pub(crate) fn serve(sim: &mut Simulation) {
     while sim.poll() {}
@@ -230,7 +230,7 @@ fn add(root: &Dir, name: &[u8], content: &[u8]) -> io::Result<()> {
     file.set_modified(MODIFIED_S * 1_000_000_000)
 }
 
-/// Bytes without a line end or a status line among them.
+/// Content without line ends or status lines.
 fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| b'a' + (at * 7 % 26) as u8).collect()
 }

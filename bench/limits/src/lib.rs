@@ -1,15 +1,15 @@
-//! What the bare loops have in common: arguments, the listener, requests, and canned answers.
+//! The common parts of the bare loops: arguments, the listener, requests, and fixed responses.
 //!
-//! A bare loop is the least a server can do with a driver: it receives, parses each request with
-//! httparse, looks at no more of it than the loop is for, and sends an answer of the same length
-//! as that of the server it is a limit for. It has no limits on anything, no time-outs and no
-//! date that changes. What a real server costs beyond it is what the server adds.
+//! A bare loop does the least that a server can do with a driver. It receives, parses each request
+//! with httparse, examines only what its purpose needs, and sends a response of the same length as
+//! the server that it is the limit for. It has no size limits, no timeouts and a constant date. The
+//! additional cost of a real server is the cost of its features.
 //!
-//! It loses no answer, though, or a row measured against it would be void: a request that arrives
-//! in pieces is put together, and an answer that does not fit is finished. Neither happens on the
-//! way that is measured, and neither costs anything there.
+//! A bare loop loses no response, because a lost response would invalidate the measured row. It
+//! joins a request that arrives in pieces, and finishes a response that does not fit. Neither
+//! happens on the measured path, and neither adds a cost there.
 //!
-//! Must not know what is measured of it.
+//! This crate does not depend on how it is measured.
 
 pub mod arguments;
 pub mod epoll;

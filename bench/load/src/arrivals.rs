@@ -1,18 +1,17 @@
-//! When requests are due: a Poisson process, as independent clients make it. The same seed gives
-//! the same moments, so that two servers are asked alike. Must not know what is asked, nor the
-//! real time.
+//! The times at which requests are due: a Poisson process, as with independent clients. The same
+//! seed yields the same times, so two servers get the same load. This module reads no clock.
 
-/// Moments in nanoseconds from a beginning, without end.
+/// An infinite sequence of times, in nanoseconds from a start.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrivals {
     random: fastrand::Rng,
     mean_ns: f64,
-    /// The last moment. A fraction of a nanosecond matters once there are many.
+    /// The last time. Fractions of a nanosecond add up over many requests.
     last_ns: f64,
 }
 
 impl Arrivals {
-    /// `rate` requests a second on average; more than none.
+    /// Creates a sequence with `rate` requests per second on average. `rate` is more than 0.
     pub(crate) fn new(rate: f64, seed: u64) -> Arrivals {
         Arrivals {
             random: fastrand::Rng::with_seed(seed),
@@ -21,9 +20,9 @@ impl Arrivals {
         }
     }
 
-    /// The next moment.
+    /// The next time.
     pub(crate) fn next_ns(&mut self) -> u64 {
-        // From (0, 1], so that its logarithm is finite.
+        // In (0, 1], so the logarithm is finite.
         let uniform = 1.0 - self.random.f64();
         self.last_ns -= self.mean_ns * uniform.ln();
         self.last_ns as u64
@@ -64,7 +63,7 @@ mod tests {
             let over = gaps.iter().filter(|gap| **gap > ns).count();
             over as f64 / gaps.len() as f64
         };
-        // e⁻¹ and e⁻³ of them are longer than the mean and than three times the mean.
+        // A share of e⁻¹ of the gaps exceeds the mean, and e⁻³ exceeds three times the mean.
         assert!((share_over(1000.0) - 0.368).abs() < 0.01);
         assert!((share_over(3000.0) - 0.050).abs() < 0.005);
     }

@@ -1,39 +1,40 @@
-//! `open-loop`: loads two servers at the same moment, each at a rate that does not depend on how
-//! fast they answer, and prints what was seen of each as one JSON object. What disturbs one of
-//! them, such as a core that is taken away, disturbs the other in the same milliseconds. Given one
-//! server only, it loads that one in the same way.
+//! `open-loop`: loads two servers at the same time, at a rate that does not depend on their speed,
+//! and prints the results as one JSON object. A disturbance, such as a preempted core, affects both
+//! servers in the same milliseconds. With only one server, it loads that one in the same way.
 //!
-//! Requests are due at the moments of a Poisson process for each server. One that is due while
-//! every connection is busy waits for one, and the latency of each runs from the moment it was
-//! **due**. The generator polls before a request is due, and says how late it was itself. With
-//! `--capacity` it keeps all connections busy instead, and prints what each server carries.
+//! Requests are due at the times of a Poisson process for each server. A request that is due while
+//! all connections are busy waits for one. Latency is measured from the **due** time. The generator
+//! polls before a request is due and reports its own delay. With `--capacity` it keeps all
+//! connections busy instead, and prints the throughput of each server.
 //!
-//! One thread reads the answers of both. When one server stalls, and then answers many at once,
-//! answers of the other wait meanwhile to be read: what is far out differs less than it would.
+//! One thread reads the responses of both servers. If one server stalls and then sends many
+//! responses at once, responses of the other wait to be read. This reduces the difference between
+//! the tails of the two servers.
 //!
 //! # Why not h2load or oha
 //!
-//! Both were measured (oha 1.16, nghttp2's h2load), on two cores that other work was using too:
+//! Both were measured (oha 1.16, nghttp2's h2load) on two cores that other work was also using:
 //!
 //! | | h2load `--h1 --rps` | oha `-q --latency-correction` | this |
 //! | --- | --- | --- | --- |
-//! | latency runs from | sending | the due moment | the due moment |
-//! | CPU a request, 256 connections kept busy, as a ratio | about 1 | 2.1 to 2.4 | 1 |
-//! | one core carries, of a server that gives `wrk` 35,000/s | | 19,000/s | 26,000/s and more |
-//! | requests in a millisecond, variance/mean (Poisson: 1) | 36 to 48 | 0.7 to 4 | 7 to 18 |
+//! | latency is measured from | sending | the due time | the due time |
+//! | CPU per request, 256 connections kept busy, as a ratio | about 1 | 2.1 to 2.4 | 1 |
+//! | maximum rate on one core (`wrk`, same server: 35,000/s) | | 19,000/s | 26,000/s or more |
+//! | requests per millisecond, variance/mean (Poisson: 1) | 36 to 48 | 0.7 to 4 | 7 to 18 |
 //! | median at 2,000/s, 64 connections | | 124 to 154 µs | 67 to 94 µs |
-//! | two servers at the same moment, and how late it was itself | no | no | yes |
+//! | two servers at the same time, reports its own delay | no | no | yes |
 //!
-//! h2load gives each connection a timer, and they all begin together: with 64 connections up to
-//! 64 requests come at once. Asked for 41,000/s it sent 17,400 and reported a mean of 29 ms, though
-//! after three seconds more than half of the requests had not even been sent. oha counts honestly,
-//! but costs twice as much: asked for 40,000/s it reached 18,400, less than the server, so nine
-//! tenths of what a fast server carries is out of its reach, and what it shows there is itself.
+//! h2load gives each connection a timer, and all timers start together: with 64 connections, up to
+//! 64 requests are sent at once. At a requested rate of 41,000/s it sent 17,400/s and reported a
+//! mean latency of 29 ms, although it had not sent more than half of the requests after three
+//! seconds. oha measures correctly but needs twice the CPU time: at a requested rate of 40,000/s it
+//! sent 18,400/s, less than the server handles. So it cannot load a fast server to nine tenths of
+//! its capacity, and its results there would describe oha itself.
 //!
-//! The unevenness of this one in the table is that of the machine: it sleeps until shortly before
-//! a request is due and polls from then on, and what preempts it meanwhile makes it send late
-//! and then all at once. That is what `late_us_p99` says and what marks a window. It wants a
-//! core of its own.
+//! The uneven rate of this program in the table is caused by the machine. The program sleeps until
+//! shortly before a request is due and then polls; if it is preempted, it sends late and then many
+//! requests at once. `late_us_p99` reports this delay, and a long delay marks the window. The
+//! program should have a core of its own.
 
 mod arrivals;
 mod response;
@@ -50,57 +51,57 @@ use server::{Ask, Server, Watch};
 use std::{io, net::SocketAddr, num::NonZeroU64, process::ExitCode, time::Duration};
 use window::Plan;
 
-/// Loads two servers at the same moment and compares their latency from the due moment.
+/// Loads two servers at the same time and compares their latency, measured from the due time.
 #[derive(Debug, Parser)]
 #[command(name = "open-loop")]
 struct Options {
     /// The first server, such as 127.0.0.1:8080
     a: SocketAddr,
 
-    /// The second server; the same address again compares it with itself
+    /// The second server; the same address compares a server with itself
     b: Option<SocketAddr>,
 
     /// Connections to each server
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
 
-    /// Requests a second to each server, on average
+    /// Average number of requests per second to each server
     #[arg(long, default_value_t = 10_000.0, value_parser = positive)]
     rate: f64,
 
-    /// Length of a window
+    /// Length of a window, in seconds
     #[arg(long, default_value_t = 2.0, value_parser = positive)]
     seconds: f64,
 
-    /// The beginning of each window that does not count, in seconds
+    /// Warm-up at the start of each window, which does not count, in seconds
     #[arg(long, default_value_t = 0.2, value_parser = positive)]
     warm_up: f64,
 
-    /// Windows
+    /// Number of windows
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     windows: u32,
 
-    /// What is asked for
+    /// Request target
     #[arg(long, default_value = "/")]
     path: String,
 
-    /// Bytes of content that each answer must have
+    /// Bytes of content that each response must have
     #[arg(long, default_value_t = 13)]
     length: u64,
 
-    /// Begins the moments of requests; in the next window the servers change places
+    /// Seed of the request times; the servers exchange their sequences in the next window
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// Marks windows in which the generator was later than this (µs, 99 of 100 requests)
+    /// Marks windows in which the generator's delay exceeds this (µs, 99th percentile)
     #[arg(long, default_value_t = 500)]
     late_max_us: u64,
 
-    /// Uses all connections in turn, and not the one that was used last
+    /// Uses all connections in turn instead of the one that was used last
     #[arg(long)]
     spread: bool,
 
-    /// Keeps all connections busy instead, and prints requests a second
+    /// Keeps all connections busy instead, and prints requests per second
     #[arg(long)]
     capacity: bool,
 }
@@ -133,10 +134,10 @@ fn run(options: &Options) -> Result<Value, String> {
     if !options.path.starts_with('/') || !options.path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("--path must begin with / and have no spaces".to_owned());
     }
-    // A nanosecond: sleeping ends when it should, not up to 50 µs later.
+    // With a slack of 1 ns, a sleep ends on time and not up to 50 µs later.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))
         .map_err(|error| format!("cannot set the timer slack: {error}"))?;
-    let mut watch = Watch::new().map_err(|error| format!("no epoll: {error}"))?;
+    let mut watch = Watch::new().map_err(|error| format!("cannot create an epoll: {error}"))?;
     let addresses = [Some(options.a), options.b];
     let mut servers = Vec::new();
     for (number, address) in addresses.into_iter().flatten().enumerate() {
@@ -185,7 +186,7 @@ fn window(
     if options.capacity {
         return values(window::closed(watch, servers, &plan)?);
     }
-    // Of two windows each of two servers has each of two sequences.
+    // In two consecutive windows, each of two servers gets both sequences.
     let count = servers.len() as u32;
     let seed = |which: u32| {
         let sequence = number / count * count + (number + which) % count;

@@ -1,21 +1,21 @@
-//! One answer at a time, as its bytes come. Must not know what was asked, nor sockets.
+//! Incremental parser of responses, without pipelining.
 
-/// Fields an answer may have.
+/// Most fields of a response.
 const FIELDS_MAX: usize = 64;
 
-/// Bytes of a head; one that is longer is broken.
+/// Most bytes of a head; a longer head is invalid.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Reads answers that carry `Content-Length`, each the only one that is awaited.
+/// Parses responses with `Content-Length`. Each response must be the only one in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// What came of a head that is not whole.
+    /// The received bytes of an incomplete head.
     begun: Vec<u8>,
-    /// The answer whose head is whole, and how much of its body is missing.
+    /// The response whose head is complete, and the number of missing body bytes.
     body: Option<(Response, u64)>,
 }
 
-/// An answer that was read to its end.
+/// A complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -23,18 +23,18 @@ pub(crate) struct Response {
     pub(crate) len: u64,
 }
 
-/// What some bytes came to.
+/// The result of parsing received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// There is more to come.
+    /// The response is not complete.
     More,
     Whole(Response),
-    /// They are no answer with a length, or more than the answer.
+    /// The bytes are not a response with a length, or they are longer than the response.
     Broken,
 }
 
 impl Reader {
-    /// Takes what was received. After anything but [`Read::More`] the next answer may begin.
+    /// Parses received bytes. After any result except [`Read::More`], the next response may begin.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Read {
         let read = self.advance(bytes);
         if read != Read::More {
@@ -48,7 +48,7 @@ impl Reader {
         if let Some((response, missing)) = self.body {
             return self.take_body(response, missing, bytes.len() as u64);
         }
-        // Nearly always a whole head comes at once.
+        // A head nearly always arrives in one piece.
         if self.begun.is_empty() {
             return self.take_head(bytes);
         }
@@ -82,7 +82,7 @@ impl Reader {
     }
 }
 
-/// The head that `bytes` begin with: its length, and the answer it announces.
+/// Parses the head at the start of `bytes`. Returns its length and the response.
 fn head(bytes: &[u8]) -> Option<(usize, Response)> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut response = httparse::Response::new(&mut fields);
@@ -102,7 +102,7 @@ fn head(bytes: &[u8]) -> Option<(usize, Response)> {
     Some((len, reply))
 }
 
-/// Whether `bytes` may become a head.
+/// Whether `bytes` may be the beginning of a head.
 fn is_begun(bytes: &[u8]) -> bool {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let parsed = httparse::Response::new(&mut fields).parse(bytes);

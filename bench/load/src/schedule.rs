@@ -1,7 +1,7 @@
-//! Which request is sent when, on which connection, and what its latency is: the open loop.
-//! A request that is due while every connection is busy waits, and its latency runs meanwhile;
-//! that is what coordinated omission would leave out. Must not know sockets nor the real time:
-//! every moment, in nanoseconds from the window's beginning, is told.
+//! The open loop: decides which request is sent when and on which connection, and measures latency.
+//! A request that is due while all connections are busy waits, and its latency includes the wait.
+//! This avoids coordinated omission. The module uses no sockets and reads no clock: the caller
+//! passes all times, in nanoseconds from the window's beginning.
 
 use crate::arrivals::Arrivals;
 use std::collections::VecDeque;
@@ -12,28 +12,28 @@ pub(crate) struct Schedule {
     /// The next request that is not due yet; `None` after the end.
     next_due: Option<u64>,
     end_ns: u64,
-    /// Due, and not sent: the oldest first.
+    /// Requests that are due and not sent, the oldest first.
     waiting: VecDeque<Waiting>,
     /// Connections without a request; the one at the back is used next.
     idle: VecDeque<usize>,
     order: Order,
-    /// When the request was due that a connection carries.
+    /// The due time of each connection's current request.
     due: Vec<Option<u64>>,
 }
 
 /// Which idle connection carries the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// The one that was used last: few connections are used unless the server is busy.
+    /// The most recently used one: few connections are used unless the server is busy.
     LastUsed,
-    /// The one that was idle for longest: all connections are used in turn.
+    /// The one that was idle for the longest time: all connections are used in turn.
     LongestIdle,
 }
 
 #[derive(Clone, Copy)]
 struct Waiting {
     due_ns: u64,
-    /// A connection was idle when it was due: what it waits for is the generator.
+    /// A connection was idle at the due time, so the request waits for the generator.
     could_go: bool,
 }
 
@@ -42,12 +42,12 @@ struct Waiting {
 pub(crate) struct Send {
     pub(crate) connection: usize,
     pub(crate) due_ns: u64,
-    /// How late the generator is with it; `None` when it had to wait for a connection.
+    /// The generator's delay; `None` if the request had to wait for a connection.
     pub(crate) late_ns: Option<u64>,
 }
 
 impl Schedule {
-    /// All of `connections` are idle; nothing is due after `end_ns`.
+    /// Creates a schedule with `connections` idle connections. No request is due after `end_ns`.
     pub(crate) fn new(
         mut arrivals: Arrivals,
         connections: usize,
@@ -66,7 +66,8 @@ impl Schedule {
         }
     }
 
-    /// The request to send now, if one is due and a connection is idle. Counts as sent.
+    /// Returns the request to send now, if one is due and a connection is idle, and records it as
+    /// sent.
     pub(crate) fn next(&mut self, now_ns: u64) -> Option<Send> {
         self.take_due(now_ns);
         if self.waiting.is_empty() {
@@ -82,7 +83,7 @@ impl Schedule {
         })
     }
 
-    /// Lets requests wait that have become due.
+    /// Moves requests that have become due to the waiting queue.
     fn take_due(&mut self, now_ns: u64) {
         while let Some(due_ns) = self.next_due.filter(|due| *due <= now_ns) {
             let could_go = self.waiting.len() < self.idle.len();
@@ -92,10 +93,10 @@ impl Schedule {
         }
     }
 
-    /// The request of `connection` was answered, or has failed: gives when it was due, and the
-    /// connection is idle. `None` when it carried none.
+    /// Records that the request of `connection` has its response or has failed. The connection
+    /// becomes idle. Returns the due time, or `None` if the connection had no request.
     pub(crate) fn done(&mut self, connection: usize, now_ns: u64) -> Option<u64> {
-        // What has become due before this could not have gone by this connection.
+        // Requests that became due earlier could not have used this connection.
         self.take_due(now_ns);
         let due_ns = self.due[connection].take()?;
         match self.order {
@@ -105,8 +106,7 @@ impl Schedule {
         Some(due_ns)
     }
 
-    /// The moment at which there is something to send although no answer comes; `None` when only
-    /// an answer can change anything.
+    /// The time of the next send if no response arrives. `None` if a response must arrive first.
     pub(crate) fn next_send_ns(&self) -> Option<u64> {
         if self.idle.is_empty() {
             return None;
@@ -115,13 +115,13 @@ impl Schedule {
         oldest.or(self.next_due)
     }
 
-    /// Whether every request was sent and answered.
+    /// Whether every request was sent and has its response.
     pub(crate) fn is_over(&self) -> bool {
         self.next_due.is_none() && self.waiting.is_empty() && self.idle.len() == self.due.len()
     }
 
-    /// Requests that are due and not answered, by the moment they were due. Also those that became
-    /// due while every connection was busy and nothing was answered any more.
+    /// The due times of all requests without a response. Includes requests that became due while
+    /// all connections were busy.
     pub(crate) fn unanswered(&mut self, now_ns: u64) -> impl Iterator<Item = u64> {
         self.take_due(now_ns);
         let carried = self.due.iter().flatten().copied();
@@ -135,7 +135,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// The moments requests are due at, of which there are `count`.
+    /// The first `count` due times.
     fn moments(rate: f64, count: usize) -> Vec<u64> {
         let mut arrivals = Arrivals::new(rate, 5);
         (0..count).map(|_| arrivals.next_ns()).collect()
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn latency_runs_from_the_due_moment_when_the_queue_is_long() {
-        // One connection that takes 10 ms for each request, and ten times as many requests.
+        // One connection that takes 10 ms for each request, at ten times the rate it can handle.
         let end = 1000 * MS;
         let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 1, end, Order::LastUsed);
         let (mut now, mut latencies, mut late) = (0, Vec::new(), 0);
@@ -162,7 +162,7 @@ mod tests {
         let expected = |k: usize| due[0] + (k as u64 + 1) * 10 * MS - due[k];
         assert!((0..latencies.len()).all(|k| latencies[k] == expected(k)));
         assert!(*latencies.last().expect("requests") > 8000 * MS);
-        // Only the first found the connection idle; the others did not wait for the generator.
+        // Only the first request found the connection idle; the others waited for the connection.
         assert_eq!(late, 1);
     }
 

@@ -1,5 +1,4 @@
-//! The connections to a server, and requests on them, without blocking. Must not know when
-//! requests are due.
+//! The connections to a server, and non-blocking requests on them.
 
 use crate::response::{Read as Reading, Reader, Response};
 use rustix::event::{
@@ -13,32 +12,32 @@ use std::{
     time::Duration,
 };
 
-/// Answers taken from the kernel at once: few, so that a request that is due meanwhile waits for
-/// the reading of few.
+/// Events taken from the kernel at once. The number is small, because a request that becomes due
+/// waits until all of them are read.
 const EVENTS: usize = 64;
 
 const RECEIVE_BYTES: usize = 64 * 1024;
 
-/// Longest wait for a connection to be made.
+/// Timeout of a connection attempt.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is asked, and what must be answered.
+/// The request, and the expected response.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) request: Vec<u8>,
-    /// Bytes of the content of the answer.
+    /// Length of the response's content in bytes.
     pub(crate) len: u64,
 }
 
 impl Ask {
-    /// `GET path`, answered 200 with `len` bytes.
+    /// A `GET path` that expects 200 and `len` bytes.
     pub(crate) fn get(path: &str, len: u64) -> Ask {
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes();
         Ask { request, len }
     }
 }
 
-/// What watches the connections of all servers.
+/// The epoll instance for the connections of all servers.
 pub(crate) struct Watch {
     epoll: OwnedFd,
     ready: Vec<Event>,
@@ -54,7 +53,7 @@ impl Watch {
         })
     }
 
-    /// Waits until something is ready, at most `patience`: gives how many events.
+    /// Waits for events, at most for `patience`. Returns the number of events.
     ///
     /// # Errors
     /// As `epoll_pwait2` fails.
@@ -72,7 +71,7 @@ impl Watch {
         }
     }
 
-    /// Of one event: which server's connection it is of, and which of them.
+    /// The server's number and the connection's index of one event.
     pub(crate) fn event(&self, event: usize) -> (usize, usize) {
         let data = self.ready[event].data.u64();
         ((data >> 32) as usize, data as u32 as usize)
@@ -82,7 +81,7 @@ impl Watch {
 /// One server, with all its connections.
 pub(crate) struct Server {
     address: SocketAddr,
-    /// By which its events are told from those of others.
+    /// Identifies the events of this server.
     number: usize,
     ask: Ask,
     connections: Vec<Connection>,
@@ -92,13 +91,13 @@ pub(crate) struct Server {
 struct Connection {
     stream: TcpStream,
     reader: Reader,
-    /// A request was sent whose answer has not ended.
+    /// A request was sent and its response is not complete.
     is_busy: bool,
     has_failed: bool,
 }
 
 impl Server {
-    /// Makes all connections, to be watched by `watch` as those of server `number`.
+    /// Opens all connections and registers them with `watch` for server `number`.
     ///
     /// # Errors
     /// As connecting fails, or epoll.
@@ -127,7 +126,7 @@ impl Server {
         self.connections.len()
     }
 
-    /// Whether an answer is awaited.
+    /// Whether any response is outstanding.
     pub(crate) fn is_busy(&self) -> bool {
         self.connections.iter().any(|connection| connection.is_busy)
     }
@@ -146,8 +145,8 @@ impl Server {
         })
     }
 
-    /// Replaces connections that failed, or that still wait for an answer. Closing one ends its
-    /// registration.
+    /// Replaces connections that failed or still wait for a response. Closing a connection removes
+    /// it from the epoll instance.
     ///
     /// # Errors
     /// As [`Server::connect`].
@@ -161,22 +160,22 @@ impl Server {
         Ok(())
     }
 
-    /// Sends the request on a connection that is idle. Gives false when that failed; it fails from
-    /// then on, until it is renewed.
+    /// Sends the request on an idle connection. Returns false on failure; further calls then fail
+    /// until the connection is renewed.
     pub(crate) fn send(&mut self, place: usize) -> bool {
         let connection = &mut self.connections[place];
         if connection.has_failed {
             return false;
         }
-        // A request is far smaller than a socket's buffer, and nothing else is in that.
+        // The request is far smaller than the socket's buffer, which is empty.
         let sent = connection.stream.write(&self.ask.request);
         connection.is_busy = sent.is_ok_and(|len| len == self.ask.request.len());
         connection.has_failed = !connection.is_busy;
         connection.is_busy
     }
 
-    /// Receives on a connection that is ready. When its request is over: whether the answer was the
-    /// right one. `None` when it has not ended, or nothing was asked.
+    /// Receives on a ready connection. If its request ends, returns whether the response was as
+    /// expected. `None` if the response is not complete, or no request was outstanding.
     pub(crate) fn receive(&mut self, watch: &Watch, place: usize) -> Option<bool> {
         let connection = &mut self.connections[place];
         let reading = match connection.stream.read(&mut self.buffer) {
@@ -191,7 +190,7 @@ impl Server {
             Reading::Whole(Response { status, len }) => status == 200 && len == self.ask.len,
             Reading::Broken => {
                 connection.has_failed = true;
-                // It stays readable for ever; its registration is of no more use.
+                // The closed socket would stay readable and cause events forever.
                 let _ = epoll::delete(&watch.epoll, &connection.stream);
                 false
             }
@@ -206,7 +205,7 @@ mod tests {
     use super::*;
     use std::{net::TcpListener, thread};
 
-    /// A server that answers each connection with `responses`, one for each receive, and closes it.
+    /// A server that sends `responses` on each connection, one for each receive, and closes it.
     fn serve(responses: &'static [&'static [u8]], connections: usize) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
@@ -216,7 +215,7 @@ mod tests {
                 for response in responses {
                     let len = stream.read(&mut [0; 1024]).expect("a request");
                     assert!(len > 0);
-                    stream.write_all(response).expect("an answer");
+                    stream.write_all(response).expect("sent");
                 }
             }
         });

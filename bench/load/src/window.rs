@@ -1,5 +1,4 @@
-//! One window of load on one server or several at a time, and what was seen in it of each. Must not
-//! know how windows are reported.
+//! Runs one window of load on one or more servers at a time, and computes the results of each.
 
 use crate::{
     arrivals::Arrivals,
@@ -13,62 +12,62 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long answers are awaited after the end of a window.
+/// Time after the end of a window in which responses are still awaited.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Before a request is due the generator polls for this long instead of sleeping, because waking
-/// up takes about as long.
+/// Time before a request is due in which the generator polls instead of sleeping, because a wake-up
+/// takes about as long.
 const POLLING_NS: u64 = 50_000;
 
-/// How long a closed loop sleeps at most.
+/// Longest sleep of a closed loop.
 const CLOSED_PATIENCE: Duration = Duration::from_millis(10);
 
-/// Longest latency that is told from longer ones, in nanoseconds.
+/// Upper limit of the latency histogram, in nanoseconds.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
-/// Share of what was asked that must be answered in a window that counts.
+/// Share of the requests that need a response in time; below it the window is marked.
 const ACHIEVED_MIN: f64 = 0.98;
 
-/// What a window is.
+/// The parameters of a window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) length: Duration,
-    /// What is due in the beginning does not count.
+    /// Requests due in this time at the start do not count.
     pub(crate) warm_up: Duration,
-    /// A window whose generator is later than this (99 of 100 requests) is marked.
+    /// A window in which the generator's delay exceeds this (99th percentile) is marked.
     pub(crate) late_max: Duration,
     /// Which idle connection carries the next request.
     pub(crate) order: Order,
 }
 
 impl Plan {
-    /// What counts of a window, in seconds.
+    /// The part of the window that counts, in seconds.
     fn counted_seconds(&self) -> f64 {
         (self.length - self.warm_up).as_secs_f64()
     }
 }
 
-/// An open-loop window. Latencies run from the moment a request was due.
+/// The results of an open-loop window. Latencies are measured from the due time.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Open {
     /// Requests due after the warm-up.
     pub(crate) requests: u64,
-    /// Of all requests: wrong answers, failed connections, and those unanswered at the end.
+    /// Wrong responses, failed connections and requests without a response, warm-up included.
     pub(crate) errors: u64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) p999_us: f64,
     pub(crate) max_us: f64,
-    /// Right answers a second that came after the warm-up and before the end.
+    /// Correct responses per second between the warm-up and the end.
     pub(crate) achieved_rate: f64,
-    /// How late the generator was with requests that did not have to wait for a connection.
+    /// The generator's delay for requests that did not have to wait for a connection.
     pub(crate) late_us_p99: f64,
     pub(crate) late_us_max: f64,
     /// Why the window should not count: `generator late`, `rate not achieved`, `errors`.
     pub(crate) marks: Vec<&'static str>,
 }
 
-/// A closed-loop window.
+/// The results of a closed-loop window.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Closed {
     pub(crate) requests: u64,
@@ -76,8 +75,8 @@ pub(crate) struct Closed {
     pub(crate) requests_per_second: f64,
 }
 
-/// Asks each server at the moments of its own arrivals, whatever they do. `arrivals` has one entry
-/// for each of `servers`, and so has the result.
+/// Sends requests to each server at the times of its own arrivals, however fast the server is.
+/// `arrivals` and the result have one entry for each of `servers`.
 ///
 /// # Errors
 /// As epoll fails, or renewing connections that failed before.
@@ -128,7 +127,7 @@ pub(crate) fn open(
     Ok(seen.iter().map(|seen| seen.result(plan)).collect())
 }
 
-/// An open window under way.
+/// An open-loop window in progress.
 struct Load<'s> {
     servers: &'s mut [Server],
     schedules: Vec<Schedule>,
@@ -137,7 +136,7 @@ struct Load<'s> {
 }
 
 impl Load<'_> {
-    /// When there is something to send next, and to which server.
+    /// The time of the next send, and its server.
     fn next_send_ns(&self) -> Option<(u64, usize)> {
         let schedules = self.schedules.iter().enumerate();
         schedules
@@ -145,8 +144,8 @@ impl Load<'_> {
             .min()
     }
 
-    /// Sends every request that is due and has a connection, the oldest first; gives the moment
-    /// after.
+    /// Sends every request that is due and has a connection, the oldest first. Returns the time
+    /// afterwards.
     fn send_due(&mut self) -> u64 {
         let mut now = nanos(self.begin.elapsed());
         while let Some((_, which)) = self.next_send_ns().filter(|(next, _)| *next <= now) {
@@ -154,8 +153,8 @@ impl Load<'_> {
             if let Some(send) = schedule.next(now) {
                 seen.sent(send.due_ns, send.late_ns);
                 if !self.servers[which].send(send.connection) {
-                    // Its connection is idle again and fails at once: an error for each that
-                    // meets it.
+                    // The connection becomes idle again, and each further request on it fails at
+                    // once.
                     schedule.done(send.connection, now);
                     seen.over(send.due_ns, now, false);
                 }
@@ -165,7 +164,7 @@ impl Load<'_> {
         now
     }
 
-    /// A request was answered, or failed; gives the moment.
+    /// Records that a request has its response or has failed. Returns the time.
     fn over(&mut self, which: usize, connection: usize, is_right: bool) -> u64 {
         let now = nanos(self.begin.elapsed());
         if let Some(due) = self.schedules[which].done(connection, now) {
@@ -220,7 +219,7 @@ pub(crate) fn closed(
         .collect())
 }
 
-/// What is gathered in an open window.
+/// Measurements of one server in an open-loop window.
 struct Seen {
     warm_up: u64,
     end: u64,
@@ -252,7 +251,7 @@ impl Seen {
         }
     }
 
-    /// A request is over. One that failed took at least as long as it has taken so far.
+    /// Records the end of a request. The latency of a failed request is the time until its failure.
     fn over(&mut self, due: u64, now: u64, is_right: bool) {
         self.errors += u64::from(!is_right);
         let in_time = (self.warm_up..self.end).contains(&now);

@@ -1,6 +1,6 @@
-//! `cargo xtask bench`: Onrush beside its peers, and beside the least it could cost. This file goes
-//! through the profiles; it must not know how anything is measured. What is public is for the
-//! experiments, which start, load and read servers in the same way.
+//! `cargo xtask bench`: compares Onrush with other servers and with bare loops. This file runs the
+//! profiles; other modules measure. The public items are for the experiments, which start, load and
+//! observe servers in the same way.
 //!
 //! Modules, lowest first: `stats` `probe` `server` · `row` `wrk` · `uploads` · `work` `calls`
 //! `peers` · `plan` · `bench` · `pair` · `perf` · `profiles` `report` · `beside` `options`.

@@ -1,56 +1,57 @@
-//! What the machine tells its caller to do. Must not know how it comes to say so.
+//! The actions that [`Connection`](crate::connection::Connection) returns to its caller.
 //!
-//! All of it is found in [`crate::connection`] too.
+//! [`crate::connection`] re-exports all of them.
 
 /// What [`Connection::receive_head`](crate::connection::Connection::receive_head) found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Not a whole head yet.
+    /// The head is not complete yet.
     NeedMore,
-    /// A request; the body (if any) follows as [`Head::framing`](crate::head::Head::framing) says.
+    /// A request. [`Head::framing`](crate::head::Head::framing) describes its body, if any.
     Request {
-        /// Bytes of the input that are the head; the caller drops them when it is done with it.
+        /// Length of the head in the input. The caller drops these bytes when it no longer needs
+        /// the head.
         head_bytes: usize,
     },
 }
 
-/// How the answer's content must be sent.
+/// How the content of a response must be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendAs {
     /// No content may follow (HEAD, 1xx, 204, 205, 304, or length 0).
     Nothing,
-    /// Exactly this many bytes, as they are.
+    /// Exactly this many bytes, unframed.
     Length(u64),
     /// Each piece as a chunk, then `send_end`.
     Chunked,
-    /// As they are until the connection closes (HTTP/1.0).
+    /// Unframed bytes until the connection closes (HTTP/1.0).
     UntilClose,
 }
 
-/// What to do when an answer has left.
+/// What to do after a response has been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// Wait for or parse the next request.
     KeepAlive,
-    /// A rest of the request body was not read, and is small enough to throw away: read it with
-    /// `receive_body`, drop the data, and go on with the next request after its end. Should
-    /// `receive_body` fail meanwhile, no answer is due any more: linger and close.
+    /// The unread rest of the request body is small enough to discard. Read it with `receive_body`
+    /// and drop the data; the next request follows its end. If `receive_body` fails, send no
+    /// further response: perform a lingering close.
     DrainThenKeepAlive,
-    /// Nothing more can come from the peer: close at once.
+    /// The peer sends nothing more: close at once.
     Close,
     /// Unread input may be in flight: shut down writing, read and discard for a while, then close.
-    /// Closing at once would reset the connection, and the reset may overtake the answer.
+    /// An immediate close would reset the connection, and the reset may overtake the response.
     LingeringClose,
 }
 
-/// What the peer's end of stream means here.
+/// What the peer's end of stream means in the current state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eof {
     /// Between requests: close.
     Clean,
     /// In a head or a body: the request is not complete.
     Truncated,
-    /// A whole request is being answered: finish the answer, serve what is buffered behind it,
-    /// ask again.
+    /// A complete request still needs its response. Finish the response, serve the requests that
+    /// are already buffered, then call `receive_eof` again.
     ResponseDue,
 }

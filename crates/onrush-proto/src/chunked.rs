@@ -1,10 +1,10 @@
 //! Chunked transfer coding (RFC 9112 §7.1): a decoder over borrowed pieces, and an encoder.
 //!
-//! Must not know how large a body may be; it bounds only its own framing.
+//! This module limits the size of the framing only; [`crate::connection`] limits the body.
 //!
-//! Framing is read one byte at a time by a small machine, data is never looked at. Stricter than
-//! the RFC asks in one place: white space between a chunk size and its extensions is refused, for
-//! readers disagree about it.
+//! A small state machine reads the framing one byte at a time. It never examines the data. It is
+//! stricter than the RFC in one place: it refuses white space between a chunk size and its
+//! extensions, because readers disagree about it.
 
 use crate::{limits::Limits, reject::Reject, token};
 use std::ops::Range;
@@ -12,16 +12,16 @@ use std::ops::Range;
 /// One step of decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Bytes of the input used up, framing included; the caller drops them.
+    /// Bytes of the input that this step consumed, framing included. The caller drops them.
     pub consumed: usize,
-    /// Where in the input the body bytes of this step are (may be empty).
+    /// Position of this step's body bytes in the input (may be empty).
     pub data: Range<usize>,
-    /// The body (trailers included) ended with this step.
+    /// Whether the body, trailers included, ended with this step.
     pub end: bool,
 }
 
 impl Piece {
-    /// A step that used up `bytes` of framing and gave no data.
+    /// A step that consumed `bytes` of framing and produced no data.
     pub(crate) fn framing(bytes: usize, end: bool) -> Piece {
         Piece {
             consumed: bytes,
@@ -67,38 +67,38 @@ enum State {
     /// The LF of the empty line.
     EndLf,
     End,
-    /// A violation was found; nothing further is read.
+    /// A violation was found; the decoder reads nothing further.
     Broken,
 }
 
-/// Incremental decoder; 32 bytes, allocation-free until trailers occur.
+/// Incremental decoder. It takes 32 bytes and allocates only for trailers.
 #[derive(Clone, Debug)]
 pub struct Decoder {
-    /// In `Size`: the digits so far. In `Data`: bytes of the chunk still to come.
+    /// In `Size`: the value of the digits so far. In `Data`: remaining bytes of the chunk.
     remaining: u64,
-    /// Trailer lines as they came, the empty line not included.
+    /// Trailer lines as received, without the empty line.
     trailers: Option<Box<Trailers>>,
     /// Extension bytes of all chunks so far.
     extension_bytes: u32,
     state: State,
-    /// Digits of the present chunk size.
+    /// Digits of the current chunk size.
     digits: u8,
 }
 
-/// Boxed, for hardly any body has trailers.
+/// Boxed because few bodies have trailers.
 #[derive(Clone, Debug, Default)]
 struct Trailers {
     bytes: Vec<u8>,
-    /// Where the present line begins.
+    /// Where the current line begins.
     line: usize,
     count: usize,
 }
 
-/// Most digits of a chunk size. 64 bits need 16; more could only be zeros in front.
+/// Most digits of a chunk size. 64 bits need 16; further digits could only be leading zeros.
 const DIGITS_MAX: u8 = 16;
 
-/// Fields that must not come after the body, for they say how to read or route it (RFC 9110
-/// §6.5.1). A sender has no use for them there; an attacker has.
+/// Fields that must not follow the body, because they define how to frame or route the message
+/// (RFC 9110 §6.5.1). Only an attacker has a use for them there.
 const TRAILERS_FORBIDDEN: [&str; 11] = [
     "content-length",
     "transfer-encoding",
@@ -131,12 +131,12 @@ impl Decoder {
         }
     }
 
-    /// Uses up a prefix of `input`: framing up to the next data, and that data as far as it is
-    /// there. `consumed == 0` without `end` only when `input` is empty; at most one data range a
-    /// call. After the end nothing is consumed and `end` stays.
+    /// Consumes a prefix of `input`: the framing up to the next data, and the part of that data
+    /// that `input` holds. Each call returns at most one data range. `consumed` is 0 without `end`
+    /// only if `input` is empty. After the end, calls consume nothing and set `end` again.
     ///
-    /// Fails with 400 for malformed framing, 431 for a trailer section that is too large; the
-    /// connection cannot be used after that, and every later call fails too.
+    /// Fails with 400 for malformed framing, and with 431 for a trailer section that is too large.
+    /// The connection cannot be used after a failure, and every later call fails too.
     pub fn decode(&mut self, input: &[u8], limits: &Limits) -> Result<Piece, Reject> {
         let mut at = 0;
         loop {
@@ -159,7 +159,7 @@ impl Decoder {
         }
     }
 
-    /// The data at `start..` of an input with `len` bytes.
+    /// Takes the data at `start..` of an input with `len` bytes.
     fn data(&mut self, start: usize, len: usize) -> Piece {
         let there = (len - start) as u64;
         let count = self.remaining.min(there);
@@ -172,7 +172,7 @@ impl Decoder {
         }
     }
 
-    /// Every transition but those of data.
+    /// Performs every transition except those of data.
     fn step(&mut self, byte: u8, limits: &Limits) -> Result<State, Reject> {
         match self.state {
             State::SizeStart | State::Size => self.size(byte, limits),
@@ -219,12 +219,12 @@ impl Decoder {
         if self.digits > DIGITS_MAX {
             return malformed("chunk size too long");
         }
-        // Sixteen digits fit exactly: nothing is shifted out.
+        // Sixteen digits fit 64 bits: the shift loses no bit.
         self.remaining = self.remaining << 4 | u64::from(digit);
         Ok(State::Size)
     }
 
-    /// `*( ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`; what they say is ignored.
+    /// `*( ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`; the values are ignored.
     fn extension(&mut self, byte: u8, limits: &Limits) -> Result<State, Reject> {
         use State::*;
         let next = match (self.state, byte) {
@@ -293,8 +293,8 @@ impl Decoder {
         }
     }
 
-    /// Bytes of the present chunk that are still to come: they may be read past this decoder and
-    /// told with [`skip`](Decoder::skip). 0 while the size of the next chunk is not known.
+    /// Remaining bytes of the current chunk. The caller may receive them without this decoder and
+    /// report them with [`skip`](Decoder::skip). 0 while the size of the next chunk is not known.
     #[inline]
     pub fn chunk_remaining(&self) -> u64 {
         if self.state == State::Data {
@@ -304,10 +304,10 @@ impl Decoder {
         }
     }
 
-    /// Tells of `bytes` data bytes that went past this decoder.
+    /// Records `bytes` data bytes that the caller received without this decoder.
     ///
     /// # Panics
-    /// When `bytes` are more than [`chunk_remaining`](Decoder::chunk_remaining).
+    /// If `bytes` exceeds [`chunk_remaining`](Decoder::chunk_remaining).
     #[inline]
     pub fn skip(&mut self, bytes: u64) {
         assert!(bytes <= self.chunk_remaining(), "skipped past the chunk");
@@ -317,19 +317,19 @@ impl Decoder {
         }
     }
 
-    /// Refuses to read on: every later call fails with 400.
+    /// Makes every later call fail with 400.
     pub(crate) fn break_off(&mut self) {
         self.state = State::Broken;
     }
 
-    /// Whether the body ended, trailers included.
+    /// Whether the body, trailers included, has ended.
     #[inline]
     pub fn ended(&self) -> bool {
         self.state == State::End
     }
 
-    /// Raw trailer field lines, validated (`name:value CRLF` each, as they came), after the end.
-    /// `None` before it, when there were none, and the second time.
+    /// Takes the validated trailer field lines as received (`name:value CRLF` each). `None` before
+    /// the end of the body, without trailers, and on every later call.
     pub fn take_trailers(&mut self) -> Option<Box<[u8]>> {
         if self.state != State::End {
             return None;
@@ -347,8 +347,8 @@ fn malformed<T>(reason: &'static str) -> Result<T, Reject> {
     })
 }
 
-/// Appends the chunk header for `len > 0` bytes: hex, CRLF. After the data the caller appends
-/// CRLF. A length of 0 appends nothing, for it would end the body.
+/// Appends the chunk header for `len > 0` bytes: hex, CRLF. The caller appends CRLF after the data.
+/// A length of 0 appends nothing, because a chunk of size 0 ends the body.
 #[inline]
 pub fn encode_chunk_header(len: usize, out: &mut Vec<u8>) {
     if len == 0 {
@@ -364,7 +364,7 @@ pub fn encode_chunk_header(len: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&header[..digits as usize + 2]);
 }
 
-/// Appends `0 CRLF trailers CRLF`; trailers are already rendered field lines.
+/// Appends `0 CRLF trailers CRLF`. `trailers` are rendered field lines.
 #[inline]
 pub fn encode_end(trailers: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");

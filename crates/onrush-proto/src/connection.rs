@@ -1,13 +1,13 @@
 //! One HTTP/1 server connection as a state machine; every transition is in this file.
 //!
-//! Requests are answered in order, one at a time: after [`Step::Request`] the machine gives no
-//! further head until the answer has been finished with [`Connection::next`]. It holds no buffer
-//! and no clock, and must not know what the answers mean.
+//! The connection handles requests in order, one at a time: after [`Step::Request`] it returns no
+//! further head until [`Connection::finish_response`] has finished the response. It holds no buffer and no
+//! clock; the caller owns both.
 //!
 //! ```text
-//! Ready -- receive_head --> Received -- send_head --> Responding -- next --> Ready,
+//! Ready -- receive_head --> Received -- send_head --> Responding -- finish_response --> Ready,
 //!   |                          |                                            Draining, or Done
-//!   +-------- refused ---------+-------> send_reject, next --> Done
+//!   +-------- refused ---------+-------> send_reject, finish_response --> Done
 //!
 //! Draining -- receive_body to its end --> Ready
 //! ```
@@ -22,24 +22,24 @@ use crate::{
 
 pub use crate::actions::{After, Eof, SendAs, Step};
 
-/// Most bytes of an unread request body that are read and thrown away to keep a connection.
+/// Most bytes of an unread request body that are read and discarded to keep a connection.
 pub const DRAIN_BYTES_MAX: u64 = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// A head is due.
+    /// The next input is a head.
     Ready,
-    /// A head was given out; the answer has not begun.
+    /// A head was returned; the response has not begun.
     Received,
-    /// The final head was rendered.
+    /// The final response head was rendered.
     Responding,
-    /// The answer has left; the rest of the request body is being thrown away.
+    /// The response has been sent; the caller discards the rest of the request body.
     Draining,
-    /// No request will be read any more.
+    /// The connection reads no further request.
     Done,
 }
 
-/// How the present request's body is delimited, without its numbers.
+/// How the current request's body is delimited. [`Connection::budget`] has its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Body {
     Ended,
@@ -51,26 +51,26 @@ enum Body {
 #[derive(Debug)]
 pub struct Connection {
     decoder: Decoder,
-    /// Body bytes that will come (`Body::Length`), or may yet come (`Body::Chunked`).
+    /// Body bytes still to be received (`Body::Length`), or still allowed (`Body::Chunked`).
     budget: u64,
-    /// Bytes of the unfinished head that hold no LF the parser has not seen.
+    /// Bytes of the unfinished head that were parsed or searched for an LF.
     scanned: u32,
     /// Bytes of the unfinished head that the parser has seen.
     parsed: u32,
     phase: Phase,
     body: Body,
     version: Version,
-    /// The request was HEAD: answers have no content.
+    /// The request was HEAD: responses have no content.
     head_only: bool,
-    /// A 100 was asked for and has not been sent or become pointless.
+    /// The peer expects a 100, and none has been sent or become unnecessary.
     expects: bool,
-    /// The peer said that it sends nothing after this request.
+    /// The peer announced that it sends nothing after this request.
     peer_closes: bool,
-    /// The present answer is the last.
+    /// The current response is the last one.
     last: bool,
-    /// Set from outside: whatever answer comes next is the last.
+    /// The next response is the last one, by the caller's request or after a refusal.
     draining: bool,
-    /// A chunked answer has begun and not ended.
+    /// A chunked response has begun and not ended.
     open_response: bool,
 }
 
@@ -100,15 +100,16 @@ impl Connection {
         }
     }
 
-    /// Parses one head at the start of `input`. Up to two empty lines (CRLF) before it are skipped
-    /// and counted in `head_bytes`. Gives `NeedMore` also while a request is being answered, its
-    /// body is being read or drained, and after the last one.
+    /// Parses one head at the start of `input`. Skips up to two empty lines (CRLF) before it and
+    /// counts them in `head_bytes`. Also returns `NeedMore` until the current request's response
+    /// is finished and its body is read or drained, and after the last request.
     ///
-    /// After `NeedMore` the next call must get the same bytes again, and more behind them. A head
-    /// that comes in crumbs is parsed again only when a line has ended or the bytes have doubled.
+    /// After `NeedMore` the next call must pass the same bytes again, with more bytes after them.
+    /// A head that arrives in small pieces is parsed again only if a line has ended or the number
+    /// of bytes has doubled.
     ///
-    /// Fails with the refusal to answer with [`send_reject`](Connection::send_reject). A declared
-    /// body of more than `limits.body_bytes_max` is refused here (413).
+    /// Fails with the refusal to pass to [`send_reject`](Connection::send_reject). A declared body
+    /// larger than `limits.body_bytes_max` fails here (413).
     #[inline]
     pub fn receive_head(
         &mut self,
@@ -134,7 +135,7 @@ impl Connection {
 
     #[cold]
     fn remember_parsed(&mut self, input: &[u8]) {
-        // Empty lines alone (there are at most two) are no request begun.
+        // Empty lines (at most two) do not begin a request.
         let begun = input.iter().any(|&byte| byte != b'\r' && byte != b'\n');
         self.parsed = if begun { input.len() as u32 } else { 0 };
         self.scanned = self.parsed;
@@ -180,25 +181,26 @@ impl Connection {
         Ok(())
     }
 
-    /// Nothing that comes after a violation can be trusted to be what it seems.
+    /// Makes the next response the last one: after a violation, the boundaries of further requests
+    /// are not known.
     #[cold]
     fn refuse<T>(&mut self, reject: Reject) -> Result<T, Reject> {
         self.last = true;
         self.draining = true;
         if self.phase == Phase::Ready {
-            // The head could not be read: answer in full, whatever its method was.
+            // The method is not known, so the response has content.
             self.phase = Phase::Received;
             self.head_only = false;
         }
         Err(reject)
     }
 
-    /// Lowers the bound on the present request's body to `bytes`, after decoding; for handlers
-    /// that take less than `limits.body_bytes_max`, which is the ceiling for all. To be called
-    /// after the head and before the first `receive_body`; it never raises the bound.
+    /// Lowers the limit on the current request's body to `bytes`, after decoding. A handler uses
+    /// it to accept less than `limits.body_bytes_max`. It never raises the limit. Call it after
+    /// the head and before the first `receive_body`.
     ///
-    /// Fails with 413 at once when a larger length was declared; a chunked body fails later, in
-    /// `receive_body`, when it has announced more.
+    /// Fails with 413 at once if the head declared a larger length. A chunked body fails later, in
+    /// `receive_body`, when a chunk size exceeds the rest of the limit.
     pub fn set_body_limit(&mut self, bytes: u64) -> Result<(), Reject> {
         match self.body {
             Body::Length if self.budget > bytes => {
@@ -212,11 +214,11 @@ impl Connection {
         }
     }
 
-    /// Decodes the next piece of the body at the start of `input`; works alike for both framings.
-    /// At the end (also when there is no body) [`Piece::end`].
+    /// Decodes the next piece of the body at the start of `input`, for both framings. Sets
+    /// [`Piece::end`] at the end of the body, and also if there is no body.
     ///
-    /// Fails with 400 or 431 for malformed chunks and trailers, with 413 for a body that is or
-    /// announces more than allowed. Then answer with `send_reject` if no answer has begun.
+    /// Fails with 400 or 431 for malformed chunks and trailers, and with 413 for a body that is
+    /// larger than allowed or declares to be. Then call `send_reject` if no response has begun.
     pub fn receive_body(&mut self, input: &[u8], limits: &Limits) -> Result<Piece, Reject> {
         if !input.is_empty() {
             self.expects = false;
@@ -245,8 +247,8 @@ impl Connection {
         Ok(piece)
     }
 
-    /// Takes `count` bytes of a chunked body off its budget, which what the present chunk has
-    /// announced must fit too: so a body fails at the same byte however it was split.
+    /// Subtracts `count` bytes of a chunked body from its budget. The rest of the current chunk
+    /// must fit the budget, too, so a body fails at the same byte however it was split.
     fn spend(&mut self, count: u64) -> Result<(), Reject> {
         match self.budget.checked_sub(count) {
             Some(budget) if budget >= self.decoder.chunk_remaining() => {
@@ -260,7 +262,7 @@ impl Connection {
         }
     }
 
-    /// Moves on when the body has just ended. Tells whether it has.
+    /// Updates the state if the body has ended. Returns whether it has.
     fn update_body_end(&mut self) -> bool {
         let ended = match self.body {
             Body::Ended => true,
@@ -276,13 +278,13 @@ impl Connection {
         ended
     }
 
-    /// Whether the present request's body, trailers included, has been read to its end.
+    /// Whether the current request's body, trailers included, has been read to its end.
     #[inline]
     pub fn body_ended(&self) -> bool {
         self.body == Body::Ended
     }
 
-    /// Body bytes still to come, where the framing says: `None` while a chunked body has not ended.
+    /// Remaining body bytes. `None` if the length is not known: in a chunked body before its end.
     pub fn body_remaining(&self) -> Option<u64> {
         match self.body {
             Body::Ended => Some(0),
@@ -291,9 +293,9 @@ impl Connection {
         }
     }
 
-    /// The next so many bytes on the wire are body bytes as they are; they may bypass the machine
-    /// (spliced, received straight to their place). In a chunked body 0 between chunks:
-    /// `receive_body` must read the framing there.
+    /// How many of the next bytes on the wire are body bytes without framing. These bytes may
+    /// bypass the machine (spliced, or received directly into their destination). Returns 0
+    /// between chunks, where `receive_body` must read the framing.
     #[inline]
     pub fn body_run(&self) -> u64 {
         match self.body {
@@ -303,12 +305,13 @@ impl Connection {
         }
     }
 
-    /// Tells of `bytes` (≤ [`body_run`](Connection::body_run)) that went past the machine. Cannot
-    /// pass the bound on the body: what a run announces was checked when it was announced.
+    /// Records `bytes` (≤ [`body_run`](Connection::body_run)) that bypassed the machine. They
+    /// cannot exceed the limit on the body, which was checked when the length or the chunk size
+    /// was read.
     ///
     /// # Panics
-    /// When `bytes` are more than `body_run()`.
-    pub fn skip_body(&mut self, bytes: u64, _limits: &Limits) -> Result<(), Reject> {
+    /// If `bytes` exceeds `body_run()`.
+    pub fn skip_body(&mut self, bytes: u64) -> Result<(), Reject> {
         assert!(
             bytes <= self.body_run(),
             "skipped past the run of body bytes"
@@ -328,13 +331,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Trailer lines of a chunked body, once, after its end and before the next head.
+    /// Takes the trailer lines of a chunked body, after its end and before the next head.
     pub fn take_trailers(&mut self) -> Option<Box<[u8]>> {
         self.decoder.take_trailers()
     }
 
-    /// Tells what the peer's end of stream means in the present state; changes nothing, so it can
-    /// be asked again after each answer until all that is buffered has been served.
+    /// Returns what the peer's end of stream means in the current state. Changes nothing: call it
+    /// again after each response until all buffered requests have been served.
     pub fn receive_eof(&mut self) -> Eof {
         match self.phase {
             Phase::Ready if self.parsed == 0 => Eof::Clean,
@@ -345,8 +348,9 @@ impl Connection {
         }
     }
 
-    /// A 100 is owed: `Expect: 100-continue` was sent in HTTP/1.1 with a body to follow, no byte
-    /// of that body has been received, no final answer begun. (RFC 9110 §10.1.1)
+    /// Whether a 100 is due: the peer sent `Expect: 100-continue` in HTTP/1.1 with a body to
+    /// follow, no byte of that body has been received, and no final response has begun (RFC 9110
+    /// §10.1.1).
     #[inline]
     pub fn continue_due(&self) -> bool {
         self.expects && self.phase == Phase::Received
@@ -360,8 +364,8 @@ impl Connection {
         }
     }
 
-    /// Appends another interim answer (102 to 199; 103 Early Hints) with rendered `fields`.
-    /// Appends nothing for HTTP/1.0 (RFC 9110 §15.2), nor when the final answer has begun, nor for
+    /// Appends an interim response (102 to 199, such as 103 Early Hints) with rendered `fields`.
+    /// Appends nothing for HTTP/1.0 (RFC 9110 §15.2), after the final response has begun, and for
     /// any other status.
     pub fn send_informational(&mut self, status: u16, fields: &[u8], out: &mut Vec<u8>) {
         let wanted = self.phase == Phase::Received && self.version == Version::Http11;
@@ -372,19 +376,20 @@ impl Connection {
         }
     }
 
-    /// Begins the final answer: appends status line, `Server`, `Date`, `Content-Type` with
+    /// Begins the final response: appends status line, `Server`, `Date`, `Content-Type` with
     /// `content_type`, `Content-Length` or `Transfer-Encoding`, `Connection` as needed, the
-    /// rendered `fields` and the empty line. Gives how the content must follow.
+    /// rendered `fields` and the empty line. Returns how the content must follow.
     ///
-    /// `status` is 101 or 200 to 999. `content_type` and `fields` must be clean: `fields` come from
-    /// [`FieldLines`](crate::response::FieldLines); a `content_type` with control characters is
-    /// left out. A 304 states a length only when a positive one is given, for callers give 0 for
-    /// "no content" and a 304 has to state what a 200 would. A 101 says `Connection: upgrade`;
-    /// after it the bytes are no longer this machine's.
+    /// `status` is 101 or 200 to 999. `fields` must come from
+    /// [`FieldLines`](crate::response::FieldLines). A `content_type` with control characters is
+    /// left out. A 304 has a `Content-Length` only if `length` is positive: callers pass 0 for "no
+    /// content", and the field of a 304 must equal that of a 200. A 101 has `Connection: upgrade`;
+    /// this machine does not handle the bytes after it.
     ///
-    /// Decides persistence; `close` asks for a close after this answer. The connection closes also
-    /// when the peer said so, when it still waits for a 100 or has more than [`DRAIN_BYTES_MAX`] of
-    /// its body to send, and when only the close can end the content (HTTP/1.0).
+    /// Decides persistence; `close` requests a close after this response. The connection also
+    /// closes if the peer requested it, if the peer still waits for a 100 or has more than
+    /// [`DRAIN_BYTES_MAX`] of its body to send, and if only the close can end the content
+    /// (HTTP/1.0).
     #[inline]
     #[allow(clippy::too_many_arguments)]
     pub fn send_head(
@@ -418,8 +423,8 @@ impl Connection {
         send_as
     }
 
-    /// [`send_head`](Connection::send_head) without further fields, by way of a cache of the last
-    /// such head. Hot path.
+    /// [`send_head`](Connection::send_head) without further fields, with a cache of the last such
+    /// head. Hot path.
     #[inline]
     pub fn send_plain_head(
         &mut self,
@@ -443,13 +448,16 @@ impl Connection {
         send_as
     }
 
-    /// The transition that a final head is, and how its content is to be sent.
+    /// Performs the state transition of a final head. Returns how to send its content.
     #[inline]
     fn begin_response(&mut self, status: u16, length: ContentLength, close: bool) -> SendAs {
-        debug_assert!(self.phase == Phase::Received, "an answer without a request");
+        debug_assert!(
+            self.phase == Phase::Received,
+            "a response without a request"
+        );
         debug_assert!(
             status == 101 || (200..=999).contains(&status),
-            "no final status"
+            "not a final status"
         );
         let send_as = self.content_framing(status, length);
         self.last = close
@@ -463,7 +471,7 @@ impl Connection {
         send_as
     }
 
-    /// RFC 9112 §6.3, seen from the sender.
+    /// RFC 9112 §6.3, for a sender.
     #[inline]
     fn content_framing(&self, status: u16, length: ContentLength) -> SendAs {
         if self.head_only || response::has_no_content(status) {
@@ -477,30 +485,31 @@ impl Connection {
         }
     }
 
-    /// Whether the unread rest of the body forbids another request behind it. A peer that waits
-    /// for a 100 may send the body or leave it out: nobody can tell what its next byte is.
+    /// Whether the unread rest of the body rules out another request after it. A peer that waits
+    /// for a 100 may send the body or omit it, so the meaning of its next byte is not known.
     #[cold]
     fn body_spoils_reuse(&self) -> bool {
         self.expects || (self.body == Body::Length && self.budget > DRAIN_BYTES_MAX)
     }
 
-    /// Ends a chunked answer. `trailers` are rendered field lines. Appends nothing when the answer
-    /// is not chunked or has ended.
+    /// Ends a chunked response. `trailers` are rendered field lines. Appends nothing if the
+    /// response is not chunked or has ended.
     pub fn send_end(&mut self, trailers: &[u8], out: &mut Vec<u8>) {
         if std::mem::take(&mut self.open_response) {
             chunked::encode_end(trailers, out);
         }
     }
 
-    /// The answer has been handed over whole. Tells how to go on, and makes the machine ready for
-    /// the next head where there is one.
+    /// Finishes a response. Returns what to do with the connection, and prepares the machine for
+    /// the next head if the connection persists.
     ///
-    /// A chunked answer that was not ended with `send_end` is cut off: the connection closes, for
-    /// that is all that tells the peer. An answer of known length that fell short is the caller's
-    /// to notice; call [`close_after_next`](Connection::close_after_next) first, or just close.
+    /// If a chunked response was not ended with `send_end`, the connection closes, because only
+    /// the close tells the peer that the response is incomplete. The caller must detect a response
+    /// that is shorter than its declared length, and then either call
+    /// [`close_after_next`](Connection::close_after_next) first or close the connection.
     #[inline]
-    pub fn next(&mut self, _limits: &Limits) -> After {
-        debug_assert!(self.phase == Phase::Responding, "no answer was begun");
+    pub fn finish_response(&mut self) -> After {
+        debug_assert!(self.phase == Phase::Responding, "no response has begun");
         let reusable = self.phase == Phase::Responding && !self.last && !self.open_response;
         if reusable && self.body == Body::Ended && !self.draining {
             self.phase = Phase::Ready;
@@ -515,7 +524,8 @@ impl Connection {
             Body::Ended => true,
             Body::Length => self.budget <= DRAIN_BYTES_MAX,
             Body::Chunked => {
-                // Nobody knows its length; it may send a little more before we give up.
+                // The length is not known: the peer may send this much before the connection
+                // closes.
                 self.budget = self.budget.min(DRAIN_BYTES_MAX);
                 self.budget >= self.decoder.chunk_remaining()
             }
@@ -533,9 +543,9 @@ impl Connection {
         }
     }
 
-    /// Appends the answer to a refused request: whole, with `Connection: close`; `next` is then
-    /// [`After::LingeringClose`]. Serves also for refusals that are not this machine's, a timeout
-    /// (408) say, in the middle of a head. Appends nothing when a final answer has begun.
+    /// Appends a complete response to a refused request, with `Connection: close`. `finish_response` then
+    /// returns [`After::LingeringClose`]. The caller may pass refusals of its own, such as a
+    /// timeout (408) in the middle of a head. Appends nothing if a final response has begun.
     pub fn send_reject(&mut self, reject: Reject, date: &[u8; 29], out: &mut Vec<u8>) {
         if !matches!(self.phase, Phase::Ready | Phase::Received) {
             return;
@@ -545,12 +555,13 @@ impl Connection {
         }
         self.phase = Phase::Responding;
         self.last = true;
-        // What the peer announced is void: its bytes are not understood, or not wanted.
+        // The peer may still send bytes, whatever it announced: `next` must linger.
         self.peer_closes = false;
         response::render_reject(reject, self.head_only, date, out);
     }
 
-    /// No further requests: answers from now on say `Connection: close`, and `next` closes (drain).
+    /// Accepts no further request (drain): the next response has `Connection: close`, and
+    /// `finish_response` closes.
     pub fn close_after_next(&mut self) {
         self.draining = true;
     }

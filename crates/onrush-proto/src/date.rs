@@ -1,4 +1,4 @@
-//! HTTP dates (RFC 9110 §5.6.7). Must not know what time it is.
+//! Formatting and parsing of HTTP dates (RFC 9110 §5.6.7). This module reads no clock.
 
 use std::time::UNIX_EPOCH;
 
@@ -9,7 +9,7 @@ pub const LEN: usize = 29;
 const LAST: u64 = 253_402_300_799;
 
 /// Renders `unix_s`, seconds since 1970-01-01T00:00:00Z, as `Sun, 06 Nov 1994 08:49:37 GMT`.
-/// What lies after the year 9999 becomes its last second. Never fails, never allocates.
+/// Times after the year 9999 become its last second. Never fails, never allocates.
 ///
 /// ```
 /// assert_eq!(&onrush_proto::date::format(784_111_777), b"Sun, 06 Nov 1994 08:49:37 GMT");
@@ -40,7 +40,7 @@ fn two_digits(out: &mut [u8], number: u64) {
 
 /// Year, month and day of the month for a number of days since 1970-01-01.
 ///
-/// Counts in 400-year eras that begin on 1 March, so that the leap day is the last of its year.
+/// Counts in 400-year eras that begin on 1 March, so the leap day is the last day of its year.
 fn civil(days: u64) -> (u64, u64, u64) {
     // From 0000-03-01 to 1970-01-01.
     let days = days + 719_468;
@@ -59,8 +59,8 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (year, month, day)
 }
 
-/// Reads a date in any of the three formats a recipient must accept: the preferred one, RFC 850's
-/// and asctime's. Gives seconds since 1970; `None` when malformed or before 1970.
+/// Parses a date in any of the three formats a recipient must accept: the preferred one, RFC 850's
+/// and asctime's. Returns seconds since 1970; `None` if the date is malformed or before 1970.
 ///
 /// ```
 /// use onrush_proto::date;

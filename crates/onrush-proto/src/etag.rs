@@ -1,18 +1,18 @@
-//! Entity tags (RFC 9110 §8.8.3): parse, compare strongly and weakly, lists. Must not know how
-//! tags are made, nor which conditions they serve.
+//! Entity tags (RFC 9110 §8.8.3): parsing, strong and weak comparison, lists.
+//! [`crate::precondition`] and [`crate::range`] evaluate conditions with them.
 
 /// One entity tag. Borrowed: it points into a field value or into the resource's own record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EntityTag<'a> {
-    /// Sent with `W/`: equivalent representations share it, equal bytes are not promised.
+    /// Sent with `W/`: equivalent representations share the tag, but their bytes may differ.
     pub weak: bool,
-    /// What stands between the quotes.
+    /// The bytes between the quotes.
     pub opaque: &'a [u8],
 }
 
 impl<'a> EntityTag<'a> {
-    /// A strong tag. `None` when `opaque` has bytes that a tag cannot carry: quotes, spaces,
-    /// control characters.
+    /// Creates a strong tag. `None` if `opaque` has bytes that a tag cannot contain: quotes,
+    /// spaces, control characters.
     pub fn strong(opaque: &'a [u8]) -> Option<Self> {
         let sound = opaque.iter().all(|&byte| is_opaque(byte));
         sound.then_some(EntityTag {
@@ -21,13 +21,13 @@ impl<'a> EntityTag<'a> {
         })
     }
 
-    /// A weak tag. Fails as [`strong`](EntityTag::strong) does.
+    /// Creates a weak tag. Fails as [`strong`](EntityTag::strong) does.
     pub fn weak(opaque: &'a [u8]) -> Option<Self> {
         Self::strong(opaque).map(|tag| EntityTag { weak: true, ..tag })
     }
 
-    /// Reads a value that is one tag and nothing else, `"x"` or `W/"x"`. `W` is case-sensitive,
-    /// quotes are required; `None` otherwise.
+    /// Parses a value that is exactly one tag, `"x"` or `W/"x"`; otherwise `None`. `W` is
+    /// case-sensitive, and quotes are required.
     pub fn parse(value: &'a [u8]) -> Option<Self> {
         match split_tag(value)? {
             (tag, []) => Some(tag),
@@ -35,12 +35,12 @@ impl<'a> EntityTag<'a> {
         }
     }
 
-    /// Strong comparison: both strong, same bytes. For If-Match, If-Range and ranges.
+    /// Strong comparison: both tags are strong and have the same bytes. For If-Match and If-Range.
     pub fn matches_strongly(&self, other: &EntityTag<'_>) -> bool {
         !self.weak && !other.weak && self.opaque == other.opaque
     }
 
-    /// Weak comparison: same bytes, however marked. For If-None-Match.
+    /// Weak comparison: both tags have the same bytes, weak or strong. For If-None-Match.
     pub fn matches_weakly(&self, other: &EntityTag<'_>) -> bool {
         self.opaque == other.opaque
     }
@@ -56,7 +56,7 @@ impl<'a> EntityTag<'a> {
     }
 }
 
-/// Reads the value of If-Match or If-None-Match: `*`, or a list of tags.
+/// Parses the value of If-Match or If-None-Match: `*`, or a list of tags.
 ///
 /// ```
 /// use onrush_proto::etag::{EntityTag, Tags, tags};
@@ -72,20 +72,20 @@ pub fn tags(value: &[u8]) -> Tags<'_> {
     }
 }
 
-/// What [`tags`] found.
+/// The result of [`tags`].
 #[derive(Clone, Debug)]
 pub enum Tags<'a> {
     /// `*`: any current representation.
     Any,
-    /// These; empty members are skipped.
+    /// A list of tags. The iterator skips empty members.
     List(TagList<'a>),
 }
 
-/// The list's members cannot be read from here on.
+/// The rest of the list is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// Iterator over the tags of one field value. A malformed member is given once and ends it.
+/// Iterator over the tags of one field value. It ends after the first malformed member.
 #[derive(Clone, Debug)]
 pub struct TagList<'a> {
     rest: &'a [u8],
@@ -115,7 +115,7 @@ impl<'a> Iterator for TagList<'a> {
     }
 }
 
-/// Splits a tag off the start of `bytes`: the tag, and what follows its closing quote.
+/// Splits a tag off the start of `bytes`. Returns the tag and the bytes after its closing quote.
 fn split_tag(bytes: &[u8]) -> Option<(EntityTag<'_>, &[u8])> {
     let (weak, quoted) = match bytes {
         [b'W', b'/', rest @ ..] => (true, rest),
@@ -133,7 +133,8 @@ fn split_tag(bytes: &[u8]) -> Option<(EntityTag<'_>, &[u8])> {
     ))
 }
 
-/// `etagc` (RFC 9110 §8.8.3): no quote, space or control character; commas are fine.
+/// `etagc` (RFC 9110 §8.8.3): any byte except quotes, spaces and control characters. Commas are
+/// allowed.
 fn is_opaque(byte: u8) -> bool {
     matches!(byte, 0x21 | 0x23..=0x7e | 0x80..)
 }

@@ -1,45 +1,48 @@
-//! The fields of a head that the machine itself obeys, noted as they pass by.
+//! Collects the fields of a head that the state machine itself acts on.
 //!
-//! One look at each field, while the table of offsets is being filled; what the notes mean together
-//! is [`crate::head`]'s to say and not known here.
+//! The scan examines each field once, while [`crate::head`] fills its table of offsets.
+//! [`crate::head`] then decides what the collected fields mean together.
 
 use crate::{span::Span, token};
 
-/// The fields the machine itself obeys, as they pass by.
+/// The fields that the state machine itself acts on.
 #[derive(Default)]
 pub(crate) struct FieldScan<'b> {
-    /// The last `Host`, and how many there were.
+    /// The last `Host`.
     pub(crate) host: Option<Span>,
+    /// Number of `Host` lines.
     pub(crate) host_count: u32,
-    /// The last `Content-Length`, and how many there were.
+    /// The last `Content-Length`.
     pub(crate) length: &'b [u8],
+    /// Number of `Content-Length` lines.
     pub(crate) lengths: u32,
     pub(crate) coding: Coding,
-    /// Members of `Connection`.
+    /// `Connection` has the member `close`.
     pub(crate) close: bool,
+    /// `Connection` has the member `keep-alive`.
     pub(crate) keep_alive: bool,
-    /// There was an `Expect`.
+    /// The head has an `Expect` field.
     pub(crate) expect: bool,
-    /// One that is not `100-continue`.
+    /// An `Expect` field has a value other than `100-continue`.
     pub(crate) expect_other: bool,
 }
 
-/// `Transfer-Encoding`, all its lines together (RFC 9112 §6.1).
+/// All `Transfer-Encoding` lines together (RFC 9112 §6.1).
 #[derive(Default)]
 pub(crate) struct Coding {
     pub(crate) seen: bool,
-    /// `chunked` was a member; nothing may follow.
+    /// A member is `chunked`; no member may follow it.
     pub(crate) chunked: bool,
     /// A member is another coding.
     pub(crate) unknown: bool,
-    /// No order of codings explains the members.
+    /// A member is invalid, or follows `chunked`.
     pub(crate) malformed: bool,
 }
 
 impl<'b> FieldScan<'b> {
     #[inline]
     pub(crate) fn scan_field(&mut self, name: &[u8], value: &'b [u8], at: Span) {
-        // The length rules out nearly every field that is not meant.
+        // The length rules out nearly every other field.
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
                 self.host = Some(at);
@@ -65,7 +68,7 @@ impl<'b> FieldScan<'b> {
 impl FieldScan<'_> {
     #[inline]
     fn scan_connection(&mut self, value: &[u8]) {
-        // What nearly every client sends, if it sends anything.
+        // Most clients that send this field send exactly this value.
         if value.eq_ignore_ascii_case(b"keep-alive") {
             self.keep_alive = true;
         } else {
@@ -84,7 +87,7 @@ impl Coding {
                 .split(|&b| b == b';')
                 .next()
                 .map_or(member, token::trim);
-            // Nothing may follow chunked, itself included; nor has it parameters.
+            // No member may follow `chunked`, not even another `chunked`. It has no parameters.
             self.malformed |= self.chunked || !token::is_token(name);
             if !name.eq_ignore_ascii_case(b"chunked") {
                 self.unknown = true;

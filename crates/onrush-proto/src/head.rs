@@ -1,12 +1,11 @@
 //! The request head (RFC 9112 §2, §3, §5) as offsets into the bytes it was parsed from.
 //!
-//! Splitting into lines and fields is httparse's; this module adds what a server must be strict
-//! about and keeps the table of offsets. Must not know about connections or bodies beyond their
-//! framing.
+//! httparse splits the head into lines and fields. This module adds the stricter checks of a server
+//! and keeps the table of offsets. Of the body it knows only the framing.
 //!
-//! httparse lets a bare LF end a line. That is not looked for with a second pass over the bytes:
-//! a line ending always lies right before the next field name, so the byte there is enough.
-//! Whatever looks wrong or unfinished goes to `scan`, which names the first violation.
+//! httparse accepts a bare LF as a line end. Detecting it needs no second pass over the bytes: a
+//! line end lies directly before the next field name, so this module checks the byte there. A head
+//! that looks malformed or unfinished goes to `scan`, which names the first violation.
 
 use crate::{
     field_scan::FieldScan,
@@ -21,9 +20,9 @@ use std::mem::MaybeUninit;
 
 /// HTTP/1.0 or HTTP/1.1.
 ///
-/// Any other version, minor ones included, is refused with 505: nothing above 1.1 was ever
-/// published with major version 1, so such a request comes from a probe and not from a client.
-/// What is not `HTTP/` and one digit, a dot and one digit (RFC 9112 §2.3) is refused with 400.
+/// Any other version is refused with 505. This includes other minor versions: no version 1.x above
+/// 1.1 was ever published, so such a request comes from a probe and not from a client. Bytes other
+/// than `HTTP/`, one digit, a dot and one digit (RFC 9112 §2.3) are refused with 400.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Version {
     /// HTTP/1.0
@@ -36,7 +35,7 @@ pub enum Version {
 /// How the body that follows a head is delimited (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
-    /// No body: neither field was sent, or `Content-Length: 0`. (`Length(0)` never occurs.)
+    /// No body: the head has neither field, or `Content-Length: 0`. (`Length(0)` never occurs.)
     #[default]
     None,
     /// `Content-Length`, in bytes, more than 0.
@@ -51,10 +50,10 @@ struct Field {
     value: Span,
 }
 
-/// One parsed head. Reusable: `parse` overwrites it, its table keeps its capacity.
+/// One parsed head. It is reusable: `parse` overwrites it, and its table keeps its capacity.
 ///
-/// Holds offsets only; every accessor takes the bytes it was parsed from (`bytes[0]` = first byte
-/// given to `parse`) and panics, or gives nonsense, when given others.
+/// It holds offsets only. Every accessor takes the bytes that the head was parsed from (`bytes[0]`
+/// is the first byte passed to `parse`). With other bytes it panics or returns wrong values.
 #[derive(Clone, Debug, Default)]
 pub struct Head {
     fields: Vec<Field>,
@@ -70,13 +69,14 @@ pub struct Head {
     keep_alive: bool,
     expects_continue: bool,
     is_head_method: bool,
-    /// The bytes this was parsed from, when they were few, and the bounds they were held to: the
-    /// same bytes need not be parsed again. Empty otherwise.
+    /// The bytes of this head, if it is short; otherwise empty. The same bytes under the same
+    /// limits need not be parsed again.
     seen: Vec<u8>,
+    /// The limits that applied to `seen`.
     seen_under: Bounds,
 }
 
-/// The limits that parsing a head depends on.
+/// The limits that affect the parsing of a head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Bounds {
     head_bytes_max: usize,
@@ -98,7 +98,7 @@ impl Bounds {
 /// Longer heads are not remembered: copying them would cost more than it saves.
 const SEEN_BYTES_MAX: usize = 1024;
 
-/// What `parse` found.
+/// The result of [`Head::parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// More bytes are needed.
@@ -107,24 +107,24 @@ pub enum Parsed {
     Complete(usize),
 }
 
-/// Fields that fit the small table; more are rare and pay for a second parse.
+/// Size of the small field table. Heads with more fields are rare and are parsed a second time.
 const FIELDS_USUAL: usize = 32;
 
-/// Offsets are 32 bits; no bound on heads is taken to be larger than this.
+/// Upper limit on `head_bytes_max`, because offsets have 32 bits.
 const HEAD_CEILING: usize = 1 << 30;
 
 impl Head {
-    /// Parses one head at the start of `bytes`, up to two empty lines before it included.
+    /// Parses one head at the start of `bytes`, including up to two empty lines before it.
     ///
-    /// More than one head may lie in `bytes`; only the first is read. After anything but
-    /// `Complete` the accessors have nothing sensible to say.
+    /// `bytes` may hold more than one head; only the first is parsed. The accessors return
+    /// meaningful values only after `Complete`.
     ///
-    /// Fails with the refusal to answer: 400 for broken syntax and framing, 414, 417, 431, 501,
-    /// 505 (the crate's documentation has the list). The same bytes are refused for the same
-    /// reason however many of them had come at the time of an earlier, `Partial` call.
+    /// Fails with the refusal to send: 400 for malformed syntax and framing, 414, 417, 431, 501,
+    /// 505 (the crate's documentation has the list). The reason for a refusal does not depend on
+    /// how many of the bytes an earlier, `Partial` call received.
     #[inline]
     pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Result<Parsed, Reject> {
-        // A client that keeps its connection mostly repeats itself, often to the byte.
+        // Clients often send byte-identical heads on a persistent connection.
         if !self.seen.is_empty()
             && bytes.starts_with(&self.seen)
             && self.seen_under == Bounds::of(limits)
@@ -159,7 +159,7 @@ impl Head {
             })
     }
 
-    /// Parses with room for `N` fields. Fails with `None` when that is too little.
+    /// Parses with room for `N` fields. Fails with `None` if the head has more.
     #[inline]
     fn read<const N: usize>(
         &mut self,
@@ -172,8 +172,8 @@ impl Head {
             Ok(httparse::Status::Complete(n)) => n,
             Ok(httparse::Status::Partial) => return Ok(partial(bytes, limits)?),
             Err(httparse::Error::TooManyHeaders) => return Err(None),
-            // httparse refuses another version at its first digit. Whether the version is
-            // malformed (400) or not supported (505) is known only at the end of its line.
+            // httparse refuses other versions at the first digit. Only the whole line shows whether
+            // the version is malformed (400) or not supported (505).
             Err(httparse::Error::Version) => return Ok(partial(bytes, limits)?),
             Err(_) => return Err(Some(explain(bytes, limits))),
         };
@@ -202,8 +202,8 @@ impl Head {
         Ok(Parsed::Complete(head_bytes))
     }
 
-    /// Fills the table of offsets and notes the fields the machine itself obeys. Gives also
-    /// whether every line before a field ended with CR LF.
+    /// Fills the table of offsets and collects the fields that the state machine acts on. Also
+    /// returns whether every line before a field ended with CR LF.
     #[inline]
     fn keep_fields<'b>(
         &mut self,
@@ -217,7 +217,7 @@ impl Head {
         self.fields.extend(headers.iter().map(|header| {
             let name = Span::locate(header.name.as_bytes(), base);
             let value = Span::locate(header.value, base);
-            // The LF is certain: a name starts where httparse saw a line end.
+            // The LF needs no check: httparse starts a name only after a line end.
             let line_end = bytes.get((name.start as usize).wrapping_sub(2));
             lines_end_well &= line_end == Some(&b'\r');
             field_scan.scan_field(header.name.as_bytes(), header.value, value);
@@ -226,7 +226,7 @@ impl Head {
         (field_scan, lines_end_well)
     }
 
-    /// The bounds, and whether what httparse skipped before the method needs a closer look.
+    /// Checks the limits, and any bytes that httparse skipped before the method.
     #[inline]
     fn sizes_fit(&self, bytes: &[u8], limits: &Limits) -> bool {
         bytes.len() <= limits.head_bytes_max.min(HEAD_CEILING)
@@ -236,7 +236,7 @@ impl Head {
             && (self.method.start == 0 || scan::scan(bytes, limits).is_ok())
     }
 
-    /// Splits the target and decides the host (RFC 9112 §3.2, §3.3).
+    /// Splits the target and determines the host (RFC 9112 §3.2, §3.3).
     #[inline]
     fn resolve_target(
         &mut self,
@@ -247,7 +247,7 @@ impl Head {
         let Span { start, len } = self.target;
         self.host = field_scan.host;
         match bytes[start as usize] {
-            // Of the methods only CONNECT changes the meaning of a target; see below.
+            // Only the method CONNECT changes the meaning of a target; see below.
             b'/' => {
                 let path = query_mark.map_or(len, |mark| mark as u32);
                 self.path = Span { start, len: path };
@@ -278,7 +278,7 @@ impl Head {
         Ok(())
     }
 
-    /// The target forms other than origin-form.
+    /// Resolves the target forms other than origin-form.
     #[cold]
     fn resolve_unusual_target(
         &mut self,
@@ -305,7 +305,7 @@ impl Head {
         }
     }
 
-    /// RFC 9112 §6.1 to §6.3, without any of the leniencies they allow.
+    /// Applies RFC 9112 §6.1 to §6.3, without the leniency that they permit.
     #[inline]
     fn resolve_framing(&mut self, field_scan: &FieldScan<'_>) -> Result<(), Reject> {
         self.framing = Framing::None;
@@ -324,7 +324,7 @@ impl Head {
             return Err(Reject::new(400, "more than one Content-Length"));
         }
         if field_scan.lengths == 1 {
-            // Some readers take a leading zero for the sign of an octal number.
+            // Some readers interpret a leading zero as an octal prefix.
             let has_leading_zero =
                 field_scan.length.len() > 1 && field_scan.length.starts_with(b"0");
             let length = token::decimal(field_scan.length)
@@ -349,7 +349,7 @@ impl Head {
         Ok(())
     }
 
-    /// `Connection` and `Expect` (RFC 9112 §9.3, RFC 9110 §10.1.1).
+    /// Applies `Connection` and `Expect` (RFC 9112 §9.3, RFC 9110 §10.1.1).
     #[inline]
     fn resolve_connection(&mut self, field_scan: &FieldScan<'_>) -> Result<(), Reject> {
         let new = self.version == Version::Http11;
@@ -365,27 +365,27 @@ impl Head {
     }
 }
 
-/// What to say of bytes that are no whole head yet.
+/// The result for bytes that are not a complete head.
 #[cold]
 fn partial(bytes: &[u8], limits: &Limits) -> Result<Parsed, Reject> {
     scan::scan(bytes, limits).map(|_| Parsed::Partial)
 }
 
-/// The first violation in bytes that the fast path did not like.
+/// Returns the first violation in bytes that the fast path rejected.
 #[cold]
 fn explain(bytes: &[u8], limits: &Limits) -> Reject {
     let scanned = scan::scan(bytes, limits);
     debug_assert!(
         scanned.is_err(),
-        "the two readings of a head disagree: {bytes:?}"
+        "the two parsers of a head disagree: {bytes:?}"
     );
-    // Should they ever disagree, the stricter one holds.
+    // If the two parsers disagree in a release build, the head is refused.
     scanned
         .err()
         .unwrap_or(Reject::new(400, "malformed request head"))
 }
 
-/// Reading a parsed head. `bytes` are always those that were given to [`Head::parse`].
+/// Accessors of a parsed head. `bytes` are always those that were passed to [`Head::parse`].
 impl Head {
     /// The version of the request.
     #[inline]
@@ -399,19 +399,19 @@ impl Head {
         self.framing
     }
 
-    /// Whether the method is `HEAD`, whose answers have no content.
+    /// Whether the method is `HEAD`, whose responses have no content.
     #[inline]
     pub fn is_head_method(&self) -> bool {
         self.is_head_method
     }
 
-    /// `Content-Length` as sent, in bytes (also 0); `None` when absent.
+    /// `Content-Length` as sent, in bytes (may be 0); `None` if absent.
     #[inline]
     pub fn content_length(&self) -> Option<u64> {
         self.content_length
     }
 
-    /// Whether the peer lets the connection be used again (RFC 9112 §9.3).
+    /// Whether the peer allows reuse of the connection (RFC 9112 §9.3).
     #[inline]
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
@@ -452,22 +452,22 @@ impl Head {
         }
     }
 
-    /// Query of the target, undecoded, without `?`; `None` when there is no `?`.
+    /// Query of the target, undecoded, without `?`; `None` if there is no `?`.
     #[inline]
     pub fn query<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
         self.query.map(|query| query.of(bytes))
     }
 
-    /// Host, with its port if one was sent. The authority of absolute-form wins over the Host
-    /// field (RFC 9112 §3.2.2). `None` only in HTTP/1.0; never empty.
+    /// Host, with its port if one was sent. The authority of absolute-form takes precedence over
+    /// the Host field (RFC 9112 §3.2.2). `None` only in HTTP/1.0; never empty.
     #[inline]
     pub fn host<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
         self.host.map(|host| host.of(bytes))
     }
 
-    /// First value of a field, name compared without case; spaces around it are gone.
+    /// First value of a field, without the white space around it. The name is case-insensitive.
     #[inline]
-    pub fn field<'b>(&self, bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
+    pub fn header<'b>(&self, bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
         self.fields
             .iter()
             .find(|field| {
@@ -479,7 +479,7 @@ impl Head {
 
     /// All field lines in order: (name as sent, value).
     #[inline]
-    pub fn fields<'b>(
+    pub fn headers<'b>(
         &self,
         bytes: &'b [u8],
     ) -> impl Iterator<Item = (&'b str, &'b [u8])> + use<'b, '_> {
@@ -489,9 +489,9 @@ impl Head {
         })
     }
 
-    /// How many field lines there are.
+    /// Number of field lines.
     #[inline]
-    pub fn field_count(&self) -> usize {
+    pub fn header_count(&self) -> usize {
         self.fields.len()
     }
 }

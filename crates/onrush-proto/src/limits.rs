@@ -1,11 +1,11 @@
-//! Every bound of a connection in one place. Must not know how they are enforced.
+//! The limits of a connection. Other modules enforce them.
 
-/// Bounds on what a peer may make the server hold, parse or wait for.
+/// Limits on the memory, parsing work and waiting time that a peer can cause.
 ///
-/// Sizes are bytes, times are milliseconds; a time of `0` switches that limit off.
+/// Sizes are in bytes, times in milliseconds. A time of `0` disables that limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Request line and field lines together; beyond it 431 (414 while still in the target).
+    /// Request line and field lines together; beyond it 431 (414 if the target has not ended).
     pub head_bytes_max: usize,
     /// Field lines in a head; beyond it 431. At most [`Limits::FIELDS_CEILING`].
     pub field_count_max: usize,
@@ -13,38 +13,39 @@ pub struct Limits {
     pub target_bytes_max: usize,
     /// Request body after decoding; beyond it 413.
     pub body_bytes_max: u64,
-    /// Chunk extensions of one body, all chunks together; beyond it 400.
+    /// Chunk extensions in all chunks of one body; beyond it 400.
     pub chunk_extension_bytes_max: usize,
     /// Trailer section of one body; beyond it 431.
     pub trailer_bytes_max: usize,
-    /// Answers that may wait for one send; further requests stay unread until it has left.
+    /// Responses that may wait for one send. Further requests stay unread until it has finished.
     pub pipelined_requests_max: usize,
-    /// From the first byte of a request to the end of its head; beyond it 408.
+    /// Time from the first byte of a request to the end of its head; beyond it 408.
     pub head_timeout_ms: u32,
     /// Longest pause between two pieces of a request body; beyond it 408.
     pub body_timeout_ms: u32,
-    /// Longest pause without the peer taking a byte of an answer; beyond it the connection ends.
+    /// Longest pause in which the peer accepts no byte of a response; beyond it the connection
+    /// ends.
     pub write_timeout_ms: u32,
-    /// Bytes per second that a peer must send of a request body, or take of a response, on average
-    /// over [`Limits::rate_window_ms`] in which the server waits for it; below it 408 if no
-    /// response has begun, else the connection is reset. 0, the default, switches this off: an
-    /// application whose bodies are conversations may have clients that say little. The object
-    /// server asks for 100.
+    /// Minimum average rate in bytes per second at which a peer must send a request body or accept
+    /// a response. The average covers [`Limits::rate_window_ms`] of waiting for the peer. Below
+    /// it: 408 if no response has begun, otherwise a connection reset. 0 (the default) disables
+    /// the limit, because clients of streaming applications may send little. The object server
+    /// sets 100.
     pub rate_bytes_per_s_min: u32,
-    /// Time spent waiting for the peer, over which its rate is an average. A request that has not
-    /// waited that long in all is not judged.
+    /// Waiting time over which the rate of a peer is averaged. A request whose total waiting time
+    /// is shorter is not checked.
     pub rate_window_ms: u32,
-    /// Keep-alive: longest silence between two requests; beyond it the connection ends.
+    /// Keep-alive: longest idle time between two requests; beyond it the connection ends.
     pub idle_timeout_ms: u32,
-    /// From the head of a request to the end of its answer, an hour unless set; beyond it the
-    /// connection ends. Servers of large files want more.
+    /// Time from the head of a request to the end of its response (default: one hour); beyond it
+    /// the connection ends. Servers of large files need more.
     pub total_timeout_ms: u32,
-    /// How long a lingering close reads and discards, so that the peer can read the last answer.
+    /// How long a lingering close reads and discards, so that the peer can read the last response.
     pub linger_timeout_ms: u32,
 }
 
 impl Limits {
-    /// The largest `field_count_max` that is honoured: the parser's table lives on the stack.
+    /// The upper limit on `field_count_max`: the parser's table lives on the stack.
     pub const FIELDS_CEILING: usize = 256;
 }
 

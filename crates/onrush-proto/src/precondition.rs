@@ -1,45 +1,44 @@
-//! Conditional requests (RFC 9110 §13) evaluated in the order the RFC gives.
+//! Evaluates conditional requests (RFC 9110 §13) in the order of the RFC.
 //!
-//! Must not know how the resource is kept, nor how outcomes are answered. `If-Range` is
-//! [`crate::range::if_range`], for it never stops a request.
+//! The caller describes the resource and sends the response. [`crate::range::if_range`] evaluates
+//! `If-Range`, because it never stops a request.
 //!
-//! Where a field is malformed, the reading that does no harm is taken: a tag list that cannot be
-//! read guards a write (412) and does not spare a read its content (200); a date that cannot be
-//! read, or is given more than once, is ignored, as the RFC demands.
+//! A malformed field has the safer effect: a malformed tag list stops a write (412), and a read
+//! returns the full content (200). A date that is malformed or occurs more than once is ignored, as
+//! the RFC requires.
 
 use crate::{
     date,
     etag::{EntityTag, Tags, tags},
 };
 
-/// What is known of the target resource's current representation.
+/// Describes the target resource's current representation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Current<'a> {
-    /// Whether there is one.
+    /// Whether a representation exists.
     pub exists: bool,
     /// Its tag, if it has one.
     pub etag: Option<EntityTag<'a>>,
-    /// When it was last modified: seconds since 1970, as `Last-Modified` would say.
+    /// Time of the last modification in seconds since 1970, as in `Last-Modified`.
     pub modified_s: Option<u64>,
 }
 
-/// What the conditions let happen.
+/// The result of the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Do what the method says.
+    /// Perform the method.
     Proceed,
-    /// Answer 304.
+    /// Respond with 304.
     NotModified,
-    /// Answer 412; nothing must be changed.
+    /// Respond with 412 and change nothing.
     Failed,
 }
 
-/// Evaluates the conditions among `fields` (name, value), which may be all fields of a request;
-/// names are compared without case, and each may occur several times. `reads`: the method is GET
-/// or HEAD.
+/// Evaluates the conditions among `fields` (name, value), which may be all fields of a request.
+/// Names are case-insensitive and may occur several times. `reads` is true for GET and HEAD.
 ///
-/// The order is that of RFC 9110 §13.2.2: If-Match, else If-Unmodified-Since; then If-None-Match,
-/// else, for reads, If-Modified-Since.
+/// The order is that of RFC 9110 §13.2.2: first If-Match or, without it, If-Unmodified-Since; then
+/// If-None-Match or, without it and for reads only, If-Modified-Since.
 ///
 /// ```
 /// use onrush_proto::precondition::{Current, Outcome, evaluate};
@@ -78,7 +77,7 @@ pub fn evaluate<'f>(
     }
 }
 
-/// Whether the resource was modified after the date asked for; `None` when either is not known.
+/// Whether the resource was modified after the date of the field; `None` if either is not known.
 fn later(modified_s: Option<u64>, asked: Dated) -> Option<bool> {
     match (modified_s, asked) {
         (Some(modified_s), Dated::Once(Some(date_s))) => Some(modified_s > date_s),
@@ -86,7 +85,7 @@ fn later(modified_s: Option<u64>, asked: Dated) -> Option<bool> {
     }
 }
 
-/// The conditions of one request, as far as they have passed by.
+/// The conditions of one request that have been scanned.
 #[derive(Default)]
 struct Asked {
     if_match: Option<Tagged>,
@@ -95,7 +94,7 @@ struct Asked {
     if_unmodified_since: Dated,
 }
 
-/// All lines of one list of tags, against the current tag.
+/// Result of comparing all lines of one tag list with the current tag.
 #[derive(Clone, Copy, Default)]
 struct Tagged {
     matched: bool,
@@ -106,7 +105,7 @@ struct Tagged {
 enum Dated {
     #[default]
     Absent,
-    /// Seconds since 1970; `None` when malformed.
+    /// Seconds since 1970; `None` if malformed.
     Once(Option<u64>),
     Repeated,
 }

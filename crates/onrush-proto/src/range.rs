@@ -1,28 +1,28 @@
-//! Range requests (RFC 9110 §14): byte ranges against a size, never more than the file.
+//! Range requests (RFC 9110 §14): resolves byte ranges against a size.
 //!
-//! Must not know how parts are framed or sent.
+//! The ranges never cover more bytes than the file. The caller frames and sends the parts.
 
 use crate::{date, etag::EntityTag, token};
 use std::ops::Range;
 
-/// Members of one `Range` field that are looked at; a set with more is ignored as a whole, for
-/// no reader of one file needs so many at once (RFC 9110 §14.2 allows it).
+/// Most members of one `Range` field. A field with more is ignored, as RFC 9110 §14.2 allows,
+/// because no reader of one file needs so many at once.
 pub const MEMBERS_MAX: usize = 64;
 
-/// What a `Range` field asks for.
+/// What a `Range` field requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Requested {
-    /// Answer 200 with everything: the field is malformed, of another unit, excessive, or several
-    /// ranges that together are the whole.
+    /// Respond with 200 and the whole representation: the field is malformed, has another unit or
+    /// too many members, or its ranges together cover the whole.
     Whole,
-    /// Answer 206 with these.
+    /// Respond with 206 and these ranges.
     Satisfiable(Ranges),
-    /// Answer 416 with [`write_unsatisfied`].
+    /// Respond with 416 and [`write_unsatisfied`].
     Unsatisfiable,
 }
 
-/// At least one range: not empty, inside the size, apart from each other by at least one byte,
-/// and in the order they were asked for. Allocates only for more than one.
+/// One or more non-empty ranges inside the size, in the requested order, with at least one byte
+/// between any two of them. Allocates only for more than one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranges {
     first: Range<u64>,
@@ -30,33 +30,33 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// The only range, when there is just one: answer without `multipart/byteranges`.
+    /// The range, if there is only one. Its response does not need `multipart/byteranges`.
     pub fn single(&self) -> Option<Range<u64>> {
         self.more.is_empty().then(|| self.first.clone())
     }
 
-    /// All ranges, byte offsets, the end not included.
+    /// All ranges as byte offsets. The end is exclusive.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         std::iter::once(self.first.clone()).chain(self.more.iter().cloned())
     }
 
-    /// How many ranges there are, 1 to [`MEMBERS_MAX`].
+    /// Number of ranges, 1 to [`MEMBERS_MAX`].
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         1 + self.more.len()
     }
 
-    /// Bytes of content in all ranges together; less than the size when there are several.
+    /// Total bytes of all ranges. Less than the size if there are several ranges.
     pub fn total_bytes(&self) -> u64 {
         self.iter().map(|range| range.end - range.start).sum()
     }
 }
 
-/// Reads the value of a `Range` field against a representation of `size` bytes.
+/// Parses the value of a `Range` field for a representation of `size` bytes.
 ///
-/// Overlapping and touching ranges become one, in the place of the earliest of them. One range
-/// that is the whole stays a range (`bytes=0-` is how players ask whether ranges work). Of an
-/// empty representation a suffix is the whole and anything else unsatisfiable.
+/// Overlapping and adjacent ranges become one, in the place of the earliest of them. A single range
+/// that covers the whole stays a range, because players send `bytes=0-` to detect range support. In
+/// an empty representation, a suffix means the whole, and any other range is unsatisfiable.
 ///
 /// ```
 /// use onrush_proto::range::{Requested, parse};
@@ -109,14 +109,15 @@ pub fn parse(value: &[u8], size: u64) -> Requested {
     }
 }
 
-/// What follows `bytes=`; the unit is compared without case (RFC 9110 §14.1).
+/// The value after `bytes=`. The unit is case-insensitive (RFC 9110 §14.1).
 fn byte_set(value: &[u8]) -> Option<&[u8]> {
     let (unit, set) = value.split_at_checked(6)?;
     unit.eq_ignore_ascii_case(b"bytes=").then_some(set)
 }
 
-/// Adds `range` to `ranges`, swallowing all it overlaps or touches into the earliest of those.
-/// Growing may make it touch another, so it looks again; there are at most 64.
+/// Adds `range` to `ranges`. Merges it with all ranges that it overlaps or touches, in the place of
+/// the earliest of them. The loop repeats because a merged range may touch another one; there are
+/// at most 64.
 fn coalesce(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
     let mut merged = range;
     let mut place = ranges.len();
@@ -131,7 +132,7 @@ fn coalesce(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
     ranges.insert(place.min(ranges.len()), merged);
 }
 
-/// One member as written, ends inclusive. Numbers beyond 64 bits are as good as the largest.
+/// One member as written, with inclusive ends. Numbers beyond 64 bits become `u64::MAX`.
 enum Spec {
     From { first: u64, last: u64 },
     Suffix(u64),
@@ -139,7 +140,7 @@ enum Spec {
 
 enum Resolved {
     Bytes(Range<u64>),
-    /// Asks for nothing that is there.
+    /// Covers no existing byte.
     Nothing,
     /// The whole of an empty representation, which no range can express.
     Everything,
@@ -157,7 +158,7 @@ impl Spec {
             }),
             (first, last) => {
                 let (first_byte, last_byte) = (saturating(first)?, saturating(last)?);
-                // Backwards is malformed, not unsatisfiable (RFC 9110 §14.1.1).
+                // A range with last < first is malformed, not unsatisfiable (RFC 9110 §14.1.1).
                 (first_byte <= last_byte).then_some(Spec::From {
                     first: first_byte,
                     last: last_byte,
@@ -177,7 +178,7 @@ impl Spec {
     }
 }
 
-/// Digits alone; what does not fit becomes the largest number.
+/// Parses a decimal number; numbers beyond 64 bits become `u64::MAX`.
 fn saturating(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -185,9 +186,9 @@ fn saturating(digits: &[u8]) -> Option<u64> {
     Some(token::decimal(digits).unwrap_or(u64::MAX))
 }
 
-/// Whether an `If-Range` value lets the `Range` field count (RFC 9110 §13.1.5): a strong tag equal
-/// to the current one, or the very date of the last modification (seconds since 1970). When not,
-/// the whole is to be sent.
+/// Whether the `Range` field applies despite this `If-Range` value (RFC 9110 §13.1.5). The value
+/// must be a strong tag equal to the current one, or the exact date of the last modification
+/// (seconds since 1970). Otherwise send the whole representation.
 pub fn if_range(value: &[u8], etag: Option<EntityTag<'_>>, modified_s: Option<u64>) -> bool {
     if value.starts_with(b"\"") || value.starts_with(b"W/") {
         let asked = EntityTag::parse(value);
@@ -201,7 +202,7 @@ pub fn if_range(value: &[u8], etag: Option<EntityTag<'_>>, modified_s: Option<u6
 }
 
 /// Appends the `Content-Range` value of a part: `bytes 0-499/1234` (RFC 9110 §14.4). `range` must
-/// not be empty and must lie in the size.
+/// not be empty and must end within `size`.
 pub fn write_content_range(range: &Range<u64>, size: u64, out: &mut Vec<u8>) {
     debug_assert!(range.start < range.end && range.end <= size);
     let mut number = itoa::Buffer::new();

@@ -1,8 +1,9 @@
-//! Why a request is refused before any handler sees it. Must not know how answers are written.
+//! The reason to refuse a request before it gets to a handler. [`crate::connection`] renders the
+//! response.
 
-/// A refusal: the status to answer and a short fixed reason. The connection closes after it.
+/// A refusal: the response status and a short fixed reason. The connection closes after it.
 ///
-/// The reason is a constant of this program; it never repeats input.
+/// The reason is a constant of this program; it never contains input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
     /// Status code, 400 to 599.
@@ -12,7 +13,7 @@ pub struct Reject {
 }
 
 impl Reject {
-    /// A refusal with this status (400 to 599) and this phrase.
+    /// Creates a refusal with a status (400 to 599) and a phrase.
     pub const fn new(status: u16, reason: &'static str) -> Reject {
         Reject { status, reason }
     }

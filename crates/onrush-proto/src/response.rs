@@ -1,30 +1,29 @@
 //! Response heads (RFC 9112 §4, RFC 9110 §15): field lines that cannot split a response, and the
-//! pieces a head is rendered from. Must not know what a connection decides.
+//! functions that render a head. [`crate::connection`] decides which parts a head has.
 
 use crate::{reject::Reject, token};
 
 /// Rendered field lines: `Name: value CRLF` each.
 ///
-/// Refuses names that are not tokens and values with CR, LF, NUL or other control characters
-/// (response splitting), and the fields that are the connection's own to write: `Connection`,
-/// `Content-Length`, `Transfer-Encoding`, `Keep-Alive`, `Proxy-Connection`, `Date`, `Server`. To
-/// close a connection there is the `close` argument of
-/// [`send_head`](crate::connection::Connection::send_head); lengths have theirs too. `Upgrade` and
-/// `Trailer` are for the handler to send.
+/// Refuses names that are not tokens, and values with CR, LF, NUL or other control characters
+/// (response splitting). Also refuses the fields that the connection writes itself: `Connection`,
+/// `Content-Length`, `Transfer-Encoding`, `Keep-Alive`, `Proxy-Connection`, `Date`, `Server`. The
+/// arguments `close` and `length` of [`send_head`](crate::connection::Connection::send_head)
+/// determine the connection and length fields. The handler may write `Upgrade` and `Trailer`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldLines {
     lines: Vec<u8>,
 }
 
 impl FieldLines {
-    /// Whether no memory was ever allocated for lines, so that there is nothing to drop.
+    /// Whether no memory is allocated for lines, so there is nothing to drop.
     #[inline]
     pub fn is_unallocated(&self) -> bool {
         self.lines.capacity() == 0
     }
 }
 
-/// Room for lines that is made for the first of them.
+/// Minimum capacity that the first line allocates.
 const FIRST_BYTES: usize = 192;
 
 /// Why a field line was refused.
@@ -32,9 +31,9 @@ const FIRST_BYTES: usize = 192;
 pub enum FieldError {
     /// The name is not a token (RFC 9110 §5.1).
     Name,
-    /// The value has control characters, or spaces at an end (RFC 9110 §5.5).
+    /// The value has control characters, or white space at its start or end (RFC 9110 §5.5).
     Value,
-    /// The field is the connection's own to write.
+    /// The connection writes this field itself.
     Reserved,
 }
 
@@ -42,7 +41,7 @@ impl std::fmt::Display for FieldError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             FieldError::Name => "the field name is not a token",
-            FieldError::Value => "the field value has bytes that no field value may have",
+            FieldError::Value => "the field value contains bytes that are not allowed",
             FieldError::Reserved => "the field is written by the server itself",
         })
     }
@@ -61,16 +60,16 @@ const RESERVED: [&str; 7] = [
 ];
 
 impl FieldLines {
-    /// No lines, nothing allocated.
+    /// Creates an empty list without allocating.
     pub const fn new() -> Self {
         FieldLines { lines: Vec::new() }
     }
 
-    /// Appends a line, also when there are lines of that name already. On failure nothing changes.
+    /// Appends a line, even if lines of that name exist. On failure nothing changes.
     pub fn append(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
         check(name, value)?;
         let line_bytes = name.len() + value.len() + 4;
-        // Few answers have one line only: room for some at once, instead of more for each.
+        // Most responses have several lines: allocate room for them at once.
         self.lines.reserve(match self.lines.is_empty() {
             true => line_bytes.max(FIRST_BYTES),
             false => line_bytes,
@@ -82,14 +81,14 @@ impl FieldLines {
         Ok(())
     }
 
-    /// Removes all lines of that name, then appends. On failure nothing changes.
+    /// Replaces all lines of that name by one line. On failure nothing changes.
     pub fn set(&mut self, name: &str, value: &[u8]) -> Result<(), FieldError> {
         check(name, value)?;
         self.remove(name);
         self.append(name, value)
     }
 
-    /// Removes all lines of that name, compared without case.
+    /// Removes all lines of that name. The name is case-insensitive.
     pub fn remove(&mut self, name: &str) {
         let mut at = 0;
         while let Some(line) = line_len(&self.lines[at..]) {
@@ -104,7 +103,7 @@ impl FieldLines {
         }
     }
 
-    /// The first value of that name, compared without case.
+    /// The first value of that name. The name is case-insensitive.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.iter()
             .find(|(have, _)| have.eq_ignore_ascii_case(name))
@@ -121,7 +120,7 @@ impl FieldLines {
         })
     }
 
-    /// The lines as they go on the wire.
+    /// The lines in wire format.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.lines
@@ -156,12 +155,12 @@ fn check(name: &str, value: &[u8]) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// Bytes of the first line, its CRLF included. `None` at the end.
+/// Length of the first line, including its CRLF. `None` at the end.
 fn line_len(lines: &[u8]) -> Option<usize> {
     memchr::memchr(b'\n', lines).map(|lf| lf + 1)
 }
 
-/// Name and value of one whole line. Every line was written by `append`.
+/// Name and value of one complete line, as `append` wrote it.
 fn split(line: &[u8]) -> (&str, &[u8]) {
     let colon = memchr::memchr(b':', line).unwrap_or(0);
     let name = str::from_utf8(&line[..colon]).unwrap_or_default();
@@ -169,7 +168,7 @@ fn split(line: &[u8]) -> (&str, &[u8]) {
     (name, value)
 }
 
-/// Makes from one list the reason phrases and, ready to send, all that comes before a date.
+/// Generates from one list the reason phrases and the rendered bytes before the date.
 macro_rules! statuses {
     ($($code:literal $phrase:literal)*) => {
         /// The standard reason phrase (RFC 9110 §15 and the IANA registry), or `""` for unknown
@@ -181,7 +180,7 @@ macro_rules! statuses {
             }
         }
 
-        /// Status line, `Server`, and `Date` up to its value. `None` for unknown codes.
+        /// Status line, `Server`, and the name of `Date`. `None` for unknown codes.
         #[inline]
         fn opening(status: u16) -> Option<&'static [u8]> {
             match status {
@@ -218,16 +217,16 @@ statuses! {
     511 "Network Authentication Required"
 }
 
-/// How long the content of an answer is.
+/// The length of a response's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentLength {
     /// Exactly this many bytes.
     Known(u64),
-    /// Not known ahead: chunked in 1.1, until close in 1.0.
+    /// Not known in advance: chunked in HTTP/1.1, until close in HTTP/1.0.
     Unknown,
 }
 
-/// Appends status line, `Server` and `Date` with its line end. `status` is 100 to 999.
+/// Appends status line, `Server` and `Date`. `status` is 100 to 999.
 #[inline]
 pub(crate) fn render_opening(status: u16, date: &[u8; 29], out: &mut Vec<u8>) {
     match opening(status) {
@@ -253,7 +252,7 @@ pub(crate) fn render_status_line(status: u16, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends `Content-Length` with its line end.
+/// Appends `Content-Length`.
 #[inline]
 pub(crate) fn render_length(bytes: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"Content-Length: ");
@@ -261,16 +260,16 @@ pub(crate) fn render_length(bytes: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Statuses whose answers never have content (RFC 9110 §6.4.1; 205: §15.3.6).
+/// Whether responses with this status never have content (RFC 9110 §6.4.1; 205: §15.3.6).
 #[inline]
 pub(crate) fn has_no_content(status: u16) -> bool {
     status < 200 || matches!(status, 204 | 205 | 304)
 }
 
-/// Appends `Content-Type`, or nothing when it could break out of its line.
+/// Appends `Content-Type`, or nothing if the value could end the line.
 #[inline]
 pub(crate) fn render_content_type(content_type: &str, out: &mut Vec<u8>) {
-    // The last gate before the wire: a line break here would let its author write the answer.
+    // A line break in the value would allow its author to forge fields (response splitting).
     if token::is_field_value(content_type.as_bytes()) {
         out.extend_from_slice(b"Content-Type: ");
         out.extend_from_slice(content_type.as_bytes());
@@ -278,11 +277,12 @@ pub(crate) fn render_content_type(content_type: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// One rendered head, kept for answers that differ in nothing but their content: same status, type,
-/// length and second, no further fields. One of these per worker is enough to be worth it.
+/// Caches one rendered head for responses that differ only in their content: same status, type,
+/// length and second, no further fields. One cache per worker is sufficient.
 #[derive(Debug, Default)]
 pub struct HeadCache {
-    /// Status, content type (static, so that its address names it) and length.
+    /// Status, content type and length. The content type is static, so its address and length
+    /// identify it.
     key: (u16, usize, usize, u64),
     date: [u8; 29],
     bytes: Vec<u8>,
@@ -304,7 +304,7 @@ impl HeadCache {
         (status, address, text.len(), length)
     }
 
-    /// Appends the head of an answer that keeps its HTTP/1.1 connection.
+    /// Appends the head of a response that keeps its HTTP/1.1 connection open.
     #[inline]
     pub(crate) fn render(
         &mut self,
@@ -329,7 +329,7 @@ impl HeadCache {
     }
 }
 
-/// Appends `Content-Length` where the RFC allows one (RFC 9110 §8.6).
+/// Appends `Content-Length` if RFC 9110 §8.6 allows it.
 #[inline]
 pub(crate) fn render_allowed_length(status: u16, bytes: u64, out: &mut Vec<u8>) {
     match status {
@@ -340,7 +340,7 @@ pub(crate) fn render_allowed_length(status: u16, bytes: u64, out: &mut Vec<u8>) 
     }
 }
 
-/// Appends what becomes of the connection; `last`: it closes.
+/// Appends the `Connection` field. `last`: the connection closes.
 #[cold]
 pub(crate) fn render_persistence(status: u16, last: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(match () {
@@ -350,7 +350,7 @@ pub(crate) fn render_persistence(status: u16, last: bool, out: &mut Vec<u8>) {
     });
 }
 
-/// Appends the whole answer to a refused request, without its content for HEAD.
+/// Appends the complete response to a refused request, without content for HEAD.
 #[cold]
 pub(crate) fn render_reject(reject: Reject, head: bool, date: &[u8; 29], out: &mut Vec<u8>) {
     render_opening(reject.status, date, out);

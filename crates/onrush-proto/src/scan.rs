@@ -1,23 +1,23 @@
-//! The slow, exact reading of a request head: which violation comes first, and is one visible yet?
+//! Slow, exact scan of a request head that finds the first violation.
 //!
-//! The fast path in [`crate::head`] only has to notice *that* a head is wrong or unfinished; this
-//! scan says *why*. It reads strictly left to right and stops at the first byte that settles the
-//! matter, so a head is refused for the same reason however it was split on its way. It looks at
-//! syntax and sizes (RFC 9112 §2 to §5); what fields mean together is not known here.
+//! The fast path in [`crate::head`] detects only *that* a head is malformed or unfinished. This
+//! scan determines *why*. It reads from left to right and stops at the first violation, so the
+//! reason for a refusal does not depend on how the bytes were split. It checks syntax and sizes
+//! (RFC 9112 §2 to §5); [`crate::head`] checks what the fields mean together.
 
 use crate::{limits::Limits, reject::Reject, token};
 
-/// Empty lines before a request line that are forgiven (RFC 9112 §2.2).
+/// Empty lines that are accepted before a request line (RFC 9112 §2.2).
 const EMPTY_LINES_MAX: usize = 2;
 
-/// Longest method; beyond it nobody can implement it: 501.
+/// Longest method. A longer one is refused as not implemented: 501.
 pub(crate) const METHOD_BYTES_MAX: usize = 32;
 
-/// Bytes after which a method that has not ended is refused: 400. A sender of that is no HTTP
-/// client, and must not be able to fill the head's whole bound with it.
+/// Number of bytes after which a method that has not ended is refused: 400. Its sender is not an
+/// HTTP client and must not occupy memory up to the limit on heads.
 const METHOD_UNENDED_BYTES_MAX: usize = 64;
 
-/// Why the scan stopped before the head's end.
+/// The reason why the scan stopped before the head's end.
 enum Stop {
     Partial,
     Reject(Reject),
@@ -27,7 +27,8 @@ type Scan<T> = Result<T, Stop>;
 
 /// Scans the head at the start of `bytes`.
 ///
-/// `Ok(Some(n))`: well-formed, `n` bytes; `Ok(None)`: nothing wrong so far, more bytes needed.
+/// `Ok(Some(n))`: the head is well-formed and has `n` bytes. `Ok(None)`: no violation so far, more
+/// bytes are needed.
 #[cold]
 pub(crate) fn scan(bytes: &[u8], limits: &Limits) -> Result<Option<usize>, Reject> {
     let mut cursor = Cursor {
@@ -47,7 +48,7 @@ struct Cursor<'a> {
     bytes: &'a [u8],
     /// The next byte to read.
     at: usize,
-    /// Method and target are not over yet: too long means 414, not 431.
+    /// Method and target have not ended: a head that is too long gets 414, not 431.
     in_target: bool,
     limits: &'a Limits,
 }
@@ -75,8 +76,8 @@ impl Cursor<'_> {
         self.line_end("bare CR")
     }
 
-    /// The next byte, not used up. Past the bound it does not matter which byte it is, or whether
-    /// it has come yet: the head is too large.
+    /// Returns the next byte without consuming it. Beyond the limit the head is too large, whether
+    /// or not the byte has been received.
     fn peek(&self) -> Scan<u8> {
         if self.at >= self.limits.head_bytes_max {
             return match self.in_target {
@@ -158,7 +159,7 @@ impl Cursor<'_> {
         self.expect(b'.', "malformed version")?;
         let minor = self.digit()?;
         self.line_end("malformed request line")?;
-        // Only now: `HTTP/2.01` is malformed, and not another version.
+        // Checked at the end of the line: `HTTP/2.01` is malformed, not another version.
         match (major, minor) {
             (b'1', b'0' | b'1') => Ok(()),
             _ => refuse(505, "HTTP version not supported"),
@@ -207,8 +208,8 @@ mod tests {
     use super::*;
     use crate::head::{Head, Parsed};
 
-    /// Heads that are nearly right, from a fixed seed: pieces of good ones with bytes changed,
-    /// dropped and doubled. The fast reading and this one must accept the same.
+    /// Parses nearly valid heads from a fixed seed: parts of valid ones with bytes changed, removed
+    /// and inserted. The fast path and this scan must accept the same heads.
     #[test]
     fn both_readings_agree() {
         let base = b"\r\nGET /abc?d HTTP/1.1\r\nHost: a.b:80\r\nAccept:\t*/*  \r\nEmpty:\r\n\
@@ -240,7 +241,7 @@ mod tests {
                 (Ok(Parsed::Complete(n)), Ok(Some(m))) if n == m => accepted += 1,
                 (Ok(Parsed::Partial), Ok(None)) => {}
                 (Err(fast), Err(exact)) if fast == exact => refused += 1,
-                // Syntax is fine; what the fields mean together is not.
+                // The syntax is valid; the fields together are not.
                 (Err(_), Ok(Some(_))) => refused += 1,
                 (fast, exact) => panic!("{fast:?}, {exact:?}: {}", bytes.escape_ascii()),
             }

@@ -1,6 +1,6 @@
-//! Offsets into a head. Must not know what they point at.
+//! Offsets into a head.
 
-/// A stretch of the bytes a head was parsed from. Heads are far smaller than 4 GiB.
+/// A range of the bytes that a head was parsed from. Heads are far smaller than 4 GiB.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Span {
     pub(crate) start: u32,
@@ -16,7 +16,7 @@ impl Span {
         }
     }
 
-    /// Where `part` lies in the bytes that begin at address `base`.
+    /// The position of `part` in the bytes that begin at address `base`.
     #[inline]
     pub(crate) fn locate(part: &[u8], base: usize) -> Span {
         Span::new((part.as_ptr() as usize).wrapping_sub(base), part.len())

@@ -1,4 +1,4 @@
-//! Request targets and hosts (RFC 9112 §3.2, RFC 3986 §3.2). Must not know methods or fields.
+//! Syntax of request targets and hosts (RFC 9112 §3.2, RFC 3986 §3.2).
 
 use crate::token;
 use std::{net::Ipv6Addr, ops::Range};
@@ -19,18 +19,20 @@ pub(crate) enum Form {
 const EACH: u64 = u64::from_ne_bytes([1; 8]);
 const HIGH: u64 = EACH << 7;
 
-/// Marks the high bit of each byte of `word` that is zero. Exact as to *whether* there is one.
+/// Marks the high bit of each byte of `word` that is zero. The result is non-zero exactly if there
+/// is one; bytes above it may be marked falsely.
 #[inline]
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(EACH) & !word & HIGH
 }
 
-/// Checks the bytes of a target that httparse let through: no `#`, nothing outside ASCII (control
-/// characters and spaces it refuses itself). `None`: refused; otherwise where the first `?` is.
+/// Checks the bytes of a target that httparse accepted: no `#`, nothing outside ASCII. (httparse
+/// refuses control characters and spaces.) `None`: refused. Otherwise returns the position of the
+/// first `?`.
 #[inline]
 pub(crate) fn check_bytes(target: &[u8]) -> Option<Option<usize>> {
     let (mut bad, mut mark) = (0, 0);
-    // Eight bytes at a time; the target is seldom longer than a few of these.
+    // Eight bytes at a time; most targets have only a few such words.
     let (words, rest) = target.as_chunks::<8>();
     for word in words {
         let word = u64::from_le_bytes(*word);
@@ -50,8 +52,8 @@ pub(crate) fn check_bytes(target: &[u8]) -> Option<Option<usize>> {
     Some(target.iter().position(|&b| b == b'?'))
 }
 
-/// Splits a target that does not begin with `/`. `None`: it is neither asterisk- nor
-/// absolute-form. `query_mark` is where its first `?` is.
+/// Splits a target that does not begin with `/`. `None`: it is neither asterisk-form nor
+/// absolute-form. `query_mark` is the position of its first `?`.
 pub(crate) fn form(target: &[u8], query_mark: Option<usize>) -> Option<Form> {
     if target == b"*" {
         return Some(Form::Asterisk);
@@ -69,7 +71,7 @@ pub(crate) fn form(target: &[u8], query_mark: Option<usize>) -> Option<Form> {
     let path_end = query_mark.unwrap_or(target.len());
     let path = target.get(start..path_end)?.iter().position(|&b| b == b'/');
     let host_end = path.map_or(path_end, |path| start + path);
-    // User information has no place in a request (RFC 9110 §4.2.4); `@` is no host byte.
+    // Refuses user information (RFC 9110 §4.2.4), because `@` is not a host byte.
     if host_end == start || !is_host(&target[start..host_end]) {
         return None;
     }
@@ -83,8 +85,8 @@ pub(crate) fn form(target: &[u8], query_mark: Option<usize>) -> Option<Form> {
 /// Whether `bytes` are `uri-host [":" port]` with a host that is not empty.
 ///
 /// The host may be a name with percent-encoded bytes, an IPv4 address or an IPv6 address in
-/// brackets; zone identifiers and the never used `IPvFuture` are refused. A port may be empty, as
-/// the grammar has it, and is at most 65535.
+/// brackets. Zone identifiers and the unused `IPvFuture` are refused. A port is at most 65535, and
+/// may be empty, as in the grammar.
 #[inline]
 pub(crate) fn is_host(bytes: &[u8]) -> bool {
     let name_end = bytes.iter().position(|&b| !token::is_reg_name_byte(b));
@@ -100,7 +102,7 @@ pub(crate) fn is_host(bytes: &[u8]) -> bool {
 #[inline]
 fn is_port(bytes: &[u8]) -> bool {
     let mut port = 0;
-    // Five digits cannot overflow; more of them no port has.
+    // Six digits cannot overflow, and a port has at most five.
     for &byte in bytes.iter().take(6) {
         port = port * 10 + u32::from(byte.wrapping_sub(b'0'));
         if !byte.is_ascii_digit() {

@@ -1,6 +1,6 @@
-//! Tokens, comma lists and quoted strings (RFC 9110 §5.6). Must not know any field by name.
+//! Tokens, comma lists and quoted strings (RFC 9110 §5.6), for all fields alike.
 
-/// What a byte may be part of; one table instead of a comparison chain per byte.
+/// The classes of each byte; one table lookup instead of a chain of comparisons.
 static CLASS: [u8; 256] = class_table();
 
 const TCHAR: u8 = 1;
@@ -38,32 +38,32 @@ const fn is_one_of(byte: u8, set: &[u8]) -> bool {
     false
 }
 
-/// Whether `byte` may stand in a token (RFC 9110 §5.6.2).
+/// Whether `byte` may occur in a token (RFC 9110 §5.6.2).
 #[inline]
 pub fn is_tchar(byte: u8) -> bool {
     CLASS[byte as usize] & TCHAR != 0
 }
 
-/// Whether `byte` may stand in a field value: tab, space, visible ASCII, obs-text (RFC 9110 §5.5).
+/// Whether `byte` may occur in a field value: tab, space, visible ASCII, obs-text (RFC 9110 §5.5).
 #[inline]
 pub fn is_value_byte(byte: u8) -> bool {
     CLASS[byte as usize] & VALUE != 0
 }
 
-/// Whether `byte` may stand in a registered name as it is: unreserved or sub-delims
-/// (RFC 3986 §3.2.2), so neither `%` nor `:` nor brackets.
+/// Whether `byte` may occur unencoded in a registered name: unreserved or sub-delims
+/// (RFC 3986 §3.2.2), so not `%`, `:` or brackets.
 #[inline]
 pub fn is_reg_name_byte(byte: u8) -> bool {
     CLASS[byte as usize] & HOST != 0
 }
 
-/// Whether `bytes` are one token: at least one byte, all of them [`is_tchar`].
+/// Whether `bytes` are one token: at least one byte, and [`is_tchar`] for all of them.
 #[inline]
 pub fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|&b| is_tchar(b))
 }
 
-/// Whether `bytes` may be a field value: no control character but tab. May be empty.
+/// Whether `bytes` may be a field value: no control character except tab. May be empty.
 #[inline]
 pub fn is_field_value(bytes: &[u8]) -> bool {
     bytes.iter().all(|&b| is_value_byte(b))
@@ -81,17 +81,17 @@ pub fn trim(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// The members of a comma list (RFC 9110 §5.6.1), trimmed, in order, **empty ones included**: what
-/// an empty member means is for the reader of the field to say. Commas in quoted strings do not
-/// separate. An empty value has one empty member.
+/// The members of a comma list (RFC 9110 §5.6.1), trimmed and in order. **Includes empty members**,
+/// because their meaning depends on the field. Commas in quoted strings do not separate members.
+/// An empty value has one empty member.
 pub fn list(value: &[u8]) -> List<'_> {
     List { rest: Some(value) }
 }
 
-/// Iterator over list members, made by [`list`].
+/// Iterator over list members, returned by [`list`].
 #[derive(Clone, Debug)]
 pub struct List<'a> {
-    /// What has not been given out; `None` after the last member.
+    /// The members not yet returned; `None` after the last one.
     rest: Option<&'a [u8]>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Iterator for List<'a> {
     }
 }
 
-/// Where the first comma outside quoted strings is, or the length.
+/// Position of the first comma outside quoted strings, or the length.
 fn member_end(bytes: &[u8]) -> usize {
     let mut quoted = false;
     let mut at = 0;
@@ -122,18 +122,18 @@ fn member_end(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// Whether the comma list `value` has the member `name`, compared without case.
+/// Whether the comma list `value` has the member `name`. The name is case-insensitive.
 #[inline]
 pub fn list_contains(value: &[u8], name: &str) -> bool {
-    // Nearly every such field has one member, alone.
+    // Nearly every such field has one member only.
     value.eq_ignore_ascii_case(name.as_bytes())
         || (value.len() > name.len()
             && list(value).any(|member| member.eq_ignore_ascii_case(name.as_bytes())))
 }
 
-/// Splits a quoted string (RFC 9110 §5.6.4) off the start of `bytes`: what stands between the
-/// quotes, escapes not yet resolved, and what follows the closing quote. `None` when `bytes` do
-/// not start with a whole and well-formed one.
+/// Splits a quoted string (RFC 9110 §5.6.4) off the start of `bytes`. Returns the bytes between the
+/// quotes, with unresolved escapes, and the bytes after the closing quote. `None` if `bytes` do not
+/// start with a complete, well-formed quoted string.
 pub fn quoted_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let inner = bytes.strip_prefix(b"\"")?;
     let mut at = 0;
@@ -152,8 +152,8 @@ pub fn quoted_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// Reads a decimal number of digits alone (`1*DIGIT`): no sign, no space, at least one digit.
-/// `None` also when it does not fit 64 bits.
+/// Parses a decimal number (`1*DIGIT`): one or more digits, no sign, no space. `None` for other
+/// bytes, and if the number does not fit 64 bits.
 #[inline]
 pub fn decimal(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() {

@@ -1,7 +1,7 @@
-//! What a byte stream makes the machine do, as plain values that can be compared.
+//! Records the state machine's reactions to a byte stream as values that can be compared.
 //!
-//! For tests and fuzzers: the same bytes must give the same events however they are split. Must
-//! not be used by a server; it copies everything.
+//! For tests and fuzzers: the same bytes must cause the same events however they are split. A
+//! server must not use this module, because it copies everything.
 
 use crate::{
     connection::{After, Connection, Eof, Step},
@@ -11,20 +11,20 @@ use crate::{
     response::ContentLength,
 };
 
-/// One thing that happened. Body pieces that follow each other are one event.
+/// One event. Consecutive body pieces are merged into one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A head was accepted.
     Request(TracedRequest),
-    /// These body bytes came.
+    /// These body bytes were received.
     Body(Vec<u8>),
     /// The body ended, with these trailer lines.
     End(Option<Box<[u8]>>),
     /// The bytes were refused.
     Rejected(Reject),
-    /// The answer was finished.
+    /// The response was finished.
     Responded(After),
-    /// The end of all bytes was reached.
+    /// The stream ended.
     Eof(Eof),
 }
 
@@ -48,7 +48,7 @@ pub struct TracedRequest {
 impl TracedRequest {
     fn copy(head: &Head, bytes: &[u8]) -> TracedRequest {
         let fields = head
-            .fields(bytes)
+            .headers(bytes)
             .map(|(name, value)| (name.to_owned(), value.to_owned()));
         TracedRequest {
             method: head.method(bytes).to_owned(),
@@ -66,9 +66,9 @@ impl TracedRequest {
     }
 }
 
-/// Lets the machine read `bytes`, arriving in pieces that end at the offsets `splits` (ascending;
-/// those beyond the end are ignored), and answers each request with a short 200 once its body has
-/// been read. Stops at the first event after which a server would read no more.
+/// Passes `bytes` to the state machine in pieces that end at the offsets `splits` (ascending;
+/// offsets beyond the end are ignored). Responds to each request with a short 200 after its body.
+/// Stops at the first event after which a server would read no more.
 pub fn drive(bytes: &[u8], splits: &[usize], limits: &Limits) -> Vec<Event> {
     let mut driver = Driver {
         connection: Connection::new(),
@@ -103,7 +103,8 @@ struct Driver<'l> {
 }
 
 impl Driver<'_> {
-    /// Reads as much of `input` as can be read now. `None` when nothing further will be.
+    /// Reads as much of `input` as possible and returns the number of bytes consumed. `None` if the
+    /// connection reads nothing further.
     fn receive(&mut self, input: &[u8]) -> Option<usize> {
         let mut at = 0;
         loop {
@@ -161,7 +162,7 @@ impl Driver<'_> {
         let length = ContentLength::Known(2);
         self.connection
             .send_head(200, None, b"", length, &date, false, &mut Vec::new());
-        let after = self.connection.next(self.limits);
+        let after = self.connection.finish_response();
         self.events.push(Event::Responded(after));
         self.in_body = false;
         if after == After::KeepAlive {
@@ -176,7 +177,7 @@ impl Driver<'_> {
         let date = crate::date::format(0);
         self.connection.send_reject(reject, &date, &mut Vec::new());
         self.events
-            .push(Event::Responded(self.connection.next(self.limits)));
+            .push(Event::Responded(self.connection.finish_response()));
         Err(Stopped)
     }
 }

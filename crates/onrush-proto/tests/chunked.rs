@@ -1,4 +1,4 @@
-//! RFC 9112 §7.1: chunked bodies, from the wire and to it.
+//! RFC 9112 §7.1: decoding and encoding of chunked bodies.
 mod common;
 
 use common::{accepted, refused};
@@ -78,7 +78,7 @@ fn bodies_that_are_refused() {
         "5;a\nhello\r\n0\r\n\r\n",
         "5;a\rb\r\nhello\r\n0\r\n\r\n",
         "0\n\r\n",
-        // Data that does not end where it must.
+        // Data that does not end with CRLF.
         "5\r\nhello0\r\n\r\n",
         "5\r\nhello\n0\r\n\r\n",
         "5\r\nhello\rX0\r\n\r\n",
@@ -155,7 +155,7 @@ fn bounds() {
     );
 }
 
-/// Data may go past the decoder, chunk by chunk.
+/// Data may bypass the decoder, chunk by chunk.
 #[test]
 fn runs_of_data_may_be_skipped() {
     let limits = Limits::default();
@@ -190,7 +190,7 @@ fn a_broken_decoder_stays_broken() {
     assert!(decoder.decode(b"0\r\n\r\n", &limits).is_err());
 }
 
-/// The bound holds on what goes past the machine, and stays once it was met.
+/// The limit applies to skipped bytes, and a body over the limit keeps failing.
 #[test]
 fn the_body_bound_holds_for_skipped_runs() {
     let limits = Limits::default();
@@ -205,7 +205,7 @@ fn the_body_bound_holds_for_skipped_runs() {
     connection.set_body_limit(8).unwrap();
     let piece = connection.receive_body(b"6\r\n", &limits).unwrap();
     assert_eq!((piece.consumed, connection.body_run()), (3, 6));
-    connection.skip_body(6, &limits).unwrap();
+    connection.skip_body(6).unwrap();
     assert!(!connection.body_ended());
     for _ in 0..2 {
         assert!(
@@ -218,10 +218,10 @@ fn the_body_bound_holds_for_skipped_runs() {
     let reject = onrush_proto::reject::Reject::new(413, "request body too large");
     connection.send_reject(reject, b"Sun, 06 Nov 1994 08:49:37 GMT", &mut out);
     assert!(out.starts_with(b"HTTP/1.1 413 "));
-    assert_eq!(connection.next(&limits), After::LingeringClose);
+    assert_eq!(connection.finish_response(), After::LingeringClose);
 }
 
-/// A chunk over the bound that came in one piece leaves nothing to go on with.
+/// A body over the limit keeps failing even if its chunk was received in one piece.
 #[test]
 fn a_body_over_its_bound_cannot_end_well() {
     let limits = Limits {
@@ -267,7 +267,7 @@ fn encoding_reads_back() {
     assert_eq!(largest, b"ffffffffffffffff\r\n");
 }
 
-/// A chunked body that nobody read is thrown away up to a bound, and the connection lives.
+/// An unread chunked body is discarded up to a limit, and the connection stays open.
 #[test]
 fn unread_chunks_are_drained() {
     let limits = Limits::default();
@@ -286,7 +286,7 @@ fn unread_chunks_are_drained() {
             false,
             &mut out,
         );
-        assert_eq!(connection.next(&limits), After::DrainThenKeepAlive);
+        assert_eq!(connection.finish_response(), After::DrainThenKeepAlive);
         let mut rest = wire.as_bytes();
         let outcome = loop {
             match connection.receive_body(rest, &limits) {

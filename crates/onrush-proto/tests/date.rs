@@ -1,4 +1,4 @@
-//! RFC 9110 §5.6.7.
+//! RFC 9110 §5.6.7: HTTP dates.
 
 use onrush_proto::date::{format, parse};
 

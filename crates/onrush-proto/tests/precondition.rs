@@ -1,4 +1,4 @@
-//! RFC 9110 §13, and the tags of §8.8.3.
+//! RFC 9110 §13: conditional requests; §8.8.3: entity tags.
 
 use onrush_proto::{
     etag::{EntityTag, Malformed, Tags, tags},
@@ -116,7 +116,7 @@ fn if_none_match() {
             (WRITE, "If-None-Match: \"x\"", Failed),
             (WRITE, "If-None-Match: *", Failed),
             (WRITE, "If-None-Match: \"y\"", Proceed),
-            // A guard that cannot be read still guards.
+            // A malformed list still stops a write.
             (WRITE, "If-None-Match: x", Failed),
             (WRITE, "If-None-Match: ", Failed),
             (WRITE, "If-None-Match: \"y\", *", Failed),
@@ -147,7 +147,7 @@ fn if_modified_since() {
                 Proceed,
             ),
             (WRITE, &format!("If-Modified-Since: {THEN}"), Proceed),
-            // If-None-Match makes it void.
+            // If-None-Match overrides it.
             (
                 READ,
                 &format!("If-Modified-Since: {THEN}\nIf-None-Match: \"y\""),
@@ -187,7 +187,7 @@ fn if_unmodified_since() {
             (WRITE, &format!("If-Unmodified-Since: {BEFORE}"), Failed),
             (READ, &format!("If-Unmodified-Since: {BEFORE}"), Failed),
             (WRITE, "If-Unmodified-Since: yesterday", Proceed),
-            // If-Match makes it void.
+            // If-Match overrides it.
             (
                 WRITE,
                 &format!("If-Unmodified-Since: {BEFORE}\nIf-Match: \"x\""),
@@ -210,7 +210,7 @@ fn if_unmodified_since() {
     );
 }
 
-/// RFC 9110 §13.2.2: what fails first decides.
+/// RFC 9110 §13.2.2: the first condition that fails decides.
 #[test]
 fn order() {
     check(
@@ -270,7 +270,7 @@ fn tags_that_are_read() {
     assert_eq!(EntityTag::weak(b"a b"), None);
 }
 
-/// RFC 9110 §8.8.3.2, the table of comparisons.
+/// The table of comparisons in RFC 9110 §8.8.3.2.
 #[test]
 fn comparisons() {
     let rows = [

@@ -1,4 +1,4 @@
-//! RFC 9110 §14 (ranges), §13.1.5 (If-Range).
+//! RFC 9110 §14: range requests; §13.1.5: If-Range.
 
 use onrush_proto::{
     etag::EntityTag,
@@ -44,10 +44,10 @@ fn satisfiable() {
         ("bytes=0-0,-1", 10, &[0..1, 9..10]),
         ("bytes=8-9, 0-1", 10, &[8..10, 0..2]),
         ("bytes=0-1,,4-5,", 10, &[0..2, 4..6]),
-        // Those beyond the end count for nothing beside others.
+        // Ranges beyond the end are ignored if others are satisfiable.
         ("bytes=0-1,10-20", 10, &[0..2]),
         ("bytes=10-20,-0,3-4", 10, &[3..5]),
-        // Overlapping and touching ones become one, in the place of the earliest.
+        // Overlapping and adjacent ranges become one, in the place of the earliest.
         ("bytes=0-4,3-6", 10, &[0..7]),
         ("bytes=0-1,2-3", 10, &[0..4]),
         ("bytes=6-7,0-1,5-5,1-2", 10, &[5..8, 0..3]),
@@ -82,11 +82,11 @@ fn ignored() {
         ("bytes=0-1,x", 10),
         ("bytes=0-1,5-4", 10),
         ("bytes=10-,x", 10),
-        // Several that are the whole together.
+        // Several ranges that together cover the whole.
         ("bytes=0-4,5-9", 10),
         ("bytes=0-,0-,0-", 10),
         ("bytes=-5,0-", 10),
-        // No range can express all of nothing.
+        // No range can express the whole of an empty representation.
         ("bytes=-5", 0),
     ];
     for (value, size) in rows {
@@ -119,7 +119,7 @@ fn unsatisfiable() {
     }
 }
 
-/// Range amplification: whatever is asked for, never more than the file, nor more than the cap.
+/// Range amplification: no request returns more bytes than the file, or more ranges than the limit.
 #[test]
 fn never_more_than_the_file() {
     let members = |count: usize| {

@@ -14,7 +14,7 @@ fn check(rows: &[(u16, &[u8])]) {
     }
 }
 
-/// Rows of field lines, put behind a request line and a Host.
+/// Checks rows of field lines after a request line and a Host.
 fn check_fields(rows: &[(u16, &str)]) {
     for (status, lines) in rows {
         let raw = format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n");
@@ -23,7 +23,7 @@ fn check_fields(rows: &[(u16, &str)]) {
     }
 }
 
-/// RFC 9112 §6.1 to §6.3, and the attacks that live there.
+/// RFC 9112 §6.1 to §6.3: framing, and request smuggling.
 #[test]
 fn framing() {
     check_fields(&[
@@ -38,7 +38,7 @@ fn framing() {
         (400, "Content-Length: 5, 6"),
         (400, "Content-Length: 5, 5"),
         (400, "Content-Length: 5,"),
-        // Lengths that are not digits alone.
+        // Lengths with other bytes than digits.
         (400, "Content-Length:"),
         (400, "Content-Length: \t"),
         (400, "Content-Length: +5"),
@@ -50,14 +50,14 @@ fn framing() {
         (400, "Content-Length: 5.0"),
         (400, "Content-Length: \"5\""),
         (400, "Content-Length: five"),
-        // Octal to some.
+        // Leading zeros, which some readers interpret as octal.
         (400, "Content-Length: 010"),
         (400, "Content-Length: 05"),
         (400, "Content-Length: 00"),
         (400, "Content-Length: 0000000000000000000005"),
         (400, "Content-Length: 18446744073709551616"),
         (400, "Content-Length: 99999999999999999999999999"),
-        // TE.TE: chunked not last, doubled, empty, with parameters, or not quite a token.
+        // TE.TE: chunked not last, repeated, empty, with parameters, or not exactly a token.
         (400, "Transfer-Encoding: chunked, gzip"),
         (400, "Transfer-Encoding: chunked, chunked"),
         (
@@ -79,7 +79,7 @@ fn framing() {
         (400, "Transfer-Encoding: chunked chunked"),
         (400, "Transfer-Encoding: \u{b}chunked"),
         (400, "Transfer-Encoding: chunk\u{e9}d"),
-        // Codings nobody here knows.
+        // Unknown codings.
         (501, "Transfer-Encoding: gzip, chunked"),
         (501, "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked"),
         (501, "Transfer-Encoding: identity"),
@@ -196,8 +196,7 @@ fn request_lines() {
     }
 }
 
-/// A method without an end is refused long before the bound on heads (32 KiB), in whatever pieces
-/// it comes.
+/// A method without an end is refused long before the limit on heads (32 KiB), however it is split.
 #[test]
 fn a_method_without_an_end() {
     let limits = Limits::default();
@@ -246,7 +245,7 @@ fn targets() {
     }
 }
 
-/// RFC 9112 §3.2: exactly one Host, and one that can be a host.
+/// RFC 9112 §3.2: exactly one Host, with a valid value.
 #[test]
 fn hosts() {
     check(&[
@@ -307,7 +306,7 @@ fn hosts() {
     }
 }
 
-/// RFC 9110 §10.1.1.
+/// RFC 9110 §10.1.1: expectations.
 #[test]
 fn expectations() {
     check_fields(&[
@@ -377,7 +376,7 @@ fn bounds() {
     }
 }
 
-/// With a target allowed to be longer than the head, the head's bound is met in the target.
+/// If the limit on targets exceeds the limit on heads, the head's limit is exceeded in the target.
 #[test]
 fn a_head_that_ends_nowhere_is_414_in_its_target() {
     let limits = Limits {
@@ -391,7 +390,7 @@ fn a_head_that_ends_nowhere_is_414_in_its_target() {
     );
 }
 
-/// Fields are counted to a ceiling whatever the limits say.
+/// The number of fields has an upper limit, whatever `field_count_max` is.
 #[test]
 fn the_ceiling_of_fields_holds() {
     let limits = Limits {
@@ -410,7 +409,7 @@ fn the_ceiling_of_fields_holds() {
     }
 }
 
-/// The first violation is the one that is told, however the bytes arrive.
+/// The first violation is reported, however the bytes are split.
 #[test]
 fn the_first_violation_counts() {
     let rows: [(&[u8], &str); 5] = [
@@ -436,7 +435,7 @@ fn the_first_violation_counts() {
     }
 }
 
-/// Garbage is refused before a head is whole: when its line has ended at the latest.
+/// A violation is refused before the head is complete, at the latest at the end of its line.
 #[test]
 fn violations_do_not_wait_for_the_head_to_end() {
     let early: [&[u8]; 4] = [

@@ -1,4 +1,4 @@
-//! Requests that must be accepted, and what must be read in them.
+//! Requests that must be accepted, and the values parsed from them.
 mod common;
 
 use common::{GOOD, accepted, run};
@@ -9,7 +9,7 @@ use onrush_proto::{
     trace::{Event, drive},
 };
 
-/// RFC 9112 §3.2: target, method, then path, query and host to be found.
+/// RFC 9112 §3.2: target and method; then the expected path, query and host.
 #[test]
 fn targets() {
     let cases: [(&str, &str, &str, Option<&str>, &str); 14] = [
@@ -70,7 +70,7 @@ fn methods() {
     accepted(format!("{longest} / HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
 }
 
-/// RFC 9110 §7.2, RFC 3986 §3.2.2.
+/// RFC 9110 §7.2, RFC 3986 §3.2.2: hosts.
 #[test]
 fn hosts() {
     let hosts = [
@@ -94,7 +94,7 @@ fn hosts() {
     }
 }
 
-/// RFC 9112 §9.3: version and `Connection` fields, and whether the connection lives on.
+/// RFC 9112 §9.3: version and `Connection` fields, and whether the connection persists.
 #[test]
 fn persistence() {
     let cases = [
@@ -200,7 +200,7 @@ fn bodies() {
     }
 }
 
-/// RFC 9110 §10.1.1: a 1.0 sender cannot know what it asks for.
+/// RFC 9110 §10.1.1: a server ignores the expectations of HTTP/1.0 clients.
 #[test]
 fn expectations_of_http_1_0_are_ignored() {
     for value in ["100-continue", "a miracle"] {
@@ -232,7 +232,7 @@ fn field_lines() {
     assert_eq!(found, expected);
 }
 
-/// RFC 9112 §2.2.
+/// RFC 9112 §2.2: empty lines before a request line.
 #[test]
 fn two_empty_lines_are_forgiven() {
     for lines in ["\r\n", "\r\n\r\n"] {
@@ -267,7 +267,7 @@ fn many_fields() {
     }
 }
 
-/// What the end of the stream means after each number of bytes.
+/// The meaning of the end of the stream after each number of bytes.
 #[test]
 fn end_of_stream() {
     let limits = Limits::default();
@@ -283,7 +283,7 @@ fn end_of_stream() {
     }
 }
 
-/// Random splits of a long exchange; the seed is fixed, so a failure can be repeated.
+/// Random splits of a long exchange. The seed is fixed, so failures are reproducible.
 #[test]
 fn random_splits_give_the_same_events() {
     let post = b"POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
@@ -312,7 +312,7 @@ fn random_splits_give_the_same_events() {
     }
 }
 
-/// A head that is parsed into a table which has seen the same bytes, or others, before.
+/// Parses heads into a table that held the same or other bytes before.
 #[test]
 fn a_reused_table_gives_what_a_fresh_one_gives() {
     use onrush_proto::{head::Head, limits::Limits};
@@ -325,7 +325,7 @@ fn a_reused_table_gives_what_a_fresh_one_gives() {
     ];
     let show = |head: &Head, bytes: &[u8]| {
         let fields: Vec<_> = head
-            .fields(bytes)
+            .headers(bytes)
             .map(|(n, v)| (n.to_owned(), v.to_vec()))
             .collect();
         let line = (
@@ -357,7 +357,7 @@ fn a_reused_table_gives_what_a_fresh_one_gives() {
             }
         }
     }
-    // Other bounds are other questions.
+    // Other limits invalidate the remembered head.
     let tight = Limits {
         target_bytes_max: 1,
         ..Limits::default()

@@ -1,4 +1,4 @@
-//! Answers: bytes, framing, persistence (RFC 9112 §6, §9; RFC 9110 §6.4, §8.6, §10.1.1, §15).
+//! Responses: bytes, framing, persistence (RFC 9112 §6, §9; RFC 9110 §6.4, §8.6, §10.1.1, §15).
 
 use onrush_proto::{
     connection::{After, Connection, DRAIN_BYTES_MAX, Eof, SendAs, Step},
@@ -21,7 +21,7 @@ const OLD: &str = "GET / HTTP/1.0\r\n\r\n";
 const OLD_KEPT: &str = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
 const OLD_HEAD: &str = "HEAD / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
 
-/// A connection that has received `request`; what follows the head is still unread.
+/// A connection that has received the head of `request`; the rest is unread.
 fn received(request: &str) -> Connection {
     let (mut connection, mut head) = (Connection::new(), Head::default());
     let step = connection.receive_head(request.as_bytes(), &mut head, &Limits::default());
@@ -36,7 +36,7 @@ fn post(lines: &str) -> Connection {
     received(&format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n"))
 }
 
-/// Answers and gives the bytes, how content is sent, and what comes after.
+/// Sends a response. Returns its bytes, how its content is sent, and the next action.
 fn response(
     connection: &mut Connection,
     status: u16,
@@ -47,7 +47,7 @@ fn response(
     let send_as = connection.send_head(status, None, b"", length, DATE, close, &mut out);
     let head = String::from_utf8(out).unwrap();
     connection.send_end(b"", &mut Vec::new());
-    (head, send_as, connection.next(&Limits::default()))
+    (head, send_as, connection.finish_response())
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn whole_head() {
     assert_eq!(String::from_utf8(out).unwrap(), expected);
 }
 
-/// Request, status, length and `close`: the lines after `Date`, the content, and the sequel.
+/// Request, status, length and `close`; the expected lines after `Date`, content and next action.
 #[test]
 fn framing_and_persistence() {
     use After::*;
@@ -132,7 +132,7 @@ fn framing_and_persistence() {
             Chunked,
             Close,
         ),
-        // HEAD states the length and has none; unknown lengths stay unsaid.
+        // A response to HEAD has the length but no content; an unknown length is omitted.
         (
             HEAD,
             200,
@@ -194,7 +194,7 @@ fn framing_and_persistence() {
             Nothing,
             KeepAlive,
         ),
-        // HTTP/1.0 never gets chunks, and hears when it may go on.
+        // HTTP/1.0 responses are never chunked, and say whether the connection persists.
         (
             OLD,
             200,
@@ -290,7 +290,7 @@ fn a_content_type_cannot_split_the_answer() {
     assert_eq!(String::from_utf8(out).unwrap(), expected);
 }
 
-/// What becomes of a connection whose request body was not read to its end.
+/// The next action of a connection whose request body was not read to its end.
 #[test]
 fn unread_bodies() {
     let small = DRAIN_BYTES_MAX;
@@ -351,7 +351,7 @@ fn a_drained_body_leads_to_the_next_request() {
         After::DrainThenKeepAlive
     );
     let step = connection.receive_head(b"llo", &mut head, &limits);
-    assert_eq!(step, Ok(Step::NeedMore), "body bytes are no head");
+    assert_eq!(step, Ok(Step::NeedMore), "body bytes are not a head");
     assert_eq!(connection.receive_eof(), Eof::Clean);
     let piece = connection.receive_body(b"lloGET", &limits).unwrap();
     assert_eq!((piece.consumed, piece.end), (3, true));
@@ -364,7 +364,7 @@ fn a_drained_body_leads_to_the_next_request() {
     );
 }
 
-/// A body that ends while the answer is being sent does not hurt the connection.
+/// A body may end while the response is being sent, and the connection persists.
 #[test]
 fn bodies_may_be_read_while_answering() {
     let limits = Limits::default();
@@ -373,14 +373,14 @@ fn bodies_may_be_read_while_answering() {
     connection.send_head(200, None, b"", UNKNOWN, DATE, false, &mut out);
     assert!(connection.receive_body(b"hello", &limits).unwrap().end);
     connection.send_end(b"", &mut out);
-    assert_eq!(connection.next(&limits), After::KeepAlive);
+    assert_eq!(connection.finish_response(), After::KeepAlive);
 }
 
 #[test]
 fn a_chunked_answer_that_was_cut_off_closes() {
     let mut connection = received(GET);
     connection.send_head(200, None, b"", UNKNOWN, DATE, false, &mut Vec::new());
-    assert_eq!(connection.next(&Limits::default()), After::LingeringClose);
+    assert_eq!(connection.finish_response(), After::LingeringClose);
 }
 
 #[test]
@@ -399,7 +399,8 @@ fn ends_and_trailers() {
     assert_eq!(out, b"");
 }
 
-/// RFC 9110 §10.1.1: a 100 is due until a body byte came, it was sent, or the answer began.
+/// RFC 9110 §10.1.1: a 100 is due until a body byte is received, the 100 is sent, or the response
+/// begins.
 #[test]
 fn continues() {
     let limits = Limits::default();
@@ -409,7 +410,7 @@ fn continues() {
     let mut sent = expecting();
     assert!(sent.continue_due());
     sent.receive_body(b"", &limits).unwrap();
-    assert!(sent.continue_due(), "no byte came");
+    assert!(sent.continue_due(), "no byte was received");
     sent.send_continue(&mut out);
     sent.send_continue(&mut out);
     assert_eq!(out, b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -423,7 +424,7 @@ fn continues() {
     begun.receive_body(b"h", &limits).unwrap();
     assert!(!begun.continue_due());
     let mut skipped = expecting();
-    skipped.skip_body(1, &limits).unwrap();
+    skipped.skip_body(1).unwrap();
     assert!(!skipped.continue_due());
     let mut answered = expecting();
     answered.send_head(200, None, b"", EMPTY, DATE, false, &mut out);
@@ -480,13 +481,13 @@ fn rejections() {
         assert_eq!(
             out.len(),
             head.len() + content.len(),
-            "one answer is enough"
+            "one response is enough"
         );
-        assert_eq!(connection.next(&limits), After::LingeringClose);
+        assert_eq!(connection.finish_response(), After::LingeringClose);
         let step = connection.receive_head(GET.as_bytes(), &mut Head::default(), &limits);
         assert_eq!(step, Ok(Step::NeedMore), "nothing is read after a refusal");
     }
-    // A HEAD answered before must not silence the refusal of what came after it.
+    // The refusal of a request after a HEAD has content.
     let mut connection = received(HEAD);
     response(&mut connection, 200, EMPTY, false);
     assert!(
@@ -506,11 +507,11 @@ fn body_limits_of_handlers() {
     assert_eq!(connection.set_body_limit(9).unwrap_err().status, 413);
     let mut out = Vec::new();
     connection.send_reject(Reject::new(413, "x"), DATE, &mut out);
-    assert_eq!(connection.next(&Limits::default()), After::LingeringClose);
+    assert_eq!(connection.finish_response(), After::LingeringClose);
     assert_eq!(received(GET).set_body_limit(0), Ok(()));
 }
 
-/// A drain: the present answer is the last, or the next one is.
+/// A drain: the current response is the last, or the next one is.
 #[test]
 fn draining_connections() {
     let limits = Limits::default();
@@ -523,7 +524,7 @@ fn draining_connections() {
     let mut during = received(GET);
     during.send_head(200, None, b"", EMPTY, DATE, false, &mut Vec::new());
     during.close_after_next();
-    assert_eq!(during.next(&limits), After::LingeringClose);
+    assert_eq!(during.finish_response(), After::LingeringClose);
     let step = during.receive_head(GET.as_bytes(), &mut Head::default(), &limits);
     assert_eq!(step, Ok(Step::NeedMore));
 }
@@ -550,7 +551,7 @@ fn one_request_at_a_time() {
         connection.send_head(200, None, b"", EMPTY, DATE, false, &mut Vec::new());
         let step = connection.receive_head(GET.as_bytes(), &mut head, &limits);
         assert_eq!(step, Ok(Step::NeedMore));
-        assert_eq!(connection.next(&limits), After::KeepAlive);
+        assert_eq!(connection.finish_response(), After::KeepAlive);
         let step = connection.receive_head(GET.as_bytes(), &mut head, &limits);
         assert_eq!(
             step,
@@ -561,7 +562,7 @@ fn one_request_at_a_time() {
     }
 }
 
-/// Response splitting, and lines that are not a handler's to write.
+/// Response splitting, and fields that a handler may not write.
 #[test]
 fn field_lines_that_are_refused() {
     let mut fields = FieldLines::new();
@@ -635,14 +636,14 @@ fn field_lines_kept() {
     assert!(fields.is_empty());
 }
 
-/// An idle connection is a slab entry; this is its part of it.
+/// These types are part of the slab entry of each idle connection.
 #[test]
 fn a_connection_is_small() {
     assert!(size_of::<Connection>() <= 64, "{}", size_of::<Connection>());
     assert!(size_of::<onrush_proto::chunked::Decoder>() <= 32);
 }
 
-/// Answers by way of the cache are the same to the byte, whatever came before them.
+/// A cached head is byte-identical to a rendered one, whatever the cache held before.
 #[test]
 fn a_cached_head_is_the_rendered_one() {
     use onrush_proto::response::HeadCache;

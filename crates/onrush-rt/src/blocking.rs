@@ -1,11 +1,11 @@
-//! A bounded pool of threads for file work that may block (not the CPU pool: that one sheds,
-//! this one never does).
+//! A bounded pool of threads for file operations that may block. Unlike the pool for CPU-bound
+//! work, it never refuses a job.
 //!
 //! One job is one allocation, which the queue and the [`BlockingJob`] future share. Threads start
-//! as jobs queue up, sleep while there are none, and end themselves after ten seconds of that; a
-//! burst of short jobs costs one wake-up, not one each.
+//! as jobs queue up, sleep while there are none, and end after ten idle seconds. A burst of short
+//! jobs costs one wake-up, not one each.
 //!
-//! This module must not know files, drivers or the executor; it knows closures and wakers.
+//! This module does not depend on files, drivers or the executor, only on closures and wakers.
 
 use crate::coop;
 use crate::job::{JobCell, JobOutcome, JobResult, RunJob};
@@ -17,8 +17,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Where jobs that may block are run. Clones share one pool; when the last clone goes, what is
-/// queued is still run and then the threads end.
+/// A thread pool for jobs that may block. Clones share one pool; after the last clone is dropped,
+/// queued jobs still run and then the threads end.
 #[derive(Clone)]
 pub struct BlockingPool {
     /// `None`: jobs run on the caller, at the first poll of their future.
@@ -26,14 +26,14 @@ pub struct BlockingPool {
 }
 
 impl BlockingPool {
-    /// A pool that grows to `threads_max` threads (at least one) as jobs queue up. More than
-    /// `queue_max` waiting jobs are not refused, since file work is not shed: they wait in the
-    /// same order, and [`BlockingStats::past_max_total`] counts them.
+    /// A pool that grows to `threads_max` threads (at least one) as jobs queue up. It does not
+    /// refuse jobs beyond `queue_max`, because file operations are not shed: they wait in the same
+    /// order, and [`BlockingStats::past_max_total`] counts them.
     ///
     /// ```
     /// let pool = onrush_rt::blocking::BlockingPool::threads(4, 256);
     /// let job = pool.run(|| std::fs::read("/etc/hostname"));
-    /// drop(job); // waits for nothing
+    /// drop(job); // does not wait
     /// ```
     pub fn threads(threads_max: usize, queue_max: usize) -> BlockingPool {
         let jobs = BlockingQueue {
@@ -49,14 +49,14 @@ impl BlockingPool {
         }
     }
 
-    /// A pool without threads: a job runs on whoever polls it, at the first poll. For the
-    /// simulator, where the order of everything must follow from the seed.
+    /// A pool without threads: a job runs at the first poll of its future, in the polling thread.
+    /// For the simulator, where the seed must determine the order of everything.
     pub fn inline() -> BlockingPool {
         BlockingPool { threads: None }
     }
 
-    /// Hands `job` to the pool at once and gives a future of its result. If no thread can be
-    /// started at all (`EAGAIN` from `clone(2)`), the job runs here and now: late beats never.
+    /// Queues `job` at once and returns a future of its result. If no thread can be started
+    /// (`EAGAIN` from `clone(2)`), the job runs here and now: late is better than never.
     pub fn run<T, F>(&self, job: F) -> BlockingJob<T>
     where
         T: Send + 'static,
@@ -74,18 +74,18 @@ impl BlockingPool {
         }
     }
 
-    /// Whether jobs run on the caller (see [`BlockingPool::inline`]).
+    /// Whether jobs run in the polling thread (see [`BlockingPool::inline`]).
     pub fn is_inline(&self) -> bool {
         self.threads.is_none()
     }
 
-    /// Threads at most; 0 for an inline pool.
+    /// The maximum number of threads; 0 for an inline pool.
     pub fn threads_max(&self) -> usize {
         let threads = self.threads.as_ref();
         threads.map_or(0, |owner| owner.thread_pool().lock().threads_max)
     }
 
-    /// Counters of this moment; all zero for an inline pool.
+    /// A snapshot of the counters; all zero for an inline pool.
     pub fn stats(&self) -> BlockingStats {
         let Some(owner) = &self.threads else {
             return BlockingStats::default();
@@ -110,22 +110,22 @@ impl fmt::Debug for BlockingPool {
     }
 }
 
-/// What a pool is doing.
+/// Counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockingStats {
-    /// Threads alive.
+    /// Threads that live.
     pub threads: usize,
-    /// Threads waiting for work.
+    /// Threads that wait for work.
     pub idle: usize,
-    /// Jobs waiting for a thread (those dropped while waiting included, until their turn).
+    /// Jobs that wait for a thread. A job whose future was dropped counts until its turn.
     pub queued: usize,
-    /// Jobs ever given to the pool.
+    /// All jobs given to the pool so far.
     pub queued_total: u64,
-    /// Jobs that found `queue_max` others waiting.
+    /// Jobs that were queued behind `queue_max` or more others.
     pub past_max_total: u64,
 }
 
-/// The job panicked; the panic was reported on standard error by the panic hook.
+/// The job panicked; the panic hook has reported the panic on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobPanicked;
 
@@ -137,20 +137,20 @@ impl fmt::Display for JobPanicked {
 
 impl std::error::Error for JobPanicked {}
 
-/// The future result of a job. Dropping it never waits: a job that runs goes on to its end, one
-/// that has not started is dropped where it stands.
+/// The future result of a job. Dropping it never waits: a running job continues to its end, a job
+/// that has not started is dropped at once.
 #[must_use = "a job not started is cancelled when its future is dropped"]
 pub struct BlockingJob<T> {
     /// Shared with the queue until the job has run.
     cell: Arc<dyn JobResult<T, JobPanicked>>,
-    /// Run at the first poll rather than by a thread.
+    /// The job runs at the first poll, not on a thread.
     inline: bool,
-    /// Dropping the future must not cancel the job.
+    /// Dropping the future does not cancel the job.
     detached: bool,
 }
 
 impl<T> BlockingJob<T> {
-    /// Lets the job run to its end with nobody waiting for it. One of an inline pool runs now.
+    /// Lets the job run to its end; its result is dropped. A job of an inline pool runs now.
     pub fn detach(mut self) {
         if self.inline {
             self.cell.run();
@@ -187,7 +187,7 @@ impl<T> fmt::Debug for BlockingJob<T> {
     }
 }
 
-/// The queue, first come, first served.
+/// The queue, first in, first out.
 struct BlockingQueue {
     waiting: VecDeque<Arc<dyn RunJob<JobPanicked>>>,
     queue_max: usize,
@@ -286,15 +286,15 @@ mod tests {
         assert_eq!(ran.load(Ordering::SeqCst), 1);
     }
 
-    /// While a thread is being started nobody else is called; should that fail, whoever has come
-    /// to rest meanwhile must be.
+    /// While a thread is being started no other thread is woken. If the start fails, a thread that
+    /// became idle meanwhile must be woken.
     #[test]
     fn a_thread_that_cannot_start_leaves_no_job_behind() {
         let pool = BlockingPool::threads(2, 8);
         let (release, held) = mpsc::channel::<()>();
         let (begins, begun) = mpsc::channel();
         let busy = pool.run(move || begins.send(()).is_ok() && held.recv().is_ok());
-        // The first thread, while it is on its way, would be the one that starts the second.
+        // While the first thread is starting, it would be the one that starts the second.
         begun.recv().unwrap();
         let thread_pool = pool.threads.as_ref().unwrap().thread_pool().clone();
         let (starts, starting) = mpsc::channel();
@@ -316,7 +316,7 @@ mod tests {
         let (ran, runs) = mpsc::channel();
         pool.run(move || ran.send(())).detach();
         fail.send(()).unwrap();
-        // Without a call it would sleep for as long as an idle thread lives.
+        // Without a wake-up it would sleep for the whole lifetime of an idle thread.
         assert!(runs.recv_timeout(IDLE / 2).is_ok());
         assert_eq!(starter.join().unwrap(), Ok(1));
     }

@@ -1,11 +1,11 @@
 //! Receive memory: blocks from a per-worker pool, and cheap counted views into them.
 //!
-//! A [`Block`] has one owner and may be written; turned into a [`Buf`] it is shared and read-only.
-//! When the last view is dropped the block returns to its pool's free list, last in first out, so
-//! that the memory used next is the memory that is still in the cache. Every block is charged to
-//! the worker's [`Budget`]; when that is spent, [`BufferPool::take`] says no and the caller waits.
+//! A [`Block`] has one owner and is writable; turned into a [`Buf`], it is shared and read-only.
+//! Dropping the last view returns the block to its pool's free list, last in first out, so that the
+//! next block used is still in the cache. Every block is charged to the worker's [`Budget`]. When
+//! the budget is used up, [`BufferPool::take`] returns `None` and the caller waits.
 //!
-//! Must not know about sockets, rings or HTTP.
+//! Does not depend on sockets, rings or HTTP.
 #![allow(unsafe_code)]
 
 use std::alloc::{self, Layout};
@@ -14,7 +14,7 @@ use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-/// How much memory one worker may hold in buffers, and how much it holds now. Bytes.
+/// The memory that one worker may hold in buffers, and what it holds now, in bytes.
 #[derive(Debug)]
 pub struct Budget {
     used: Cell<usize>,
@@ -30,10 +30,10 @@ impl Budget {
         })
     }
 
-    /// Takes `bytes` out of the budget; `false` and no change when that much is not left.
+    /// Charges `bytes`; `false` and no change when that much is not left.
     ///
-    /// Private, as [`Budget::refund`] is: only blocks are charged, each once, and refunded when
-    /// they are freed. So the counter cannot wrap.
+    /// Private, like [`Budget::refund`]: only blocks are charged, each once, and refunded when they
+    /// are freed. So the counter cannot wrap.
     fn charge(&self, bytes: usize) -> bool {
         let used = self.used.get();
         if bytes > self.max.saturating_sub(used) {
@@ -43,8 +43,8 @@ impl Budget {
         true
     }
 
-    /// Takes `bytes` although they may not be left, as long as the cap has not been reached; so
-    /// the cap is exceeded by one such charge at most. `false` and no change at or above the cap.
+    /// Charges `bytes` even if they are not left, as long as the cap has not been reached; so at
+    /// most one such charge exceeds the cap. `false` and no change at or above the cap.
     fn overdraw(&self, bytes: usize) -> bool {
         let used = self.used.get();
         if used >= self.max {
@@ -54,7 +54,7 @@ impl Budget {
         true
     }
 
-    /// Gives back what [`Budget::charge`] took.
+    /// Refunds a charge.
     fn refund(&self, bytes: usize) {
         assert!(
             bytes <= self.used.get(),
@@ -63,7 +63,7 @@ impl Budget {
         self.used.set(self.used.get() - bytes);
     }
 
-    /// Bytes charged at present.
+    /// Bytes charged now.
     #[inline]
     pub fn used_bytes(&self) -> usize {
         self.used.get()
@@ -76,13 +76,13 @@ impl Budget {
     }
 }
 
-/// In front of every block's bytes.
+/// Precedes the bytes of every block.
 struct Header {
-    /// Views alive; 1 while a `Block` owns it.
+    /// Number of views; 1 while a `Block` owns it.
     refs: Cell<u32>,
     /// Bytes that follow this header.
     capacity: u32,
-    /// Where the block returns to; `None` only while it lies in the free list.
+    /// The pool that the block returns to; `None` only while it is in the free list.
     pool: Cell<Option<BufferPool>>,
 }
 
@@ -92,15 +92,15 @@ fn layout(capacity: usize) -> Layout {
     Layout::from_size_align(HEADER_BYTES + capacity, 16).expect("block size fits an address space")
 }
 
-/// A pool of equal blocks for one worker, and of odd sizes on demand. Cloning shares the pool.
+/// A pool of equal blocks for one worker, and of other sizes on demand. Clones share the pool.
 #[derive(Clone)]
 pub struct BufferPool(Rc<BufferPoolInner>);
 
 struct BufferPoolInner {
     block_bytes: usize,
-    /// Blocks kept for reuse at most; more are given back to the allocator.
+    /// Blocks kept for reuse, at most; others are freed.
     free_limit: usize,
-    /// The same, but 0 while the budget is exceeded.
+    /// `free_limit`, or 0 while the budget is exceeded.
     free_max: Cell<usize>,
     free: RefCell<Vec<NonNull<Header>>>,
     budget: Rc<Budget>,
@@ -128,7 +128,7 @@ impl BufferPool {
         &self.0.budget
     }
 
-    /// A standard block, or `None` when the budget is spent.
+    /// A standard block, or `None` when the budget is used up.
     #[inline]
     pub fn take(&self) -> Option<Block> {
         let free = self.0.free.borrow_mut().pop();
@@ -142,7 +142,7 @@ impl BufferPool {
         }
     }
 
-    /// A block of at least `bytes`; `None` when the budget is spent, and from 4 GiB on.
+    /// A block of at least `bytes`; `None` when the budget is used up, and from 4 GiB on.
     pub fn take_sized(&self, bytes: usize) -> Option<Block> {
         if bytes <= self.0.block_bytes {
             self.take()
@@ -151,14 +151,14 @@ impl BufferPool {
         }
     }
 
-    /// A block of just `bytes`, for keeping little without holding a standard block for it; `None`
-    /// when the budget is spent, and from 4 GiB on.
+    /// A block of exactly `bytes`, to keep a few bytes without a standard block; `None` when the
+    /// budget is used up, and from 4 GiB on.
     pub fn take_exact(&self, bytes: usize) -> Option<Block> {
         self.allocate(bytes)
     }
 
-    /// A standard block, also when the budget has not enough left for one; `None` when the budget
-    /// is spent to the last byte. At most one such block exceeds the budget at any time.
+    /// A standard block, even if the rest of the budget is smaller; `None` when the budget is used
+    /// up to the last byte. At most one such block exceeds the budget at any time.
     pub(crate) fn take_last(&self) -> Option<Block> {
         self.take().or_else(|| {
             let charged = self.0.budget.overdraw(HEADER_BYTES + self.0.block_bytes);
@@ -168,7 +168,7 @@ impl BufferPool {
         })
     }
 
-    /// Bytes of the budget that are in use: charged, and not in the list of unused blocks.
+    /// Bytes of the budget in use: charged, and not in the free list.
     pub fn held_bytes(&self) -> usize {
         let unused = self.0.free.borrow().len() * (HEADER_BYTES + self.0.block_bytes);
         self.0.budget.used_bytes().saturating_sub(unused)
@@ -177,7 +177,7 @@ impl BufferPool {
     fn allocate(&self, bytes: usize) -> Option<Block> {
         u32::try_from(bytes).ok()?;
         if !self.0.budget.charge(HEADER_BYTES + bytes) {
-            // Unused blocks of the standard size must not stand in the way of another size.
+            // Unused standard blocks must not keep another size from being allocated.
             for header in self.0.free.take() {
                 // SAFETY: unused blocks belong to the free list alone, which is empty now.
                 unsafe { free(header, &self.0) };
@@ -189,7 +189,7 @@ impl BufferPool {
         Some(self.make(bytes))
     }
 
-    /// A new block of `bytes`, which have been charged together with its header.
+    /// A new block of `bytes`. The caller has charged them, and the header.
     fn make(&self, bytes: usize) -> Block {
         let capacity = u32::try_from(bytes).expect("blocks are smaller than 4 GiB");
         // SAFETY: the layout is not empty. Zeroed, so that the bytes may be handed out as a slice.
@@ -227,7 +227,7 @@ impl Drop for BufferPoolInner {
     }
 }
 
-/// Gives a block back to the allocator.
+/// Frees a block.
 ///
 /// # Safety
 /// `header` is a live block that nobody refers to any more.
@@ -245,8 +245,8 @@ unsafe fn free(header: NonNull<Header>, pool: &BufferPoolInner) {
     }
 }
 
-/// Called by the last owner of a block. Out of line, so that giving up one of several views costs
-/// no more than counting.
+/// Called by the last owner of a block. Not inlined, so that dropping one of several views costs no
+/// more than the counter.
 #[inline(never)]
 fn recycle(header: NonNull<Header>) {
     // SAFETY: the caller was the last owner, so the block is live and unshared.
@@ -264,7 +264,7 @@ fn recycle(header: NonNull<Header>) {
     }
 }
 
-/// Memory with one owner: to be filled, then shared as a [`Buf`].
+/// Memory with one owner: it is filled, then shared as a [`Buf`].
 pub struct Block {
     header: NonNull<Header>,
     /// Bytes filled, from the start.
@@ -285,7 +285,7 @@ impl Block {
         self.len as usize
     }
 
-    /// Whether nothing has been filled in.
+    /// Whether no byte has been filled.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -295,7 +295,7 @@ impl Block {
         data(self.header)
     }
 
-    /// Address of the memory, for the kernel to write to. Valid until the block is dropped.
+    /// Address of the memory for the kernel to write to. Valid until the block is dropped.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.data().as_ptr()
@@ -308,7 +308,7 @@ impl Block {
         unsafe { std::slice::from_raw_parts(self.data().as_ptr(), self.len()) }
     }
 
-    /// The bytes not filled yet.
+    /// The bytes that are not filled yet.
     #[inline]
     pub fn spare(&mut self) -> &mut [u8] {
         let room = self.capacity() - self.len();
@@ -316,17 +316,17 @@ impl Block {
         unsafe { std::slice::from_raw_parts_mut(self.data().as_ptr().add(self.len()), room) }
     }
 
-    /// Counts `bytes` of the spare room as filled.
+    /// Marks `bytes` of the spare capacity as filled.
     ///
     /// # Panics
-    /// When there is not that much room.
+    /// When the spare capacity is smaller.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.capacity() - self.len());
         self.len += bytes as u32;
     }
 
-    /// Copies as much of `bytes` as there is room for; gives the number copied.
+    /// Copies as much of `bytes` as fits; returns the number of bytes copied.
     pub fn extend(&mut self, bytes: &[u8]) -> usize {
         let spare = self.spare();
         let n = bytes.len().min(spare.len());
@@ -376,7 +376,7 @@ pub struct Buf {
 }
 
 impl Buf {
-    /// The part of this view that `range` names.
+    /// The given part of this view.
     ///
     /// # Panics
     /// When the range does not lie within the view.
@@ -391,8 +391,7 @@ impl Buf {
 
     /// Drops the first `bytes` from the view.
     ///
-    /// # Panics
-    /// When it is shorter than that.
+    /// # Panics When the view is shorter.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.len as usize);
@@ -412,8 +411,8 @@ impl Buf {
         unsafe { self.header.as_ref() }.capacity as usize
     }
 
-    /// Takes the memory back for writing when this is its only view, with the viewed bytes moved
-    /// to the front.
+    /// Takes the memory back for writing if this is its only view. The viewed bytes are moved to
+    /// the front.
     pub fn try_into_block(self) -> Result<Block, Buf> {
         // SAFETY: the view keeps its block alive.
         if unsafe { self.header.as_ref() }.refs.get() != 1 {
@@ -466,7 +465,7 @@ impl Drop for Buf {
         let refs = &unsafe { self.header.as_ref() }.refs;
         let left = refs.get() - 1;
         if left == 0 {
-            // One owner again, as the free list expects it.
+            // The free list expects a count of 1.
             recycle(self.header);
         } else {
             refs.set(left);
@@ -597,7 +596,7 @@ mod tests {
         assert_eq!(&*view.slice(5..5), b"");
     }
 
-    /// Blocks may outlive every other handle on their pool, and the pool their budget's owner.
+    /// Blocks may outlive every other handle to their pool, and the pool the owner of its budget.
     #[test]
     fn blocks_outlive_their_pool() {
         let pool = pool(1 << 20);

@@ -1,41 +1,40 @@
 //! The cooperative budget: how much one poll may do before other tasks and connections run.
 //!
 //! A future whose input is always ready never returns `Pending` by itself. A worker that polls it
-//! would serve nobody else. So every poll of a task and every event starts with a budget of
+//! would serve nothing else. So every poll of a task and every event starts with a budget of
 //! operations and bytes. Futures that make progress without waiting (bodies, streams, sockets,
 //! channels, timers) call [`spend`] for what they did, and [`poll_proceed`] before they do more.
 //! When the budget is used up, `poll_proceed` wakes the task and returns `Pending`: the task runs
 //! again in the next iteration of the event loop, after everything that is due before it.
 //!
-//! The budget belongs to the thread, as in tokio's `coop` module, so that futures need no handle
-//! of their worker. A thread polls one task at a time. Outside of a worker's polls there is no
-//! bound: another executor that waits for a job of a pool gives nobody else a turn. An executor
-//! *within* a poll (a handler that blocks on a future) would be refused for ever; after
-//! 1,024 refusals it gets a few operations more. Must not know what is polled.
+//! The budget belongs to the thread, as in tokio's `coop` module, so futures need no handle to
+//! their worker. A thread polls one task at a time. Outside of a worker's polls there is no limit:
+//! another executor would only delay itself. An executor *within* a poll (a handler that blocks on
+//! a future) would be refused for ever, so after 1,024 refusals it gets a few more operations.
 
 use std::cell::Cell;
 use std::task::{Context, Poll};
 
 /// Operations of one poll: receives, sends, items of a stream, values of a channel.
 pub const OPERATIONS: u32 = 128;
-/// Bytes moved by one poll. The last operation may exceed it. At some GB/s this is well below a
+/// Bytes moved by one poll. The last operation may exceed it. At some GB/s this takes well below a
 /// millisecond.
 pub const BYTES: u32 = 256 << 10;
 
-/// What an operation costs beside its bytes, as a number of bytes: about a microsecond.
+/// The cost of an operation besides its bytes, in bytes: about a microsecond.
 const OPERATION_COST: u32 = 2 << 10;
-/// What an event may do whatever the events before it in this iteration have done.
+/// The minimum budget of an event, whatever the events before it in this iteration have spent.
 const EVENT_BYTES_MIN: u32 = 64 << 10;
 const EVENT_OPERATIONS_MIN: u32 = 32;
 
-/// Refusals of [`poll_proceed`] in one poll after which it grants some operations more.
+/// Refusals of [`poll_proceed`] in one poll after which it grants some more operations.
 const REFUSALS: u32 = 1024;
 
 #[derive(Clone, Copy, Debug)]
 struct Left {
     operations: u32,
     bytes: u32,
-    /// What both were at the beginning.
+    /// The initial values of both.
     granted_operations: u32,
     granted_bytes: u32,
     refusals: u32,
@@ -49,7 +48,7 @@ const FULL: Left = Left {
     refusals: REFUSALS,
 };
 
-/// Outside of polls. [`spend`] takes nothing away from it.
+/// The budget outside of polls. [`spend`] does not change it.
 const UNBOUNDED: Left = Left {
     operations: u32::MAX,
     bytes: BYTES,
@@ -70,7 +69,7 @@ pub(crate) fn renew() {
 
 /// Starts a new budget for an event, when the events before it in this iteration have spent
 /// `spent`. When many large responses or long pipelines begin at once, each does little at first,
-/// so that the events behind them are soon reached; tasks do the rest.
+/// so that all events are processed soon; tasks do the rest.
 #[inline]
 pub(crate) fn renew_for_event(spent: u32) {
     if spent == 0 {
@@ -88,8 +87,8 @@ pub(crate) fn renew_for_event(spent: u32) {
     });
 }
 
-/// Restores the budget that was in force when this was made, for code that polls in between: an
-/// iteration of an event loop, which may run within a poll of another worker's.
+/// Restores the budget at the time of its creation when it is dropped, for code that polls in
+/// between: an event-loop iteration may run within a poll of another worker.
 #[derive(Debug)]
 pub(crate) struct Restore(Left);
 
@@ -100,7 +99,7 @@ impl Restore {
     }
 }
 
-/// Lifts the bound until the result is dropped, for a poll that must not be refused.
+/// Lifts the limit until the result is dropped, for a poll that must not be refused.
 pub(crate) fn unbounded() -> Restore {
     let restore = Restore::new();
     LEFT.set(UNBOUNDED);
@@ -114,7 +113,7 @@ impl Drop for Restore {
     }
 }
 
-/// What was spent since the budget was renewed: bytes, and [`OPERATION_COST`] for each operation.
+/// The budget spent since it was renewed: bytes, and [`OPERATION_COST`] for each operation.
 #[inline]
 pub(crate) fn spent() -> u32 {
     let left = LEFT.get();
@@ -127,29 +126,29 @@ pub(crate) fn spent() -> u32 {
     }
 }
 
-/// Whether nothing was spent since the budget was renewed. Never outside of polls.
+/// Whether nothing was spent since the budget was renewed. Always `false` outside of polls.
 #[inline]
 pub(crate) fn is_untouched() -> bool {
     let left = LEFT.get();
     left.operations == left.granted_operations
 }
 
-/// The most that the next operation should move, in bytes. It may exceed what is left by as much
-/// again, so that a large transfer is not cut into small calls.
+/// The most bytes that the next operation should move. This is up to twice what is left, so that a
+/// large transfer is not cut into small calls.
 #[inline]
 pub fn operation_bytes_max() -> usize {
     let left = LEFT.get().bytes as usize;
     (2 * left).max(EVENT_BYTES_MIN as usize)
 }
 
-/// Whether the present poll has used up its budget.
+/// Whether the current poll has used up its budget.
 #[inline]
 pub fn is_exhausted() -> bool {
     let left = LEFT.get();
     left.operations == 0 || left.bytes == 0
 }
 
-/// Takes one operation that moved `bytes` bytes (0 for one without bytes) out of the budget.
+/// Spends one operation that moved `bytes` bytes (0 for one without bytes).
 #[inline]
 pub fn spend(bytes: usize) {
     let left = LEFT.get();
@@ -164,7 +163,7 @@ pub fn spend(bytes: usize) {
     });
 }
 
-/// [`spend`] of an operation without bytes, and then [`is_exhausted`], at the price of one.
+/// [`spend`] of an operation without bytes followed by [`is_exhausted`], at the cost of one call.
 #[inline]
 pub fn spend_operation() -> bool {
     let left = LEFT.get();
@@ -176,7 +175,7 @@ pub fn spend_operation() -> bool {
     operations == 0 || left.bytes == 0
 }
 
-/// `Ready` while the present poll may do more. `Pending` when its budget is used up; the task is
+/// `Ready` while the current poll may do more. `Pending` when its budget is used up; the task is
 /// woken then, so that it is polled again after the others.
 ///
 /// # Examples
@@ -202,8 +201,8 @@ pub fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
     Poll::Ready(())
 }
 
-/// [`poll_proceed`], and an operation without bytes when it is `Ready`: for what can end or fail at
-/// once, again and again.
+/// [`poll_proceed`], and if it is `Ready`, [`spend`] of an operation without bytes. For operations
+/// that can end or fail at once, again and again.
 #[inline]
 pub fn poll_operation(cx: &mut Context<'_>) -> Poll<()> {
     let proceeds = poll_proceed(cx);
@@ -213,11 +212,27 @@ pub fn poll_operation(cx: &mut Context<'_>) -> Poll<()> {
     proceeds
 }
 
+/// Lets the other tasks of the worker run before the caller goes on: `Pending` once, with the task
+/// woken.
+pub async fn yield_now() {
+    let mut has_yielded = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 #[cold]
 fn refuse() {
     let left = LEFT.get();
+    crate::diagnose!(TRACE, operations = left.operations, bytes = left.bytes;
+        "cooperative budget exhausted");
     LEFT.set(match left.refusals {
-        // Some operations only: what was spent still counts for the iteration.
+        // Only operations are granted: the bytes spent still count for the iteration.
         0 => Left {
             operations: EVENT_OPERATIONS_MIN,
             granted_operations: left.granted_operations + EVENT_OPERATIONS_MIN,
@@ -248,7 +263,7 @@ mod tests {
         }
     }
 
-    /// Spends `bytes` at a time until nothing is left; gives how often that was possible.
+    /// Spends `bytes` at a time until nothing is left; returns how often that was possible.
     fn spend_all(bytes: usize) -> u32 {
         let count = Arc::<Count>::default();
         let waker = Waker::from(count.clone());
@@ -260,7 +275,7 @@ mod tests {
             spend(bytes);
             times += 1;
         }
-        assert_eq!(count.0.load(Ordering::Relaxed), 1, "whoever waits is woken");
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "the task is woken");
         times
     }
 

@@ -1,8 +1,8 @@
 //! One budget for the descriptors of a process (`RLIMIT_NOFILE`, `getrlimit(2)`): sockets of
-//! connections, files of uploads and files of downloads share it, each up to a bound of its own.
+//! connections, files of uploads and files of downloads share it, each up to its own limit.
 //!
-//! A budget only counts. It opens and closes nothing, so whoever opens takes a permit first and
-//! drops it after closing. The bounds are ordered so that an attack with one kind of descriptor
+//! A budget only counts. It opens and closes nothing: callers take a permit before they open and
+//! drop it after they close. The limits are ordered so that an attack with one kind of descriptor
 //! leaves room for the kinds that are cheaper to serve:
 //!
 //! 1. Files never take the five eighths that are for connections, nor the last eighth that is free.
@@ -10,21 +10,21 @@
 //! 3. Connections may use all but an eighth, which is kept for files, and the reserve.
 //! 4. A file that is open for one short read or one commit may use the reserve too.
 //!
-//! This module must not know what a socket or a file is.
+//! This module does not depend on sockets or files.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Kept free for files that are open briefly: this part of the budget, between these bounds.
+/// The reserve for files that are open briefly: this fraction of the budget, between these limits.
 const RESERVE_PART: u64 = 16;
 const RESERVE_MIN: u64 = 2;
 const RESERVE_MAX: u64 = 256;
-/// Files are always allowed this part of the budget, however many connections there are. Files
+/// Files are always allowed this fraction of the budget, however many connections there are. Files
 /// leave as much free for further connections, and uploads as much for downloads.
 const FILES_PART: u64 = 8;
-/// So many such parts are for connections only, however few there are: those of an attack may come
-/// after its files.
+/// The number of such fractions that files leave to connections, even when there are few
+/// connections: those of an attack may arrive after its files.
 const CONNECTION_PARTS: u64 = 5;
 
 /// The budget. Clones share it; [`Descriptors::default`] has no limit and counts nothing.
@@ -32,14 +32,15 @@ const CONNECTION_PARTS: u64 = 5;
 pub struct Descriptors(Option<Arc<Shared>>);
 
 struct Shared {
-    /// Descriptors in all.
+    /// All descriptors.
     total: u64,
-    /// Of these, only for files that are open briefly.
+    /// Part of `total` that only briefly opened files may use.
     reserve: u64,
-    /// Files that connections must leave room for.
+    /// The number of files that connections must leave room for.
     files_min: u64,
     connections_max: u64,
-    /// Connections in the upper half, files in the lower: both change, and are compared, at once.
+    /// Connections in the upper half, files in the lower half: one atomic operation checks and
+    /// changes both.
     used: AtomicU64,
 }
 
@@ -54,7 +55,7 @@ pub enum FileUse {
     Upload,
 }
 
-/// One file of the budget. Given back when dropped, so drop it after the file is closed.
+/// A permit for one open file. Drop it after the file is closed.
 #[derive(Debug)]
 pub struct FilePermit(Descriptors);
 
@@ -77,8 +78,8 @@ fn unpack(used: u64) -> Used {
 }
 
 impl Descriptors {
-    /// A budget of `total` descriptors, capped at 2³¹, beyond those that the process needs for
-    /// itself. At least one connection and one file are always allowed.
+    /// A budget of `total` descriptors, capped at 2³¹, not counting those that the process itself
+    /// needs. At least one connection and one file are always allowed.
     pub fn new(total: u64) -> Descriptors {
         let total = total.clamp(2 + RESERVE_MIN, 1 << 31);
         let reserve = (total / RESERVE_PART).clamp(RESERVE_MIN, RESERVE_MAX);
@@ -92,7 +93,7 @@ impl Descriptors {
         })))
     }
 
-    /// Connections that this budget allows at most; `usize::MAX` without a limit.
+    /// The maximum number of connections; `usize::MAX` without a limit.
     pub fn connections_max(&self) -> usize {
         let limit = self.0.as_ref().map(|shared| shared.connections_max);
         limit.map_or(usize::MAX, |most| {
@@ -100,31 +101,31 @@ impl Descriptors {
         })
     }
 
-    /// Counts one more connection; `false`, with nothing counted, when it has no room. Each `true`
-    /// is paired with one [`Descriptors::close_connection`] after the socket is closed.
+    /// Counts one more connection; `false`, with nothing counted, when the budget has no room. Each
+    /// `true` is paired with one [`Descriptors::close_connection`] after the socket is closed.
     #[must_use]
     pub fn open_connection(&self) -> bool {
         self.add(ONE_CONNECTION, Shared::admits_connection)
     }
 
-    /// Counts one connection less. Never goes below zero, whatever the caller does.
+    /// Counts one connection less. The count never goes below zero.
     pub fn close_connection(&self) {
         self.subtract(ONE_CONNECTION, |used| used.connections);
     }
 
-    /// Counts one more file; `None` when it has no room.
+    /// Counts one more file; `None` when the budget has no room.
     pub fn open_file(&self, what_for: FileUse) -> Option<FilePermit> {
         self.add(1, |shared, used| shared.admits_file(used, what_for))
             .then(|| FilePermit(self.clone()))
     }
 
-    /// Whether a file would be admitted now. A hint: another thread may take the room first.
+    /// Whether a file would be admitted now. A snapshot: another thread may take the room first.
     pub fn has_room(&self, what_for: FileUse) -> bool {
         let shared = self.0.as_ref();
         shared.is_none_or(|shared| shared.admits_file(self.used(), what_for))
     }
 
-    /// What is in use now; zeros without a limit, since nothing is counted then.
+    /// The descriptors in use; zeros without a limit, since nothing is counted then.
     pub fn used(&self) -> Used {
         let shared = self.0.as_ref();
         unpack(shared.map_or(0, |shared| shared.used.load(Ordering::Relaxed)))
@@ -159,7 +160,7 @@ impl Shared {
         self.allows_file(used, what_for)
     }
 
-    /// Whether a file may be open for this use when it is counted in `used` already.
+    /// Whether a file that is counted in `used` already may be open for this use.
     fn allows_file(&self, used: Used, what_for: FileUse) -> bool {
         let part = self.total / FILES_PART;
         let (guaranteed, spare) = match what_for {
@@ -173,8 +174,8 @@ impl Shared {
 }
 
 impl FilePermit {
-    /// Whether the file may stay open for another use than it was opened for. Nothing is counted
-    /// anew: a file is one descriptor whatever it is for.
+    /// Whether the file may stay open for another use than it was opened for. The count stays the
+    /// same: a file is one descriptor for any use.
     pub fn allows(&self, what_for: FileUse) -> bool {
         let shared = self.0.0.as_ref();
         shared.is_none_or(|shared| shared.allows_file(self.0.used(), what_for))
@@ -188,7 +189,7 @@ impl Drop for FilePermit {
 }
 
 impl PartialEq for Descriptors {
-    /// Whether both are the same budget, not whether they are as large.
+    /// Whether both are the same budget, not whether they have the same size.
     fn eq(&self, other: &Descriptors) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(two)) => Arc::ptr_eq(one, two),
@@ -232,7 +233,7 @@ mod tests {
         budget.close_connection();
     }
 
-    /// 1,600: a reserve of 100, and 200 that connections leave to files.
+    /// 1,600 descriptors: a reserve of 100, and 200 that connections leave to files.
     #[test]
     fn connections_leave_room_for_files() {
         let budget = Descriptors::new(1600);

@@ -1,5 +1,5 @@
-//! How long things took, in buckets that are the same wherever durations are counted. Must not know
-//! what took so long, or how it is shown.
+//! Histograms of durations, with the same buckets everywhere. Independent of what is measured and
+//! how it is shown.
 
 /// Upper bounds of all buckets but the last, in nanoseconds: 50 µs to 10 s.
 pub const BOUNDS_NS: [u64; 17] = [
@@ -22,13 +22,13 @@ pub const BOUNDS_NS: [u64; 17] = [
     10_000_000_000,
 ];
 
-/// Buckets; the last is for what took longer than any bound.
+/// The number of buckets; the last is for durations above all bounds.
 pub const BUCKETS: usize = BOUNDS_NS.len() + 1;
 
 /// The bucket of a duration: the first whose bound it does not exceed.
 #[inline]
 pub fn bucket(ns: u64) -> usize {
-    // Nearly all are in the first ones.
+    // Most durations are in the first buckets.
     let within = BOUNDS_NS.iter().position(|&bound| ns <= bound);
     within.unwrap_or(BOUNDS_NS.len())
 }
@@ -36,21 +36,21 @@ pub fn bucket(ns: u64) -> usize {
 /// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Durations {
-    /// How many were in each bucket.
+    /// The number of durations in each bucket.
     pub counts: [u64; BUCKETS],
-    /// Of all of them, in nanoseconds.
+    /// The sum of all durations, in nanoseconds.
     pub sum_ns: u64,
 }
 
 impl Durations {
-    /// Counts one.
+    /// Counts one duration.
     pub fn record(&mut self, duration: std::time::Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.counts[bucket(ns)] += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
     }
 
-    /// How many there were.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }

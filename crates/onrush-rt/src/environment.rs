@@ -1,21 +1,20 @@
-//! What the environment says of workers and drivers, the same for every program.
-//!
-//! Must not know what is done with it.
+//! The environment variables for workers and drivers, the same in every program. Callers apply
+//! them.
 
 use crate::driver::Preference;
 use std::io;
 
-/// `ONRUSH_WORKERS` and `ONRUSH_DRIVER`, where they are set.
+/// `ONRUSH_WORKERS` and `ONRUSH_DRIVER`, if they are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     /// The number of workers, above 0.
     pub workers: Option<usize>,
-    /// Which driver to use: `auto`, `io_uring` or `epoll`.
+    /// The driver: `auto`, `io_uring` or `epoll`.
     pub driver: Option<Preference>,
 }
 
 impl Environment {
-    /// As it is now. Fails, with `InvalidInput`, when what is set is wrong, and says what.
+    /// Reads the environment. Fails with `InvalidInput` and a message if a value is invalid.
     pub fn read() -> io::Result<Environment> {
         let wrong = |name: &str, what: &str| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("{name}: {what}"))

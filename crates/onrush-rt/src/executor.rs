@@ -1,15 +1,16 @@
-//! Tasks: futures that live on one worker and need not be `Send`.
+//! Tasks: futures that run on one worker and need not be `Send`.
 //!
-//! A future that is seldom pending is polled where it stands, and becomes a task only then. For
-//! that there are tasks made ahead, without a future ([`TaskSlot`]): the waker of one is what the
-//! future is first polled with, so that it need not be polled again to learn of another.
+//! A future that is seldom pending is polled in place and becomes a task only if it is pending. For
+//! this there are task slots ([`TaskSlot`]): tasks created in advance, without a future. The first
+//! poll of the future uses the slot's waker, so it need not be polled again to register another
+//! waker.
 //!
-//! Must not know what wakes them.
+//! Does not depend on what wakes tasks.
 
 use crate::coop;
-use crate::job::{discard, guarded};
 use crate::mailbox::Mailbox;
 use crate::task::Joined;
+use crate::user::{assert_unborrowed, call, discard};
 use async_task::Runnable;
 use slab::Slab;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -23,23 +24,23 @@ use std::time::{Duration, Instant};
 
 pub use crate::task::{FallibleTask, Task};
 
-/// Tasks without a future that are kept, at most; others end with theirs.
+/// Unused task slots kept, at most; further ones end with their future.
 const FREE_SLOTS_MAX: usize = 1024;
 
-/// Tasks polled in one iteration of the event loop, at most. Events wait that long.
+/// Tasks polled per event-loop iteration, at most. Events wait that long.
 const POLLS_MAX: usize = 128;
-/// No further task is polled in an iteration in which tasks have spent this: bytes, and operations
-/// as if they were bytes.
+/// Once tasks have spent this in an iteration, no further task is polled in it. In bytes;
+/// operations count as bytes, too.
 const SPENT_MAX: u32 = 128 << 10;
-/// When a worker ends, tasks that destructors spawn are dropped in so many rounds, and then leaked.
+/// When a worker ends, tasks that destructors spawn are dropped in this many rounds, then leaked.
 const SHUT_DOWN_ROUNDS_MAX: usize = 64;
-/// When a worker ends, it waits so long for other threads that are in the middle of a wake.
+/// When a worker ends, it waits this long for other threads that are in the middle of a wake.
 const SHUT_DOWN_WAIT_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Executor {
     mailbox: Arc<Mailbox>,
-    /// One waker per live task, so that all can be dropped, on this thread, with the worker.
+    /// One waker per live task, to drop all tasks on this thread together with the worker.
     live: Rc<RefCell<Slab<Option<Waker>>>>,
     free_slots: Rc<FreeSlots>,
 }
@@ -82,7 +83,7 @@ impl Executor {
         (runnable, task)
     }
 
-    /// A task that has no future yet.
+    /// A task without a future.
     pub(crate) fn task_slot(&self) -> TaskSlot {
         let shell = self.free_slots.slots.borrow_mut().pop();
         TaskSlot(shell.unwrap_or_else(|| {
@@ -96,15 +97,15 @@ impl Executor {
             let _ = shell.waker.set(runnable.waker());
             task.detach();
             self.free_slots.add(1);
-            runnable.run(); // Wakes count from here on.
+            runnable.run(); // The waker is effective from here on.
             shell
         }))
     }
 
-    /// Runs what is scheduled now, each task with a budget of its own, up to the bounds of one
-    /// iteration of the event loop. What is scheduled meanwhile, or left over, runs in the next
-    /// iteration, so that events are looked at in between. `false` when there was nothing to run.
-    /// Calls `panicked` for each task that panics.
+    /// Runs the tasks that are scheduled now, each with a budget of its own, up to the limits of
+    /// one event-loop iteration. Tasks that are scheduled meanwhile, or left over, run in the next
+    /// iteration, so events are processed in between. Returns `false` when there was nothing to
+    /// run. Calls `panicked` for each task that panics.
     pub(crate) fn run(&self, panicked: impl Fn()) -> bool {
         let due = self.mailbox.len();
         let mut spent = 0_u32;
@@ -116,8 +117,9 @@ impl Executor {
                 break;
             };
             coop::renew();
-            // A panic belongs to its task alone; the payload was printed by the panic hook.
-            // It may itself panic when it is dropped.
+            assert_unborrowed();
+            // A panic ends only its task; the panic hook has printed the message. Dropping the
+            // payload may panic, too.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| runnable.run())) {
                 std::mem::forget(payload);
                 panicked();
@@ -133,11 +135,11 @@ impl Executor {
 }
 
 impl Executor {
-    /// Drops all tasks. Their futures hold the worker, so this must be called to end it.
+    /// Drops all tasks. Their futures hold the worker, so this is necessary to end it.
     pub(crate) fn shut_down(&self) {
         self.free_slots.free_max.set(0);
         drop(self.free_slots.slots.take());
-        // Waking a task puts it into the queue, and a task dropped in the queue drops its future.
+        // Waking a task schedules it, and dropping a scheduled task drops its future.
         let wakers: Vec<Waker> = self
             .live
             .borrow_mut()
@@ -145,7 +147,7 @@ impl Executor {
             .filter_map(|(_, waker)| waker.take())
             .collect();
         wakers.into_iter().for_each(Waker::wake);
-        // A destructor may spawn, and what it spawned may do so when it is dropped: not for ever.
+        // A destructor may spawn a task whose destructor spawns again: the rounds are bounded.
         for _ in 0..SHUT_DOWN_ROUNDS_MAX {
             for _ in 0..self.mailbox.len() {
                 drop(self.mailbox.pop());
@@ -155,7 +157,7 @@ impl Executor {
             }
         }
         self.await_wakes();
-        self.mailbox.close(); // What is spawned from here on is leaked.
+        self.mailbox.close(); // Tasks spawned from here on are leaked.
         while let Some(runnable) = self.mailbox.pop() {
             drop(runnable);
         }
@@ -164,8 +166,8 @@ impl Executor {
 
 impl Executor {
     /// Drops tasks that other threads have marked as scheduled and not put into the queue yet. Each
-    /// live task has been woken, so one that is not in the queue is in the hands of such a thread,
-    /// which has a few instructions to go. Tasks that are spawned meanwhile are not waited for.
+    /// live task has been woken, so another thread is about to queue each one that is not in the
+    /// queue. That takes a few instructions. Does not wait for tasks that are spawned meanwhile.
     fn await_wakes(&self) {
         let begun = Instant::now();
         let mut expected = self.live.borrow().len();
@@ -182,8 +184,8 @@ impl Executor {
 }
 
 pin_project! {
-    /// A future that takes itself off the list of live tasks when it is dropped. Its destructor
-    /// does not panic: `async_task` would end the process.
+    /// A future that removes itself from the list of live tasks when it is dropped. Its destructor
+    /// does not panic: `async_task` would abort the process.
     struct LiveTask<F> {
         key: usize,
         live: Rc<RefCell<Slab<Option<Waker>>>>,
@@ -204,9 +206,9 @@ pin_project! {
 
 use pin_project_lite::pin_project;
 
-/// Drops a task's future. A panic of its destructor was printed by the panic hook and is lost.
+/// Drops a task's future. The panic hook has printed a panic of its destructor; it goes no further.
 fn end<F>(mut future: Pin<&mut Option<F>>) {
-    guarded(|| future.set(None));
+    call(|| future.set(None));
 }
 
 impl<F: Future> Future for LiveTask<F> {
@@ -219,29 +221,30 @@ impl<F: Future> Future for LiveTask<F> {
         match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
             Ok(polled) => polled,
             Err(payload) => {
-                end(this.future); // Not while this unwinds: a second panic would end the process.
+                end(this.future); // Before this unwinds: a second panic would abort the process.
                 resume_unwind(payload)
             }
         }
     }
 }
 
-/// A task that has no future yet, and a waker that counts already.
+/// A task without a future. Its waker is effective already.
 #[derive(Debug)]
 pub struct TaskSlot(Rc<SlotInner>);
 
 impl TaskSlot {
-    /// What the future is to be polled with before [`TaskSlot::start`].
+    /// The waker to poll the future with before [`TaskSlot::start`].
     #[inline]
     pub fn waker(&self) -> &Waker {
-        self.0.waker.get().expect("set when it was made")
+        self.0.waker.get().expect("set when the slot was created")
     }
 
-    /// Makes a task of `future`, which was polled with that waker, a moment ago, and is pending: it
-    /// is polled again when the waker is called, or was meanwhile, and now and then besides.
+    /// Makes a task of `future`, which has just been polled with that waker and is pending. The
+    /// task polls it again when the waker is called, or was called meanwhile; spurious polls are
+    /// possible.
     pub fn start(self, future: impl Future<Output = ()> + 'static) -> TaskHandle {
         let shell = self.0.clone();
-        // It is over when the worker is, and nobody will poll or drop what is put there then.
+        // After the worker has ended, nothing would poll or drop the future.
         if shell.state.get() == SlotState::Vacant {
             shell.free_slots.add(-1);
             shell.state.set(SlotState::Attached);
@@ -261,14 +264,14 @@ impl Drop for TaskSlot {
     }
 }
 
-/// A task whose future was polled before it became one. Dropping it cancels the task: the future is
-/// dropped in the worker's next turn. [`TaskHandle::detach`] lets it run on.
+/// A task whose future was polled before it became a task. Dropping the handle cancels the task:
+/// its future is dropped in the worker's next iteration. [`TaskHandle::detach`] lets it run on.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the task"]
 pub struct TaskHandle(Rc<SlotInner>);
 
 impl TaskHandle {
-    /// Lets it run on by itself.
+    /// Lets the task run to its end.
     pub fn detach(self) {
         if self.0.state.get() == SlotState::Attached {
             self.0.state.set(SlotState::Detached);
@@ -289,29 +292,29 @@ impl Drop for TaskHandle {
     }
 }
 
-/// Where a task that outlives its futures is with the present one.
+/// State of a task slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
-    /// It has none, and nobody refers to one.
+    /// No future, and no handle.
     Vacant,
-    /// It has one, which somebody may cancel.
+    /// A future, and a handle that can cancel it.
     Attached,
-    /// It has one, which nobody can cancel.
+    /// A future without a handle.
     Detached,
-    /// It has one, to be dropped at the next turn.
+    /// The future is to be dropped in the next iteration.
     Cancelled,
-    /// It has none any more, which somebody may not know.
+    /// The future has ended; its handle still exists.
     Done,
-    /// It is to end, or has.
+    /// The task is to end, or has ended.
     Closed,
 }
 
-/// What a task that outlives its futures shares with whoever has it.
+/// State shared by the task and its [`TaskSlot`] or [`TaskHandle`].
 struct SlotInner {
     state: Cell<SlotState>,
-    /// Not here while it is polled.
+    /// `None` while the future is polled.
     future: Cell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
-    /// The task's. It refers to the task and the task to this, until the task is over.
+    /// The waker of the task. It refers to the task, and the task to this, until the task ends.
     waker: OnceCell<Waker>,
     free_slots: Rc<FreeSlots>,
 }
@@ -329,7 +332,7 @@ impl SlotInner {
         }
     }
 
-    /// Keeps it for the next future, or has it end.
+    /// Keeps the slot for another future, or ends its task.
     fn recycle(self: &Rc<Self>) {
         let mut slots = self.free_slots.slots.borrow_mut();
         if slots.len() < self.free_slots.free_max.get() {
@@ -343,12 +346,12 @@ impl SlotInner {
     }
 }
 
-/// Tasks without a future.
+/// The unused task slots.
 #[derive(Debug)]
 struct FreeSlots {
     slots: RefCell<Vec<Rc<SlotInner>>>,
     free_max: Cell<usize>,
-    /// Those above, and those that somebody has as a [`TaskSlot`].
+    /// Unused slots: those in `slots` and those held as a [`TaskSlot`].
     count: Cell<usize>,
 }
 
@@ -369,7 +372,7 @@ impl FreeSlots {
     }
 }
 
-/// The task itself: polls one future after the other.
+/// The task of a slot: polls one future after the other.
 struct SlotTask(Rc<SlotInner>);
 
 impl Future for SlotTask {
@@ -381,18 +384,18 @@ impl Future for SlotTask {
             return Poll::Ready(());
         }
         let Some(mut future) = shell.future.take() else {
-            return Poll::Pending; // Woken by what an earlier one has left behind.
+            return Poll::Pending; // Woken by a waker of an earlier future.
         };
         let poll =
             || shell.state.get() != SlotState::Cancelled && future.as_mut().poll(cx).is_ready();
         let ready = match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(ready) => ready,
             Err(payload) => {
-                discard(future); // Not while this unwinds: a second panic would end the process.
+                discard(future); // Before this unwinds: a second panic would abort the process.
                 resume_unwind(payload)
             }
         };
-        // It may have been cancelled meanwhile, by itself.
+        // The future may have cancelled its own task.
         if !ready && shell.state.get() != SlotState::Cancelled {
             shell.future.set(Some(future));
             return Poll::Pending;
@@ -423,7 +426,7 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::thread::{self, ThreadId};
 
-    /// Hands its waker to another thread, and tells which thread drops it.
+    /// Sends its waker to another thread, and records the thread that drops it.
     struct Waits {
         waker: Sender<Waker>,
         dropped_by: Rc<Cell<Option<ThreadId>>>,
@@ -444,8 +447,8 @@ mod tests {
         }
     }
 
-    /// Other threads wake tasks while the executor shuts down. However that falls, each future is
-    /// dropped by its own thread, and neither a task nor the mailbox is left.
+    /// Other threads wake tasks while the executor shuts down. In every interleaving, each future
+    /// is dropped by its own thread, and neither a task nor the mailbox is leaked.
     #[test]
     fn wakes_during_the_end_lose_no_task() {
         const ROUNDS: usize = 10_000;
@@ -477,7 +480,7 @@ mod tests {
             assert_eq!(dropped_by.get(), Some(thread::current().id()), "{round}");
             assert_eq!(executor.live_tasks(), 0);
             drop(executor);
-            // The other thread may have its waker for a moment more.
+            // The other thread may hold its waker for a moment longer.
             let begun = Instant::now();
             while left.strong_count() > 0 && begun.elapsed() < Duration::from_secs(30) {
                 thread::yield_now();

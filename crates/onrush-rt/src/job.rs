@@ -1,59 +1,60 @@
-//! One job of a pool: a closure that becomes a result, in one allocation that the pool and whoever
-//! waits for the result share.
+//! A job of a thread pool: a closure that becomes a result, in one allocation shared by the pool
+//! and the future of the result.
 //!
-//! Nothing of the user's can harm the thread it runs on: panics end here, those of destructors
-//! included. Must not know pools, their queues or threads.
+//! User code cannot harm the thread that runs it: panics are caught here, including those of
+//! destructors. Does not depend on pools, their queues or threads.
 
+use crate::user::discard;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Tells a job at work whether anybody still waits for it.
+/// Tells a running job whether its result is still wanted.
 #[derive(Debug, Default)]
 pub struct CancellationToken(AtomicBool);
 
 impl CancellationToken {
-    /// Whether the future of this job's result was dropped. Stays so once it is. Costs a load, so
-    /// a job may ask often.
+    /// Whether the future of this job's result was dropped. Once `true`, it stays `true`. It costs
+    /// one load, so a job may call it often.
     #[inline]
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What a queue sees of a cell; `E` is why there may be no result.
+/// A queue's view of a cell; `E` is the error of a job without a result.
 pub(crate) trait RunJob<E>: Send + Sync {
-    /// Runs the job, if it still is to be run, and wakes whoever waits.
+    /// Runs the job, if it has not started, and wakes the waiting task.
     fn run(&self) -> JobOutcome;
-    /// Drops the job, if it still is to be run, and wakes whoever waits.
+    /// Drops the job, if it has not started, and wakes the waiting task.
     fn refuse(&self, error: E);
 }
 
-/// What came of running.
+/// How [`RunJob::run`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobOutcome {
-    /// It was not to be run any more.
+    /// The job had been taken, refused or cancelled.
     NotRun,
     Completed,
     Panicked,
 }
 
-/// What whoever waits sees of a cell.
+/// The waiting future's view of a cell.
 pub(crate) trait JobResult<T, E>: RunJob<E> {
-    /// Takes the result, or leaves `waker` to be woken when there is one.
+    /// Takes the result, or registers `waker` to be woken when there is one.
     fn poll(&self, waker: &Waker) -> Poll<Result<T, E>>;
-    /// Nobody wants the result any more: tells the job, or drops it, or what has come of it. Gives
-    /// whether there was no result yet.
+    /// Withdraws interest in the result: cancels the token, and drops the job or its result.
+    /// Returns whether there was no result yet.
     fn cancel(&self) -> bool;
 }
 
-/// A closure that becomes a result.
+/// A closure and later its result.
 pub(crate) struct JobCell<T, E, F> {
     state: Mutex<State<T, E, F>>,
     token: CancellationToken,
-    /// What a panic is told as.
+    /// The error that reports a panic.
     panicked: E,
 }
 
@@ -61,7 +62,7 @@ enum State<T, E, F> {
     Queued(F, Option<Waker>),
     Running(Option<Waker>),
     Done(Result<T, E>),
-    /// The result was taken, or nobody wants it.
+    /// The result was taken, or is not wanted.
     Taken,
 }
 
@@ -74,12 +75,12 @@ impl<T, E, F> JobCell<T, E, F> {
         }
     }
 
-    /// No user code runs under this lock but a waker's clone, so a poisoned one is still whole.
+    /// The only user code under this lock is a waker's clone, so a poisoned lock's state is intact.
     fn lock(&self) -> MutexGuard<'_, State<T, E, F>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a job that is still to be run, leaving `next` with its waker.
+    /// Takes a job that has not started; the state becomes `next` of its waker.
     fn begin(&self, next: impl FnOnce(Option<Waker>) -> State<T, E, F>) -> Option<F> {
         let mut state = self.lock();
         match mem::replace(&mut *state, State::Taken) {
@@ -104,7 +105,7 @@ impl<T, E, F> JobCell<T, E, F> {
             _ => (None, Some(result)),
         };
         drop(state);
-        discard(unwanted); // Its destructor may do anything, so not under the lock.
+        discard(unwanted); // Not under the lock: its destructor may do anything.
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -121,7 +122,7 @@ where
         let Some(job) = self.begin(State::Running) else {
             return JobOutcome::NotRun;
         };
-        // The closure is consumed and its result thrown away, so nothing half-changed is seen.
+        // The closure is consumed and its result dropped, so no half-changed state is visible.
         let result = catch_unwind(AssertUnwindSafe(|| job(&self.token)));
         let (result, ran) = match result {
             Ok(result) => (Ok(result), JobOutcome::Completed),
@@ -157,7 +158,7 @@ where
                     _ => slot.replace(waker.clone()),
                 };
                 drop(state);
-                drop(before); // Not under the lock: it may be the last of its task.
+                drop(before); // Not under the lock: dropping the last waker drops its task.
                 Poll::Pending
             }
             State::Done(_) => match mem::replace(&mut *state, State::Taken) {
@@ -173,22 +174,9 @@ where
         let before = mem::replace(&mut *self.lock(), State::Taken);
         // Outside the lock: the destructor of a closure or of a result may do anything.
         let is_unfinished = matches!(before, State::Queued(..) | State::Running(_));
-        discard(before); // A future is often dropped by a panic: a second one would end all.
+        discard(before); // A panic often drops a future: a second one would abort.
         is_unfinished
     }
-}
-
-/// Drops what is the user's; a panic of its destructor was printed by the panic hook and is lost.
-pub(crate) fn discard<T>(value: T) {
-    guarded(|| drop(value));
-}
-
-/// Runs what is the user's; `None` when it panicked. The payload is leaked, since it may panic as
-/// well when it is dropped.
-pub(crate) fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(call))
-        .map_err(mem::forget)
-        .ok()
 }
 
 #[cfg(test)]
@@ -197,7 +185,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
 
-    /// Panics when dropped, with a payload that does the same, `0` times more.
+    /// Panics when dropped, with a payload that does the same `0` times more.
     struct Bomb(usize);
 
     impl Drop for Bomb {
@@ -253,7 +241,7 @@ mod tests {
         assert!(!job.cancel());
     }
 
-    /// A job that can cancel itself while it is at work.
+    /// A job that can cancel itself while it runs.
     fn own_end<T: Send + 'static>(result: impl FnOnce() -> T + Send + 'static) -> Arc<Own<T>> {
         let own = Arc::<Own<T>>::default();
         let to_cancel = own.clone();

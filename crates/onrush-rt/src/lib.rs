@@ -1,35 +1,65 @@
 //! Onrush's runtime: one worker per core, each with its own driver, tasks, timers and buffers.
 //!
-//! A [`worker::Worker`] is turned by its owner and has no thread of its own, so a test may run many
-//! workers on one thread, over [`driver::sim`] and with a clock of its own. Futures reach their
-//! worker through a [`worker::WorkerContext`].
+//! The owner of a [`worker::Worker`] polls it; a worker has no thread of its own. A test can
+//! therefore run many workers on one thread, over [`driver::sim`] and with a simulated clock.
+//! Futures access their worker through a [`worker::WorkerContext`].
 //!
-//! Floors inside this crate, lowest first: `sys` · [`text`] · [`coop`] · [`buf`] ·
-//! [`descriptors`] · [`fs`] · [`driver`] · [`environment`] · [`timer`] · [`durations`] · `job` ·
-//! `wakers` · `thread_pool` · [`blocking`] · [`offload`] · `parker` · `mailbox` · `task` ·
-//! [`executor`] · `sources` · [`worker`] · [`net`] · [`coroutine`]. This is the only crate with
-//! `unsafe`, and all of it says why it is sound.
+//! Layers inside this crate, lowest first: `sys` · [`text`] · [`user`] · `job` · [`diagnosis`] ·
+//! [`coop`] · [`buf`] · [`descriptors`] · [`fs`] · [`driver`] · [`environment`] · [`timer`] ·
+//! [`durations`] · `wakers` · `thread_pool` · [`blocking`] · [`offload`] · `parker` · `mailbox` ·
+//! `task` · [`executor`] · `sources` · [`worker`] · [`net`] · [`coroutine`]. This is the only crate
+//! with `unsafe` code; each block states why it is sound.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("Onrush runs on Linux only: it is built on io_uring and epoll.");
+
+#[cfg(target_os = "linux")]
 pub mod blocking;
+#[cfg(target_os = "linux")]
 pub mod buf;
+#[cfg(target_os = "linux")]
 pub mod coop;
+#[cfg(target_os = "linux")]
 pub mod coroutine;
+#[cfg(target_os = "linux")]
 pub mod descriptors;
+#[cfg(target_os = "linux")]
+pub mod diagnosis;
+#[cfg(target_os = "linux")]
 pub mod driver;
+#[cfg(target_os = "linux")]
 pub mod durations;
+#[cfg(target_os = "linux")]
 pub mod environment;
+#[cfg(target_os = "linux")]
 pub mod executor;
+#[cfg(target_os = "linux")]
 pub mod fs;
+#[cfg(target_os = "linux")]
 mod job;
+#[cfg(target_os = "linux")]
 mod mailbox;
+#[cfg(target_os = "linux")]
 pub mod net;
+#[cfg(target_os = "linux")]
 pub mod offload;
+#[cfg(target_os = "linux")]
 mod parker;
+#[cfg(target_os = "linux")]
 mod sources;
+#[cfg(target_os = "linux")]
 mod sys;
+#[cfg(target_os = "linux")]
 mod task;
+#[cfg(target_os = "linux")]
 pub mod text;
+#[cfg(target_os = "linux")]
 mod thread_pool;
+#[cfg(target_os = "linux")]
 pub mod timer;
+#[cfg(target_os = "linux")]
+pub mod user;
+#[cfg(target_os = "linux")]
 mod wakers;
+#[cfg(target_os = "linux")]
 pub mod worker;

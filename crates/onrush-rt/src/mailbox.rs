@@ -1,9 +1,9 @@
-//! What other threads may do to a worker: schedule its tasks and wake it.
+//! The part of a worker that other threads use: they schedule its tasks and wake it.
 //!
-//! One lock-free queue takes wakes from the worker's own thread and from others alike; only a
-//! worker that sleeps in the kernel costs the sender a system call.
+//! One lock-free queue takes wakes from the worker's own thread and from others alike. The sender
+//! pays for a system call only if the worker sleeps in the kernel.
 //!
-//! Must not know how tasks run or what the driver is.
+//! Does not depend on how tasks run or on the driver.
 
 use crate::parker::Parker;
 use async_task::Runnable;
@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io;
 
-/// The receiving end is the worker's; everyone else holds it in an `Arc`.
+/// The worker receives; all others share the mailbox in an `Arc`.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     runnable: SegQueue<Runnable>,
@@ -33,8 +33,8 @@ impl Mailbox {
         &self.eventfd
     }
 
-    /// Schedules a task. From any thread. After [`Mailbox::close`] the task is leaked: its future
-    /// must not be dropped on this thread, and its own is gone.
+    /// Schedules a task. May be called from any thread. After [`Mailbox::close`] the task is
+    /// leaked: its future must not be dropped on this thread, and its own thread is gone.
     pub(crate) fn push(&self, runnable: Runnable) {
         if self.parker.is_closed() {
             std::mem::forget(runnable);
@@ -44,8 +44,8 @@ impl Mailbox {
         if self.parker.needs_wake() {
             self.wake();
         }
-        // The owner may have closed and emptied the queue before the push above. Nobody else would
-        // take the task out then, and the queue and the task would keep each other alive.
+        // The owner may have closed and emptied the queue before the push above. Then only this
+        // thread can remove the task; otherwise the queue and the task would keep each other alive.
         if self.parker.is_closed() {
             self.leak_all();
         }
@@ -58,7 +58,7 @@ impl Mailbox {
         }
     }
 
-    /// Makes the worker look at what its sink shares with other threads. From any thread.
+    /// Makes the worker call `on_notify`. May be called from any thread.
     pub(crate) fn notify(&self) {
         if self.parker.notify() {
             self.wake();
@@ -70,7 +70,7 @@ impl Mailbox {
         let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
     }
 
-    /// Announces sleep; `false` when something came in meanwhile and the worker must not sleep.
+    /// Announces sleep. `false` if something arrived meanwhile: the worker must not sleep.
     pub(crate) fn prepare_to_sleep(&self) -> bool {
         self.parker.prepare(|| self.runnable.is_empty())
     }
@@ -99,8 +99,8 @@ impl Mailbox {
         self.runnable.is_empty()
     }
 
-    /// Refuses tasks from now on. By the owner only, which then empties the queue: what another
-    /// thread adds after that, that thread removes itself.
+    /// Refuses tasks from now on. Only the owner calls this, and then empties the queue: a thread
+    /// that adds a task after that removes it itself.
     pub(crate) fn close(&self) {
         self.parker.close();
     }

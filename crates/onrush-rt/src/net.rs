@@ -1,10 +1,10 @@
-//! Sockets: listening, and streams as futures read and write them.
+//! Sockets: listening sockets, and streams that futures read and write.
 //!
-//! Connecting, reading and writing try the call first and wait for readiness only when it would
-//! block, so no kernel operation ever refers to a caller's buffer: every future here may be dropped
-//! at any point. Servers do not use these streams: they take a driver's events directly.
+//! Connecting, reading and writing try the call first and wait for readiness only if it would
+//! block. So no kernel operation refers to a caller's buffer, and every future here may be dropped
+//! at any point. Servers do not use these streams: they handle the driver's events directly.
 //!
-//! Files, lowest first: `closing` · this one. Must not know about protocols.
+//! Files, lowest first: `closing` · this one. They do not depend on protocols.
 
 mod closing;
 
@@ -25,7 +25,7 @@ use std::path::Path;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-/// Accepts a connection that waits at `socket`, without waiting for one (accept4(2)); fails with
+/// Accepts a connection that is queued at `socket`, without waiting (accept4(2)). Fails with
 /// `WouldBlock` when there is none, and with `Unsupported` for a simulated listener.
 pub fn accept_now(socket: &ListenSocket) -> io::Result<Socket> {
     let ListenSocket::Os(socket) = socket else {
@@ -35,22 +35,22 @@ pub fn accept_now(socket: &ListenSocket) -> io::Result<Socket> {
     Ok(Socket::Os(rustix::net::accept_with(socket, flags)?))
 }
 
-/// How a listening socket is made.
+/// Options of a listening socket.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
     /// Connections the kernel queues before it refuses more (`listen(2)`; capped by `somaxconn`).
     pub backlog: u32,
-    /// `SO_REUSEPORT`: several sockets on one port, between which the kernel spreads connections.
+    /// `SO_REUSEPORT`: several sockets on one port; the kernel distributes connections over them.
     pub reuse_port: bool,
-    /// `TCP_NODELAY`, inherited by every connection accepted.
+    /// `TCP_NODELAY`, inherited by every accepted connection.
     pub nodelay: bool,
-    /// Connections are accepted when their first bytes have come, or after a second without any
+    /// Connections are accepted when their first bytes have arrived, or after a second without any
     /// (`TCP_DEFER_ACCEPT`, tcp(7)). For protocols in which the client speaks first.
     pub defer_accept: bool,
-    /// Bytes that the kernel takes of each accepted connection beyond what it has sent
+    /// Limit of the bytes that the kernel holds unsent for each accepted connection
     /// (`TCP_NOTSENT_LOWAT`, tcp(7)). A client that does not read then costs no more than this and
-    /// its own receive window; the usual send buffer would take 3 MB from a file for it. 0: as much
-    /// as the send buffer. See [`Driver::lift_unsent_max`](crate::driver::Driver::lift_unsent_max).
+    /// its own receive window; the default send buffer would take 3 MB of a file. 0: as much as the
+    /// send buffer. See [`Driver::lift_unsent_max`](crate::driver::Driver::lift_unsent_max).
     pub unsent_bytes_max: u32,
 }
 
@@ -71,7 +71,7 @@ impl Default for ListenOptions {
 pub enum ListenMode {
     /// One listener each, on the same port (`SO_REUSEPORT`).
     PerWorker,
-    /// One listener for all; whoever is free accepts.
+    /// One listener for all; any idle worker accepts.
     Shared,
 }
 
@@ -93,13 +93,13 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Binds one listening socket for each of `workers`, and gives the address they have (which tells
-/// the port when 0 was asked for).
+/// Binds one listening socket for each of `workers`. Returns them with their address, which has the
+/// actual port if port 0 was requested.
 ///
-/// A port that any other socket listens on is refused with `AddrInUse`, also when that socket is
-/// another process's with `SO_REUSEPORT`, which the kernel alone would let share it. Before that is
-/// believed it is tried again for half a second: the kernel takes the rings of a process that has
-/// just ended apart at its leisure, and they hold its port.
+/// A port that another socket listens on is refused with `AddrInUse`, even if that socket belongs
+/// to another process and has `SO_REUSEPORT`, so that the kernel would let both share the port.
+/// Binding is retried for half a second: the kernel tears down the io_uring rings of an ended
+/// process asynchronously, and they hold its port.
 pub fn listen(
     address: &Address,
     spread: ListenMode,
@@ -123,8 +123,8 @@ pub fn listen(
         start_listening(&first, options)?;
         return Ok((share(first, workers)?, Address::Tcp(bound)));
     }
-    // It is free. Sockets that share a port must all say so from the start, so bind afresh. This
-    // one never listens: whoever it queued would be reset when it goes.
+    // The port is free. Sockets that share a port must all set the option before they bind, so bind
+    // again. This socket never listens: connections in its queue would be reset when it is closed.
     drop(first);
     let together = ListenOptions {
         reuse_port: true,
@@ -138,7 +138,7 @@ pub fn listen(
     Ok((sockets.collect::<io::Result<_>>()?, Address::Tcp(bound)))
 }
 
-/// The same listening socket for each of `workers`, as with a socket passed by a supervisor. It is
+/// The same listening socket for each of `workers`, for example one passed by a supervisor. It is
 /// made non-blocking.
 pub fn share(socket: OwnedFd, workers: usize) -> io::Result<Vec<ListenSocket>> {
     rustix::io::ioctl_fionbio(&socket, true)?;
@@ -160,7 +160,7 @@ fn family(address: &SocketAddr) -> AddressFamily {
     }
 }
 
-/// How long a port may be in use before it is said to be, and how often to look.
+/// How long binding is retried while the port is in use, and the pause between attempts.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(5);
 const UNIX_PAUSE: Duration = Duration::from_millis(50);
@@ -214,15 +214,15 @@ fn bind_unix_patiently(path: &Path, backlog: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Binds a Unix socket. A file left behind by a server that is gone is replaced; a live server's
-/// is `AddrInUse`, and so is anything there that is no socket.
+/// Binds a Unix socket. The file of a server that has ended is replaced; the socket of a running
+/// server gives `AddrInUse`, and so does a file that is no socket.
 fn bind_unix(path: &Path, backlog: u32) -> io::Result<OwnedFd> {
     let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, NEW, None);
     let address = SocketAddrUnix::new(path)?;
     let socket = new()?;
     match rustix::net::bind(&socket, &address) {
         Err(Errno::ADDRINUSE) => {
-            // Connecting to an ordinary file is refused too, and that is nobody's to remove.
+            // Connecting to an ordinary file is refused, too, and such a file must not be removed.
             let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
             match rustix::net::connect(new()?, &address) {
                 Err(Errno::CONNREFUSED) if is_socket => std::fs::remove_file(path)?,
@@ -324,7 +324,7 @@ impl Stream {
         .await;
     }
 
-    /// The event takes the writer's waker away; a waker still there means a spurious poll.
+    /// The event takes the writer's waker; a waker that is still there means a spurious poll.
     fn source_is_woken(&self, cx: &mut Context<'_>) -> bool {
         let before = {
             let mut streams = self.context.sources().streams.borrow_mut();
@@ -348,7 +348,7 @@ impl Stream {
         drop(before); // Outside the borrow: its destructor may do anything.
     }
 
-    /// Reads what has arrived, waiting for the first byte; 0 at the end of the stream.
+    /// Reads bytes that have arrived, waiting for the first; 0 at the end of the stream.
     pub async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         poll_fn(|cx| self.poll_read(cx, into)).await
     }
@@ -376,7 +376,7 @@ impl Stream {
         }
     }
 
-    /// Writes some of `bytes`, waiting until the peer takes any.
+    /// Writes some of `bytes`, waiting until the socket takes any.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         poll_fn(|cx| self.poll_write(cx, bytes)).await
     }
@@ -408,7 +408,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What `ask` says of the descriptor; `Unsupported` on simulated streams, which have none.
+    /// The result of `ask` for the descriptor; `Unsupported` on simulated streams, which have none.
     pub(crate) fn with_descriptor<R>(
         &self,
         ask: impl FnOnce(BorrowedFd<'_>) -> Result<R, Errno>,
@@ -418,12 +418,12 @@ impl Stream {
         Ok(ask(fd.ok_or(io::ErrorKind::Unsupported)?)?)
     }
 
-    /// The worker it belongs to.
+    /// The worker of the stream.
     pub fn context(&self) -> &WorkerContext {
         &self.context
     }
 
-    /// Ends our direction.
+    /// Ends the sending direction.
     pub fn shutdown_write(&mut self) {
         self.context.driver().shutdown_write(self.id);
     }
@@ -442,7 +442,7 @@ impl Drop for Stream {
     }
 }
 
-/// A listener whose connections futures take. Dropping it stops accepting.
+/// A listener that futures accept connections from. Dropping it stops accepting.
 #[derive(Debug)]
 pub struct Listener {
     context: WorkerContext,
@@ -464,10 +464,10 @@ impl Listener {
         })
     }
 
-    /// The next connection. An error (such as `EMFILE`) does not end the listener: accepting goes
-    /// on by itself after a pause. Of those that nobody has taken yet a few hundred are accepted
-    /// (on io_uring, whose accept empties the kernel's queue at once, as many more as that held);
-    /// others wait in that queue, whose length is [`ListenOptions::backlog`].
+    /// The next connection. An error (such as `EMFILE`) does not end the listener: it accepts again
+    /// by itself after a pause. A few hundred connections are accepted ahead of the calls of this
+    /// function (on io_uring, whose accept empties the kernel's queue at once, as many more as that
+    /// held). Others wait in that queue, whose length is [`ListenOptions::backlog`].
     pub async fn accept(&mut self) -> io::Result<Stream> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }

@@ -1,9 +1,9 @@
-//! The agreement of a worker that goes to sleep with those that wake it: no wake is lost, and only
-//! one that sleeps costs its waker a system call. The same for a worker that ends: what others put
-//! into its queue is removed by it or by them.
+//! The protocol between a worker that goes to sleep and the threads that wake it: no wake is lost,
+//! and only a wake of a sleeping worker costs a system call. The same protocol covers a worker that
+//! ends: tasks that others put into its queue are removed by the worker or by them.
 //!
-//! Must not know what is waited for, nor how a worker is woken. `cargo xtask loom` runs its tests
-//! through every order in which two threads may take its steps.
+//! Independent of what the worker waits for and how it is woken. `cargo xtask loom` runs the tests
+//! here through every interleaving of two threads.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 pub(crate) struct Parker {
     /// The owner is in the kernel, or about to be.
     sleeping: AtomicBool,
-    /// Somebody called [`Parker::notify`] since the owner last looked.
+    /// [`Parker::notify`] was called since the owner last checked.
     notified: AtomicBool,
-    /// The owner ends: what is put where it looks is never taken.
+    /// The owner ends: it takes nothing more from its queue.
     closed: AtomicBool,
 }
 
@@ -29,23 +29,23 @@ impl Parker {
         }
     }
 
-    /// After something was put where the owner looks: whether it must be woken by the caller.
+    /// Whether the caller must wake the owner. Call this after adding to the owner's queue.
     #[inline]
     pub(crate) fn needs_wake(&self) -> bool {
-        // Pairs with the fence in `prepare`: either this sees the flag, or the owner sees what was
-        // put there.
+        // Pairs with the fence in `prepare`: either this sees the flag, or the owner sees the new
+        // entry.
         fence(Ordering::SeqCst);
         self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel)
     }
 
-    /// Leaves the owner a note; whether it must be woken by the caller.
+    /// Sets the notification. Returns whether the caller must wake the owner.
     pub(crate) fn notify(&self) -> bool {
         self.notified.store(true, Ordering::Release);
         self.needs_wake()
     }
 
-    /// Announces sleep; `false` when something has come, which `is_empty` denies, or a note: the
-    /// owner must not sleep then.
+    /// Announces sleep. `false` when the owner must not sleep: `is_empty` returned `false`, or a
+    /// notification is set.
     pub(crate) fn prepare(&self, is_empty: impl FnOnce() -> bool) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -56,16 +56,16 @@ impl Parker {
         false
     }
 
-    /// Ends it. By the owner, before it empties its queue for the last time.
+    /// Closes it. The owner calls this before it empties its queue for the last time.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `needs_wake`: what was put into the queue before that fence is
-        // seen by the owner after this one, unless `is_closed` after that fence tells the other
-        // thread.
+        // Pairs with the fence in `needs_wake`. If another thread queued an entry before that
+        // fence, either the owner sees the entry after this fence, or `is_closed` after that fence
+        // returns true in the other thread.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the owner has closed it. Exact after [`Parker::needs_wake`], as `close` describes.
+    /// Whether the owner has closed it. Exact after [`Parker::needs_wake`]; see `close`.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
@@ -91,8 +91,8 @@ mod tests {
     use loom::sync::{Arc, Condvar, Mutex};
     use loom::thread;
 
-    /// A worker's mailbox: the queue is a counter, and the kernel's wait one of loom, which finds
-    /// it out if nobody ends that.
+    /// A model of a worker's mailbox: the queue is a counter, and the wait in the kernel is loom's
+    /// condition variable, so loom detects a wait that never ends.
     struct Worker {
         parker: Parker,
         queued: AtomicUsize,
@@ -128,7 +128,8 @@ mod tests {
             }
         }
 
-        /// One turn: what was taken from the queue, and whether there was a note.
+        /// One iteration: the number of entries taken from the queue, and whether a notification
+        /// was set.
         fn poll(&self) -> (usize, bool) {
             if self
                 .parker
@@ -146,7 +147,7 @@ mod tests {
         }
     }
 
-    /// However the steps fall, the worker gets all of it, and does not sleep for ever.
+    /// In every interleaving, the worker gets everything and does not sleep for ever.
     fn delivers(senders: [fn(&Worker); 2], pushes: usize, notes: usize) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2); // Without a bound it takes minutes.
@@ -169,8 +170,8 @@ mod tests {
         });
     }
 
-    /// However the steps fall, a queue that is closed ends up empty: each push was removed once, by
-    /// the owner or by a thread that pushed.
+    /// In every interleaving, a closed queue ends up empty: each entry was removed once, by the
+    /// owner or by a thread that pushed.
     #[test]
     fn nothing_stays_in_a_closed_queue() {
         let mut model = loom::model::Builder::new();
@@ -192,7 +193,7 @@ mod tests {
                 thread::spawn(move || push(&worker))
             });
             worker.parker.close();
-            // As the queue does, it looks with a plain load whether there is anything.
+            // Like the real queue, this checks with a plain load whether there is an entry.
             let dropped = match worker.queued.load(Ordering::Relaxed) {
                 0 => 0,
                 _ => worker.queued.swap(0, Ordering::AcqRel),

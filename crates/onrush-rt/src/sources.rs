@@ -1,6 +1,6 @@
-//! Who waits for what: the wakers of all streams and listeners that futures of one worker use.
+//! The wakers of all streams and listeners that futures of one worker wait for.
 //!
-//! Must not know what a worker is, nor what the futures do.
+//! Does not depend on workers or on what the futures do.
 
 use crate::driver::{Driver, Event, ListenerId, Socket};
 use crate::sys::prefetch;
@@ -12,18 +12,18 @@ use std::io;
 use std::task::Waker;
 
 /// Tokens and timer payloads with this bit belong to the runtime's own futures; those without it
-/// are the sink's.
+/// belong to the event handler.
 pub(crate) const RUNTIME: u64 = 1 << 63;
 
-/// So many lines of a reader's stack are asked for when it is woken: the frames between where it
-/// was left and the function that reads.
+/// Cache lines of a reader's stack that are prefetched when it is woken: the frames between its
+/// suspension point and the function that reads.
 const READER_LINES: usize = 6;
 
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     pub(crate) reader: Option<Waker>,
-    /// Where the stack was when the reader was left: a coroutine goes on there, and has not been on
-    /// it for a while.
+    /// The stack pointer when the reader was suspended: a coroutine continues there, and its stack
+    /// may have left the cache.
     pub(crate) reader_stack: usize,
     pub(crate) writer: Option<Waker>,
 }
@@ -32,13 +32,13 @@ pub(crate) struct Source {
 pub(crate) struct Accepting {
     pub(crate) queue: VecDeque<io::Result<Socket>>,
     pub(crate) waker: Option<Waker>,
-    /// The driver holds: enough wait to be taken.
+    /// Accepting is stopped at the driver because enough connections wait.
     pub(crate) held: bool,
 }
 
-/// Connections that wait to be taken from a listener: at so many no more are accepted, but for what
-/// is on its way, which on io_uring may be all that the kernel's queue held at that moment; others
-/// wait there, as they would for a thread.
+/// At this many waiting connections, a listener stops accepting. Connections that are already being
+/// accepted are still queued; on io_uring these may be all that the kernel's queue held then.
+/// Others wait in the kernel's queue.
 pub(crate) const ACCEPTED_AHEAD_MAX: usize = 256;
 
 /// The wakers of all streams and listeners that futures of one worker wait for.
@@ -49,7 +49,7 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Takes an event that a future waits for; gives back those that are the sink's.
+    /// Handles an event that a future waits for; returns events that belong to the event handler.
     #[inline]
     pub(crate) fn route(&self, event: Event, driver: &RefCell<Driver>) -> Option<Event> {
         let Some(token) = event.token() else {

@@ -1,10 +1,10 @@
 //! The two ends of a spawned task: the future that runs, and the handle that waits for its output.
 //!
-//! `async_task` ends the process when a destructor or a waker panics that it calls itself. So it
-//! sees neither the user's output nor the waker of whoever waits: both are kept here, and a panic
-//! of either ends here. Must not know what schedules a task.
+//! `async_task` aborts the process if a destructor or a waker that it calls panics. So it gets
+//! neither the user's output nor the waker of the waiting future: this module keeps both, and
+//! catches their panics. Does not depend on how a task is scheduled.
 
-use crate::job::{discard, guarded};
+use crate::user::{call, discard};
 use pin_project_lite::pin_project;
 use std::cell::RefCell;
 use std::fmt;
@@ -14,17 +14,17 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// What both ends share. No user code runs while it is borrowed.
+/// State shared by both ends. No user code runs while it is borrowed.
 struct Shared<T>(RefCell<State<T>>);
 
 enum State<T> {
-    /// The task runs; the waker of whoever waits.
+    /// The task runs. Holds the waker of the waiting future.
     Running(Option<Waker>),
     /// The future is ready and is being dropped.
     Ready(T, Option<Waker>),
     /// The task has ended: with an output, or without one when it panicked or was cancelled.
     Ended(Option<T>),
-    /// Nobody wants the output.
+    /// The handle was dropped; nothing needs the output.
     Unwanted,
 }
 
@@ -42,12 +42,12 @@ pub struct Task<T>(FallibleTask<T>);
 #[must_use = "dropping it cancels the task"]
 pub struct FallibleTask<T> {
     shared: Rc<Shared<T>>,
-    /// `None` once it is detached.
+    /// `None` after it is detached.
     running: Option<async_task::Task<()>>,
 }
 
 impl<T> Task<T> {
-    /// Lets the task run to its end; its output is dropped then.
+    /// Lets the task run to its end; its output is dropped.
     pub fn detach(self) {
         self.0.detach();
     }
@@ -57,21 +57,21 @@ impl<T> Task<T> {
         self.0.is_finished()
     }
 
-    /// The same task, awaited without panics.
+    /// The same task; awaiting it does not panic.
     pub fn fallible(self) -> FallibleTask<T> {
         self.0
     }
 }
 
 impl<T> FallibleTask<T> {
-    /// As [`Task::detach`].
+    /// Like [`Task::detach`].
     pub fn detach(mut self) {
         if let Some(running) = self.running.take() {
             running.detach();
-        } // The rest of it is dropped: nobody wants the output.
+        } // Dropping `self` marks the output as unwanted.
     }
 
-    /// As [`Task::is_finished`].
+    /// Like [`Task::is_finished`].
     pub fn is_finished(&self) -> bool {
         matches!(*self.shared.0.borrow(), State::Ended(_))
     }
@@ -128,7 +128,7 @@ impl<T> fmt::Debug for Task<T> {
 }
 
 pin_project! {
-    /// The running end. Fields are dropped in this order: the future before its end is told.
+    /// The running end. Fields are dropped in this order: the future before its end is reported.
     pub(crate) struct Joined<F: Future> {
         #[pin]
         future: F,
@@ -136,7 +136,7 @@ pin_project! {
     }
 }
 
-/// Tells the end of a task when it is dropped.
+/// Reports the end of a task when it is dropped.
 struct End<T>(Rc<Shared<T>>);
 
 impl<F: Future> Joined<F> {
@@ -147,7 +147,7 @@ impl<F: Future> Joined<F> {
     }
 }
 
-/// The waiting end, before the task is there.
+/// The waiting end, before the task exists.
 pub(crate) struct Waiting<T>(Rc<Shared<T>>);
 
 impl<T> Waiting<T> {
@@ -192,6 +192,6 @@ impl<T> Drop for End<T> {
         };
         *state = State::Ended(output);
         drop(state);
-        guarded(|| waker.map(Waker::wake));
+        call(|| waker.map(Waker::wake));
     }
 }

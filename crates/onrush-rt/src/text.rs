@@ -1,9 +1,9 @@
-//! Text that is known to be ASCII. Must not know what it says.
+//! Conversion of bytes to text that is known to be ASCII.
 
-/// `bytes` as text; `None` when one of them is not ASCII.
+/// Returns `bytes` as text, or `None` when one of them is not ASCII.
 ///
-/// Most of what a request head holds is ASCII and short. For that this takes a fraction of the
-/// time of [`std::str::from_utf8`], which looks at such bytes one by one.
+/// Most parts of a request head are ASCII and short. For them this takes a fraction of the time of
+/// [`std::str::from_utf8`], which checks such bytes one by one.
 ///
 /// ```
 /// assert_eq!(onrush_rt::text::ascii(b"/a"), Some("/a"));
@@ -12,7 +12,7 @@
 #[inline]
 #[allow(unsafe_code)]
 pub fn ascii(bytes: &[u8]) -> Option<&str> {
-    // SAFETY: bytes below 128 are UTF-8, each a character of its own.
+    // SAFETY: bytes below 128 are UTF-8, each one character.
     (bytes.is_ascii()).then(|| unsafe { std::str::from_utf8_unchecked(bytes) })
 }
 

@@ -1,49 +1,48 @@
-//! Threads that take work from one queue: started as work comes, asleep while there is none, and
-//! gone after ten seconds of that. Nothing spins: who waits sleeps on a condition variable
+//! Threads that take jobs from one queue. They start as jobs arrive, sleep while there are none,
+//! and end after ten idle seconds. Nothing spins: a thread waits on a condition variable
 //! (`futex(2)`).
 //!
-//! They are called one after the other: while one is on its way, no other is called, and it calls
-//! the next itself if it finds more than one job. So a burst of short jobs costs one wake-up, not
-//! one each, and a long job still holds up nobody.
+//! Threads are woken one after the other: while one is being woken, no other is, and it wakes the
+//! next itself if it finds more than one job. So a burst of short jobs costs one wake-up, not one
+//! each, and a long job does not delay others.
 //!
-//! Must not know what the work is, in which order it is done, or how much of it may wait.
+//! The queue decides what the jobs are, their order, and how many may wait.
 
+use crate::user::call;
 use std::io;
-use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long a thread without work stays before it ends.
+/// A thread without work ends after this time.
 pub(crate) const IDLE: Duration = Duration::from_secs(10);
 
-/// What a crew works on. Its methods on `self` are called under the crew's lock.
+/// The queue of a pool. Its methods on `self` are called under the pool's lock.
 pub(crate) trait JobQueue: Send + 'static {
     type Job;
     type Outcome;
     /// Whether nothing waits to be taken.
     fn is_empty(&self) -> bool;
-    /// The next job, to be run by the caller.
+    /// The next job; the caller runs it.
     fn take(&mut self) -> Option<Self::Job>;
-    /// Runs a job. Not under the lock.
+    /// Runs a job. Not called under the lock.
     fn run(job: Self::Job) -> Self::Outcome;
-    /// No thread can be had for this job. Not under the lock.
+    /// Handles a job when no thread can be started. Not called under the lock.
     fn run_without_thread(job: Self::Job) -> Self::Outcome;
-    /// A job that was taken has ended; `None`: with a panic, of a waker perhaps.
+    /// A job that was taken has ended; `None`: with a panic, possibly of a waker.
     fn job_done(&mut self, outcome: Option<Self::Outcome>);
 }
 
 /// The threads and their queue.
 pub(crate) struct ThreadPool<Q: JobQueue> {
     state: Mutex<State<Q>>,
-    /// Signalled when there is work and no thread is on its way to it.
+    /// Signalled when there is work and no thread is being woken.
     work: Condvar,
-    /// Of its threads.
+    /// The name of the threads.
     name: &'static str,
-    /// What each thread does first.
+    /// Each thread calls this first.
     prepare: Box<dyn Fn() + Send + Sync>,
-    /// Called once instead of starting a thread, which then is refused.
+    /// Called once instead of starting a thread; the start then fails.
     #[cfg(test)]
     pub(crate) spawn_failure: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -51,19 +50,19 @@ pub(crate) struct ThreadPool<Q: JobQueue> {
 pub(crate) struct State<Q> {
     pub(crate) queue: Q,
     pub(crate) threads: usize,
-    /// Threads asleep in `work`; one that is `waking` is still counted until it wakes.
+    /// Threads asleep in `work`; a thread that is being woken counts until it runs.
     pub(crate) idle: usize,
-    /// A thread was signalled or started, and has not looked at the queue yet.
+    /// A thread was signalled or started, and has not checked the queue yet.
     waking: bool,
     pub(crate) threads_max: usize,
     closing: bool,
 }
 
-/// Ends the threads, when all work is done, as it goes.
+/// When dropped, ends the threads after all work is done.
 pub(crate) struct Owner<Q: JobQueue>(Arc<ThreadPool<Q>>);
 
 impl<Q: JobQueue> Owner<Q> {
-    /// With no threads at all, work is done by [`ThreadPool::run_one`] only.
+    /// With `threads_max` 0, only [`ThreadPool::run_one`] runs jobs.
     pub(crate) fn new(
         queue: Q,
         threads_max: usize,
@@ -100,12 +99,12 @@ impl<Q: JobQueue> Drop for Owner<Q> {
 }
 
 impl<Q: JobQueue> ThreadPool<Q> {
-    /// Nobody's code but the queue's runs under this lock.
+    /// Only the queue's code runs under this lock.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State<Q>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something into the queue and gets a thread to look at it.
+    /// Adds to the queue and wakes or starts a thread for it.
     pub(crate) fn submit<R>(self: &Arc<Self>, put: impl FnOnce(&mut Q) -> R) -> R {
         let mut state = self.lock();
         let result = put(&mut state.queue);
@@ -113,26 +112,26 @@ impl<Q: JobQueue> ThreadPool<Q> {
         result
     }
 
-    /// Does the next job on the calling thread; `false` when there is none.
+    /// Runs the next job on the calling thread; `false` when there is none.
     pub(crate) fn run_one(&self) -> bool {
         self.run_next(Q::run)
     }
 
-    /// Does a job that never was in the queue on the calling thread.
+    /// Runs a job that was never in the queue, on the calling thread.
     pub(crate) fn run_unqueued(&self, job: Q::Job) {
-        let outcome = guarded(Q::run, job);
+        let outcome = call(|| Q::run(job));
         self.lock().queue.job_done(outcome);
     }
 
     fn run_next(&self, what: fn(Q::Job) -> Q::Outcome) -> bool {
         let job = self.lock().queue.take();
         let Some(job) = job else { return false };
-        let outcome = guarded(what, job);
+        let outcome = call(|| what(job));
         self.lock().queue.job_done(outcome);
         true
     }
 
-    /// Gets one more thread to look at the queue, unless one is on its way already.
+    /// Wakes or starts one more thread for the queue, unless one is being woken already.
     fn wake_thread(self: &Arc<Self>, mut state: MutexGuard<'_, State<Q>>) {
         if state.waking || state.queue.is_empty() {
             return;
@@ -150,7 +149,7 @@ impl<Q: JobQueue> ThreadPool<Q> {
         }
     }
 
-    /// Starts one thread, already counted.
+    /// Starts one thread, which is counted already.
     fn start(self: &Arc<Self>) {
         if self.spawn().is_err() {
             let mut state = self.lock();
@@ -160,7 +159,7 @@ impl<Q: JobQueue> ThreadPool<Q> {
                 drop(state);
                 while self.run_next(Q::run_without_thread) {}
             } else if state.idle > 0 && !state.queue.is_empty() {
-                // Whoever came to rest meanwhile was not called, for this thread was on its way.
+                // A thread that became idle meanwhile was not woken, because this one was starting.
                 state.waking = true;
                 drop(state);
                 self.work.notify_one();
@@ -188,9 +187,9 @@ impl<Q: JobQueue> ThreadPool<Q> {
         state.waking = false;
         loop {
             if let Some(job) = state.queue.take() {
-                // This job may take long, so the rest must not wait for its end.
+                // This job may take long, so another thread is woken for the rest.
                 self.wake_thread(state);
-                let outcome = guarded(Q::run, job);
+                let outcome = call(|| Q::run(job));
                 state = self.lock();
                 state.queue.job_done(outcome);
                 continue;
@@ -203,7 +202,7 @@ impl<Q: JobQueue> ThreadPool<Q> {
             let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state = guard;
             state.idle -= 1;
-            // Whoever wakes has come, called or not: it looks at the queue next.
+            // This thread is awake, by a signal or not: it checks the queue next.
             state.waking = false;
             if timeout.timed_out() && state.queue.is_empty() {
                 break;
@@ -211,13 +210,6 @@ impl<Q: JobQueue> ThreadPool<Q> {
         }
         state.threads -= 1;
     }
-}
-
-/// A thread must outlive whatever it runs: no job could be done without it.
-fn guarded<J, O>(what: fn(J) -> O, job: J) -> Option<O> {
-    catch_unwind(AssertUnwindSafe(|| what(job)))
-        .map_err(mem::forget) // A payload that panics when dropped would end the thread after all.
-        .ok()
 }
 
 #[cfg(test)]

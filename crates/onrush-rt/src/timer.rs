@@ -1,19 +1,20 @@
-//! A hierarchical timing wheel with a resolution of one millisecond: the worker's only clock.
+//! A hierarchical timing wheel with a resolution of one millisecond. It holds all timers of a
+//! worker.
 //!
-//! Six levels of 64 slots; level `n` has slots of `64^n` ms, so deadlines reach two years ahead.
-//! Scheduling and cancelling are O(1); an entry moves down at most five times in its life. Entries
-//! live in one slab and are linked, so an idle wheel holds no memory per slot.
+//! There are six levels of 64 slots; level `n` has slots of `64^n` ms, so the wheel spans two
+//! years. Scheduling and cancelling are O(1); an entry moves down at most five times in its life.
+//! Entries are linked and share one slab, so an idle wheel needs no memory per slot.
 //!
-//! Must not know what the payloads mean or where the time comes from.
+//! The payloads are opaque, and the caller supplies the time.
 
 const LEVELS: usize = 6;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 const NONE: u32 = u32::MAX;
-/// Deadlines further away than the wheel's span wait in its last slot and are looked at again.
+/// Deadlines beyond the wheel's span wait in its last slot and are then scheduled again.
 const SPAN_MS: u64 = 1 << (SLOT_BITS * LEVELS as u32);
 
-/// Names one scheduled entry; stale after the entry fired or was cancelled.
+/// Identifies one scheduled entry; stale after the entry fired or was cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerId {
     index: u32,
@@ -50,7 +51,7 @@ impl Default for Wheel {
 }
 
 impl Wheel {
-    /// An empty wheel that stands at `now_ms`.
+    /// An empty wheel at time `now_ms`.
     pub fn new(now_ms: u64) -> Wheel {
         Wheel {
             now_ms,
@@ -62,7 +63,7 @@ impl Wheel {
         }
     }
 
-    /// Entries scheduled.
+    /// The number of scheduled entries.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -72,7 +73,8 @@ impl Wheel {
         self.count == 0
     }
 
-    /// Schedules `payload` for `deadline_ms`; a deadline that has passed fires at the next look.
+    /// Schedules `payload` for `deadline_ms`. A deadline in the past fires at the next
+    /// [`Wheel::expire`].
     pub fn schedule(&mut self, deadline_ms: u64, payload: u64) -> TimerId {
         let index = self.allocate();
         let entry = &mut self.entries[index as usize];
@@ -84,7 +86,7 @@ impl Wheel {
         TimerId { index, generation }
     }
 
-    /// Takes an entry out; `false` when it fired or was cancelled before.
+    /// Removes an entry; `false` if it fired or was cancelled before.
     pub fn cancel(&mut self, id: TimerId) -> bool {
         match self.entries.get(id.index as usize) {
             Some(entry) if entry.generation == id.generation && entry.place != NONE => {
@@ -96,15 +98,15 @@ impl Wheel {
         }
     }
 
-    /// When something may have to be done next, in ms; never later than the next deadline.
+    /// When [`Wheel::expire`] may next have work, in ms; never later than the next deadline.
     pub fn next_ms(&self) -> Option<u64> {
         (0..LEVELS)
             .filter_map(|level| self.next_slot_ms(level))
             .min()
     }
 
-    /// Moves to `now_ms` and gives one entry that is due, or `None` when all that were due have
-    /// been given. Call until `None`.
+    /// Advances to `now_ms` and returns one expired entry, or `None` when there are no more. Call
+    /// it until it returns `None`.
     pub fn expire(&mut self, now_ms: u64) -> Option<u64> {
         loop {
             let due = self.next_ms().filter(|&due| due <= now_ms);
@@ -113,7 +115,7 @@ impl Wheel {
                 return None;
             };
             self.now_ms = self.now_ms.max(due);
-            // The slot that is due at the highest level first: what it holds moves down or fires.
+            // The highest level with a slot at this time first: its entries move down or fire.
             let level = (0..LEVELS)
                 .rev()
                 .find(|&l| self.next_slot_ms(l) == Some(due));
@@ -130,7 +132,7 @@ impl Wheel {
         }
     }
 
-    /// The time at which the first occupied slot of a level begins.
+    /// The start time of the first occupied slot of a level.
     fn next_slot_ms(&self, level: usize) -> Option<u64> {
         if self.occupied[level] == 0 {
             return None;
@@ -144,7 +146,8 @@ impl Wheel {
 
     fn place(&self, deadline_ms: u64) -> usize {
         let deadline = deadline_ms.clamp(self.now_ms, self.now_ms + SPAN_MS - SPAN_MS / 64 - 1);
-        // The level is where the highest differing digit (base 64) of now and then stands.
+        // The level is the position of the highest digit (base 64) in which now and the deadline
+        // differ.
         let differing = (self.now_ms ^ deadline) | (SLOTS as u64 - 1);
         let level = ((63 - differing.leading_zeros()) / SLOT_BITS).min(LEVELS as u32 - 1);
         let slot = (deadline >> (SLOT_BITS * level)) as usize % SLOTS;
@@ -252,7 +255,7 @@ mod tests {
         let mut wheel = Wheel::new(1_000_003);
         let mut model: Vec<(u64, u64, TimerId)> = Vec::new();
         let mut now = 1_000_003;
-        let entries = if cfg!(miri) { 300 } else { 20_000 }; // Miri takes its time.
+        let entries = if cfg!(miri) { 300 } else { 20_000 }; // Miri is slow.
         for payload in 0..entries {
             let reach = 1 << (1 + random(24));
             let deadline = now + random(reach);

@@ -1,14 +1,14 @@
-//! Calls of wakers, which may be the user's code: `Wake::wake`, and the destructor of what
-//! implements it, may panic and may call back.
+//! Calls of wakers, which may be user code: `Wake::wake` and the destructor of its type may panic
+//! and may call back.
 //!
 //! So no waker is woken or dropped while a cell of the worker is borrowed, and none is woken by a
-//! plain call where a panic would end the worker. Must not know who waits.
+//! plain call where a panic would end the worker.
 
-use crate::job::discard;
+use crate::user::discard;
 use std::task::Waker;
 
-/// Wakes `waker`. A panic of its code, or of its destructor, was printed by the panic hook and is
-/// lost.
+/// Wakes `waker`. The panic hook has printed a panic of its code or its destructor; it goes no
+/// further.
 #[inline]
 pub(crate) fn wake(waker: Waker) {
     discard(Call(Some(waker)));

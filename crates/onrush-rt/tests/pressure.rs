@@ -282,3 +282,125 @@ fn a_slice_beyond_a_view_is_refused() {
         false
     });
 }
+
+/// The end of a stream that its owner has paused, and asked for.
+#[test]
+fn the_end_of_a_paused_stream_is_reported() {
+    let _dog = watchdog("the_end_of_a_paused_stream_is_reported");
+    for kind in ALL {
+        for (resets, unread) in [(true, false), (true, true), (false, false)] {
+            let Some(mut rig) = rig_with(kind, &Config::default(), 5) else {
+                continue;
+            };
+            let (client, server) = rig.pair(Transport::Tcp4);
+            rig.driver.receive(server);
+            rig.poll_until_idle();
+            if !rig.driver.pause(server) {
+                rig.until(|_, event| matches!(event, Event::Quiet { .. }));
+            }
+            rig.driver.watch_end(server);
+            if unread {
+                assert_eq!(rig.driver.send(client, b"mail").unwrap(), 4);
+            }
+            assert!(
+                rig.poll_until_idle().is_empty(),
+                "{kind:?}: it has not ended"
+            );
+            match resets {
+                true => rig.driver.reset(client),
+                false => rig.driver.shutdown_write(client),
+            }
+            rig.until(|_, event| match event {
+                Event::End { stream, result, .. } => {
+                    assert_eq!(stream, server);
+                    assert_eq!(result.is_err(), resets, "{kind:?}");
+                    true
+                }
+                other => panic!("{kind:?}: {other:?}"),
+            });
+        }
+    }
+}
+
+/// A stream that has ended and still holds bytes is received from first.
+#[test]
+fn a_paused_stream_that_holds_bytes_has_not_ended() {
+    let _dog = watchdog("a_paused_stream_that_holds_bytes_has_not_ended");
+    for kind in ALL {
+        let Some(mut rig) = rig_with(kind, &Config::default(), 5) else {
+            continue;
+        };
+        let (client, server) = rig.pair(Transport::Tcp4);
+        assert!(rig.driver.pause(server));
+        rig.driver.watch_end(server);
+        assert_eq!(rig.driver.send(client, b"mail").unwrap(), 4);
+        rig.driver.shutdown_write(client);
+        assert!(rig.poll_until_idle().is_empty(), "{kind:?}");
+        rig.driver.receive(server);
+        let mut got = Vec::new();
+        rig.until(|_, event| match event {
+            Event::Data { data, .. } => {
+                got.extend_from_slice(&data);
+                false
+            }
+            Event::End { result, .. } => result.is_ok(),
+            other => panic!("{kind:?}: {other:?}"),
+        });
+        assert_eq!(got, b"mail", "{kind:?}");
+    }
+}
+
+/// All receive memory is held by its owner. The end of streams that wait for some is reported, an
+/// orderly one when what lies before it has been received.
+#[test]
+fn the_end_of_a_stream_that_waits_for_memory_is_reported() {
+    let _dog = watchdog("the_end_of_a_stream_that_waits_for_memory_is_reported");
+    let config = Config {
+        ring_buffers: 1,
+        ring_buffer_bytes: 4096,
+        epoll_buffer_bytes: 4096,
+        receive_bytes_max: 4096 + 100,
+    };
+    for kind in KERNEL {
+        for (resets, unread) in [(true, true), (false, false), (false, true)] {
+            let Some(mut rig) = rig_with(kind, &config, 5) else {
+                continue;
+            };
+            let (holder, held) = rig.pair(Transport::Tcp4);
+            let (client, server) = rig.pair(Transport::Tcp4);
+            assert_eq!(rig.driver.send(holder, b"mail").unwrap(), 4);
+            rig.driver.receive(held);
+            let mut kept = None;
+            rig.until(|_, event| match event {
+                Event::Data { data, .. } => {
+                    kept = Some(data);
+                    true
+                }
+                _ => false,
+            });
+            rig.driver.receive(server);
+            if unread {
+                assert_eq!(rig.driver.send(client, b"mail").unwrap(), 4);
+            }
+            assert!(rig.poll_until_idle().is_empty(), "{kind:?}: no memory");
+            match resets {
+                true => rig.driver.reset(client),
+                false => rig.driver.shutdown_write(client),
+            }
+            rig.until(|_, event| match event {
+                Event::Data { stream, data, .. } => {
+                    assert_eq!((stream, &*data), (server, &b"mail"[..]), "{kind:?}");
+                    assert!(unread, "{kind:?}");
+                    false
+                }
+                Event::End { stream, result, .. } => {
+                    assert_eq!(stream, server);
+                    assert_eq!(result.is_err(), resets, "{kind:?}");
+                    true
+                }
+                other => panic!("{kind:?}: {other:?}"),
+            });
+            assert_eq!(kept.as_deref(), Some(&b"mail"[..]));
+        }
+    }
+}

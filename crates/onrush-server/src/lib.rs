@@ -1,4 +1,5 @@
-//! A folder over HTTP, as a handler for one's own server; the binary `onrush` is built on it.
+//! A handler that serves a folder over HTTP. The binary `onrush` uses it, and so can any other
+//! server.
 //!
 //! ```no_run
 //! use onrush::{Router, Server};
@@ -13,13 +14,12 @@
 //! }
 //! ```
 //!
-//! [`Files`] itself does not look at who asks; a [`Guard`] before it refuses what the pages of
-//! other sites make a browser send.
+//! [`Files`] does not check the origin of a request. A [`Guard`] in front of it refuses requests
+//! that web pages of other sites cause a browser to send.
 //!
-//! Floors inside this crate, lowest first: [`files`] · [`guard`].
+//! Layers inside this crate, lowest first: [`files`] · [`guard`].
 //!
-//! This crate must not know drivers or descriptors, and nothing in [`files`] knows the command
-//! line.
+//! The library does not depend on drivers, and [`files`] does not depend on the command line.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! Objects as plain files, with atomic and durable replacement.
 //!
-//! [`Store`] is what the server above sees: a ranged get, a staged conditional put, a delete, and
-//! an ordered list. It has no descriptor and no path in it, so that other stores can stand behind
-//! it. [`Folder`] is the store on a disk: every object is an ordinary file beneath one directory,
-//! readable by every other tool.
+//! The server uses the trait [`Store`]: a ranged get, a staged conditional put, a delete, and an
+//! ordered list. The trait contains no descriptors and no paths, so other stores can implement it.
+//! [`Folder`] is the store on a disk. Every object is an ordinary file beneath one directory, which
+//! every other tool can read.
 //!
 //! ```
 //! # use onrush_store::*;
@@ -28,8 +28,8 @@
 //! # Ok::<(), StoreError>(())
 //! ```
 //!
-//! Floors inside this crate, lowest first: `error` · `key` · `meta` · `store` · `folder`.
-//! This crate must not know HTTP: no header, no status, no percent-encoding.
+//! Layers inside this crate, lowest first: `error` · `key` · `meta` · `store` · `folder`.
+//! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
 mod error;
 mod folder;

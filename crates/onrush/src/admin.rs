@@ -69,8 +69,8 @@ impl Admin {
     fn readiness(&self) -> Response {
         match self.watched.get() {
             Some(server) if !server.is_ending() => told(200, "ready\n"),
-            Some(_) => told(503, "ending\n").header("Retry-After", "1"),
-            None => told(503, "starting\n").header("Retry-After", "1"),
+            Some(_) => told(503, "ending\n").with_header("Retry-After", "1"),
+            None => told(503, "starting\n").with_header("Retry-After", "1"),
         }
     }
 }
@@ -78,5 +78,5 @@ impl Admin {
 fn told(status: u16, what: &'static str) -> Response {
     Response::text(what)
         .with_status(status)
-        .header("Cache-Control", "no-store")
+        .with_header("Cache-Control", "no-store")
 }

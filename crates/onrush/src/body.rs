@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use onrush_rt::coop;
 use onrush_rt::fs::File;
+use onrush_rt::user;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
@@ -266,7 +267,7 @@ impl BodySender {
             let waker = channel.receiver.take();
             drop(channel);
             if let Some(waker) = waker {
-                waker.wake();
+                user::wake(waker);
             }
             Poll::Ready(Ok(()))
         })
@@ -308,7 +309,7 @@ impl Stream for Receiver {
                 let waker = channel.sender.take();
                 drop(channel);
                 if let Some(waker) = waker {
-                    waker.wake();
+                    user::wake(waker);
                 }
                 Poll::Ready(Some(item))
             }

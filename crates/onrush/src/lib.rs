@@ -1,7 +1,7 @@
-//! Onrush: an HTTP server engine for Linux, close to what the kernel costs.
+//! Onrush: an HTTP server engine for Linux whose cost per request is close to that of the kernel.
 //!
-//! One worker per core, each with its own io_uring or epoll, its own tasks and its own share of the
-//! connections. Handlers are `async fn`s that need not be `Send`.
+//! There is one worker per core. Each has its own driver (io_uring or epoll), its own tasks and its
+//! own connections. Handlers are `async fn`s that need not be `Send`.
 //!
 //! ```no_run
 //! use onrush::{Request, Response, Server};
@@ -15,10 +15,10 @@
 //! }
 //! ```
 //!
-//! Time limits, size limits and strict framing are on by default; see [`Limits`] for each of them.
-//! A handler that panics costs its request, which is answered 500, and nothing else.
+//! Time limits, size limits and strict framing are on by default; [`Limits`] lists the limits.
+//! A panic in a handler affects only its request, which receives 500.
 //!
-//! Floors inside this crate, lowest first: `panic_guard` · `pooled_buffer` · `log` · [`body`] ·
+//! Layers inside this crate, lowest first: `panic_guard` · `pooled_buffer` · `log` · [`body`] ·
 //! [`response`] · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `host` ·
 //! [`request`] · [`handler`] · [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` ·
 //! [`server`] · `admin` · [`sim`].

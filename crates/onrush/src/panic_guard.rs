@@ -4,15 +4,10 @@
 //! Each function here ends a panic of the code that it runs. A payload is leaked instead of
 //! dropped, because its destructor is user code as well. Must not know what runs.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use onrush_rt::user;
 use std::task::Waker;
 
-/// Runs user code. `None` when it panicked; the panic hook has printed the message.
-pub(crate) fn catch<T>(call: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(call))
-        .map_err(std::mem::forget)
-        .ok()
-}
+pub(crate) use onrush_rt::user::call as catch;
 
 /// Emits a log event. Its subscriber is user code, and a log line is not worth a request.
 pub(crate) fn log(event: impl FnOnce()) {
@@ -21,7 +16,7 @@ pub(crate) fn log(event: impl FnOnce()) {
 
 /// Drops a value that holds user code. A panic of its destructor is logged.
 pub(crate) fn discard<T>(value: T) {
-    if catch(|| drop(value)).is_none() {
+    if !user::discard(value) {
         log(|| tracing::error!("a destructor in a handler panicked"));
     }
 }

@@ -173,7 +173,7 @@ impl Request {
     /// ASCII, but HTTP does not promise it.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         let (head, bytes) = self.head();
-        head.field(bytes, name)
+        head.header(bytes, name)
     }
 
     /// The first value of a field when it is UTF-8.
@@ -184,7 +184,14 @@ impl Request {
     /// All field lines in the order they were sent.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let (head, bytes) = self.head();
-        head.fields(bytes)
+        head.headers(bytes)
+    }
+
+    /// The values of all field lines of one name, compared without case, in the order they were
+    /// sent (RFC 9110, section 5.3).
+    pub fn header_values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        let is_named = move |line: &(&str, &[u8])| line.0.eq_ignore_ascii_case(name);
+        self.headers().filter(is_named).map(|(_, value)| value)
     }
 
     /// A parameter of the route's template as sent: `id` of `/things/{id}`. See also

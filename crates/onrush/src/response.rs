@@ -10,7 +10,7 @@ use onrush_proto::response::{FieldError, FieldLines};
 ///
 /// ```
 /// use onrush::Response;
-/// let answer = Response::text("made").with_status(201).header("Location", "/things/7");
+/// let answer = Response::text("made").with_status(201).with_header("Location", "/things/7");
 /// assert_eq!(answer.status(), 201);
 /// ```
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ impl Response {
     pub(crate) fn busy() -> Response {
         Response::text("too busy, try again\n")
             .with_status(503)
-            .header("Retry-After", "1")
+            .with_header("Retry-After", "1")
     }
 
     /// 500: a handler, or what it left to others, panicked.
@@ -125,16 +125,28 @@ impl Response {
     ///
     /// # Panics
     /// When the name is not a token, the value holds control characters, or the field is one that
-    /// only the server may set. For values that come from outside use [`Response::try_header`].
-    pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Response {
-        if let Err(error) = self.try_header(name, value) {
-            panic!("header {name:?} was refused: {error:?}");
-        }
+    /// only the server may set. For values that come from outside use [`Response::try_set_header`].
+    pub fn with_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Response {
+        self.set_header(name, value);
         self
     }
 
+    /// [`Response::with_header`] for a response that is borrowed.
+    ///
+    /// # Panics
+    /// As [`Response::with_header`] does.
+    pub fn set_header(&mut self, name: &str, value: impl AsRef<[u8]>) {
+        if let Err(error) = self.try_set_header(name, value) {
+            panic!("header {name:?} was refused: {error:?}");
+        }
+    }
+
     /// Sets a field, replacing earlier lines of that name; refuses what could split the answer.
-    pub fn try_header(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), FieldError> {
+    pub fn try_set_header(
+        &mut self,
+        name: &str,
+        value: impl AsRef<[u8]>,
+    ) -> Result<(), FieldError> {
         if name.eq_ignore_ascii_case("content-type") {
             self.content_type = None;
         }
@@ -165,8 +177,35 @@ impl Response {
         self.status.0
     }
 
-    /// A field's first value.
-    pub fn get_header(&self, name: &str) -> Option<&[u8]> {
+    /// All field lines, as (name, value); those that the server adds by itself are not among them.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let content_type = self
+            .content_type
+            .map(|value| ("Content-Type", value.as_bytes()));
+        content_type.into_iter().chain(self.fields.iter())
+    }
+
+    /// The values of all field lines of one name, compared without case.
+    pub fn header_values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        let is_named = move |line: &(&str, &[u8])| line.0.eq_ignore_ascii_case(name);
+        self.headers().filter(is_named).map(|(_, value)| value)
+    }
+
+    /// The first value of a field, its name compared without case.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::Response;
+    ///
+    /// let mut response = Response::text("hello").with_header("Vary", "Accept");
+    /// response.append_header("Vary", "Accept-Encoding")?;
+    /// response.set_header("ETag", "\"7\"");
+    /// assert_eq!(response.header("vary"), Some(&b"Accept"[..]));
+    /// assert_eq!(response.header_values("Vary").count(), 2);
+    /// assert_eq!(response.headers().count(), 4); // `Content-Type` is the first.
+    /// # Ok::<(), onrush::response::FieldError>(())
+    /// ```
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
         match self.content_type {
             Some(value) if name.eq_ignore_ascii_case("content-type") => Some(value.as_bytes()),
             _ => self.fields.get(name),
@@ -230,11 +269,11 @@ mod tests {
         assert!(Response::text("static").is_plain());
         assert!(Response::new(204).is_plain());
         let owning = [
-            Response::text("static").header("A", "b"),
+            Response::text("static").with_header("A", "b"),
             Response::text("owned".to_owned()),
             Response::with_body(Body::parts([])),
             Response::with_body(Body::channel(1).1),
-            Response::text("static").with_fields(Response::new(204).header("A", "b").fields),
+            Response::text("static").with_fields(Response::new(204).with_header("A", "b").fields),
         ];
         assert!(owning.iter().all(|response| !response.is_plain()));
     }

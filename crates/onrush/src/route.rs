@@ -210,7 +210,7 @@ impl Routes {
         } else {
             405
         };
-        Response::new(status).header("Allow", self.allow(path))
+        Response::new(status).with_header("Allow", self.allow(path))
     }
 }
 

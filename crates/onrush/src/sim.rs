@@ -327,3 +327,50 @@ impl Drop for Simulation {
         }
     }
 }
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::Simulation;
+    use crate::{Limits, Request, Response, panic_guard};
+    use onrush_rt::user;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::task::Waker;
+
+    async fn hello(_: Request) -> Response {
+        Response::text("hello")
+    }
+
+    /// Each way to call user code, while `hold` has something borrowed.
+    #[track_caller]
+    fn assert_refused<T>(sim: &mut Simulation, hold: impl Fn() -> T) {
+        let worker = &mut sim.members[0].worker;
+        let calls: [fn(); 5] = [
+            || assert!(panic_guard::catch(|| {}).is_some()),
+            || panic_guard::log(|| {}),
+            || panic_guard::discard(()),
+            || user::wake(Waker::noop().clone()),
+            || drop(user::clone_waker(Waker::noop())),
+        ];
+        for (index, call) in calls.into_iter().enumerate() {
+            // The worker is the current one only while it is driven.
+            let outcome = worker.block_on(async {
+                let refused = |held: Option<T>| {
+                    let refused = catch_unwind(AssertUnwindSafe(call)).is_err();
+                    drop(held);
+                    refused
+                };
+                (refused(Some(hold())), refused(None))
+            });
+            assert_eq!(outcome.unwrap(), (true, false), "call {index}");
+        }
+    }
+
+    #[test]
+    fn user_code_is_not_called_while_a_cell_is_borrowed() {
+        let mut sim = Simulation::new(1, &hello, Limits::default());
+        let local = sim.members[0].worker.context().clone();
+        assert_refused(&mut sim, || local.driver());
+        let engine = sim.members[0].engine.clone();
+        assert_refused(&mut sim, || engine.hold_connections());
+    }
+}

@@ -5,11 +5,10 @@
 //! Must not know requests or connections.
 
 use crate::offload::{self, Offload};
-use onrush_rt::blocking;
 use onrush_rt::worker::WorkerContext;
+use onrush_rt::{blocking, coop};
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::task::Poll;
+use std::future::Future;
 use std::time::Duration;
 
 pub use onrush_rt::blocking::JobPanicked;
@@ -105,15 +104,7 @@ impl WorkerHandle {
 
     /// Lets the other tasks and connections of this worker run before the caller goes on.
     pub async fn yield_now(&self) {
-        let mut yielded = false;
-        poll_fn(|cx| {
-            if std::mem::replace(&mut yielded, true) {
-                return Poll::Ready(());
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await;
+        coop::yield_now().await;
     }
 }
 

@@ -220,6 +220,129 @@ fn a_draining_server_refuses_new_connections() {
     }
 }
 
+/// Requests that were sent before the drain, behind one that a handler works on. `large`: too much
+/// of it to be received ahead, so that it lies in the kernel's buffers.
+fn pipeline(large: bool) -> Vec<u8> {
+    let field = match large {
+        true => format!("X-Filling: {}\r\n", "x".repeat(4000)),
+        false => String::new(),
+    };
+    let request = |i| match i % 3 {
+        0 => format!("GET /first HTTP/1.1\r\nHost: t\r\n{field}\r\n"),
+        1 => format!("GET /now HTTP/1.1\r\nHost: t\r\n{field}\r\n"),
+        _ => format!("PUT /now HTTP/1.1\r\nHost: t\r\n{field}Content-Length: 4\r\n\r\nbody"),
+    };
+    (0..40).map(request).collect::<String>().into_bytes()
+}
+
+fn check_pipeline(responses: &[u8], what: &str) {
+    let responses = text(responses);
+    assert_eq!(
+        responses.matches("HTTP/1.1 200 ").count(),
+        40,
+        "{what}: {responses}"
+    );
+    assert_eq!(
+        responses.matches("Connection: close\r\n").count(),
+        1,
+        "{what}"
+    );
+    let last = responses.rfind("HTTP/1.1 200 ").unwrap();
+    assert!(
+        responses[last..].contains("Connection: close\r\n"),
+        "{what}"
+    );
+}
+
+/// Requests that were pipelined before a drain are answered, and the last of them says so.
+#[test]
+fn a_drain_answers_what_was_pipelined_before() {
+    let _dog = watchdog("a_drain_answers_what_was_pipelined_before");
+    static MAY_END: AtomicBool = AtomicBool::new(false);
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    async fn waits(request: Request) -> Response {
+        BEGUN.store(true, Ordering::Release);
+        while request.path() == "/first" && !MAY_END.load(Ordering::Acquire) {
+            request.worker().sleep(Duration::from_millis(1)).await;
+        }
+        Response::text("hello")
+    }
+    for (driver, large) in drivers().into_iter().flat_map(|d| [(d, false), (d, true)]) {
+        MAY_END.store(false, Ordering::Release);
+        BEGUN.store(false, Ordering::Release);
+        let server = serve(driver, waits);
+        let mut stream = server.connect();
+        stream.write_all(&pipeline(large)).unwrap();
+        while !BEGUN.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let address = server.address();
+        server.running().handle().shutdown();
+        while TcpStream::connect(address).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        MAY_END.store(true, Ordering::Release);
+        let mut responses = Vec::new();
+        stream.read_to_end(&mut responses).unwrap();
+        check_pipeline(&responses, &format!("{driver:?} {large}"));
+        drop(stream);
+        server.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_drain_answers_what_was_pipelined_before_on_the_simulator() {
+    async fn slow(request: Request) -> Response {
+        let first = request.path() == "/first";
+        let wait = if first {
+            Duration::from_secs(1)
+        } else {
+            Duration::ZERO
+        };
+        request.worker().sleep(wait).await;
+        Response::text("hello")
+    }
+    for seed in 0..30 {
+        let mut sim = Simulation::new(seed, &slow, Limits::default());
+        let client = sim.connect();
+        sim.send(&client, &pipeline(false));
+        sim.run();
+        sim.drain();
+        sim.advance(20_000);
+        check_pipeline(&client.receive().unwrap(), &format!("seed {seed}"));
+        client.shutdown_write();
+        sim.advance(3_000);
+        assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
+    }
+}
+
+/// A client that sends request after request does not keep its connection through a drain.
+#[test]
+fn a_client_that_pipelines_on_does_not_hold_up_a_drain() {
+    let _dog = watchdog("a_client_that_pipelines_on");
+    async fn hello(_: Request) -> Response {
+        Response::text("hello")
+    }
+    for driver in drivers() {
+        let server = serve_with(driver, hello, |server| {
+            server.drain_timeout(Duration::from_secs(100))
+        });
+        let mut stream = server.connect();
+        let mut reader = stream.try_clone().unwrap();
+        let writer = std::thread::spawn(move || {
+            let requests = get("/").repeat(100);
+            while stream.write_all(requests.as_bytes()).is_ok() {}
+        });
+        let mut responses = [0; 4096];
+        assert!(read_some(&mut reader, &mut responses).unwrap() > 0);
+        server.running().handle().shutdown();
+        while read_some(&mut reader, &mut responses).is_ok_and(|bytes| bytes > 0) {}
+        drop(reader);
+        writer.join().unwrap();
+        server.wait().unwrap();
+    }
+}
+
 #[test]
 fn a_drain_on_the_simulator() {
     async fn slow(request: Request) -> Response {

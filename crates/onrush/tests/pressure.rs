@@ -306,3 +306,60 @@ fn a_slow_reader_is_kept_on_both_drivers() {
         .into_iter()
         .for_each(|client| client.join().unwrap());
 }
+
+/// A client sends more than is received ahead of its handler, and resets the connection. The
+/// handler, which does not read, is dropped long before it would end.
+#[test]
+fn a_reset_is_noticed_while_receiving_is_paused() {
+    let _dog = watchdog("a_reset_is_noticed_while_receiving_is_paused");
+    static WORKING: AtomicU64 = AtomicU64::new(0);
+    struct Working;
+    impl Drop for Working {
+        fn drop(&mut self) {
+            WORKING.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+    async fn busy(request: Request) -> Response {
+        WORKING.fetch_add(1, Ordering::AcqRel);
+        let _working = Working;
+        request.worker().sleep(Duration::from_secs(100)).await;
+        Response::text("late")
+    }
+    let wait_for = |count| {
+        while WORKING.load(Ordering::Acquire) != count {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    for driver in drivers() {
+        let server = serve(driver, busy);
+        let mut stream = server.connect();
+        stream.write_all(PUT.as_bytes()).unwrap();
+        wait_for(1);
+        stream.set_nonblocking(true).unwrap();
+        let mut silent = 0;
+        while silent < 50 {
+            match stream.write(&[b'x'; 65_536]) {
+                Ok(_) => silent = 0,
+                Err(_) => silent += 1,
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+        drop(stream);
+        wait_for(0);
+    }
+    // The same in the simulator, where the clock does not move meanwhile.
+    for seed in 0..20 {
+        let mut sim = Simulation::new(seed, &busy, Limits::default());
+        let client = sim.connect();
+        sim.send(&client, PUT.as_bytes());
+        for _ in 0..200 {
+            client.send(&[b'x'; 8192]).unwrap();
+            sim.run();
+        }
+        assert_eq!(WORKING.load(Ordering::Acquire), 1);
+        client.reset();
+        sim.run();
+        assert_eq!(WORKING.load(Ordering::Acquire), 0, "seed {seed}");
+    }
+}

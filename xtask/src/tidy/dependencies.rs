@@ -1,10 +1,10 @@
-//! Every crate that the product uses has its reason in ARCHITECTURE.md, and no other has. What only
-//! tests use needs none.
+//! Checks that ARCHITECTURE.md has a reason for every crate that the product uses, and for no other
+//! crate. Crates that only tests use need no reason.
 
 use super::{Complaint, source::Source};
 use std::collections::BTreeMap;
 
-/// Where the reasons are: a table below this heading.
+/// The document with the reasons, and the heading above their table.
 const TABLE: (&str, &str) = ("ARCHITECTURE.md", "## Dependencies");
 
 pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {
@@ -27,20 +27,21 @@ pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {
     }
     for (name, line) in &explained {
         if !used.contains_key(name) {
-            let message = format!("`{name}` is explained, but nothing of the product uses it");
+            let message = format!("`{name}` is explained, but the product does not use it");
             found.push(Complaint::new(TABLE.0, *line, message));
         }
     }
 }
 
-/// The crates of the table's first column, such as `itoa, memchr` or `x (fuzz/ only)`, with lines.
+/// The crates in the table's first column, such as `itoa, memchr` or `x (fuzz/ only)`, with their
+/// lines.
 fn explained(page: &str) -> BTreeMap<String, usize> {
     let lines = page.lines().enumerate();
     let below = lines.skip_while(|(_, line)| *line != TABLE.1).skip(1);
     let rows = below
         .take_while(|(_, line)| !line.starts_with('#'))
         .filter_map(|(at, line)| Some((at + 1, line.strip_prefix('|')?.split('|').next()?)))
-        .skip(2); // The head, and the line below it.
+        .skip(2); // The heading row and the line below it.
     let mut crates = BTreeMap::new();
     for (line, cell) in rows {
         let names = cell
@@ -51,7 +52,7 @@ fn explained(page: &str) -> BTreeMap<String, usize> {
     crates
 }
 
-/// The crates of others that a manifest names outside `[dev-dependencies]`, and where.
+/// The external crates that a manifest names outside `[dev-dependencies]`, with their lines.
 fn used_by(file: &Source) -> Vec<(String, (String, usize))> {
     let mut used = Vec::new();
     let mut in_section = false;
@@ -113,7 +114,7 @@ mod tests {
         assert_eq!(
             complaints(table),
             [
-                "ARCHITECTURE.md:8: `serde_json` is explained, but nothing of the product uses it",
+                "ARCHITECTURE.md:8: `serde_json` is explained, but the product does not use it",
                 "crates/onrush/Cargo.toml:10: `slab` has no line in ARCHITECTURE.md, \
                  \"## Dependencies\"",
             ]

@@ -1,5 +1,5 @@
-//! Which crate may stand on which. Cargo enforces what the manifests say; this looks that they
-//! say no more than was meant. What only tests use is not looked at.
+//! Checks which crate depends on which. Cargo enforces the manifests; this check limits what the
+//! manifests allow. It ignores dependencies of tests.
 
 use super::{Complaint, source::Source};
 
@@ -40,7 +40,7 @@ fn check_manifest(file: &Source, folder: &str, allowed: &[&str], found: &mut Vec
         }
         let key = line.split(['.', '=', ' ']).next().unwrap_or_default();
         if section == "package" && key == "name" && !line.ends_with(&format!("\"{folder}\"")) {
-            let message = format!("the crate in the folder `{folder}` must have its name");
+            let message = format!("the crate in the folder `{folder}` must have the same name");
             found.push(Complaint::new(&file.path, at + 1, message));
         }
         // `[dependencies]`, `[dependencies.NAME]`, `[target.'…'.dependencies]`
@@ -52,7 +52,7 @@ fn check_manifest(file: &Source, folder: &str, allowed: &[&str], found: &mut Vec
         let is_own = ALLOWED.iter().any(|(name, _)| *name == used);
         let is_new = key == used || line.starts_with('[');
         if is_own && is_new && !allowed.contains(&used) {
-            let message = format!("`{folder}` may not stand on `{used}`");
+            let message = format!("`{folder}` may not depend on `{used}`");
             found.push(Complaint::new(&file.path, at + 1, message));
         }
     }

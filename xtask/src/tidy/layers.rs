@@ -1,11 +1,10 @@
-//! Which module may use which: only those on lower floors. The floors are read from the module
-//! documentation, so that what people read there is what holds: a `lib.rs` must name its modules
-//! (unless there is only one) after the words "lowest first", to the end of the sentence, with `·`
-//! between floors; any other module may do so for the modules in it. Modules named on one floor
-//! may use each other.
+//! Checks that a module uses only modules of lower layers. The module documentation defines the
+//! layers, so the documentation is always correct: a `lib.rs` with more than one module must name
+//! its modules after the words "lowest first", to the end of the sentence, with `·` between layers.
+//! Any other module may do so for its submodules. Modules of one layer may use each other.
 //!
-//! Looked at are paths through `crate::`, `super::` and `self::`, in imports and elsewhere, but
-//! not what stands under `#[cfg(test)]`.
+//! The check covers paths through `crate::`, `super::` and `self::`, in imports and elsewhere. It
+//! ignores items under `#[cfg(test)]`.
 
 use super::{
     Complaint,
@@ -14,7 +13,7 @@ use super::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// After these words the documentation names the modules.
+/// The words after which the documentation names the modules.
 const ANNOUNCEMENT: &str = "lowest first";
 
 pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {
@@ -36,8 +35,8 @@ pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {
     }
 }
 
-/// The source folder of the crate that `path` belongs to, and which module it is there: none for
-/// the library itself. `None` for what is no module of a library; programs may use everything.
+/// The source folder of the crate that `path` belongs to, and its module path there, which is empty
+/// for the library itself. `None` for files outside libraries; programs may use every module.
 fn place(path: &str) -> Option<(&str, Vec<&str>)> {
     let (name, _) = path.strip_prefix("crates/")?.split_once('/')?;
     let (folder, file) = path.split_at_checked("crates/".len() + name.len() + "/src/".len())?;
@@ -51,16 +50,16 @@ fn place(path: &str) -> Option<(&str, Vec<&str>)> {
     Some((folder, module))
 }
 
-/// What a module says of the modules in it.
+/// The layers that a module documents for its submodules.
 struct Layers<'f> {
     parent: &'f Source,
-    /// Which module that is.
+    /// The module path of `parent`.
     prefix: Vec<&'f str>,
-    /// The modules of each floor, in the order of the documentation.
+    /// The modules of each layer, in the order of the documentation.
     order: Vec<Vec<String>>,
-    /// Modules in it, and where they are declared.
+    /// The submodules, and the lines of their declarations.
     declared: BTreeMap<String, usize>,
-    /// Names it gives to others, and the modules they come from.
+    /// Names that `parent` imports or re-exports, and the modules they come from.
     exported: BTreeMap<String, String>,
 }
 
@@ -99,7 +98,7 @@ impl<'f> Layers<'f> {
         }
     }
 
-    /// Each module has one floor, and each floor is of modules.
+    /// Checks that each module is in exactly one layer, and that each layer names only modules.
     fn check_names(&self, found: &mut Vec<Complaint>) {
         let mut complain = |line, message| {
             found.push(Complaint::new(&self.parent.path, line, message));
@@ -107,9 +106,9 @@ impl<'f> Layers<'f> {
         let mut named = BTreeSet::new();
         for module in self.order.iter().flatten() {
             if !self.declared.contains_key(module) {
-                complain(1, format!("the floor `{module}` is no module here"));
+                complain(1, format!("the layer `{module}` is not a module here"));
             } else if !named.insert(module) {
-                complain(1, format!("`{module}` is named on two floors"));
+                complain(1, format!("`{module}` is named in two layers"));
             }
         }
         for (module, line) in self
@@ -119,7 +118,7 @@ impl<'f> Layers<'f> {
         {
             complain(
                 *line,
-                format!("`{module}` has no floor: name it after \"{ANNOUNCEMENT}\""),
+                format!("`{module}` has no layer: name it after \"{ANNOUNCEMENT}\""),
             );
         }
     }
@@ -130,12 +129,12 @@ impl<'f> Layers<'f> {
             .position(|layer| layer.iter().any(|name| name == module))
     }
 
-    /// Everything that `file`, which is the module `path`, uses must not be on a higher floor.
+    /// Checks that `file`, the module `path`, uses no module of a higher layer.
     fn check_module(&self, file: &Source, path: &[&str], found: &mut Vec<Complaint>) {
         let within = path
             .strip_prefix(self.prefix.as_slice())
             .and_then(<[_]>::first);
-        // Without a floor it is the parent itself, a stranger, or for tests.
+        // A file without a layer is the parent itself, another module's file, or for tests.
         let Some((own, layer)) = within.and_then(|own| Some((*own, self.layer(own)?))) else {
             return;
         };
@@ -163,8 +162,8 @@ impl<'f> Layers<'f> {
     }
 }
 
-/// The names in code marks from the announcement to the end of its sentence, floor by floor. What
-/// stands in parentheses is explanation.
+/// The names in backticks from the announcement to the end of its sentence, layer by layer. Text in
+/// parentheses is ignored.
 fn documented(text: &str) -> Vec<Vec<String>> {
     let is_doc = |line: &&str| line.starts_with("//!") || line.starts_with("#![");
     let docs = text.lines().take_while(is_doc);
@@ -183,7 +182,7 @@ fn documented(text: &str) -> Vec<Vec<String>> {
         )
     });
     let sentence = sentence.collect::<String>();
-    // Each piece but the first begins inside a parenthesis.
+    // Each piece except the first begins inside a parenthesis.
     let mut list = String::new();
     for (at, piece) in sentence.split('(').enumerate() {
         list += if at == 0 {
@@ -210,7 +209,7 @@ fn documented(text: &str) -> Vec<Vec<String>> {
 mod tests {
     use super::*;
 
-    const LIBRARY: &str = "//! A crate.\n//!\n//! Floors inside this crate, lowest first (a\n\
+    const LIBRARY: &str = "//! A crate.\n//!\n//! Layers inside this crate, lowest first (a\n\
         //! `word`): [`below`] · `low` · [`mid`] and\n//! [`peer`] · [`high`]. But `unsafe`.\n\
         mod low;\npub mod mid;\nmod high;\nmod below;\nmod peer;\n#[cfg(test)]\nmod tools;\n\
         pub use high::{Thing, Other as Else};\n";
@@ -238,7 +237,7 @@ mod tests {
             vec!["high"],
         ];
         assert_eq!(documented(LIBRARY), expected);
-        assert!(documented("//! Floors: `a`\n").is_empty());
+        assert!(documented("//! Layers: `a`\n").is_empty());
     }
 
     #[test]

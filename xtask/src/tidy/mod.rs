@@ -1,5 +1,6 @@
-//! What compilers and formatters do not check: which module may import which, how long lines and
-//! files are, that each `unsafe` says why. Every complaint names its file and line.
+//! Checks what compilers and formatters do not: import direction, the length of lines and files,
+//! a reason for each `unsafe`, retired identifiers, and the reasons for dependencies. Every
+//! complaint names its file and line.
 
 mod dependencies;
 mod edges;
@@ -26,7 +27,7 @@ pub(crate) fn main(options: Options) -> Result<(), Failure> {
     Ok(check()?)
 }
 
-/// One thing that is not as it should be.
+/// One violation of a rule.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Complaint {
     path: String,
@@ -51,7 +52,7 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// Looks at every source file of the repository.
+/// Checks every source file of the repository.
 pub(crate) fn check() -> Outcome {
     let root = shell::root();
     let files = read(&root)?;
@@ -88,28 +89,28 @@ fn complaints(files: &[Source]) -> Vec<Complaint> {
     found
 }
 
-/// Folders of bytes, not of text: inputs for fuzzers and tests.
+/// Folders of binary data: inputs for fuzzers and tests.
 const DATA: [&str; 3] = ["fuzz/seeds/", "fuzz/corpus/", "fuzz/artifacts/"];
 
-/// Every text file that is part of the repository, or is about to be.
+/// Reads every text file that is part of the repository or not yet added.
 fn read(root: &Path) -> Outcome<Vec<Source>> {
     let mut paths = listed(root).unwrap_or_else(|| walked(root));
     paths.sort();
     paths.retain(|path| !DATA.iter().any(|folder| path.starts_with(folder)));
     let mut files = Vec::new();
     for path in paths {
-        // A deleted file is still listed until the deletion is recorded; and not all is text.
+        // Git lists a deleted file until the deletion is recorded. Other files may not be text.
         if let Ok(text) = fs::read_to_string(root.join(&path)) {
             files.push(Source::new(path, text));
         }
     }
     match files.iter().any(Source::is_rust) {
         true => Ok(files),
-        false => Err(format!("{} holds no source", root.display())),
+        false => Err(format!("{} contains no source", root.display())),
     }
 }
 
-/// What git tracks, and what it would add. `None` without git, as in an unpacked archive.
+/// The files that git tracks or would add. `None` without git, as in an unpacked archive.
 fn listed(root: &Path) -> Option<Vec<String>> {
     let arguments = [
         "ls-files",
@@ -127,7 +128,7 @@ fn listed(root: &Path) -> Option<Vec<String>> {
     })
 }
 
-/// Everything except what is built or written by running the project.
+/// All files except build results and files that the project writes at run time.
 fn walked(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::new()];

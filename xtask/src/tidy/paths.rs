@@ -1,14 +1,14 @@
-//! Paths in code, resolved to where they lead inside their crate. Must not know any rule.
+//! Resolves paths in code to modules of their crate.
 
 use super::source::Token;
 
-/// A path from the crate's root, and the line it stands on.
+/// A path from the crate's root, and its line.
 pub(super) type Reference<'c> = (Vec<&'c str>, usize);
 
-/// Every path in `tokens` that begins in this crate; `module` is where they stand.
+/// Returns every path in `tokens` that begins in this crate. `module` is the module of the tokens.
 pub(super) fn references<'c>(tokens: &[Token<'c>], module: &[&'c str]) -> Vec<Reference<'c>> {
     let mut found = Vec::new();
-    // Modules written inside this file, and how deep in braces each began.
+    // Modules defined inside this file, and the depth of braces at which each began.
     let mut inline: Vec<(&str, usize)> = Vec::new();
     let mut depth = 0;
     let mut at = 0;
@@ -46,7 +46,7 @@ pub(super) fn references<'c>(tokens: &[Token<'c>], module: &[&'c str]) -> Vec<Re
     found
 }
 
-/// Reads the rest of a path, or a tree of paths in braces, that begins at `at` behind `prefix`.
+/// Reads the rest of a path, or a tree of paths in braces, that begins at `at` after `prefix`.
 pub(super) fn read_tree<'c>(
     tokens: &[Token<'c>],
     at: &mut usize,
@@ -64,7 +64,7 @@ pub(super) fn read_tree<'c>(
                 *at += 1;
                 return;
             }
-            // A path as it stands in code may go on with anything; that is the caller's.
+            // Any token may follow a path in an expression; the caller handles it.
             text if text != "*" && !text.starts_with(|c: char| c.is_alphabetic() || c == '_') => {
                 found.push((prefix, token.line));
                 *at -= usize::from(matches!(text, "}" | ")" | "]" | ";"));
@@ -75,7 +75,7 @@ pub(super) fn read_tree<'c>(
                 match tokens.get(*at).map(|token| token.text) {
                     Some("::") => *at += 1,
                     after => {
-                        // The new name of a renamed thing goes behind its own.
+                        // The new name of a renamed item follows its original name.
                         if after == Some("as") {
                             prefix.extend(tokens.get(*at + 1).map(|token| token.text));
                             *at += 2;

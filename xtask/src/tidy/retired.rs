@@ -1,9 +1,8 @@
-//! Identifiers that were given a standard name, so that none of them comes back. Must not judge
-//! prose.
+//! Complains about identifiers that were replaced by standard names. Checks code, not prose.
 
 use super::{Complaint, source::Source};
 
-/// Retired identifiers and what to use instead, in all code.
+/// Retired identifiers and their replacements, for all code.
 const RETIRED: [(&str, &str); 56] = [
     ("Answer", "Response"),
     ("Begun", "TaskHandle"),

@@ -1,18 +1,18 @@
-//! A file, and for Rust its code without comments and literals, as tokens. Not a parser: it knows
-//! just enough of the language not to mistake a string for code. Must not know any rule.
+//! Splits a source file into code, comments and tokens. It is not a parser: it recognises only
+//! comments and literals, so that a string is not mistaken for code.
 
 /// One file of the repository.
 pub(super) struct Source {
-    /// From the repository's root, with `/`.
+    /// Path from the repository's root, with `/` as the separator.
     pub(super) path: String,
     pub(super) text: String,
-    /// `text` with a space for each byte of a comment or a literal; empty unless Rust.
+    /// `text` with a space for each character of a comment or a literal; empty unless Rust.
     pub(super) code: String,
-    /// `text` with only its comments left; empty unless Rust.
+    /// `text` with a space for each character outside a comment; empty unless Rust.
     pub(super) comments: String,
 }
 
-/// A word, `::`, or one mark.
+/// A word, `::`, or one other character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token<'c> {
     pub(super) text: &'c str,
@@ -59,7 +59,7 @@ impl Source {
         tokens
     }
 
-    /// The tokens of what is not only for tests: each item under `#[cfg(test)]` is left out.
+    /// The tokens of the code without items under `#[cfg(test)]`.
     pub(super) fn product_tokens(&self) -> Vec<Token<'_>> {
         let tokens = self.tokens();
         let mut kept = Vec::new();
@@ -83,7 +83,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// How many tokens the outer attribute at the start is; 0 when there is none.
+/// Number of tokens of the outer attribute at the start; 0 if there is none.
 fn attribute_len(tokens: &[Token<'_>]) -> usize {
     match tokens {
         [hash, open, ..] if hash.text == "#" && open.text == "[" => 1 + group_len(&tokens[1..]),
@@ -96,7 +96,7 @@ fn is_test_only(attribute: &[Token<'_>]) -> bool {
     attribute.get(2).is_some_and(|token| token.text == "cfg") && has("test") && !has("not")
 }
 
-/// How many tokens the item at the start is: to its `;`, or to the end of its braces.
+/// Number of tokens of the item at the start: to its `;`, or to the end of its braces.
 fn item_len(tokens: &[Token<'_>]) -> usize {
     let mut at = 0;
     while let Some(token) = tokens.get(at) {
@@ -110,7 +110,7 @@ fn item_len(tokens: &[Token<'_>]) -> usize {
     tokens.len()
 }
 
-/// How many tokens the group is that the first token opens, its closing token included.
+/// Number of tokens of the group that the first token opens, including its closing token.
 fn group_len(tokens: &[Token<'_>]) -> usize {
     let mut depth = 0usize;
     for (at, token) in tokens.iter().enumerate() {
@@ -126,8 +126,8 @@ fn group_len(tokens: &[Token<'_>]) -> usize {
     tokens.len()
 }
 
-/// The code of `text`, and its comments: each with blanks for the other, and for strings and
-/// characters. Line ends stay in both.
+/// Splits `text` into code and comments. In each, spaces replace the other part and all literals.
+/// Both keep the line ends.
 fn split(text: &str) -> (String, String) {
     let blank = |c| if c == '\n' { '\n' } else { ' ' };
     let mut code = String::with_capacity(text.len());
@@ -152,8 +152,8 @@ fn split(text: &str) -> (String, String) {
     (code, comments)
 }
 
-/// How many bytes at the start are a comment or a literal; 0 when it is code. `before` is the
-/// code so far.
+/// Number of bytes at the start that are a comment or a literal; 0 for code. `before` is the code
+/// so far.
 fn literal_len(rest: &str, before: &str) -> usize {
     if rest.starts_with("//") {
         return rest.find('\n').unwrap_or(rest.len());

@@ -1,14 +1,15 @@
-//! Rules about text: columns, white space, length, unfinished work, and that every module says
-//! what it is. Must not know about modules beyond one file.
+//! Rules about the text of one file: columns, white space, length, unfinished work, and module
+//! documentation.
 
 use super::{Complaint, source::Source};
 
 const COLUMNS_MAX: usize = 100;
-/// A file is growing too long here, and is too long there.
+/// A file with more lines causes a warning.
 const LINES_MANY: usize = 500;
+/// A file with more lines causes a complaint.
 const LINES_MAX: usize = 700;
 
-/// Written in halves, or this file would find itself.
+/// Split in two parts each, so that this file does not contain the words.
 const UNFINISHED: [&str; 5] = [
     concat!("TO", "DO"),
     concat!("FIX", "ME"),
@@ -30,7 +31,7 @@ pub(super) fn check(file: &Source, found: &mut Vec<Complaint>) {
                 format!("{columns} columns, more than {COLUMNS_MAX}"),
             );
         }
-        // Two spaces at the end of a Markdown line mean a line break, which nobody can see.
+        // Also in Markdown: two spaces at the end of a line mean an invisible line break.
         if line.ends_with([' ', '\t', '\r']) {
             complain(at + 1, "white space at the end of the line".to_owned());
         }
@@ -58,7 +59,7 @@ pub(super) fn check(file: &Source, found: &mut Vec<Complaint>) {
     }
 }
 
-/// A file that will soon be too long.
+/// Returns a warning for a file that is close to the maximum length.
 pub(super) fn growing(file: &Source) -> Option<Complaint> {
     let lines = file.text.lines().count();
     let many = file.is_rust() && (LINES_MANY + 1..=LINES_MAX).contains(&lines);
@@ -66,12 +67,12 @@ pub(super) fn growing(file: &Source) -> Option<Complaint> {
         Complaint::new(
             &file.path,
             lines,
-            format!("{lines} lines; think of splitting"),
+            format!("{lines} lines; consider splitting the file"),
         )
     })
 }
 
-/// Tables and addresses cannot be broken.
+/// Whether a line may exceed the limit: tables and URLs cannot be wrapped.
 fn may_be_long(line: &str) -> bool {
     let content = line
         .trim_start()
@@ -80,7 +81,7 @@ fn may_be_long(line: &str) -> bool {
     content.starts_with('|') || content.contains("://")
 }
 
-/// Attributes of the whole file and blank lines may come first.
+/// Whether the file has module documentation. File attributes and blank lines may precede it.
 fn has_module_doc(text: &str) -> bool {
     let first = text.lines().find(|line| {
         let line = line.trim();

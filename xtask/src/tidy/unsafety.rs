@@ -1,12 +1,12 @@
-//! Where `unsafe` may stand, and that it says why it is sound. Must not judge the reason.
+//! Checks where `unsafe` is allowed, and that it has a reason. It does not check the reason itself.
 
 use super::{
     Complaint,
     source::{Source, Token},
 };
 
-/// Product code with `unsafe` is in one crate. What is measured against and what is fuzzed are
-/// outside the product.
+/// Only one crate of the product may contain `unsafe`. Benchmarks and fuzz targets are not part of
+/// the product.
 const ALLOWED: [&str; 3] = ["crates/onrush-rt/", "bench/", "fuzz/"];
 
 pub(super) fn check(file: &Source, found: &mut Vec<Complaint>) {
@@ -25,7 +25,7 @@ pub(super) fn check(file: &Source, found: &mut Vec<Complaint>) {
     }
 }
 
-/// After `unsafe`: `fn(…)` or `extern "C" fn(…)`, a type that promises nothing here.
+/// Whether `fn(…)` or `extern "C" fn(…)` follows `unsafe`. Such a type needs no reason.
 fn is_pointer_type(after: &[Token<'_>]) -> bool {
     let skip = usize::from(after.first().is_some_and(|token| token.text == "extern"));
     let texts: Vec<&str> = after
@@ -37,8 +37,8 @@ fn is_pointer_type(after: &[Token<'_>]) -> bool {
     texts == ["fn", "("]
 }
 
-/// Looks for a reason on the line, and upwards through the rest of the statement, its attributes
-/// and the comment over it.
+/// Searches for a reason on the line, and above it in the statement, its attributes and the comment
+/// before it.
 fn has_reason(file: &Source, line: usize) -> bool {
     let lines = file.code.lines().zip(file.comments.lines()).take(line);
     let mut above: Vec<(&str, &str)> = lines.collect();

@@ -1,4 +1,4 @@
-//! One client: it repeats its transfer until the process ends. Must not know the other clients.
+//! One client, which repeats its transfer until the process ends.
 
 use crate::count::{Counters, Kind};
 use rustix::net::{RecvFlags, recv};
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// Pause after a failure, so that a server that refuses everything is not asked in a tight loop.
+/// Pause after a failure. It prevents a busy loop against a server that refuses everything.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Bytes of one write. Small, because the kernel does not preempt a system call on every machine,
@@ -43,7 +43,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects and repeats the transfer, again and again.
+    /// Connects and repeats the transfer. Reconnects after a failure.
     pub(crate) fn run(&self) {
         let mut buffer = vec![0; DISCARD_BYTES];
         loop {
@@ -96,8 +96,8 @@ impl Client {
         )
     }
 
-    /// Receives the whole response of one GET; one without `Content-Length` ends with the
-    /// connection.
+    /// Receives the complete response to one GET. A response without `Content-Length` ends with
+    /// the connection.
     fn download(&self, stream: &mut TcpStream, path: &str, buffer: &mut [u8]) -> io::Result<()> {
         stream.write_all(self.get(path).as_bytes())?;
         let response = Head::receive(stream, buffer)?;
@@ -108,8 +108,7 @@ impl Client {
         discard(stream, left, buffer, |count| self.add(count))
     }
 
-    /// Sends requests without waiting, and counts responses by their length, which is the same for
-    /// all of them.
+    /// Sends requests without waiting. Counts responses by their length, which is always the same.
     fn pipeline(&self, stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<()> {
         let request = self.get("/small");
         stream.write_all(request.as_bytes())?;
@@ -128,7 +127,7 @@ impl Client {
                 self.add(partial / response_bytes);
                 partial %= response_bytes;
             });
-            // The sender fails from here on, and ends.
+            // The shutdown makes the sender fail and end.
             let _ = stream.shutdown(Shutdown::Both);
             received
         })
@@ -150,7 +149,8 @@ struct Head {
 }
 
 impl Head {
-    /// Receives the head of the next response, and what comes with it, of one response only.
+    /// Receives the head of the next response, and the content that arrives with it. No further
+    /// response may follow in the same bytes.
     fn receive(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Head> {
         let mut received = 0;
         loop {
@@ -170,7 +170,7 @@ impl Head {
         let head_bytes = match response.parse(bytes) {
             Ok(httparse::Status::Complete(length)) => length,
             Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => return Ok(None),
-            _ => return Err(invalid("no response head")),
+            _ => return Err(invalid("not a response head")),
         };
         match response.code {
             Some(200..=299) => {}
@@ -191,8 +191,8 @@ fn invalid(reason: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, reason)
 }
 
-/// Receives `left` bytes without copying them out of the kernel, and tells `each` how many came at
-/// once. `buffer` is not written to.
+/// Receives `left` bytes without copying them out of the kernel. Passes the number of bytes of each
+/// system call to `each`. `buffer` is not written to.
 fn discard(
     stream: &TcpStream,
     mut left: u64,
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Accepts one connection and gives it to `serve`.
+    /// Accepts one connection and passes it to `serve`.
     fn server(serve: impl FnOnce(TcpStream) + Send + 'static) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
@@ -296,7 +296,7 @@ mod tests {
                 .read_exact(&mut [0; 1024])
                 .expect("more requests at once");
             stream.write_all(&response.repeat(100)).expect("sent");
-            // What was not read would make the kernel reset the connection.
+            // Unread bytes would make the kernel reset the connection.
             let _ = stream.shutdown(Shutdown::Write);
             while stream.read(&mut [0; 65536]).is_ok_and(|count| count > 0) {}
         });

@@ -1,4 +1,4 @@
-//! What all clients have transferred so far. Must not know how.
+//! Counters of the transfers of all clients.
 
 use serde_json::{Value, json};
 use std::{
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// What a client does.
+/// The kind of transfer of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Upload,
@@ -33,7 +33,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// For `clients` clients.
+    /// Creates counters for `clients` clients.
     pub(crate) fn new(clients: usize) -> Counters {
         Counters {
             uploaded_bytes: AtomicU64::new(0),
@@ -60,7 +60,7 @@ impl Counters {
         }
     }
 
-    /// A client lost its connection, or its request failed.
+    /// Records that a client lost its connection, or that its request failed.
     pub(crate) fn fail(&self, reason: String) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = reason;

@@ -1,5 +1,5 @@
 //! `background-load`: keeps one server busy with transfers that never end, while another program
-//! measures the latency of small requests. It must not know what is measured.
+//! measures the latency of small requests.
 //!
 //! Each connection has a thread that blocks. The caller gives the program that measures a higher
 //! priority, so that this one does not delay it on the core that they share.
@@ -7,8 +7,8 @@
 //! this client limits the throughput.
 //!
 //! It prints `ready` when every connection has made progress, or after [`READY_MAX`]. For each line
-//! on its standard input it prints a line of JSON with what was transferred so far. It ends at the
-//! end of its standard input.
+//! on its standard input it prints a line of JSON with the totals so far. It ends at the end of its
+//! standard input.
 
 mod client;
 mod count;

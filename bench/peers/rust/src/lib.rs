@@ -1,5 +1,5 @@
-//! What all these programs share: the answers, the bound on bodies, the command line and the
-//! listening socket. Must not know the library a program is built on.
+//! The common parts of these programs: the responses, the limit on bodies, the command line and the
+//! listening socket. This module does not depend on the library that a program is built on.
 
 #![deny(unsafe_code)]
 

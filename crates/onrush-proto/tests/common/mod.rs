@@ -1,4 +1,4 @@
-//! Every raw case is run whole, split at each byte, byte by byte, and pipelined.
+//! Runs every raw case whole, split at each byte, byte by byte, and pipelined.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use onrush_proto::{
@@ -6,10 +6,10 @@ use onrush_proto::{
     trace::{Event, TracedRequest, drive},
 };
 
-/// A request that nobody can object to.
+/// A valid request.
 pub(crate) const GOOD: &[u8] = b"GET /good?x=1 HTTP/1.1\r\nHost: good.example\r\n\r\n";
 
-/// Drives `bytes` in all ways and gives the events, which are the same for all.
+/// Drives `bytes` with all splits. Returns the events, which are the same for all splits.
 pub(crate) fn run(bytes: &[u8], limits: &Limits) -> Vec<Event> {
     let whole = drive(bytes, &[], limits);
     for at in 1..bytes.len() {
@@ -30,7 +30,7 @@ pub(crate) fn run(bytes: &[u8], limits: &Limits) -> Vec<Event> {
     whole
 }
 
-/// The events of `bytes` without the one for their end.
+/// The events of `bytes` without the one for the end of the stream.
 pub(crate) fn run_open(bytes: &[u8], limits: &Limits) -> Vec<Event> {
     let mut events = run(bytes, limits);
     if let Some(Event::Eof(_)) = events.last() {
@@ -39,8 +39,8 @@ pub(crate) fn run_open(bytes: &[u8], limits: &Limits) -> Vec<Event> {
     events
 }
 
-/// As `run_open`; also behind a good request, and before one. Whether the good one behind is
-/// answered must follow from the events of the case alone.
+/// As `run_open`; also checks the case after a valid request, and before one. The events of the
+/// case alone determine whether a valid request after it gets a response.
 pub(crate) fn run_pipelined(bytes: &[u8], limits: &Limits) -> Vec<Event> {
     let alone = run_open(bytes, limits);
     let good = run_open(GOOD, limits);
@@ -94,7 +94,7 @@ pub(crate) fn accepted(bytes: &[u8]) -> (TracedRequest, Vec<u8>, Option<Box<[u8]
     (request, body, trailers)
 }
 
-/// The status and reason of a case that must be refused, in every way it can arrive.
+/// The status and reason of a case that must be refused, however it is split.
 pub(crate) fn refused(bytes: &[u8], limits: &Limits) -> (u16, &'static str) {
     let events = run_pipelined(bytes, limits);
     let [.., Event::Rejected(reject), Event::Responded(after)] = &events[..] else {

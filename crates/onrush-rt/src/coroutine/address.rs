@@ -1,31 +1,28 @@
-//! Addresses as `std::net` takes them, names looked up without holding up the worker.
-//!
-//! Must not know what is done with them.
+//! Addresses as in `std::net`; names are looked up without blocking the worker.
 
 use super::switch::try_wait;
 use crate::worker::WorkerContext;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// What `std::net::ToSocketAddrs` is, for the same types.
+/// The counterpart of `std::net::ToSocketAddrs`, for the same types.
 pub trait ToSocketAddrs {
-    /// Addresses that are known, or the host and port to look up.
+    /// The known addresses, or the host and port to look up.
     fn addresses(&self) -> Lookup;
 }
 
-/// See [`ToSocketAddrs`].
+/// Result of [`ToSocketAddrs::addresses`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// These.
+    /// These addresses.
     Known(Vec<SocketAddr>),
-    /// Those of this `host:port`.
+    /// The addresses of this `host:port`.
     Name(String),
-    /// Those of this host, with this port.
+    /// The addresses of this host, with this port.
     Host(String, u16),
 }
 
-/// The addresses, by a thread of the blocking pool where a name has to be looked up
-/// (`getaddrinfo(3)`); never none.
+/// The addresses; at least one. A thread of the blocking pool looks names up (`getaddrinfo(3)`).
 pub(super) fn resolve(addresses: &impl ToSocketAddrs) -> io::Result<Vec<SocketAddr>> {
     use std::net::ToSocketAddrs as _;
     let found = match addresses.addresses() {
@@ -44,13 +41,13 @@ pub(super) fn resolve(addresses: &impl ToSocketAddrs) -> io::Result<Vec<SocketAd
     }
 }
 
-/// Runs what may block on the blocking pool, and waits for it.
+/// Runs a job that may block on the blocking pool, and waits for it.
 #[track_caller]
 pub(super) fn on_pool<T: Send + 'static>(
     job: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let Some(context) = WorkerContext::current() else {
-        return Err(io::Error::other("no worker runs this thread's coroutines"));
+        return Err(io::Error::other("this thread polls no worker"));
     };
     let job = context.blocking().run(job);
     try_wait(job)?.unwrap_or_else(|panicked| Err(io::Error::other(panicked)))

@@ -1,7 +1,7 @@
-//! What stands for `std::fs`: files that coroutines read and write as if that held up nobody else.
+//! The counterpart of `std::fs`: files with blocking calls that do not block the worker.
 //!
-//! Each call is one job of the worker's blocking pool, which works on memory of its own: it may go
-//! on when the coroutine is dropped. Must not know what is in a file.
+//! Each call is one job of the worker's blocking pool. The job owns its memory, so it may continue
+//! when the coroutine is dropped.
 
 use super::address::on_pool;
 use std::cell::Cell;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 pub use std::fs::{FileType, Metadata, Permissions};
 
-/// Bytes that one read or write moves at most.
+/// Bytes that one read or write moves, at most.
 const STEP_BYTES: usize = 256 << 10;
 
 /// An open file, as `std::fs::File`.
 pub struct File {
     file: Arc<std::fs::File>,
-    /// Memory for the next call.
+    /// Memory for reuse by the next call.
     spare: Cell<Vec<u8>>,
 }
 
@@ -32,23 +32,23 @@ impl From<std::fs::File> for File {
 }
 
 impl File {
-    /// Opens it for reading.
+    /// Opens a file for reading.
     ///
     /// # Panics
-    /// Outside a coroutine, as all that waits here.
+    /// Outside a coroutine, like every function here that waits.
     #[track_caller]
     pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
         OpenOptions::new().read(true).open(path)
     }
 
-    /// Opens it for writing, empty.
+    /// Opens a file for writing and truncates it; creates it if necessary.
     #[track_caller]
     pub fn create(path: impl AsRef<Path>) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).open(path)
     }
 
-    /// How it would be opened otherwise.
+    /// Options for opening a file.
     pub fn options() -> OpenOptions {
         OpenOptions::new()
     }
@@ -68,7 +68,7 @@ impl File {
         self.run(std::fs::File::metadata)
     }
 
-    /// Waits until all is on the disk (`fsync(2)`).
+    /// Waits until content and metadata are on the disk (`fsync(2)`).
     #[track_caller]
     pub fn sync_all(&self) -> io::Result<()> {
         self.run(std::fs::File::sync_all)
@@ -80,13 +80,13 @@ impl File {
         self.run(std::fs::File::sync_data)
     }
 
-    /// Cuts it off, or fills it up with zeros (`ftruncate(2)`).
+    /// Truncates the file, or extends it with zeros (`ftruncate(2)`).
     #[track_caller]
     pub fn set_len(&self, bytes: u64) -> io::Result<()> {
         self.run(move |file| file.set_len(bytes))
     }
 
-    /// Another handle on the same open file, with the same position.
+    /// Another handle to the same open file, with the same position.
     pub fn try_clone(&self) -> io::Result<File> {
         Ok(File {
             file: self.file.clone(),
@@ -170,7 +170,7 @@ impl Seek for File {
     }
 }
 
-/// How a file is opened, as `std::fs::OpenOptions`.
+/// Options for opening a file, as `std::fs::OpenOptions`.
 #[derive(Clone, Debug)]
 pub struct OpenOptions(std::fs::OpenOptions);
 
@@ -185,28 +185,28 @@ macro_rules! option {
 }
 
 impl OpenOptions {
-    /// Nothing chosen yet.
+    /// No option is set.
     #[allow(clippy::new_without_default, reason = "as in std")]
     pub fn new() -> OpenOptions {
         OpenOptions(std::fs::OpenOptions::new())
     }
 
     option! {
-        /// For reading.
+        /// Opens for reading.
         read
-        /// For writing.
+        /// Opens for writing.
         write
-        /// For writing at its end.
+        /// Opens for appending.
         append
-        /// Emptied when it is opened.
+        /// Truncates the file.
         truncate
-        /// Made if it is not there.
+        /// Creates the file if it does not exist.
         create
-        /// Made, and must not be there.
+        /// Creates the file; fails if it exists.
         create_new
     }
 
-    /// Opens it (`openat(2)`).
+    /// Opens the file (`openat(2)`).
     #[track_caller]
     pub fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let (options, path) = (self.0.clone(), path.as_ref().to_owned());
@@ -229,20 +229,20 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     at(path, std::fs::read)
 }
 
-/// The whole content of a file, which is UTF-8.
+/// The whole content of a file; it must be UTF-8.
 #[track_caller]
 pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
     at(path, std::fs::read_to_string)
 }
 
-/// Makes a file of `content`, or replaces what is in it.
+/// Creates a file with `content`, or replaces its content.
 #[track_caller]
 pub fn write(path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> io::Result<()> {
     let content = content.as_ref().to_owned();
     at(path, move |path| std::fs::write(path, content))
 }
 
-/// What is at `path` (`statx(2)`).
+/// The metadata of the file at `path` (`statx(2)`).
 #[track_caller]
 pub fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     at(path, std::fs::metadata)
@@ -254,7 +254,7 @@ pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     at(path, std::fs::remove_file)
 }
 
-/// Makes a directory, and those above it that are missing.
+/// Creates a directory and its missing parents.
 #[track_caller]
 pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     at(path, std::fs::create_dir_all)

@@ -1,6 +1,6 @@
-//! A lock without data: one at a time, in the order in which they came.
+//! A lock without data, fair: waiters get it in order of arrival.
 //!
-//! Whoever waits may give up at any time. Must not know what is locked.
+//! A waiter may give up at any time.
 
 use crate::wakers::wake;
 use std::cell::{Cell, RefCell, RefMut};
@@ -9,11 +9,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// See the module's description.
+/// The lock; see the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Lock {
     is_held: Cell<bool>,
-    /// Made for the first that has to wait: there is none where only one uses what is locked.
+    /// Created for the first waiter: an uncontended lock has none.
     queue: RefCell<Option<Box<Queue>>>,
 }
 
@@ -24,7 +24,7 @@ struct Queue {
 }
 
 impl Lock {
-    /// Takes it, if it is free and nobody waits.
+    /// Takes the lock, if it is free and nothing waits for it.
     pub(super) fn try_take(&self) -> bool {
         let nobody_waits =
             || (self.queue.borrow().as_ref()).is_none_or(|queue| queue.waiting.is_empty());
@@ -35,12 +35,12 @@ impl Lock {
         free
     }
 
-    /// Takes it if it is free, before those who wait: for who cannot wait.
+    /// Takes the lock if it is free, before the waiters: for callers that cannot wait.
     pub(super) fn try_take_first(&self) -> bool {
         !self.is_held.replace(true)
     }
 
-    /// Takes it when those before have had it. Whoever took it must [`Lock::release`] it.
+    /// Waits in the queue and takes the lock. The caller must [`Lock::release`] it.
     pub(super) fn take(&self) -> Take<'_> {
         Take {
             lock: self,
@@ -48,24 +48,24 @@ impl Lock {
         }
     }
 
-    /// [`Lock::try_take`], held for as long as the result lives.
+    /// [`Lock::try_take`], held as long as the result lives.
     pub(super) fn try_hold(&self) -> Option<Held<'_>> {
         self.try_take().then(|| Held(self))
     }
 
-    /// Holds it for as long as the result lives.
+    /// Waits for the lock and holds it as long as the result lives.
     pub(super) async fn hold(&self) -> Held<'_> {
         self.take().await;
         Held(self)
     }
 
-    /// Gives it to the next.
+    /// Releases the lock and wakes the first waiter.
     pub(super) fn release(&self) {
         self.is_held.set(false);
         self.call_first();
     }
 
-    /// The queue, for who has a place in it or takes one.
+    /// The queue, for a waiter.
     fn queue(&self) -> RefMut<'_, Queue> {
         RefMut::map(self.queue.borrow_mut(), |queue| {
             &mut **queue.get_or_insert_default()
@@ -134,7 +134,7 @@ impl Future for Take<'_> {
             .waiting
             .iter_mut()
             .find(|(waiting, _)| *waiting == ticket);
-        let (_, waker) = own.expect("in the queue until it has its turn");
+        let (_, waker) = own.expect("in the queue until it takes the lock");
         let before = waker.replace(cx.waker().clone());
         drop(queue);
         drop(before);
@@ -154,7 +154,7 @@ impl Drop for Take<'_> {
         drop(queue);
         drop(entry);
         if place == Some(0) && !self.lock.is_held.get() {
-            self.lock.call_first(); // It was called, and passes that on.
+            self.lock.call_first(); // This waiter was woken; wake the next instead.
         }
     }
 }

@@ -1,52 +1,42 @@
-//! Address space for stacks: many of one size in one mapping, a guard page below each.
+//! Address space for stacks: many of one size in one mapping, with a guard page below each.
 //!
-//! Must not know who runs on a stack, nor which of them are in use.
+//! Does not track which stacks are in use.
 #![allow(unsafe_code)]
 
+use crate::sys::page_bytes;
 use std::io;
 use std::num::NonZeroUsize;
 use std::ptr::{NonNull, null_mut};
-use std::sync::OnceLock;
 
-/// `MADV_GUARD_INSTALL` (Linux 6.13): pages that fault when they are touched, and yet need no
-/// mapping of their own.
+/// `MADV_GUARD_INSTALL` (Linux 6.13): pages that fault when they are touched and need no mapping of
+/// their own.
 const MADV_GUARD_INSTALL: libc::c_int = 102;
 
-/// Pages asked about by one `mincore(2)`.
+/// Pages queried by one `mincore(2)`.
 const WINDOW_PAGES: usize = 64;
 
 /// How guard pages are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guard {
-    /// By `MADV_GUARD_INSTALL`: all stacks of a chunk are one mapping, however many they are.
+    /// By `MADV_GUARD_INSTALL`: all stacks of a chunk are in one mapping.
     Marked,
-    /// By `mprotect(2)`, which makes two mappings of each stack; `vm.max_map_count` bounds those.
+    /// By `mprotect(2)`, which makes two mappings per stack; `vm.max_map_count` limits those.
     Protected,
-}
-
-/// The size of a page, in bytes (`sysconf(3)`).
-#[inline]
-pub(super) fn page_bytes() -> usize {
-    static PAGE_BYTES: OnceLock<usize> = OnceLock::new();
-    *PAGE_BYTES.get_or_init(|| {
-        // SAFETY: asks for a number, and takes nothing that could be wrong.
-        let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        usize::try_from(bytes).expect("every system has pages")
-    })
 }
 
 /// A mapping that holds stacks of one size. Unmapped when dropped.
 #[derive(Debug)]
 pub(super) struct Chunk {
     start: NonNull<u8>,
-    /// Of each: its guard page, then the stack itself.
+    /// Bytes per stack: its guard page, then the stack itself.
     stride_bytes: usize,
     stacks: usize,
 }
 
 impl Chunk {
-    /// Maps `stacks` stacks of `stack_bytes` (a multiple of the page) each, and makes their guards
-    /// as `guard` says, or as the kernel can, which `guard` says afterwards.
+    /// Maps `stacks` stacks of `stack_bytes` (a multiple of the page) each. Makes their guards as
+    /// `guard` says, or by the other method if the kernel cannot, and sets `guard` to the method
+    /// used.
     ///
     /// Fails with `ENOMEM` when there is no address space or there are too many mappings.
     pub(super) fn map(stacks: usize, stack_bytes: usize, guard: &mut Guard) -> io::Result<Chunk> {
@@ -56,7 +46,7 @@ impl Chunk {
             .ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nobody's memory.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let start = unsafe { libc::mmap(null_mut(), bytes, access, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -67,18 +57,18 @@ impl Chunk {
             stacks,
         };
         start.expose_provenance(); // Stacks are named by their addresses.
-        // A huge page would be touched whole by the first byte. Old kernels may not know it.
+        // The first byte would touch a whole huge page. Old kernels may not know this advice.
         // SAFETY: this is the mapping just made, and the advice changes no byte of it.
         unsafe { libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) };
         (0..stacks).try_for_each(|index| chunk.guard(index, guard))?;
         Ok(chunk)
     }
 
-    /// Makes the lowest page of a stack's share fault.
+    /// Makes the lowest page of a stack's part fault.
     fn guard(&self, index: usize, guard: &mut Guard) -> io::Result<()> {
         let page = self.share(index);
         if *guard == Guard::Marked {
-            // SAFETY: a page of this mapping, which nobody has been given yet.
+            // SAFETY: a page of this mapping, which is not in use yet.
             let made = unsafe { libc::madvise(page, page_bytes(), MADV_GUARD_INSTALL) };
             match made {
                 0 => return Ok(()),
@@ -98,7 +88,7 @@ impl Chunk {
         unsafe { self.start.as_ptr().add(index * self.stride_bytes).cast() }
     }
 
-    /// The highest addresses of the stacks, lowest first: where each begins.
+    /// The highest addresses of the stacks, in ascending order: each stack begins there.
     pub(super) fn bases(&self) -> impl DoubleEndedIterator<Item = NonZeroUsize> + '_ {
         (1..=self.stacks).map(|index| {
             let bytes = index * self.stride_bytes;
@@ -127,8 +117,8 @@ pub(super) fn touched_bytes(base: NonZeroUsize, stack_bytes: usize) -> usize {
         let pages = left.min(WINDOW_PAGES);
         let first = base.get() - (stack_bytes / page - left + pages) * page;
         let mut resident = [0_u8; WINDOW_PAGES];
-        // SAFETY: the kernel writes one byte for each page asked about, and there is room for
-        // `WINDOW_PAGES`. It reads nothing at the address, whoever has it.
+        // SAFETY: the kernel writes one byte for each queried page, and there is room for
+        // `WINDOW_PAGES`. It reads nothing at the address.
         let asked = unsafe {
             let first = std::ptr::without_provenance_mut(first);
             libc::mincore(first, pages * page, resident.as_mut_ptr())
@@ -143,14 +133,14 @@ pub(super) fn touched_bytes(base: NonZeroUsize, stack_bytes: usize) -> usize {
     touched
 }
 
-/// Gives the memory of the stack below `base` back to the kernel; its bytes are zero when they are
+/// Returns the memory of the stack below `base` to the kernel; its bytes are zero when they are
 /// touched again (`MADV_DONTNEED`).
 ///
 /// # Safety
-/// `stack_bytes` below `base` are a stack of a living chunk, and nobody uses it.
+/// `stack_bytes` below `base` are a stack of a living chunk, and nothing uses it.
 pub(super) unsafe fn give_back(base: NonZeroUsize, stack_bytes: usize) {
     let lowest = std::ptr::with_exposed_provenance_mut(base.get() - stack_bytes);
-    // SAFETY: by this function's contract no value is there that anybody will read.
+    // SAFETY: by this function's contract, no value there is read any more.
     unsafe { libc::madvise(lowest, stack_bytes, libc::MADV_DONTNEED) };
 }
 
@@ -164,7 +154,8 @@ mod tests {
         unsafe { at.write_volatile(1) };
     }
 
-    /// Whether the kernel can write to the byte at `at`: asked by a call, so that nothing faults.
+    /// Whether the kernel can write to the byte at `at`: tested by a system call, so nothing
+    /// faults.
     fn is_writable(at: usize) -> bool {
         let zero = std::fs::File::open("/dev/zero").expect("there is one");
         let fd = std::os::fd::AsRawFd::as_raw_fd(&zero);

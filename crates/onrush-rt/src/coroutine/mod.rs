@@ -1,9 +1,9 @@
-//! Coroutines: code written as if it blocked, on a worker that goes on meanwhile.
+//! Coroutines: code in blocking style on a worker that continues meanwhile.
 //!
-//! A [`Coroutine`] is a future that runs a plain function on a stack of its own. Where the function
-//! [`wait`]s, for any future, the coroutine is suspended and the worker does something else. On
-//! that stand modules named as those of `std`, so that a program written for threads is changed in
-//! its `use` lines only: [`thread`], [`net`], [`sync`], [`fs`]; and [`run`], which runs it.
+//! A [`Coroutine`] is a future that runs a plain function on its own stack. Where the function
+//! [`wait`]s for a future, the coroutine is suspended and the worker does something else. Modules
+//! named like those of `std` build on that, so a program written for threads changes only its `use`
+//! lines: [`thread`], [`net`], [`sync`], [`fs`]. [`run`] runs such a program.
 //!
 //! ```
 //! use onrush_rt::coroutine::net::{TcpListener, TcpStream};
@@ -14,9 +14,9 @@
 //!     let listener = TcpListener::bind("127.0.0.1:0")?;
 //!     let address = listener.local_addr()?;
 //!     let client = thread::spawn(move || {
-//!         let mut answer = String::new();
-//!         TcpStream::connect(address)?.read_to_string(&mut answer)?;
-//!         std::io::Result::Ok(answer)
+//!         let mut text = String::new();
+//!         TcpStream::connect(address)?.read_to_string(&mut text)?;
+//!         std::io::Result::Ok(text)
 //!     });
 //!     let (mut stream, _) = listener.accept()?;
 //!     stream.write_all(b"hello")?;
@@ -29,34 +29,36 @@
 //! ```
 //!
 //! # Stacks
-//! Each takes [`StackOptions::stack_bytes`] of address space and as much memory as it touches,
-//! which is kept for the next coroutine. Below each is a page that must not be touched: a coroutine
-//! that overflows ends the process, with a message that names it. So recursion needs a bound.
+//! Each stack takes [`StackOptions::stack_bytes`] of address space and as much memory as it
+//! touches, which is kept for the next coroutine. Below each stack is a guard page: a coroutine
+//! that overflows its stack ends the process, with a message that names it. So recursion needs a
+//! bound.
 //!
 //! # What a coroutine must not do
-//! - Block: a call of `std` that sleeps, reads a socket or locks a contended lock holds up the
-//!   whole worker. Nor compute for long.
-//! - Hold what others of its worker need across a wait: the borrow of a `RefCell`, a lock of `std`.
-//! - Panic in a destructor, or wait in one for what is not ready, while its stack is unwound: that
-//!   ends the process, as a second panic does. (The calls here that give a `Result` give an error
-//!   there instead, so that a `BufWriter` may be dropped.)
+//! - Block: a `std` call that sleeps, reads a socket or waits for a contended lock blocks the whole
+//!   worker. A long computation does, too.
+//! - Hold what other tasks of its worker need across a wait: the borrow of a `RefCell`, a lock of
+//!   `std`.
+//! - Panic in a destructor while its stack is unwound, or wait there for a future that is not
+//!   ready: that ends the process, as a second panic does. (The functions here that return a
+//!   `Result` return an error there instead, so that a `BufWriter` may be dropped.)
 //!
 //! # Scopes
-//! A coroutine lives within a [`scope()`] of its thread, which [`run`] and the threads of a server
-//! enter by themselves. One that is kept longer, in a `thread_local` say, is never unwound: its
-//! stack is leaked, because what it refers to may be gone. Polling it panics.
+//! A coroutine lives within a [`scope()`] of its thread. [`run`] and the threads of a server enter
+//! one by themselves. A coroutine that outlives it, in a `thread_local` for example, is never
+//! unwound: its stack is leaked, because it may refer to destroyed values. Polling it panics.
 //!
-//! A program built with `panic = "abort"` cannot unwind, and so has no coroutines: starting one
+//! A program built with `panic = "abort"` cannot unwind, and so has no coroutines: creating one
 //! fails there.
 //!
 //! # Dropping
-//! A coroutine that is dropped while it waits is unwound: a panic, which no hook sees, runs from
-//! there to its beginning, and everything on the stack is dropped. Code that catches it and goes on
-//! is unwound again where it next waits. Locks of `std` that are held are poisoned.
+//! A coroutine that is dropped while it waits is unwound: a panic that no hook sees runs from there
+//! to its beginning and drops everything on the stack. Code that catches it and continues is
+//! unwound again at its next wait. Held `std` locks are poisoned.
 //!
 //! Modules, lowest first: `scope` · `memory` · `stack` · `overflow` · `switch` · `lock` ·
-//! [`thread`] · [`mpsc`] · [`sync`] · `address` · `ports` · [`net`] · [`fs`] · `run`. Must not know
-//! protocols.
+//! [`thread`] · [`mpsc`] · [`sync`] · `address` · `ports` · [`net`] · [`fs`] · `run`. They do not
+//! depend on protocols.
 
 mod address;
 pub mod fs;

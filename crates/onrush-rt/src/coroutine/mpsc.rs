@@ -1,6 +1,4 @@
 //! Channels between the coroutines of one worker, named as in `std::sync::mpsc`.
-//!
-//! Must not know what is sent.
 
 use super::switch::{spend_operation, try_wait};
 use super::thread::context;
@@ -20,9 +18,9 @@ struct Channel<T> {
     bound: usize,
     senders: usize,
     receiver_gone: bool,
-    /// Who waits for a value; each is called once, and looks again.
+    /// Waiters for a value; each is woken once and checks again.
     receivers: VecDeque<Waker>,
-    /// Who waits for room; each is called once, and looks again.
+    /// Waiters for room; each is woken once and checks again.
     waiting: VecDeque<Waker>,
 }
 
@@ -39,15 +37,15 @@ fn shared<T>(bound: usize) -> Shared<T> {
     }))
 }
 
-/// A channel that holds `bound` values, at least one; who sends more waits. (There is no
-/// rendezvous: a bound of 0 is one of 1.)
+/// A channel that holds `bound` values, at least one; further sends wait. (There is no rendezvous:
+/// a bound of 0 is one of 1.)
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     let channel = shared(bound.max(1));
     let sender = Sender(channel.clone());
     (SyncSender(sender), Receiver(channel))
 }
 
-/// A channel without a bound, as in `std`: prefer [`sync_channel`], or memory is the bound.
+/// A channel without a bound, as in `std`: prefer [`sync_channel`], since only memory limits this.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let channel = shared(usize::MAX);
     (Sender(channel.clone()), Receiver(channel))
@@ -59,11 +57,11 @@ pub struct Sender<T>(Shared<T>);
 /// The sending end of [`sync_channel`].
 pub struct SyncSender<T>(Sender<T>);
 
-/// The receiving end. Dropping it gives every sender an error.
+/// The receiving end. After it is dropped, every send fails.
 pub struct Receiver<T>(Shared<T>);
 
 impl<T> Sender<T> {
-    /// Sends without waiting; gives the value back when the receiver is gone.
+    /// Sends without waiting; returns the value if the receiver is gone.
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
         spend_operation();
         self.try_send(value).map_err(|error| match error {
@@ -88,8 +86,8 @@ impl<T> Sender<T> {
 }
 
 impl<T> SyncSender<T> {
-    /// Sends, waiting for room; gives the value back when the receiver is gone (or when there is
-    /// no room, in a destructor while the stack is unwound).
+    /// Sends, waiting for room; returns the value if the receiver is gone (or if there is no room,
+    /// in a destructor while the stack is unwound).
     ///
     /// # Panics
     /// When it would have to wait outside a coroutine.
@@ -129,7 +127,7 @@ impl<T> SyncSender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The next value, waiting for it; an error when all senders are gone and all is received.
+    /// Waits for the next value; an error when all senders are gone and all values were received.
     ///
     /// # Panics
     /// When it would have to wait outside a coroutine.
@@ -144,7 +142,7 @@ impl<T> Receiver<T> {
         try_wait(poll_fn(|cx| self.poll(cx.waker()))).unwrap_or(Err(RecvError))
     }
 
-    /// The next value if one comes within `timeout`.
+    /// Waits for the next value for at most `timeout`.
     ///
     /// # Panics
     /// Outside a coroutine.
@@ -158,7 +156,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// The next value if it is there.
+    /// The next value, without waiting.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         let mut channel = self.0.borrow_mut();
         let Some(value) = channel.queue.pop_front() else {
@@ -167,7 +165,7 @@ impl<T> Receiver<T> {
                 _ => TryRecvError::Empty,
             });
         };
-        // All of them, for the one called may have given up; the rest wait again.
+        // All of them, because a single one may have given up; the rest wait again.
         let waiting = std::mem::take(&mut channel.waiting);
         drop(channel);
         waiting.into_iter().for_each(wake);
@@ -185,18 +183,18 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// What comes, until all senders are gone.
+    /// Iterates over the values until all senders are gone.
     pub fn iter(&self) -> Iter<'_, T> {
         Iter(self)
     }
 
-    /// What is there.
+    /// Iterates over the values that are in the channel, without waiting.
     pub fn try_iter(&self) -> impl Iterator<Item = T> + '_ {
         std::iter::from_fn(|| self.try_recv().ok())
     }
 }
 
-/// See [`Receiver::iter`].
+/// Iterator of [`Receiver::iter`].
 #[derive(Debug)]
 pub struct Iter<'r, T>(&'r Receiver<T>);
 
@@ -208,7 +206,7 @@ impl<T> Iterator for Iter<'_, T> {
     }
 }
 
-/// What comes, until all senders are gone.
+/// Iterates over the values until all senders are gone.
 #[derive(Debug)]
 pub struct IntoIter<T>(Receiver<T>);
 

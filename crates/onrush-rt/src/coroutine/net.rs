@@ -1,6 +1,4 @@
-//! What stands for `std::net`: sockets that coroutines read and write as if they blocked.
-//!
-//! Must not know protocols.
+//! The counterpart of `std::net`: sockets with calls in blocking style.
 
 use super::address::resolve;
 use super::lock::Lock;
@@ -23,13 +21,13 @@ use std::time::Duration;
 pub use super::address::ToSocketAddrs;
 pub use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Where a peer is when nobody knows any more, or on a simulated network.
+/// The address of a peer that is unknown: after it has gone, or on a simulated network.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// A listening socket, as `std::net::TcpListener`.
 ///
-/// Under [`run`](super::run) with several workers, those that bind the same address share its port:
-/// the kernel spreads connections over them.
+/// Under [`run`](super::run) with several workers, workers that bind the same address share its
+/// port: the kernel distributes connections over them.
 #[derive(Debug)]
 pub struct TcpListener(Rc<Listening>);
 
@@ -44,7 +42,7 @@ impl TcpListener {
     /// Listens on the first of `address` that can be bound (`bind(2)`, `SO_REUSEADDR`).
     ///
     /// # Panics
-    /// Outside a coroutine, when a name must be looked up; and on a thread that turns no worker.
+    /// Outside a coroutine if a name must be looked up, and on a thread that polls no worker.
     #[track_caller]
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
         let index = context().index();
@@ -53,10 +51,10 @@ impl TcpListener {
         })
     }
 
-    /// Listens on a socket that was made elsewhere: inherited, or simulated.
+    /// Listens on an existing socket, inherited or simulated.
     ///
     /// # Panics
-    /// On a thread that turns no worker.
+    /// On a thread that polls no worker.
     #[track_caller]
     pub fn from_socket(socket: ListenSocket) -> io::Result<TcpListener> {
         let address = match &socket {
@@ -72,8 +70,8 @@ impl TcpListener {
         })))
     }
 
-    /// The next connection, and where it comes from: `0.0.0.0:0` when its peer is gone already.
-    /// An error, such as `EMFILE`, does not end the listener.
+    /// Waits for the next connection. Returns it with the peer's address: `0.0.0.0:0` if the peer
+    /// is gone already. An error, such as `EMFILE`, does not end the listener.
     ///
     /// # Panics
     /// Outside a coroutine.
@@ -85,7 +83,7 @@ impl TcpListener {
             ..
         } = &*self.0;
         let stream = try_wait(async {
-            let _held = accepting.hold().await; // The listener knows one waker.
+            let _held = accepting.hold().await; // The listener holds one waker.
             poll_fn(|cx| listener.borrow_mut().poll_accept(cx)).await
         })??;
         let peer = stream.with_descriptor(|fd| Ok(peer_address(fd)));
@@ -93,7 +91,7 @@ impl TcpListener {
         Ok((stream, peer.ok().flatten().unwrap_or(NOWHERE)))
     }
 
-    /// Connections as they come, without end.
+    /// Iterates over incoming connections, without end.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming(self)
     }
@@ -106,13 +104,13 @@ impl TcpListener {
         }
     }
 
-    /// Another handle on the same listener.
+    /// Another handle to the same listener.
     pub fn try_clone(&self) -> io::Result<TcpListener> {
         Ok(TcpListener(self.0.clone()))
     }
 }
 
-/// See [`TcpListener::incoming`].
+/// Iterator of [`TcpListener::incoming`].
 #[derive(Debug)]
 pub struct Incoming<'l>(&'l TcpListener);
 
@@ -124,15 +122,14 @@ impl Iterator for Incoming<'_> {
     }
 }
 
-/// A connected socket, as `std::net::TcpStream`. It is closed when the last of its clones is
-/// dropped.
+/// A connected socket, as `std::net::TcpStream`. Dropping the last clone closes it.
 pub struct TcpStream(Rc<Connected>);
 
 #[derive(Debug)]
 struct Connected {
     /// Borrowed for one poll at a time.
     stream: RefCell<Stream>,
-    /// The stream knows one reader and one writer; of several each has its turn.
+    /// The stream holds one reader's and one writer's waker; further ones wait for the locks.
     reading: Lock,
     writing: Lock,
     read_timeout: Cell<Option<Duration>>,
@@ -140,7 +137,7 @@ struct Connected {
 }
 
 impl TcpStream {
-    /// Connects to the first of `address` that answers. `TCP_NODELAY` is set.
+    /// Connects to the first of `address` that accepts. Sets `TCP_NODELAY`.
     ///
     /// # Panics
     /// Outside a coroutine.
@@ -153,7 +150,7 @@ impl TcpStream {
         })
     }
 
-    /// Connects; fails with `TimedOut` when that takes longer.
+    /// Connects; fails with `TimedOut` after `timeout`.
     ///
     /// # Panics
     /// Outside a coroutine.
@@ -167,10 +164,10 @@ impl TcpStream {
         }
     }
 
-    /// Takes over a connected socket that was made elsewhere.
+    /// Takes over an existing connected socket.
     ///
     /// # Panics
-    /// On a thread that turns no worker.
+    /// On a thread that polls no worker.
     #[track_caller]
     pub fn from_socket(socket: Socket) -> io::Result<TcpStream> {
         Stream::new(&context(), socket).map(TcpStream::over)
@@ -186,7 +183,7 @@ impl TcpStream {
         }))
     }
 
-    /// Another handle on the same connection, for another coroutine: one may read while the other
+    /// Another handle to the same connection, for another coroutine: one may read while the other
     /// writes.
     pub fn try_clone(&self) -> io::Result<TcpStream> {
         Ok(TcpStream(self.0.clone()))
@@ -196,26 +193,26 @@ impl TcpStream {
         self.0.stream.borrow().with_descriptor(ask)
     }
 
-    /// The other end (`getpeername(2)`).
+    /// The peer's address (`getpeername(2)`).
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let name = self.ask(|fd| rustix::net::getpeername(fd))?;
         let name = name.ok_or(io::ErrorKind::NotConnected)?;
         Ok(SocketAddr::try_from(name)?)
     }
 
-    /// This end (`getsockname(2)`).
+    /// The local address (`getsockname(2)`).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(SocketAddr::try_from(
             self.ask(|fd| rustix::net::getsockname(fd))?,
         )?)
     }
 
-    /// Whether small pieces leave at once (`TCP_NODELAY`, tcp(7)).
+    /// Sets whether small segments are sent at once (`TCP_NODELAY`, tcp(7)).
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         self.ask(|fd| sockopt::set_tcp_nodelay(fd, nodelay))
     }
 
-    /// See [`TcpStream::set_nodelay`].
+    /// Whether small segments are sent at once.
     pub fn nodelay(&self) -> io::Result<bool> {
         self.ask(|fd| sockopt::tcp_nodelay(fd))
     }
@@ -237,27 +234,29 @@ impl TcpStream {
         }
     }
 
-    /// How long a read may wait, for all clones; it fails with `WouldBlock` then. Zero is refused.
+    /// Limits how long a read may wait, for all clones; it then fails with `WouldBlock`. Zero is an
+    /// error.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         set_timeout(&self.0.read_timeout, timeout)
     }
 
-    /// How long a write may wait, for all clones; it fails with `WouldBlock` then. Zero is refused.
+    /// Limits how long a write may wait, for all clones; it then fails with `WouldBlock`. Zero is
+    /// an error.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         set_timeout(&self.0.write_timeout, timeout)
     }
 
-    /// See [`TcpStream::set_read_timeout`].
+    /// The limit of [`TcpStream::set_read_timeout`].
     pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.0.read_timeout.get())
     }
 
-    /// See [`TcpStream::set_write_timeout`].
+    /// The limit of [`TcpStream::set_write_timeout`].
     pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
         Ok(self.0.write_timeout.get())
     }
 
-    /// Waits for `poll` in its turn of `lock`, for as long as `timeout` says.
+    /// Takes `lock`, then waits for `poll`, for at most `timeout`.
     #[track_caller]
     #[inline(always)]
     fn wait<R>(
@@ -266,7 +265,8 @@ impl TcpStream {
         timeout: Option<Duration>,
         mut poll: impl FnMut(&mut Stream, &mut Context<'_>) -> Poll<io::Result<R>>,
     ) -> io::Result<R> {
-        // Most need neither, and a small frame: when it goes on, its lines are cold.
+        // The common case needs neither, and so a small frame: its cache lines are cold when it
+        // resumes.
         if timeout.is_none()
             && let Some(_held) = lock.try_hold()
         {
@@ -287,7 +287,7 @@ impl TcpStream {
             Some(held) => held,
             None => try_wait(lock.hold())?,
         };
-        let mut sleep = None; // Begins when there is something to wait for.
+        let mut sleep = None; // Starts when `poll` is pending.
         try_wait(poll_fn(|cx| {
             let mut stream = self.0.stream.borrow_mut();
             if let Poll::Ready(result) = poll(&mut stream, cx) {
@@ -313,7 +313,7 @@ fn set_timeout(cell: &Cell<Option<Duration>>, timeout: Option<Duration>) -> io::
     Ok(())
 }
 
-/// What the first of `addresses` gives that does not fail; otherwise how the last one failed.
+/// The result of the first of `addresses` that succeeds; otherwise the error of the last one.
 fn first<R>(
     addresses: Vec<SocketAddr>,
     mut attempt: impl FnMut(SocketAddr) -> io::Result<R>,

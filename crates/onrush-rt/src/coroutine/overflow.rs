@@ -1,13 +1,13 @@
-//! Stack overflow: the guard page was hit, so the process ends, after a message that says whose
-//! stack it was and how large.
+//! Stack overflow: an access to the guard page ends the process, after a message that names the
+//! coroutine and the size of its stack.
 //!
-//! A handler for `SIGSEGV` is installed once, and runs on the alternate stack that every thread
-//! with coroutines has (`sigaltstack(2)`). Faults that are not at the guard page of the coroutine
-//! that is running go to whoever handled them before. Must not know how coroutines are switched.
+//! A handler for `SIGSEGV` is installed once. It runs on the alternate stack that every thread with
+//! coroutines has (`sigaltstack(2)`). Other faults than at the guard page of the running coroutine
+//! go to the previous handler. Does not depend on how coroutines are switched.
 #![allow(unsafe_code)]
 
-use super::memory::page_bytes;
 use super::stack::RESERVED_BYTES;
+use crate::sys::page_bytes;
 use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
@@ -27,13 +27,13 @@ pub(super) struct Bounds {
 impl Bounds {
     const NONE: Bounds = Bounds { lowest: 0, top: 0 };
 
-    /// Whether `address` lies on the stack.
+    /// Whether `address` is on the stack.
     #[inline]
     pub(super) fn contains(self, address: usize) -> bool {
         (self.lowest..self.top).contains(&address)
     }
 
-    /// Where the [`Label`] is, at the beginning of the stack.
+    /// The address of the [`Label`], at the beginning of the stack.
     #[inline]
     pub(super) fn label(self) -> usize {
         self.top - RESERVED_BYTES
@@ -44,7 +44,7 @@ impl Bounds {
     }
 }
 
-/// The name of the coroutine that a stack belongs to at present.
+/// The name of the coroutine that a stack belongs to now.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Label {
@@ -53,14 +53,13 @@ pub(super) struct Label {
 }
 
 thread_local! {
-    /// The stack that was switched to last on this thread, as far as is known: foreign coroutines
-    /// may suspend whoever is to restore it. So it holds no pointer, and whoever reads it checks
-    /// whether it is true. Without a destructor, so that the signal handler may look at it at any
-    /// time.
+    /// The stack that was switched to last on this thread, possibly stale: a foreign coroutine may
+    /// be suspended before it restores this. So it holds no pointer, and readers check it. It has
+    /// no destructor, so that the signal handler may read it at any time.
     static RUNNING: Cell<Bounds> = const { Cell::new(Bounds::NONE) };
 }
 
-/// Runs `act`, in which the coroutine on the stack `running` is resumed.
+/// Runs `act`, which resumes the coroutine on the stack `running`.
 #[inline]
 pub(super) fn watched<R>(running: Bounds, act: impl FnOnce() -> R) -> R {
     struct Before(Bounds);
@@ -74,7 +73,7 @@ pub(super) fn watched<R>(running: Bounds, act: impl FnOnce() -> R) -> R {
     act()
 }
 
-/// The stack that a coroutine runs on, if it is the caller.
+/// The stack of the running coroutine; the caller may be on another stack.
 #[inline]
 pub(super) fn running() -> Bounds {
     RUNNING.get()
@@ -85,21 +84,21 @@ pub(super) fn is_watching() -> bool {
     RUNNING.get() != Bounds::NONE
 }
 
-/// What was done about `SIGSEGV` before.
+/// The action for `SIGSEGV` before this module's.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
-/// Prepares the process and this thread for a coroutine's overflow. What cannot be prepared costs
-/// the message: the guard page ends the process in any case.
+/// Prepares the process and this thread for a coroutine's overflow. If that fails, only the message
+/// is missing: the guard page ends the process in any case.
 pub(super) fn prepare() {
     BEFORE.get_or_init(|| {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: asks only, into memory of the right type, of which all bytes may be zero.
+        // SAFETY: a query only, into memory of the right type, of which all bytes may be zero.
         let asked = unsafe { libc::sigaction(libc::SIGSEGV, null(), before.as_mut_ptr()) };
         // SAFETY: zeroed or written by the kernel; both are values of this plain structure.
         (asked == 0).then(|| unsafe { before.assume_init() })
     });
     static INSTALLED: OnceLock<()> = OnceLock::new();
-    // After `BEFORE` is set, for the handler reads it.
+    // After `BEFORE` is set, because the handler reads it.
     INSTALLED.get_or_init(|| {
         let mut action: libc::sigaction = match BEFORE.get() {
             Some(Some(before)) => *before, // For its mask.
@@ -107,12 +106,12 @@ pub(super) fn prepare() {
         };
         action.sa_sigaction = on_fault as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: `on_fault` has the signature that `SA_SIGINFO` asks for, and calls nothing that
-        // is not async-signal-safe.
+        // SAFETY: `on_fault` has the signature that `SA_SIGINFO` requires, and calls only
+        // async-signal-safe functions.
         unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, null_mut()) };
     });
     thread_local!(static ALTERNATE: Option<AlternateStack> = AlternateStack::install());
-    // A thread that is ending keeps what it has.
+    // A thread that is ending keeps its present state.
     let _ = ALTERNATE.try_with(|_| ());
 }
 
@@ -150,8 +149,8 @@ extern "C" fn on_fault(
     }
 }
 
-/// Puts back what handled the signal before. The instruction that faulted faults again then, and
-/// has its way: by default the process ends, with its core.
+/// Restores the previous action for the signal. The faulting instruction then faults again, with
+/// that action: by default the process ends, with a core dump.
 fn reinstate() {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     let before = match BEFORE.get() {
@@ -161,21 +160,21 @@ fn reinstate() {
             unsafe { action.assume_init_mut() }
         }
     };
-    // SAFETY: an action that was there before, or the default one.
+    // SAFETY: a previous action, or the default one.
     unsafe { libc::sigaction(libc::SIGSEGV, before, null_mut()) };
 }
 
-/// Writes the message, by `write(2)` alone.
+/// Writes the message, only by `write(2)`.
 fn write_message(running: Bounds) {
     let mut line = MessageBuffer {
         bytes: [0; 512],
         len: 0,
     };
-    // SAFETY: whoever touched that guard page runs on the stack above it. So a coroutine lives
-    // there, whose label is at the beginning of the stack, and which keeps its name while it runs.
+    // SAFETY: the code that touched that guard page runs on the stack above it. So a coroutine
+    // lives there; its label is at the beginning of the stack, and it keeps its name while it runs.
     let name = unsafe {
         let label = &*with_exposed_provenance::<Label>(running.label());
-        // Short enough for all that follows, whatever the name is.
+        // Short enough to leave space for the rest of the message.
         std::slice::from_raw_parts(label.name, label.name_bytes.min(300))
     };
     line.push(b"\ncoroutine '");
@@ -183,7 +182,7 @@ fn write_message(running: Bounds) {
     line.push(b"' has overflowed its stack of ");
     line.push_number(running.top - running.lowest);
     line.push(b" bytes; the process ends\n");
-    // SAFETY: that many bytes are there. That it fails changes nothing.
+    // SAFETY: that many bytes are there. A failure changes nothing.
     unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.len) };
 }
 
@@ -216,19 +215,19 @@ impl MessageBuffer {
     }
 }
 
-/// A stack for signal handlers, of a thread that had none: those that Rust did not start, or all,
-/// where somebody else handles `SIGSEGV` since before `main`.
+/// A stack for signal handlers, for a thread that has none: one that Rust did not start, or every
+/// thread if other code has handled `SIGSEGV` since before `main`.
 struct AlternateStack {
     start: *mut libc::c_void,
 }
 
-/// Enough for the registers of any processor, and for a handler that was there before.
+/// Enough for the registers of any processor, and for a previous handler.
 const ALTERNATE_BYTES: usize = 64 << 10;
 
 impl AlternateStack {
     fn install() -> Option<AlternateStack> {
         let mut present = MaybeUninit::<libc::stack_t>::zeroed();
-        // SAFETY: asks only, into memory of the right type.
+        // SAFETY: a query only, into memory of the right type.
         let asked = unsafe { libc::sigaltstack(null(), present.as_mut_ptr()) };
         // SAFETY: zeroed or written by the kernel.
         let present = unsafe { present.assume_init() };
@@ -253,7 +252,7 @@ impl AlternateStack {
             ss_flags: flags,
             ss_size: ALTERNATE_BYTES,
         };
-        // SAFETY: the memory is this value's, which takes the stack back before it unmaps it.
+        // SAFETY: the memory belongs to this value, which removes the stack before it unmaps it.
         match unsafe { libc::sigaltstack(&raw const stack, null_mut()) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),

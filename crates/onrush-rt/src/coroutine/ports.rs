@@ -1,7 +1,5 @@
-//! One port for all workers of a program: the first that binds an address makes a listening socket
-//! for each of them, and the others take theirs when they come to bind it.
-//!
-//! Must not know what accepts.
+//! One port for all workers of a program: the first worker that binds an address creates a
+//! listening socket for each worker, and the others take theirs when they bind it.
 
 use crate::driver::ListenSocket;
 use crate::net::{self, Address, ListenMode, ListenOptions};
@@ -10,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the workers of one program listen on.
+/// The listening sockets of the workers of one program.
 #[derive(Debug)]
 pub(super) struct Ports {
     workers: usize,
@@ -19,7 +17,7 @@ pub(super) struct Ports {
 
 #[derive(Debug)]
 struct Made {
-    /// As it was asked for: with port 0, one that was free.
+    /// The requested address: port 0 means a free one.
     asked: SocketAddr,
     /// One for each worker, until it is taken.
     sockets: Vec<Option<ListenSocket>>,
@@ -33,7 +31,7 @@ impl Ports {
         }
     }
 
-    /// The socket of the worker `index` for `address`, if it has not had one.
+    /// The socket of the worker `index` for `address`, unless it was taken before.
     fn take(&self, address: SocketAddr, index: usize) -> io::Result<Option<ListenSocket>> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if !made.iter().any(|made| made.asked == address) {
@@ -52,7 +50,7 @@ thread_local! {
     static PORTS: RefCell<Option<Arc<Ports>>> = const { RefCell::new(None) };
 }
 
-/// Has the coroutines of this thread bind by `ports`.
+/// Makes the coroutines of this thread bind through `ports`.
 pub(super) fn share(ports: Arc<Ports>) {
     PORTS.set(Some(ports));
 }
@@ -73,7 +71,7 @@ pub(super) fn bind(address: SocketAddr, index: usize) -> io::Result<ListenSocket
 
 fn listen(address: SocketAddr, workers: usize) -> io::Result<Vec<ListenSocket>> {
     let options = ListenOptions {
-        nodelay: false, // As a thread would find it.
+        nodelay: false, // The default of `std::net`.
         ..ListenOptions::default()
     };
     let address = Address::Tcp(address);

@@ -1,6 +1,4 @@
-//! A thread-style program on workers: its main function as a coroutine on each of them.
-//!
-//! Must not know what the program does.
+//! Runs a thread-style program on workers: its main function is a coroutine on each of them.
 
 use super::ports::{self, Ports};
 use super::scope::scope;
@@ -15,20 +13,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// How [`run`] runs a program: everything there is to configure, in one place.
+/// Configuration of [`run`].
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Address space of a coroutine's stack, in bytes; see [`StackOptions::stack_bytes`]. Default:
     /// 256 KiB.
     pub stack_bytes: usize,
-    /// Workers, each of which runs the main function. Default: 1. With more, nothing that
-    /// coroutines share is shared between workers, but for ports.
+    /// The number of workers; each runs the main function. Default: 1. With more, coroutines of
+    /// different workers share only ports.
     pub workers: usize,
-    /// Which driver to use. Default: whichever is better here.
+    /// The driver. Default: the better one of those that work here.
     pub driver: Preference,
-    /// Whether workers are pinned to one core each, when there are cores enough. Default: yes.
+    /// Whether each worker is pinned to a core, if there are enough cores. Default: yes.
     pub pinned: bool,
-    /// Threads for file work and name lookups, at most, for all workers. Default: 16.
+    /// The maximum number of threads for file operations and name lookups of all workers. Default:
+    /// 16.
     pub blocking_threads: usize,
 }
 
@@ -45,8 +44,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The default, with `ONRUSH_WORKERS` and `ONRUSH_DRIVER` where they are set. Fails with what
-    /// is wrong with them.
+    /// The default, with `ONRUSH_WORKERS` and `ONRUSH_DRIVER` if they are set. Fails if one of them
+    /// is invalid.
     pub fn from_env() -> io::Result<Config> {
         let environment = Environment::read()?;
         let default = Config::default();
@@ -60,9 +59,9 @@ impl Config {
 
 /// Runs `main` as a coroutine on each worker, and returns when it has returned on all of them.
 ///
-/// When it returns on a worker, the other coroutines there are unwound, as the threads of a process
-/// end with its main function. The first error, or panic, ends the other workers, too, and is what
-/// this fails with.
+/// When `main` returns on a worker, the other coroutines there are unwound, as the threads of a
+/// process end with its main function. The first error or panic ends the other workers, too, and is
+/// returned.
 ///
 /// ```
 /// use onrush_rt::coroutine::{self, Config, thread};
@@ -132,14 +131,14 @@ impl<Main: Fn() -> io::Result<()> + Send + Sync + 'static> Program<Main> {
         stack_bytes: usize,
     ) -> io::Result<()> {
         if let Some(core) = core {
-            let _ = pin_to(core); // Where that is forbidden it only costs time.
+            let _ = pin_to(core); // If that is forbidden, it only costs time.
         }
         configure(&StackOptions {
             stack_bytes,
             ..StackOptions::default()
         });
         ports::share(self.ports.clone());
-        // Around the whole life of the worker, so that what it drops is unwound.
+        // Around the whole life of the worker, so that the coroutines it drops are unwound.
         let result = scope(|| self.clone().run_worker(index));
         if result.is_err() {
             self.end();
@@ -157,7 +156,7 @@ impl<Main: Fn() -> io::Result<()> + Send + Sync + 'static> Program<Main> {
         let mut main = worker.context().spawn(main).fallible();
         while !main.is_finished() {
             if self.is_ending.load(Ordering::Acquire) {
-                return Ok(()); // Whoever ended it has the reason.
+                return Ok(()); // The worker that ended it reports the error.
             }
             worker.poll(&(), true)?;
         }

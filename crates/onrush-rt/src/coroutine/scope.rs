@@ -6,7 +6,7 @@
 //! ended, no thread-local that its stack refers to is destroyed, and the stack may run. Afterwards
 //! it never runs again: polling panics, and dropping leaks the stack.
 //!
-//! Must not know what a coroutine is.
+//! Does not depend on coroutines.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void};
@@ -24,7 +24,7 @@ thread_local! {
     static OWN_STACK: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Names a scope among those of its thread.
+/// Identifies a scope among those of its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scope(u64);
 
@@ -42,26 +42,26 @@ impl Scope {
     }
 }
 
-/// Runs `f` in a coroutine scope: coroutines can be made, polled and dropped while `f` runs.
+/// Runs `f` in a coroutine scope: coroutines can be created, polled and dropped while `f` runs.
 ///
-/// A coroutine belongs to the scope in which it was made. When that scope has ended, polling the
-/// coroutine panics, and dropping it leaks its stack with everything on it, if it has begun to run.
-/// For that reason the owner of a [`Worker`](crate::worker::Worker) that runs coroutines makes and
-/// drops the worker within one scope. [`run`](super::run()) does so itself.
+/// A coroutine belongs to the scope in which it was created. After that scope has ended, polling
+/// the coroutine panics, and dropping it leaks its stack with everything on it, if it has begun to
+/// run. So the owner of a [`Worker`](crate::worker::Worker) that runs coroutines creates and drops
+/// the worker within one scope. [`run`](super::run()) does so itself.
 ///
 /// Scopes do not nest: a scope that begins while another is active is part of that one. A scope
-/// begins only on the stack that the thread was started with. Elsewhere, which is on the stack of a
-/// foreign stackful coroutine, `f` runs without a scope.
+/// begins only on the stack that the thread was started with. On the stack of a foreign stackful
+/// coroutine, `f` runs without a scope.
 ///
 /// ```
 /// use onrush_rt::coroutine::{self, Coroutine};
 /// # use std::{pin::pin, task::{Context, Poll, Waker}, future::Future};
 /// # let mut cx = Context::from_waker(Waker::noop());
-/// let answer = coroutine::scope(|| {
+/// let result = coroutine::scope(|| {
 ///     let coroutine = Coroutine::new(|| coroutine::wait(async { 6 * 7 }));
 ///     pin!(coroutine).poll(&mut cx)
 /// });
-/// assert_eq!(answer, Poll::Ready(42));
+/// assert_eq!(result, Poll::Ready(42));
 /// ```
 pub fn scope<R>(f: impl FnOnce() -> R) -> R {
     /// Ends the scope, whether `f` returns or panics.
@@ -81,19 +81,19 @@ pub fn scope<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Ends the scope that is active, if there is one. Also called when this thread's thread-locals are
-/// being destroyed while a scope is active, which `exit(3)` does.
+/// Ends the active scope, if there is one. Also called when this thread's thread-locals are
+/// destroyed while a scope is active, as `exit(3)` does.
 pub(super) fn end() {
     ACTIVE.set(0);
 }
 
-/// Whether `exit(3)` has been called and not returned, by the thread that asks. It destroys the
-/// thread's thread-locals, the last ones first, while functions of the thread go on: a scope that
-/// is active says nothing then. Walks the stack, so this is for paths that are seldom taken. A
-/// stack that is too deep to walk counts as one that exits.
+/// Whether the calling thread is inside `exit(3)`. That destroys the thread's thread-locals, the
+/// last ones first, while functions of the thread are still active, so an active scope proves
+/// nothing then. This walks the stack, so it is for rare paths. A stack that is too deep to walk
+/// counts as one that exits.
 #[cold]
 pub(super) fn is_exiting() -> bool {
-    /// Frames walked at most.
+    /// Frames walked, at most.
     const FRAMES_MAX: usize = 4096;
     const CONTINUE: c_int = 0;
     const STOP: c_int = 4;
@@ -116,7 +116,7 @@ pub(super) fn is_exiting() -> bool {
     }
 
     extern "C" fn trace(context: *mut c_void, argument: *mut c_void) -> c_int {
-        // SAFETY: `is_exiting` gives this a walk that nobody else uses meanwhile.
+        // SAFETY: `is_exiting` passes a walk that nothing else uses meanwhile.
         let walk = unsafe { &mut *argument.cast::<Walk>() };
         // SAFETY: the context is the one that the unwinder has just given; an address in code is
         // looked up in tables and not read from. One less, since a call may be the last instruction
@@ -135,7 +135,7 @@ pub(super) fn is_exiting() -> bool {
         frames: 0,
         found: false,
     };
-    // SAFETY: `trace` has the type that is asked for, and `walk` lives until this returns.
+    // SAFETY: `trace` has the required type, and `walk` lives until this returns.
     unsafe { _Unwind_Backtrace(trace, (&raw mut walk).cast()) };
     walk.found
 }
@@ -161,11 +161,11 @@ pub(super) fn address() -> usize {
     std::hint::black_box(&raw const context).addr()
 }
 
-/// Where this thread's own stack lies (`pthread_getattr_np(3)`). For the main thread glibc reads
-/// `/proc`; where that is missing, the kernel's auxiliary vector tells (`getauxval(3)`).
+/// The addresses of this thread's own stack (`pthread_getattr_np(3)`). For the main thread glibc
+/// reads `/proc`; without it, the kernel's auxiliary vector is used (`getauxval(3)`).
 fn own_stack() -> Option<Range<usize>> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
-    // SAFETY: the thread is this one, and the attributes are written when the call gives 0.
+    // SAFETY: the thread is this one, and the attributes are written when the call returns 0.
     let asked = unsafe { libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) };
     if asked != 0 {
         return main_stack();
@@ -180,14 +180,14 @@ fn own_stack() -> Option<Range<usize>> {
     (told == 0).then(|| lowest.addr()..lowest.addr().saturating_add(bytes))
 }
 
-/// The part of the main thread's stack that no other mapping can be in: it lies below what the
-/// kernel has put at its beginning.
+/// The part of the main thread's stack that cannot contain another mapping: it is below the data
+/// that the kernel has put at the beginning.
 fn main_stack() -> Option<Range<usize>> {
-    /// Less than the least `RLIMIT_STACK` that programs are started with.
+    /// Less than the smallest `RLIMIT_STACK` that programs are started with.
     const SURE_BYTES: usize = 1 << 20;
-    // SAFETY: asks for a number.
+    // SAFETY: queries a number.
     let begin = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
-    // SAFETY: both ask for a number.
+    // SAFETY: both query a number.
     let is_main = unsafe { libc::getpid() == libc::gettid() };
     (begin != 0 && is_main).then(|| begin.saturating_sub(SURE_BYTES)..begin)
 }
@@ -220,7 +220,7 @@ mod tests {
         assert!(is_own_stack());
     }
 
-    /// Tests run on threads that are not the main one, where this must say nothing.
+    /// Tests run on threads other than the main one, where this must return `None`.
     #[test]
     fn only_the_main_thread_is_told_of_by_the_kernel() {
         let found = std::thread::spawn(main_stack).join().unwrap();

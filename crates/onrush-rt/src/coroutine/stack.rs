@@ -1,11 +1,12 @@
-//! Stacks of one thread's coroutines: taken, given back, and used again, last in first out.
+//! Stacks of one thread's coroutines: taken, returned, and reused, last in first out.
 //!
-//! A stack that is taken again has its memory still, and in the cache. Of those beyond a bound the
-//! memory is given back, the address space never. Must not know what runs on a stack.
+//! A reused stack still has its memory, in the cache. Beyond a limit, returned stacks give their
+//! memory back to the kernel, but never their address space. Does not depend on what runs on a
+//! stack.
 #![allow(unsafe_code)]
 
 use super::memory::{self, Chunk, Guard};
-use crate::sys::{LINE_BYTES, prefetch};
+use crate::sys::{LINE_BYTES, page_bytes, prefetch};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::num::NonZeroUsize;
@@ -13,14 +14,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How the stacks of a thread's coroutines are made.
+/// Options for the stacks of a thread's coroutines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackOptions {
-    /// Address space of one stack, in bytes, rounded up to whole pages; 32 KiB at least. Memory is
-    /// used only as far as a coroutine touches it. Default: 256 KiB.
+    /// Address space of one stack, in bytes, rounded up to whole pages; at least 32 KiB. A
+    /// coroutine uses only the memory that it touches. Default: 256 KiB.
     pub stack_bytes: usize,
-    /// Unused stacks that keep their memory, at most; those beyond give it back
-    /// (`MADV_DONTNEED`). Default: 1024.
+    /// Unused stacks that keep their memory, at most; further ones return it (`MADV_DONTNEED`).
+    /// Default: 1024.
     pub kept_max: usize,
 }
 
@@ -33,21 +34,21 @@ impl Default for StackOptions {
     }
 }
 
-/// Less than this a stack cannot be: a panic that shows where it was takes 24 KiB of it.
+/// The minimum size of a stack: a panic that prints a backtrace takes 24 KiB of it.
 const STACK_BYTES_MIN: usize = 32 << 10;
 /// Stacks mapped at a time.
 const CHUNK_STACKS: usize = 32;
-/// Of so many stacks given back, one is looked at to see how much of it was touched.
+/// Of this many returned stacks, one is checked for how much of it was touched.
 const SAMPLE_EVERY: u32 = 1024;
 
-/// At the beginning of each stack, above what runs on it, in bytes: for whoever uses the stack. A
-/// line of the cache, and a multiple of what the alignment of a stack must be.
+/// Bytes at the beginning of each stack, above what runs on it, for the user of the stack. One
+/// cache line, and a multiple of the required stack alignment.
 pub(super) const RESERVED_BYTES: usize = 64;
 
-/// Lines at the beginning of a stack that every handler touches.
+/// Cache lines at the beginning of a stack that every handler touches.
 const BEGIN_LINES: usize = 7;
 
-/// What a thread's stacks are doing. Written by that thread alone, by plain stores; any may read.
+/// Counters of a thread's stacks. Only that thread writes them, by plain stores; any may read.
 #[derive(Debug, Default)]
 pub struct StackCounters {
     in_use: AtomicU64,
@@ -56,18 +57,18 @@ pub struct StackCounters {
 }
 
 impl StackCounters {
-    /// Stacks that coroutines are on.
+    /// Stacks in use by coroutines.
     pub fn in_use(&self) -> u64 {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Stacks that wait to be used again.
+    /// Stacks that wait for reuse.
     pub fn pooled(&self) -> u64 {
         self.pooled.load(Ordering::Relaxed)
     }
 
-    /// The most memory that any one stack was seen to have touched, in bytes. One in some stacks is
-    /// looked at when its coroutine ends (`mincore(2)`).
+    /// The most memory that any checked stack has touched, in bytes. A sample of stacks is checked
+    /// when their coroutine ends (`mincore(2)`).
     pub fn touched_bytes_max(&self) -> u64 {
         self.touched_bytes_max.load(Ordering::Relaxed)
     }
@@ -78,7 +79,7 @@ impl StackCounters {
     }
 }
 
-/// Stacks of one size, for one thread. Cloning shares them.
+/// Stacks of one size, for one thread. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct StackPool(Rc<Inner>);
 
@@ -88,9 +89,9 @@ struct Inner {
     stack_bytes: usize,
     kept_max: usize,
     guard: Cell<Guard>,
-    /// Unused, with what memory they have touched; the last is taken next.
+    /// Unused stacks with the memory they have touched; the last is taken next.
     warm: RefCell<Vec<NonZeroUsize>>,
-    /// Unused, without memory.
+    /// Unused stacks without memory.
     cold: RefCell<Vec<NonZeroUsize>>,
     chunks: RefCell<Vec<Chunk>>,
     released: Cell<u32>,
@@ -98,13 +99,13 @@ struct Inner {
 }
 
 impl StackPool {
-    /// No stack is mapped before one is taken.
+    /// Creates a pool. It maps no stack before the first is taken.
     pub(super) fn new(options: &StackOptions, counters: Arc<StackCounters>) -> StackPool {
         let bytes = options
             .stack_bytes
             .clamp(STACK_BYTES_MIN, isize::MAX as usize / 2);
         StackPool(Rc::new(Inner {
-            stack_bytes: bytes.next_multiple_of(memory::page_bytes()),
+            stack_bytes: bytes.next_multiple_of(page_bytes()),
             kept_max: options.kept_max,
             guard: Cell::new(Guard::Marked),
             warm: RefCell::default(),
@@ -120,7 +121,7 @@ impl StackPool {
         &self.0.counters
     }
 
-    /// A stack that nobody else has. Fails when no more can be mapped.
+    /// A stack that nothing else uses. Fails when no more can be mapped.
     #[inline]
     pub(super) fn take(&self) -> io::Result<Stack> {
         let warm = self.next();
@@ -136,8 +137,8 @@ impl StackPool {
         })
     }
 
-    /// The stack that was given back last; and the one before that is asked for, which is next when
-    /// this one is not back by then.
+    /// The stack that was returned last. Prefetches the one before, which is taken next if this one
+    /// is not back by then.
     #[inline]
     fn next(&self) -> Option<NonZeroUsize> {
         let mut warm = self.0.warm.borrow_mut();
@@ -184,7 +185,7 @@ impl StackPool {
         inner.cold.borrow_mut().push(base);
     }
 
-    /// The memory that all stacks of this pool have now, used or not, in bytes.
+    /// The memory of all stacks of this pool, used or not, in bytes.
     pub(super) fn touched_bytes(&self) -> usize {
         let chunks = self.0.chunks.borrow();
         let bases = chunks.iter().flat_map(Chunk::bases);
@@ -210,7 +211,7 @@ impl Drop for Inner {
     }
 }
 
-/// A stack with one owner. Dropping it gives it back to its pool.
+/// A stack with one owner. Dropping it returns it to its pool.
 #[derive(Debug)]
 pub(super) struct Stack {
     /// Keeps the mapping alive.
@@ -238,9 +239,9 @@ impl Drop for Stack {
     }
 }
 
-// SAFETY: the `stack_bytes` below `base`, at least `STACK_BYTES_MIN`, are mapped for as long as the
+// SAFETY: the `stack_bytes` below `base`, at least `STACK_BYTES_MIN`, are mapped as long as the
 // pool lives, belong to this value alone, and have a page below that faults. `base` and limit are
-// ends of pages, and what is reserved below `base` is a multiple of the alignment.
+// ends of pages, and the reserved bytes below `base` are a multiple of the alignment.
 unsafe impl corosensei::stack::Stack for Stack {
     #[inline]
     fn base(&self) -> NonZeroUsize {
@@ -250,7 +251,7 @@ unsafe impl corosensei::stack::Stack for Stack {
 
     #[inline]
     fn limit(&self) -> NonZeroUsize {
-        let below = self.pool.0.stack_bytes + memory::page_bytes();
+        let below = self.pool.0.stack_bytes + page_bytes();
         NonZeroUsize::new(self.base.get() - below).expect("no mapping is at address 0")
     }
 }
@@ -288,10 +289,10 @@ mod tests {
     fn beyond_the_bound_memory_is_given_back() {
         let pool = pool(2);
         let stacks: Vec<Stack> = (0..10).map(|_| pool.take().unwrap()).collect();
-        let page = memory::page_bytes();
+        let page = page_bytes();
         for stack in &stacks {
             let top = std::ptr::with_exposed_provenance_mut::<u8>(stack.base() - 1);
-            // SAFETY: the highest byte of a stack that nobody runs on.
+            // SAFETY: the highest byte of a stack that nothing runs on.
             unsafe { top.write_volatile(7) };
         }
         assert_eq!(pool.touched_bytes(), 10 * page);
@@ -316,7 +317,7 @@ mod tests {
                 ..StackOptions::default()
             };
             let stack = StackPool::new(&options, Arc::default()).take().unwrap();
-            let page = memory::page_bytes();
+            let page = page_bytes();
             assert_eq!(stack.bytes(), usize::next_multiple_of(expected, page));
         }
     }

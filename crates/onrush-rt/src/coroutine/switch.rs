@@ -1,15 +1,15 @@
-//! Coroutines: a plain function as a future, on a stack of its own, and what it waits by.
+//! Coroutines: a plain function as a future, on its own stack, and the function to wait in it.
 //!
-//! Polling a [`Coroutine`] goes on with the function; [`wait`] within it polls another future with
-//! the context of the present poll, and gives the thread back while that is pending. Must not know
-//! what is waited for.
+//! Polling a [`Coroutine`] continues the function. [`wait`] within it polls another future with the
+//! context of the current poll, and suspends the coroutine while that future is pending. Does not
+//! depend on what the coroutine waits for.
 #![allow(unsafe_code)]
 
 use super::overflow::{self, Bounds, Label};
 use super::scope::{self, Scope};
 use super::stack::{RESERVED_BYTES, Stack, StackCounters, StackOptions, StackPool};
 use crate::coop;
-use crate::job::guarded;
+use crate::user::call;
 use corosensei::{CoroutineResult, Yielder};
 use std::any::{Any, type_name};
 use std::borrow::Cow;
@@ -25,37 +25,38 @@ use std::thread::panicking;
 
 type Payload = Box<dyn Any + Send>;
 
-/// What a coroutine is resumed with: the context of the poll that does it.
+/// The value that resumes a coroutine: the context of the current poll.
 type Resume = NonNull<Context<'static>>;
 
 type Switch<T> = corosensei::Coroutine<Resume, (), Result<T, Payload>, Stack>;
 
-/// Closures larger than this are put in a box before they are put on the stack, in bytes.
+/// Closures larger than this are boxed before they are put on the stack, in bytes.
 const INLINE_BYTES_MAX: usize = 512;
-/// How often a stack that is being unwound may go on all the same, by catching that.
+/// How often a stack that is being unwound may catch that and continue.
 const REFUSALS_MAX: u32 = 1_000;
 
-/// What a coroutine that is dropped is unwound with. No hook sees it.
+/// The payload that unwinds a dropped coroutine. No hook sees it.
 struct Unwound;
 
-/// A plain function on a stack of its own, as a future: see the [module](super).
+/// A plain function on its own stack, as a future: see the [module](super).
 ///
-/// It takes its stack at once and gives it back when it has ended. Never moves between threads.
-/// Dropping it unwinds the stack, so that everything on it is dropped.
+/// It takes its stack when it is created and returns it when it has ended. It never moves between
+/// threads. Dropping it unwinds the stack, so that everything on it is dropped.
 ///
-/// It belongs to the [`scope`](scope::scope()) that is active when it is made. When that has ended,
-/// polling it panics; dropping it leaks the stack with everything on it, if it has begun to run.
+/// It belongs to the [`scope`](scope::scope()) that is active when it is created. After that scope
+/// has ended, polling the coroutine panics. Dropping it then leaks the stack with everything on it,
+/// if the function has begun to run.
 pub struct Coroutine<T: 'static> {
     /// `None` when it has ended.
     switch: Option<Switch<T>>,
     scope: Scope,
     stack: Bounds,
-    /// Referred to from the stack.
+    /// The stack refers to it.
     name: Cow<'static, str>,
 }
 
 impl<T: 'static> Coroutine<T> {
-    /// A coroutine that will run `f`, named by the type of `f` if its stack overflows.
+    /// A coroutine that will run `f`. If its stack overflows, the message names the type of `f`.
     ///
     /// # Panics
     /// Outside a [`scope`](scope::scope()), and when no stack can be mapped; see
@@ -65,7 +66,7 @@ impl<T: 'static> Coroutine<T> {
         Coroutine::named(type_name::<F>(), f)
     }
 
-    /// [`Coroutine::new`] with a name of one's own.
+    /// [`Coroutine::new`] with a name.
     ///
     /// # Panics
     /// As [`Coroutine::new`].
@@ -80,7 +81,7 @@ impl<T: 'static> Coroutine<T> {
         }
     }
 
-    /// [`Coroutine::named`]; fails when no stack can be mapped (`mmap(2)`: `ENOMEM`), and with
+    /// [`Coroutine::named`], with errors: when no stack can be mapped (`mmap(2)`: `ENOMEM`), and
     /// `Unsupported` outside a [`scope`](scope::scope()) and in a program that aborts on panics.
     #[inline]
     pub fn try_named<F>(name: impl Into<Cow<'static, str>>, f: F) -> io::Result<Coroutine<T>>
@@ -95,7 +96,7 @@ impl<T: 'static> Coroutine<T> {
             let why = "no coroutine scope is active here (`coroutine::scope`)";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         };
-        let name = name.into(); // The caller's code, which may use the stacks.
+        let name = name.into(); // User code, which may use the stacks.
         let stack = with_stacks(|stacks| stacks.pool().take())?;
         let bounds = Bounds {
             lowest: stack.base() - stack.bytes(),
@@ -115,7 +116,7 @@ impl<T: 'static> Coroutine<T> {
         })
     }
 
-    /// Whether the function has returned or panicked, and the stack is given back.
+    /// Whether the function has returned or panicked; the stack has been returned then.
     pub fn is_over(&self) -> bool {
         self.switch.is_none()
     }
@@ -132,8 +133,9 @@ fn switch<T: 'static, F: FnOnce() -> T + 'static>(stack: Stack, f: F) -> Switch<
         frame.may_wait.set(true);
         let result = catch_unwind(AssertUnwindSafe(|| body.run()));
         if frame.unwinding.get() {
-            // Nobody takes it, and a panic of its destructor would be one of `Coroutine`'s.
-            guarded(|| drop(result));
+            // The result is not wanted, and a panic of its destructor would be one of
+            // `Coroutine`'s.
+            call(|| drop(result));
             frame.may_wait.set(false);
             return Err(Box::new(()));
         }
@@ -143,7 +145,7 @@ fn switch<T: 'static, F: FnOnce() -> T + 'static>(stack: Stack, f: F) -> Switch<
     corosensei::Coroutine::with_stack(stack, entry)
 }
 
-/// What is to be run, whose destructor may panic when it was not.
+/// The function to run. Its destructor may panic if it was not run.
 struct Body<F>(Option<F>);
 
 impl<F> Body<F> {
@@ -160,7 +162,7 @@ impl<F> Body<F> {
 impl<F> Drop for Body<F> {
     fn drop(&mut self) {
         if let Some(f) = self.0.take() {
-            guarded(|| drop(f));
+            call(|| drop(f));
         }
     }
 }
@@ -184,7 +186,7 @@ impl<T: 'static> Future for Coroutine<T> {
         match overflow::watched(this.stack, || running.resume(context)) {
             CoroutineResult::Yield(()) => Poll::Pending,
             CoroutineResult::Return(result) => {
-                this.switch = None; // Its stack is free for the next.
+                this.switch = None; // Its stack is free for reuse.
                 Poll::Ready(result.unwrap_or_else(|payload| resume_unwind(payload)))
             }
         }
@@ -208,13 +210,13 @@ impl<T: 'static> Drop for Coroutine<T> {
 impl<T: 'static> Coroutine<T> {
     #[cold]
     fn unwind(&mut self, switch: Switch<T>) {
-        // It has no stack pointer while it runs: it was kept in a thread-local and has called
-        // `exit(3)`, which destroys those. `resume` panics otherwise, so its switch would be gone.
+        // A running coroutine has no stack pointer. It can be dropped if it is in a thread-local
+        // and calls `exit(3)`, which destroys those. Otherwise `resume` would have panicked.
         let is_running = switch.done();
         let is_orphan = || !self.scope.is_active() || scope::is_exiting();
         if is_running || (switch.started() && is_orphan()) {
-            // Thread-locals that the stack refers to may be gone. Nothing on it is touched any
-            // more: neither is it unwound, nor is it used again or unmapped.
+            // Thread-locals that the stack refers to may be gone. The stack is not touched any
+            // more: it is neither unwound nor reused nor unmapped.
             std::mem::forget(std::mem::take(&mut self.name));
             return std::mem::forget(switch);
         }
@@ -226,17 +228,17 @@ impl<T: 'static> Coroutine<T> {
 }
 
 impl<T: 'static> Coroutine<T> {
-    /// Resumes a coroutine to be unwound, again and again while it catches that and waits once
-    /// more. One that does not end is leaked, as it stands: it is suspended, and nobody resumes it.
+    /// Resumes a coroutine to unwind it, repeatedly if it catches that and waits again. If it never
+    /// ends, it stays suspended and is leaked.
     fn unwind_started(&mut self, mut switch: Switch<T>) {
-        // SAFETY: the frame lies at the beginning of this coroutine's stack, which is suspended.
+        // SAFETY: the frame is at the beginning of this coroutine's stack, which is suspended.
         unsafe { Frame::of(self.stack) }.unwinding.set(true);
         for _ in 0..REFUSALS_MAX {
             let nothing = Resume::dangling();
             match overflow::watched(self.stack, || switch.resume(nothing)) {
                 CoroutineResult::Yield(()) => {}
                 CoroutineResult::Return(result) => {
-                    guarded(|| drop(result));
+                    call(|| drop(result));
                     return;
                 }
             }
@@ -253,30 +255,31 @@ impl<T: 'static> std::fmt::Debug for Coroutine<T> {
     }
 }
 
-/// What is kept at the beginning of a coroutine's stack, above all that runs on it.
+/// Data at the beginning of a coroutine's stack, above everything that runs on it.
 ///
-/// Whoever runs on the stack can reach it, and only they do. So no pointer to it is kept elsewhere,
-/// which foreign coroutines could make outlive it: not even guards that they drop out of order.
+/// Only code that runs on the stack uses it, and finds it by the stack's address. No pointer to it
+/// is kept elsewhere, because foreign coroutines could make such a pointer outlive it, even in a
+/// guard, by dropping guards out of order.
 #[repr(C)]
 struct Frame {
-    /// For the handler of overflows.
+    /// For the overflow handler.
     label: Label,
-    /// On the same stack, just below. Null before the coroutine has begun.
+    /// Just below, on the same stack. Null before the coroutine has begun.
     yielder: Cell<*const Yielder<Resume, ()>>,
-    /// The context of the present poll; null when there is none, while the stack is unwound.
+    /// The context of the current poll; null when there is none, while the stack is unwound.
     context: Cell<*mut Context<'static>>,
-    /// The coroutine's own code runs: between its beginning and its end, and not while it polls a
-    /// future that it waits for. That must not suspend it.
+    /// Whether the coroutine's own code runs: from its beginning to its end, except while it polls
+    /// a future that it waits for. Such a future must not suspend it.
     may_wait: Cell<bool>,
     /// The coroutine is being dropped.
     unwinding: Cell<bool>,
-    /// The thread was panicking already when the coroutine was resumed.
+    /// The thread was already panicking when the coroutine was resumed.
     panicking: Cell<bool>,
 }
 
 const _: () = assert!(size_of::<Frame>() <= RESERVED_BYTES && align_of::<Frame>() <= 16);
 
-/// While it lives a coroutine may not wait.
+/// While this lives, the coroutine may not wait.
 struct NoSuspend<'f>(&'f Frame);
 
 impl NoSuspend<'_> {
@@ -294,18 +297,18 @@ impl Drop for NoSuspend<'_> {
     }
 }
 
-/// In which state a coroutine comes to wait.
+/// The state of a coroutine that is about to wait.
 enum WaitState {
     /// It may be suspended.
     Running,
-    /// A destructor waits while the stack is unwound, which a suspension would break off.
+    /// A destructor waits while the stack is unwound. A suspension would abandon the unwinding.
     InDestructors,
-    /// It was to be unwound, caught that, and goes on all the same.
+    /// The coroutine caught its unwinding and continues.
     Refusing,
 }
 
 impl Frame {
-    /// Puts a frame at the beginning of a stack that was just taken. `name` lives for as long as
+    /// Writes a frame at the beginning of a stack that was just taken. `name` must live as long as
     /// the coroutine may run.
     #[inline]
     fn begin(stack: Bounds, name: &str) {
@@ -320,8 +323,8 @@ impl Frame {
             unwinding: Cell::new(false),
             panicking: Cell::new(false),
         };
-        // SAFETY: the highest bytes of a mapped stack, which are reserved for this, as the caller
-        // alone has the stack.
+        // SAFETY: the highest bytes of a mapped stack, which are reserved for this; only the caller
+        // has the stack.
         unsafe { with_exposed_provenance_mut::<Frame>(stack.label()).write(frame) };
     }
 
@@ -335,16 +338,16 @@ impl Frame {
         unsafe { &*with_exposed_provenance::<Frame>(stack.label()) }
     }
 
-    /// The coroutine whose own code calls this.
+    /// The frame of the coroutine whose own code calls this.
     #[inline]
     fn current<'f>() -> Option<&'f Frame> {
         let stack = overflow::running();
-        // It may be another stack that the caller runs on: that of a foreign coroutine, say.
+        // The caller may run on another stack, for example that of a foreign coroutine.
         if !stack.contains(scope::address()) {
             return None;
         }
-        // SAFETY: the caller runs on that stack, as was just seen; and it is the caller of this who
-        // uses the frame, there.
+        // SAFETY: the caller runs on that stack, as just checked, and only the caller uses the
+        // frame, on that stack.
         let frame = unsafe { Frame::of(stack) };
         frame.may_wait.get().then_some(frame)
     }
@@ -365,7 +368,7 @@ impl Frame {
         }
     }
 
-    /// Polls with the context of the present poll.
+    /// Polls with the context of the current poll.
     #[inline]
     fn poll<F: Future>(&self, future: Pin<&mut F>) -> Poll<F::Output> {
         let _busy = NoSuspend::new(self);
@@ -376,22 +379,22 @@ impl Frame {
         future.poll(context)
     }
 
-    /// Gives the thread back, until the coroutine is polled again. Unwinds when it is dropped.
+    /// Suspends the coroutine until it is polled again. Unwinds when the coroutine is dropped.
     #[inline]
     fn suspend(&self) {
         self.context.set(null_mut());
-        // SAFETY: the yielder lies at the beginning of the stack that this runs on, set before any
-        // code of the coroutine ran.
+        // SAFETY: the yielder is at the beginning of the stack that this runs on, and was set
+        // before any code of the coroutine ran.
         let context = unsafe { &*self.yielder.get() }.suspend(());
         self.panicking.set(panicking());
         if self.unwinding.get() {
-            resume_unwind(Box::new(Unwound)); // There is no context: it is not a poll.
+            resume_unwind(Box::new(Unwound)); // This is not a poll: there is no context.
         }
         self.context.set(context.as_ptr());
     }
 }
 
-/// A destructor was to wait while its coroutine's stack is unwound: there is no waiting then.
+/// A destructor tried to wait while its coroutine's stack is unwound, which is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwinding;
 
@@ -409,12 +412,12 @@ impl From<Unwinding> for io::Error {
     }
 }
 
-/// Waits for `future` as if it blocked: polls it with the context of the present poll of this
-/// coroutine, which is suspended while it is pending. `future` is dropped where it stands when the
+/// Waits for `future` in blocking style: polls it with the context of the current poll of this
+/// coroutine, and suspends the coroutine while it is pending. `future` is dropped in place when the
 /// coroutine is dropped.
 ///
-/// While the stack is being unwound, by a panic or because the coroutine was dropped, destructors
-/// run that may wait. They cannot be suspended: `future` is polled once, and must be ready then.
+/// While the stack is unwound, by a panic or because the coroutine was dropped, destructors may
+/// call this. They cannot be suspended: `future` is polled once and must be ready then.
 ///
 /// ```
 /// use onrush_rt::coroutine::{self, Coroutine};
@@ -428,7 +431,7 @@ impl From<Unwinding> for io::Error {
 ///
 /// # Panics
 /// Outside a coroutine, and in a future that a coroutine waits for: that must be `async`, and
-/// await. In a destructor, during unwinding, when `future` is not ready: that ends the process.
+/// await. Also in a destructor during unwinding if `future` is not ready: that ends the process.
 #[track_caller]
 pub fn wait<F: Future>(future: F) -> F::Output {
     match try_wait(future) {
@@ -437,8 +440,8 @@ pub fn wait<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// [`wait`], with an error where `future` cannot be waited for, because a destructor calls this
-/// while the stack is unwound. For those that have an error to give.
+/// [`wait`], with an error if a destructor calls it during unwinding and `future` is not ready. For
+/// callers that can return an error.
 ///
 /// # Panics
 /// Outside a coroutine, and in a future that a coroutine waits for.
@@ -451,7 +454,7 @@ pub fn try_wait<F: Future>(future: F) -> Result<F::Output, Unwinding> {
     loop {
         match frame.wait_state() {
             WaitState::Running if coop::is_exhausted() => {
-                // The future may be ready each time, and count nothing.
+                // The future may be ready each time without spending budget.
                 let _ = frame.poll(pin!(poll_fn(coop::poll_proceed)));
             }
             WaitState::Running => {
@@ -462,7 +465,7 @@ pub fn try_wait<F: Future>(future: F) -> Result<F::Output, Unwinding> {
             }
             WaitState::InDestructors => {
                 let _busy = NoSuspend::new(frame);
-                let _unbounded = coop::unbounded(); // What is ready must not be refused.
+                let _unbounded = coop::unbounded(); // A ready future must not be refused.
                 let cx = &mut Context::from_waker(Waker::noop());
                 return match future.as_mut().poll(cx) {
                     Poll::Ready(output) => Ok(output),
@@ -484,8 +487,8 @@ fn outside() -> ! {
     panic!("only a coroutine can wait as if it blocked: this is not one");
 }
 
-/// Counts an operation that needs no wait: on a channel, on a lock. A coroutine that has used up
-/// its budget lets others run first. Does nothing outside a coroutine, and in destructors.
+/// Spends an operation that needs no wait, on a channel or a lock. A coroutine that has used up its
+/// budget lets others run first. Does nothing outside a coroutine, and in destructors.
 #[inline]
 #[track_caller]
 pub(super) fn spend_operation() {
@@ -495,7 +498,7 @@ pub(super) fn spend_operation() {
     coop::spend(0);
 }
 
-/// Whether the caller is a coroutine, which may [`wait`].
+/// Whether the caller is a coroutine, and so may [`wait`].
 pub fn is_inside() -> bool {
     Frame::current().is_some()
 }
@@ -505,7 +508,7 @@ pub fn is_unwinding() -> bool {
     Frame::current().is_some_and(|frame| matches!(frame.wait_state(), WaitState::InDestructors))
 }
 
-/// What a thread has stacks by. The pool is made with its first coroutine.
+/// The stacks of a thread and their options. The pool is created with the first coroutine.
 #[derive(Default)]
 struct Stacks {
     options: StackOptions,
@@ -513,7 +516,7 @@ struct Stacks {
     pool: Option<StackPool>,
 }
 
-/// The stacks of a thread, for as long as its thread-locals live.
+/// The stacks of a thread, while its thread-locals live.
 #[derive(Default)]
 struct ThreadStacks(RefCell<Stacks>);
 
@@ -521,7 +524,7 @@ thread_local! {
     static STACKS: ThreadStacks = ThreadStacks::default();
 }
 
-/// Thread-locals are destroyed while a scope is active when somebody calls `exit(3)` in one. No
+/// Thread-locals are destroyed while a scope is active if code within it calls `exit(3)`. No
 /// coroutine runs after that.
 impl Drop for ThreadStacks {
     fn drop(&mut self) {
@@ -539,15 +542,15 @@ impl Stacks {
     }
 }
 
-/// Runs `act` with this thread's stacks, or, when the thread is ending, with some of its own.
+/// Runs `act` with this thread's stacks or, when the thread is ending, with new ones.
 #[inline]
 fn with_stacks<R>(act: fn(&mut Stacks) -> R) -> R {
     let done = STACKS.try_with(|stacks| act(&mut stacks.0.borrow_mut()));
     done.unwrap_or_else(|_| act(&mut Stacks::default()))
 }
 
-/// Has this thread's coroutines made as `options` say from now on; those that live keep their
-/// stacks. To be called by each thread that turns a worker.
+/// Sets the options of this thread's coroutines; existing coroutines keep their stacks. Each thread
+/// that polls a worker calls this.
 pub fn configure(options: &StackOptions) {
     let before = STACKS.try_with(|stacks| {
         let mut stacks = stacks.0.borrow_mut();
@@ -557,13 +560,13 @@ pub fn configure(options: &StackOptions) {
     drop(before);
 }
 
-/// What this thread's stacks are doing, readable from every thread.
+/// Counters of this thread's stacks. Every thread may read them.
 pub fn counters() -> Arc<StackCounters> {
     with_stacks(|stacks| stacks.counters.clone())
 }
 
-/// The memory that all stacks of this thread have at present, those not in use included, in bytes:
-/// `mincore(2)` for each. Stacks from before the last [`configure`] are not counted.
+/// The memory of all stacks of this thread, including unused ones, in bytes: one `mincore(2)` for
+/// each. Stacks from before the last [`configure`] are not counted.
 pub fn touched_bytes() -> usize {
     with_stacks(|stacks| stacks.pool().touched_bytes())
 }

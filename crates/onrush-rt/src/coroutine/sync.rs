@@ -1,7 +1,7 @@
-//! What stands for `std::sync`: a mutex and channels between the coroutines of one worker.
+//! The counterpart of `std::sync`: a mutex and channels between the coroutines of one worker.
 //!
-//! Nobody else can be at work while one of them is, so nothing here is atomic, and none of it can
-//! be shared with other threads; `Arc` is an `Rc`. Must not know what is sent.
+//! The coroutines of a worker run one at a time, so nothing here is atomic or can be shared with
+//! other threads; `Arc` is an `Rc`.
 #![allow(unsafe_code)]
 
 use super::lock::Lock;
@@ -16,9 +16,9 @@ pub use super::mpsc;
 pub use std::rc::{Rc as Arc, Weak};
 pub use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult, atomic};
 
-/// A mutual exclusion of coroutines, as `std::sync::Mutex` is of threads: held across waits, and
-/// given to those who want it in the order in which they came. A panic does not poison it: results
-/// are `Ok`, and a [`LockResult`] only so that programs need not be changed.
+/// A mutex between coroutines, as `std::sync::Mutex` is between threads. It may be held across
+/// waits, and waiters get it in order of arrival. A panic does not poison it: results are always
+/// `Ok`, in a [`LockResult`] only for compatibility with `std`.
 ///
 /// Locking it twice in one coroutine waits for ever.
 ///
@@ -32,13 +32,13 @@ pub use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult, atomic
 #[derive(Default)]
 pub struct Mutex<T: ?Sized> {
     lock: Lock,
-    /// Not `Send`: who waits is on this thread.
+    /// Not `Send`: the waiters are on this thread.
     _of_one_thread: PhantomData<Rc<()>>,
     value: UnsafeCell<T>,
 }
 
 impl<T> Mutex<T> {
-    /// A free one.
+    /// An unlocked mutex.
     pub fn new(value: T) -> Mutex<T> {
         Mutex {
             lock: Lock::default(),
@@ -47,15 +47,16 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// The value; nobody else can have it.
+    /// The value. No locking is needed, because the mutex is owned.
     pub fn into_inner(self) -> LockResult<T> {
         Ok(self.value.into_inner())
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits until nobody else has it. In a destructor, while the stack is unwound, it cannot wait,
-    /// and takes it before those who do; for when somebody has it there is [`Mutex::try_lock`].
+    /// Waits for the mutex and locks it. In a destructor, while the stack is unwound, it cannot
+    /// wait, and takes a free mutex before the waiters; use [`Mutex::try_lock`] if it may be held
+    /// there.
     ///
     /// # Panics
     /// When it would have to wait: outside a coroutine, and in such a destructor, which ends the
@@ -72,7 +73,7 @@ impl<T: ?Sized> Mutex<T> {
         Ok(MutexGuard(self))
     }
 
-    /// Takes it if nobody has it or waits for it.
+    /// Locks the mutex if it is free and nothing waits for it.
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
         match self.lock.try_take() {
             true => Ok(MutexGuard(self)),
@@ -80,12 +81,12 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// The value; nobody else can have it.
+    /// The value. No locking is needed, because the mutex is borrowed mutably.
     pub fn get_mut(&mut self) -> LockResult<&mut T> {
         Ok(self.value.get_mut())
     }
 
-    /// Never.
+    /// Always `false`.
     pub fn is_poisoned(&self) -> bool {
         false
     }
@@ -110,7 +111,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
     }
 }
 
-/// The value of a [`Mutex`], for as long as this lives.
+/// Access to the value of a [`Mutex`]; dropping it unlocks the mutex.
 #[must_use = "it is free again when this is dropped"]
 pub struct MutexGuard<'m, T: ?Sized>(&'m Mutex<T>);
 
@@ -118,7 +119,7 @@ impl<T: ?Sized> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: there is one guard at a time, which lends the value as it is lent itself; and
+        // SAFETY: there is one guard at a time, which lends the value as it is borrowed itself; and
         // neither leaves the thread.
         unsafe { &*self.0.value.get() }
     }

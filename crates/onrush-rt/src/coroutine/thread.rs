@@ -1,19 +1,18 @@
-//! What stands for `std::thread`: starting coroutines, sleeping, letting others run.
+//! The counterpart of `std::thread`: starting coroutines, sleeping and yielding.
 //!
-//! All of them run on the worker they were started on. Must not know sockets and files.
+//! A coroutine stays on the worker that it was started on.
 
 use super::switch::{Coroutine, Unwinding, is_unwinding, try_wait};
+use crate::coop;
 use crate::executor::{FallibleTask, Task};
 use crate::worker::WorkerContext;
 use std::any::{Any, type_name};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
-use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 pub use std::thread::Result;
@@ -24,15 +23,15 @@ pub use std::thread::Result;
 /// When it runs on none.
 #[track_caller]
 pub(super) fn context() -> WorkerContext {
-    WorkerContext::current().expect("coroutines live on workers, and this thread is turning none")
+    WorkerContext::current().expect("a coroutine needs a worker, and this thread polls none")
 }
 
-/// Starts a coroutine on this worker, as `std::thread::spawn` starts a thread: it first runs when
-/// the present one waits. What it shares with others need not be `Send`.
+/// Starts a coroutine on this worker, as `std::thread::spawn` starts a thread. It first runs when
+/// the current one waits. What it shares with others need not be `Send`.
 ///
 /// # Panics
-/// When no worker is being turned by this thread, outside a [`scope`](super::scope()), and when
-/// there is no memory for a stack.
+/// When this thread polls no worker, outside a [`scope`](super::scope()), and when there is no
+/// memory for a stack.
 #[track_caller]
 pub fn spawn<F, T>(f: F) -> JoinHandle<T>
 where
@@ -42,7 +41,7 @@ where
     Builder::new().spawn(f).expect("a coroutine can be started")
 }
 
-/// What `std::thread::Builder` is, as far as coroutines have it.
+/// The counterpart of `std::thread::Builder`.
 #[derive(Debug, Default)]
 #[must_use = "it starts nothing by itself"]
 pub struct Builder {
@@ -50,28 +49,28 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// For a coroutine named by the type of its function.
+    /// A builder for a coroutine named by the type of its function.
     pub fn new() -> Builder {
         Builder::default()
     }
 
-    /// The name that is told when the stack overflows.
+    /// Sets the name that the message of a stack overflow contains.
     pub fn name(mut self, name: String) -> Builder {
         self.name = Some(name);
         self
     }
 
-    /// Has no effect: the stacks of a worker have one size, so that they can be used again. See
+    /// Has no effect: the stacks of a worker have one size, so that they can be reused. See
     /// [`Config::stack_bytes`](super::Config::stack_bytes).
     pub fn stack_size(self, _: usize) -> Builder {
         self
     }
 
-    /// Starts the coroutine, see [`spawn`]; fails as
-    /// [`Coroutine::try_named`](super::Coroutine::try_named) does.
+    /// Starts the coroutine, like [`spawn`]; fails like
+    /// [`Coroutine::try_named`](super::Coroutine::try_named).
     ///
     /// # Panics
-    /// When no worker is being turned by this thread.
+    /// When this thread polls no worker.
     #[track_caller]
     pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
     where
@@ -90,8 +89,9 @@ impl Builder {
             if still_wanted.get() {
                 return Some(result);
             }
-            // Here, where its destructor may wait: the executor has no stack for that. What it
-            // panics with was reported by the hook, and may panic itself when it is dropped.
+            // Drop the result here, where its destructor may wait: the executor has no stack for
+            // that. The panic hook has reported its panic, whose payload may panic itself when it
+            // is dropped.
             let dropped = catch_unwind(AssertUnwindSafe(|| drop(result)));
             dropped.unwrap_or_else(std::mem::forget);
             None
@@ -104,17 +104,17 @@ impl Builder {
     }
 }
 
-/// A coroutine that was started. Dropping this leaves it running; it drops its result itself then,
-/// before it ends.
+/// A handle to a started coroutine. Dropping it lets the coroutine run on; the coroutine then drops
+/// its result itself, before it ends.
 pub struct JoinHandle<T> {
     /// `None` only while it is joined or dropped.
     task: Option<FallibleTask<Option<Result<T>>>>,
-    /// Somebody may ask for the result.
+    /// Whether the result is still wanted.
     wanted: Rc<Cell<bool>>,
 }
 
 impl<T> JoinHandle<T> {
-    /// Waits for its end and gives its result; an error when it panicked, or was ended together
+    /// Waits for the end of the coroutine and returns its result; an error if it panicked, or ended
     /// with the worker.
     ///
     /// # Panics
@@ -135,7 +135,7 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether the coroutine has ended.
     pub fn is_finished(&self) -> bool {
         self.task.as_ref().is_none_or(FallibleTask::is_finished)
     }
@@ -158,8 +158,8 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// Waits, never shorter than `duration` and up to a millisecond longer. In a destructor, while the
-/// stack is unwound, not at all.
+/// Sleeps for at least `duration`, and up to a millisecond longer. In a destructor, while the stack
+/// is unwound, it does not wait.
 ///
 /// # Panics
 /// Outside a coroutine.
@@ -167,23 +167,15 @@ impl<T> fmt::Debug for JoinHandle<T> {
 pub fn sleep(duration: Duration) {
     let (Ok(()) | Err(Unwinding)) = match is_unwinding() {
         false => try_wait(context().sleep(duration)),
-        true => try_wait(std::future::pending()), // Tells at once, and is counted.
+        true => try_wait(std::future::pending()), // Fails at once, and spends budget.
     };
 }
 
-/// Lets the other tasks and connections of this worker have a turn.
+/// Lets other tasks and connections of this worker run.
 ///
 /// # Panics
 /// Outside a coroutine.
 #[track_caller]
 pub fn yield_now() {
-    let mut yielded = false;
-    let others = poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    });
-    let (Ok(()) | Err(Unwinding)) = try_wait(others);
+    let (Ok(()) | Err(Unwinding)) = try_wait(coop::yield_now());
 }

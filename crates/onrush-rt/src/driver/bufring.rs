@@ -1,8 +1,8 @@
 //! A ring of provided buffers (`IORING_REGISTER_PBUF_RING`, io_uring_register(2)).
 //!
 //! The kernel takes buffers from the head of a ring in shared memory; this side adds them at its
-//! tail. A buffer id is a place in the ring's bookkeeping; the block behind it changes with every
-//! refill, so that a view may keep its block as long as it likes.
+//! tail. A buffer id is an index into the ring's bookkeeping. Each refill puts another block behind
+//! it, so a view may keep its block for any time.
 #![allow(unsafe_code)]
 
 use crate::buf::{Block, Buf, BufferPool};
@@ -11,18 +11,18 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// See the module's description.
+/// The ring and its blocks; see the module's documentation.
 pub(crate) struct BufferRing {
     entries: *mut BufRingEntry,
     /// Number of entries, a power of two.
     count: u16,
     tail: u16,
-    /// The block that each buffer id stands for while the kernel may write to it.
+    /// The block behind each buffer id while the kernel may write to it.
     posted: Box<[Option<Block>]>,
     /// Ids without a block.
     vacant: Vec<u16>,
     pool: BufferPool,
-    /// The kernel may not have let go of the memory, so it is not freed.
+    /// The kernel may still use the memory, so it is not freed.
     leaks: bool,
 }
 
@@ -79,7 +79,7 @@ impl BufferRing {
         usize::from(self.count) - self.vacant.len()
     }
 
-    /// Puts blocks behind all vacant ids, as far as the budget allows.
+    /// Provides a block for each vacant id, as far as the budget allows.
     #[inline]
     pub(crate) fn refill(&mut self) {
         if self.vacant.is_empty() {
@@ -104,10 +104,10 @@ impl BufferRing {
         shared.store(self.tail, Ordering::Release);
     }
 
-    /// The buffer that a completion names, with `bytes` received.
+    /// The buffer of a completion, with `bytes` received.
     ///
     /// # Panics
-    /// When the kernel names a buffer that it was not given, or more bytes than it holds.
+    /// When the kernel names a buffer that is not posted, or more bytes than it holds.
     #[inline]
     pub(crate) fn take(&mut self, id: u16, bytes: i32) -> Buf {
         let mut block = self.posted[usize::from(id)]
@@ -118,13 +118,13 @@ impl BufferRing {
         block.into_buf()
     }
 
-    /// Has the mapping and the blocks that the kernel was given leaked when this is dropped: for
-    /// when an operation may be left that writes to them.
+    /// Leaks the mapping and the posted blocks when this is dropped, because an operation that
+    /// writes to them may still be running.
     pub(crate) fn leak(&mut self) {
         self.leaks = true;
     }
 
-    /// Where the blocks are that the kernel may write to.
+    /// Addresses of the blocks that the kernel may write to.
     #[cfg(test)]
     pub(crate) fn addresses(&self) -> Vec<*mut u8> {
         self.posted.iter().flatten().map(Block::as_ptr).collect()
@@ -137,8 +137,8 @@ impl Drop for BufferRing {
             return std::mem::forget(std::mem::take(&mut self.posted));
         }
         let bytes = usize::from(self.count) * size_of::<BufRingEntry>();
-        // SAFETY: mapped by `register` with this size; the ring that used it is closed, and has no
-        // operation left, as its owner would have said otherwise.
+        // SAFETY: mapped by `register` with this size; the ring that used it is closed and has no
+        // operation left, because its owner calls `leak` otherwise.
         let _ = unsafe { rustix::mm::munmap(self.entries.cast(), bytes) };
     }
 }

@@ -1,17 +1,18 @@
-//! Drivers: what turns kernel readiness and completions into one stream of [`Event`]s.
+//! Drivers: they turn kernel readiness and completions into one stream of [`Event`]s.
 //!
 //! A driver is *pulled*: [`Driver::poll_events`] enters the kernel once, then [`Driver::next`]
-//! yields events one at a time. On epoll a readiness becomes received bytes inside the pull, in
-//! memory that is still hot; on io_uring the bytes are in ring-mapped buffers already. Sends are
-//! tried at once by a plain non-blocking call on both; only when the peer is slow does the driver
-//! wait, and then for writability, so that no operation ever owns the caller's memory.
+//! yields events one at a time. On epoll, `next` receives the bytes of a readable stream, so they
+//! are still in the cache; on io_uring, the bytes are in ring-mapped buffers already. On both, a
+//! send is tried at once by a plain non-blocking call. Only if the peer is slow does the driver
+//! wait, and then for writability, so no operation ever owns the caller's memory.
 //!
-//! Receiving is one small machine per stream: *buffers* (the driver receives into pooled blocks and
-//! yields [`Event::Data`]), *off*, and from there *readiness* for those who read with
-//! [`Driver::recv`] into memory of their own. Leaving *buffers* may take the kernel a moment:
-//! [`Driver::pause`] says whether it is quiet at once, otherwise [`Event::Quiet`] follows.
+//! Each stream has a receive state: *buffers* (the driver receives into pooled blocks and yields
+//! [`Event::Data`]) or *off*. While it is off, the owner can wait for *readiness* and read with
+//! [`Driver::recv`] into its own memory. Leaving *buffers* may take the kernel a moment:
+//! [`Driver::pause`] returns whether the stream is quiet at once; otherwise [`Event::Quiet`]
+//! follows.
 //!
-//! Must not know about tasks, timers or HTTP.
+//! Drivers do not depend on tasks, timers or HTTP.
 
 mod bufring;
 pub mod epoll;
@@ -27,18 +28,19 @@ use std::time::{Duration, Instant};
 
 pub use probe::{Choice, Preference, choose};
 
-/// Names a stream at its driver. Stale, and then harmless, after the stream was closed.
+/// Identifies a stream of a driver. After the stream is closed, the id is stale and refers to no
+/// stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// Names a listener at its driver.
+/// Identifies a listener of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId(pub(crate) u32);
 
-/// A connected socket: of the kernel, or of the simulated network.
+/// A connected socket of the kernel or of the simulated network.
 #[derive(Debug)]
 pub enum Socket {
     /// A non-blocking socket descriptor.
@@ -47,7 +49,7 @@ pub enum Socket {
     Sim(sim::End),
 }
 
-/// A listening socket: of the kernel, or of the simulated network.
+/// A listening socket of the kernel or of the simulated network.
 #[derive(Debug)]
 pub enum ListenSocket {
     /// A non-blocking listening descriptor.
@@ -56,25 +58,26 @@ pub enum ListenSocket {
     Sim(sim::Listener),
 }
 
-/// Something that happened. `token` is what the owner attached the stream with.
+/// An event of a stream or a listener. `token` is the value that the owner attached the stream
+/// with.
 #[derive(Debug)]
 pub enum Event {
     /// A connection was accepted; it is not attached yet.
     Accepted {
-        /// Whose connection.
+        /// The listener that accepted it.
         listener: ListenerId,
         /// The connection, non-blocking.
         socket: Socket,
     },
     /// Accepting failed (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`). The driver pauses the listener
-    /// and tries again by itself, when a stream is closed or after a moment.
+    /// and tries again by itself, after a stream is closed or after a short time.
     AcceptPaused {
-        /// Which listener pauses.
+        /// The paused listener.
         listener: ListenerId,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// Bytes arrived, never none.
+    /// Bytes arrived; never empty.
     Data {
         /// The stream.
         stream: StreamId,
@@ -93,21 +96,21 @@ pub enum Event {
         /// How it ended.
         result: io::Result<()>,
     },
-    /// The stream has left *buffers* as [`Driver::pause`] asked: no `Data` follows.
+    /// The stream has left *buffers* after [`Driver::pause`]: no `Data` follows.
     Quiet {
         /// The stream.
         stream: StreamId,
         /// Its owner's token.
         token: u64,
     },
-    /// [`Driver::recv`] may be tried again, as [`Driver::want_read`] asked. Given once.
+    /// [`Driver::recv`] may be tried again. Yielded once after [`Driver::want_read`].
     Readable {
         /// The stream.
         stream: StreamId,
         /// Its owner's token.
         token: u64,
     },
-    /// Sending may be tried again, as [`Driver::want_write`] asked. Given once.
+    /// Sending may be tried again. Yielded once after [`Driver::want_write`].
     Writable {
         /// The stream.
         stream: StreamId,
@@ -117,7 +120,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The token of the stream that the event is of; `None` for an event of a listener.
+    /// The token of the event's stream; `None` for an event of a listener.
     #[inline]
     pub fn token(&self) -> Option<u64> {
         match self {
@@ -131,7 +134,7 @@ impl Event {
     }
 }
 
-/// Sizes a driver is built with.
+/// The sizes of a driver's buffers.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Receive buffers posted to the ring at a time; a power of two. io_uring only.
@@ -158,7 +161,7 @@ impl Default for Config {
 /// Longest time a listener stays paused after accepting failed.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The driver of one worker. An enum, so that no signature carries a type parameter for it.
+/// The driver of one worker. An enum, so that no signature has a type parameter for it.
 #[derive(Debug)]
 pub enum Driver {
     /// io_uring: multishot accept and receive, ring-mapped buffers.
@@ -180,22 +183,22 @@ macro_rules! each {
 }
 
 impl Driver {
-    /// Enters the kernel once: hands over what was asked for, and waits up to `timeout` for
-    /// something to happen (`None`: as long as it takes; zero: not at all).
+    /// Enters the kernel once: submits what is queued and waits up to `timeout` for an event
+    /// (`None`: without limit; zero: not at all).
     ///
-    /// Fails only when the driver itself is broken; a worker cannot go on then.
+    /// Fails only when the driver itself is broken; a worker cannot continue then.
     pub fn poll_events(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         each!(self, driver => driver.poll_events(timeout))
     }
 
-    /// The next event, or `None` when another turn is due.
+    /// The next event, or `None` when [`Driver::poll_events`] must be called.
     #[inline]
     #[allow(clippy::should_implement_trait)] // Not an iterator: others call in between.
     pub fn next(&mut self) -> Option<Event> {
         each!(self, driver => driver.next())
     }
 
-    /// Whether events wait that need no kernel: the next turn must not sleep.
+    /// Whether events are ready without a system call: the next iteration must not sleep.
     pub fn has_ready(&self) -> bool {
         each!(self, driver => driver.has_ready())
     }
@@ -205,8 +208,8 @@ impl Driver {
         each!(self, driver => driver.listen(socket))
     }
 
-    /// Accepts nobody until [`Driver::accept_again`]: who connects waits in the kernel's queue
-    /// (listen(2)). What was on its way is still given.
+    /// Stops accepting until [`Driver::accept_again`]: new connections wait in the kernel's queue
+    /// (listen(2)). Connections that were already being accepted are still reported.
     pub fn hold_accepting(&mut self, listener: ListenerId) {
         each!(self, driver => driver.hold_accepting(listener));
     }
@@ -216,36 +219,44 @@ impl Driver {
         each!(self, driver => driver.accept_again(listener));
     }
 
-    /// Stops accepting: connections that are queued at the listener are still given, in the next
-    /// turns, then it is closed. See [`Driver::is_listening`].
+    /// Stops accepting and closes the listener. Connections that are queued at it are first
+    /// reported, in the next iterations. See [`Driver::is_listening`].
     pub fn unlisten(&mut self, listener: ListenerId) {
         each!(self, driver => driver.unlisten(listener));
     }
 
-    /// Whether any listener is open, be it to give what is queued there.
+    /// Whether any listener is open, including one that is being emptied.
     pub fn is_listening(&self) -> bool {
         each!(self, driver => driver.is_listening())
     }
 
-    /// Takes over a connected socket, receiving off.
+    /// Takes over a connected socket. Receiving is off.
     pub fn attach(&mut self, socket: Socket, token: u64) -> io::Result<StreamId> {
         each!(self, driver => driver.attach(socket, token))
     }
 
-    /// Receives into pooled buffers from now on and yields `Data`, then one `End`.
+    /// Starts to receive into pooled buffers. Yields `Data`, then one `End`.
     #[inline]
     pub fn receive(&mut self, stream: StreamId) {
         each!(self, driver => driver.receive(stream));
     }
 
-    /// Stops receiving into pooled buffers. `true`: it is quiet now; `false`: `Data` may still
-    /// come, then `Quiet` (or `End`).
+    /// Stops receiving into pooled buffers. `true`: the stream is quiet now; `false`: `Data` may
+    /// still come, then `Quiet` (or `End`).
     pub fn pause(&mut self, stream: StreamId) -> bool {
         each!(self, driver => driver.pause(stream))
     }
 
-    /// Receives into `into` without waiting (`recv(2)`); `Ok(0)` is the end of the stream. To be
-    /// used only while the stream is paused and quiet.
+    /// Reports the end of a paused stream: one `End` when the connection fails (`SO_ERROR`,
+    /// socket(7)), or when the peer ends it and nothing is left to receive. To be called after
+    /// [`Driver::pause`]; valid until the stream receives again. An owner that waits for `Readable`
+    /// gets that event instead.
+    pub fn watch_end(&mut self, stream: StreamId) {
+        each!(self, driver => driver.watch_end(stream));
+    }
+
+    /// Receives into `into` without waiting (`recv(2)`); `Ok(0)` is the end of the stream. Use it
+    /// only while the stream is paused and quiet.
     pub fn recv(&mut self, stream: StreamId, into: &mut [u8]) -> io::Result<usize> {
         // SAFETY: every driver's receive writes initialised bytes only.
         #[allow(unsafe_code)]
@@ -262,7 +273,7 @@ impl Driver {
         bytes_max: usize,
     ) -> io::Result<usize> {
         each!(self, driver => {
-            // SAFETY: every driver's receive gives the number of bytes it wrote to the front.
+            // SAFETY: every driver's receive returns the number of bytes it wrote to the front.
             #[allow(unsafe_code)]
             unsafe {
                 crate::sys::append(into, bytes_max, |spare| driver.recv(stream, spare))
@@ -270,9 +281,9 @@ impl Driver {
         })
     }
 
-    /// Receives up to `discard_buffer.len()` bytes and drops them, as [`Driver::recv`] does but, on
-    /// TCP, without copying them out of the kernel (`MSG_TRUNC`, tcp(7)): there `discard_buffer` is
-    /// a length and its memory is not touched.
+    /// Receives up to `discard_buffer.len()` bytes and drops them, like [`Driver::recv`]. On TCP
+    /// the kernel does not copy them (`MSG_TRUNC`, tcp(7)): `discard_buffer` only gives the length
+    /// and its memory is not touched.
     pub fn discard(&mut self, stream: StreamId, discard_buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Driver::Epoll(driver) => driver.discard(stream, discard_buffer),
@@ -283,14 +294,14 @@ impl Driver {
         }
     }
 
-    /// Asks for one `Readable`, after [`Driver::recv`] said `WouldBlock`.
+    /// Requests one `Readable` event, after [`Driver::recv`] returned `WouldBlock`.
     pub fn want_read(&mut self, stream: StreamId) {
         each!(self, driver => driver.want_read(stream));
     }
 
-    /// Has the stream count as readable only when so many bytes have come, its end, or all that the
-    /// kernel will hold of it (`SO_RCVLOWAT`, socket(7)): one wake-up then brings many bytes. 1 is
-    /// what it begins with. Unix sockets take no notice, nor does [`Driver::recv`].
+    /// Makes the stream readable only when this many bytes have arrived, or its end, or all that
+    /// the kernel's buffer holds (`SO_RCVLOWAT`, socket(7)): one wake-up then delivers many bytes.
+    /// The default is 1. Unix sockets ignore it, and so does [`Driver::recv`].
     pub fn set_low_water(&mut self, stream: StreamId, bytes: u32) {
         match self {
             Driver::Sim(driver) => driver.set_low_water(stream, bytes),
@@ -302,28 +313,34 @@ impl Driver {
         }
     }
 
-    /// Lets the kernel take as much for this stream as its send buffer holds, where the listener
-    /// had [`unsent_bytes_max`](crate::net::ListenOptions::unsent_bytes_max): for a peer that has
-    /// shown that it reads, fewer and longer calls cost less.
+    /// Removes the limit of
+    /// [`unsent_bytes_max`](crate::net::ListenOptions::unsent_bytes_max) for this stream: the
+    /// kernel then takes as much as its send buffer holds. For a peer that has shown that it reads,
+    /// fewer and longer calls cost less.
     pub fn lift_unsent_max(&mut self, stream: StreamId) {
         if let Some(fd) = self.descriptor(stream) {
             crate::sys::set_unsent_max(fd, 0);
         }
     }
 
-    /// Whether bytes of the peer wait in the kernel, received by nobody yet (`FIONREAD`, tcp(7)):
-    /// closing now would reset the connection.
+    /// Whether unread bytes of the peer are in the kernel (`FIONREAD`, tcp(7)): closing now would
+    /// reset the connection.
     pub fn has_unread(&mut self, stream: StreamId) -> bool {
+        self.unread_bytes(stream) > 0
+    }
+
+    /// Bytes of the peer that wait in the kernel (`FIONREAD`, tcp(7)). 0 when the id is stale.
+    pub fn unread_bytes(&mut self, stream: StreamId) -> u64 {
         match self {
-            Driver::Sim(driver) => driver.has_unread(stream),
+            Driver::Sim(driver) => driver.unread_bytes(stream),
             _ => self
                 .descriptor(stream)
                 .and_then(|fd| rustix::io::ioctl_fionread(fd).ok())
-                .is_some_and(|bytes| bytes > 0),
+                .unwrap_or(0),
         }
     }
 
-    /// Sends without waiting (`send(2)`, `MSG_NOSIGNAL`); gives the bytes taken.
+    /// Sends without waiting (`send(2)`, `MSG_NOSIGNAL`); returns the number of bytes taken.
     #[inline]
     pub fn send(&mut self, stream: StreamId, bytes: &[u8]) -> io::Result<usize> {
         match self {
@@ -332,8 +349,8 @@ impl Driver {
         }
     }
 
-    /// [`Driver::send`], telling the kernel that more follows at once (`MSG_MORE`): a head before
-    /// the file that it heads then shares a segment with the file's beginning.
+    /// Like [`Driver::send`], with the hint that more follows at once (`MSG_MORE`): a response head
+    /// then shares a segment with the beginning of the file that follows.
     pub fn send_more(&mut self, stream: StreamId, bytes: &[u8]) -> io::Result<usize> {
         match self.descriptor(stream) {
             Some(fd) => direct::send_more(fd, bytes),
@@ -341,7 +358,7 @@ impl Driver {
         }
     }
 
-    /// Sends from several places without waiting (`sendmsg(2)`); gives the bytes taken.
+    /// Sends from several slices without waiting (`sendmsg(2)`); returns the number of bytes taken.
     pub fn send_vectored(&mut self, stream: StreamId, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Driver::Sim(driver) => driver.send_vectored(stream, parts),
@@ -350,8 +367,8 @@ impl Driver {
     }
 
     /// Sends up to `bytes` of a file from `offset`, without copying (`sendfile(2)`) and without
-    /// waiting for the peer; gives the bytes taken, 0 at the end of the file. Reading what is not
-    /// in the page cache does wait for the disk: see [`File::is_resident`].
+    /// waiting for the peer. Returns the number of bytes taken, 0 at the end of the file. It does
+    /// wait for the disk to read bytes that are not in the page cache: see [`File::is_resident`].
     pub fn send_file(
         &mut self,
         stream: StreamId,
@@ -368,14 +385,13 @@ impl Driver {
         }
     }
 
-    /// Asks for one `Writable`, after a send said `WouldBlock` or took less than it was given.
+    /// Requests one `Writable` event, after a send returned `WouldBlock` or was partial.
     pub fn want_write(&mut self, stream: StreamId) {
         each!(self, driver => driver.want_write(stream));
     }
 
-    /// [`Driver::want_write`] after a send that took fewer bytes than it was given, which need not
-    /// mean that there is no room: a signal ends a send early, too. `Writable` comes at once when
-    /// there is room.
+    /// [`Driver::want_write`] after a partial send. Such a send need not mean that the socket
+    /// buffer is full: a signal ends a send early, too. `Writable` comes at once if there is room.
     pub fn want_write_anew(&mut self, stream: StreamId) {
         if let Driver::Epoll(driver) = self {
             driver.forget_write_watch(stream);
@@ -383,21 +399,21 @@ impl Driver {
         self.want_write(stream);
     }
 
-    /// Ends our direction (`shutdown(2)`, `SHUT_WR`); the peer's goes on.
+    /// Ends the sending direction (`shutdown(2)`, `SHUT_WR`); receiving continues.
     pub fn shutdown_write(&mut self, stream: StreamId) {
         match self {
             Driver::Sim(driver) => driver.shutdown_write(stream),
             _ => {
                 if let Some(fd) = self.descriptor(stream) {
-                    // It fails only when the peer is gone, which the next receive tells.
+                    // It fails only when the peer is gone, which the next receive reports.
                     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
                 }
             }
         }
     }
 
-    /// Closes the stream. No event for it follows. Bytes sent before still reach the peer unless
-    /// bytes of the peer lie unread, when the kernel resets the connection.
+    /// Closes the stream. No event for it follows. Bytes sent before still arrive at the peer,
+    /// unless bytes of the peer are unread: the kernel resets the connection then.
     pub fn close(&mut self, stream: StreamId) {
         each!(self, driver => driver.close(stream));
     }
@@ -405,12 +421,13 @@ impl Driver {
     /// Closes the stream with a reset (`SO_LINGER` 0), dropping what was not sent.
     pub fn reset(&mut self, stream: StreamId) {
         match self {
-            // An operation in the ring may hold the socket, and closing it would begin orderly.
+            // An operation in the ring may hold the socket open; closing it would begin an orderly
+            // end.
             Driver::Uring(driver) => return driver.reset(stream),
             Driver::Sim(driver) => driver.before_reset(stream),
             Driver::Epoll(driver) => {
                 if let Some(fd) = driver.descriptor(stream) {
-                    // Failing to set it leaves an orderly close.
+                    // If this fails, the close is orderly.
                     let _ = rustix::net::sockopt::set_socket_linger(fd, Some(Duration::ZERO));
                 }
             }
@@ -418,8 +435,8 @@ impl Driver {
         self.close(stream);
     }
 
-    /// Gives the socket back, for another worker or another protocol. The stream must be paused
-    /// and quiet, with no `Readable` or `Writable` asked for; `None` when the id is stale.
+    /// Returns the socket, for another worker or another protocol. The stream must be paused and
+    /// quiet, with no `Readable` or `Writable` requested. `None` when the id is stale.
     pub fn detach(&mut self, stream: StreamId) -> Option<Socket> {
         each!(self, driver => driver.detach(stream))
     }
@@ -434,7 +451,7 @@ impl Driver {
         }
     }
 
-    /// Takes notice when [`crate::worker::Notifier`] is called from another thread.
+    /// Wakes the driver when another thread uses a [`crate::worker::Notifier`].
     pub(crate) fn watch_wakes(&mut self, eventfd: &OwnedFd) -> io::Result<()> {
         match self {
             Driver::Uring(driver) => driver.watch_wakes(eventfd),
@@ -453,8 +470,8 @@ impl Driver {
     }
 }
 
-/// Of listeners with the ends of their pauses: which are to be taken up now, and the timeout
-/// shortened to the next end. Asks for the time only when one is paused.
+/// Given when the pause of each listener ends, returns the listeners to resume now, and the timeout
+/// shortened to the next end. Reads the clock only if a listener is paused.
 pub(crate) fn pauses_over(
     ends: impl Iterator<Item = Option<Instant>>,
     mut timeout: Option<Duration>,
@@ -472,12 +489,12 @@ pub(crate) fn pauses_over(
     (over, timeout)
 }
 
-/// The error for an id whose stream is gone.
+/// The error for a stale id.
 pub(crate) fn stale() -> io::Error {
     io::ErrorKind::NotConnected.into()
 }
 
-/// Sends by plain calls, as both kernel drivers do.
+/// Sends and receives by plain system calls, as both kernel drivers do.
 pub(crate) mod direct {
     use super::{File, IoSlice, io};
     use rustix::fd::BorrowedFd;
@@ -519,6 +536,22 @@ pub(crate) mod direct {
     pub(crate) fn recv(fd: BorrowedFd<'_>, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         let flags = RecvFlags::DONTWAIT;
         retry(|| rustix::net::recv(fd, &mut *into, flags).map(|((filled, _), _)| filled.len()))
+    }
+
+    /// How a stream ended that is not being received from; `None` while it has not ended, or holds
+    /// bytes that were not received. A failure is reported although such bytes are there.
+    pub(crate) fn find_end(fd: BorrowedFd<'_>) -> Option<io::Result<()>> {
+        if let Ok(Err(error)) = rustix::net::sockopt::socket_error(fd) {
+            return Some(Err(error.into()));
+        }
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        let mut byte = [0_u8];
+        match retry(|| rustix::net::recv(fd, &mut byte[..], flags).map(|(_, bytes)| bytes)) {
+            Ok(0) => Some(Ok(())),
+            Ok(_) => None,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) => Some(Err(error)),
+        }
     }
 
     pub(crate) fn discard(fd: BorrowedFd<'_>, discard_buffer: &mut [u8]) -> io::Result<usize> {

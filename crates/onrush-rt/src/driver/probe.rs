@@ -1,9 +1,9 @@
-//! Which driver to use: probes the kernel downwards and says which was chosen, and why.
+//! Chooses the driver: probes the kernel, best set-up first, and reports the choice and its reason.
 //!
 //! io_uring is often forbidden: by the seccomp profile of a container (`EPERM`), by
-//! `kernel.io_uring_disabled`, or by an old kernel. So nothing is concluded from a version number:
-//! a ring is built with all flags, then with fewer, and has to receive one byte by a multishot
-//! receive into a provided buffer before it counts.
+//! `kernel.io_uring_disabled`, or by an old kernel. A version number proves nothing. So the probe
+//! builds a ring with all flags, then with fewer. A set-up works if it receives one byte by a
+//! multishot receive into a provided buffer.
 
 use super::epoll::Epoll;
 use super::uring::{Setup, Uring};
@@ -13,13 +13,13 @@ use std::io;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What the user asked for.
+/// The requested driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preference {
     /// The better one of those that work here.
     #[default]
     Auto,
-    /// io_uring or nothing.
+    /// io_uring, or an error.
     Uring,
     /// epoll.
     Epoll,
@@ -44,7 +44,7 @@ enum Kind {
     Epoll,
 }
 
-/// The driver chosen for this process, to be built once per worker on the worker's own thread.
+/// The driver chosen for this process. Each worker builds it on its own thread.
 #[derive(Clone, Debug)]
 pub struct Choice {
     kind: Kind,
@@ -60,12 +60,12 @@ impl Choice {
         }
     }
 
-    /// Why this one, in one line for the log.
+    /// Why it was chosen, in one line for the log.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// Builds the driver of one worker. To be called on the thread that will use it.
+    /// Builds the driver of one worker. Call this on the thread that will use it.
     pub fn build(&self, config: &Config) -> io::Result<Driver> {
         Ok(match self.kind {
             Kind::Uring(setup) => Driver::Uring(Box::new(Uring::new(setup, config)?)),
@@ -74,8 +74,8 @@ impl Choice {
     }
 }
 
-/// Chooses a driver. Fails, with the reason, only when `preference` insists on io_uring and the
-/// system refuses it.
+/// Chooses a driver. Fails, with the reason, only if `preference` requires io_uring and the system
+/// refuses it.
 pub fn choose(preference: Preference, config: &Config) -> io::Result<Choice> {
     if preference == Preference::Epoll {
         return Ok(Choice {
@@ -101,7 +101,7 @@ pub fn choose(preference: Preference, config: &Config) -> io::Result<Choice> {
     }
 }
 
-/// The best set-up that works, and what was said of those above it.
+/// The best set-up that works, and why the better ones were refused.
 fn probe(config: &Config) -> io::Result<(Setup, String)> {
     let mut refused = None;
     for setup in Setup::LADDER {
@@ -116,10 +116,10 @@ fn probe(config: &Config) -> io::Result<(Setup, String)> {
             Err(error) => refused = Some(error),
         }
     }
-    Err(refused.expect("the ladder has rungs"))
+    Err(refused.expect("the list of set-ups is not empty"))
 }
 
-/// Receives one byte through a ring of this kind.
+/// Receives one byte through a ring of this set-up.
 fn try_out(setup: Setup, config: &Config) -> io::Result<()> {
     let small = Config {
         ring_buffers: 2,
@@ -144,7 +144,7 @@ fn try_out(setup: Setup, config: &Config) -> io::Result<()> {
     }
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
-        "multishot receive does not answer",
+        "multishot receive returned no data",
     ))
 }
 
@@ -156,7 +156,7 @@ fn explain(error: &io::Error) -> String {
             format!("{error}; kernel.io_uring_disabled is set")
         }
         Some(libc::EPERM | libc::EACCES) => {
-            format!("{error}; most likely by a seccomp filter, as containers have")
+            format!("{error}; probably a seccomp filter, for example of a container")
         }
         Some(libc::ENOSYS) => format!("{error}; this kernel, or its filter, has no io_uring"),
         Some(libc::EINVAL) => format!("{error}; this kernel is too old (Linux 6.0 is needed)"),
@@ -177,7 +177,7 @@ mod tests {
         assert!("kqueue".parse::<Preference>().is_err());
     }
 
-    /// Each rung of the ladder serves, should the ones above it be refused.
+    /// Each set-up works, in case the better ones are refused.
     #[test]
     fn every_setup_receives() {
         let config = Config::default();
@@ -186,7 +186,7 @@ mod tests {
             return;
         }
         for setup in Setup::LADDER {
-            // A kernel may lack the newer flags; Linux 6.0 has those of the last two rungs.
+            // A kernel may lack the newer flags; Linux 6.0 has those of the last two set-ups.
             match try_out(setup, &config) {
                 Ok(()) => {}
                 Err(error) => assert!(

@@ -1,7 +1,7 @@
-//! The kernel behind [`super::Dir`] and [`super::File`]. Each function is the call its name says,
-//! with `EINTR` repeated; the documentation is on the public types.
+//! The kernel back end of [`super::Dir`] and [`super::File`]. Each function is the system call of
+//! its name and repeats it on `EINTR`. The documentation is on the public types.
 //!
-//! This module must not know the simulator.
+//! This module does not depend on the simulator.
 
 use super::walk::Lookup;
 use super::{Beneath, Create, EachEntry, FileKind, Metadata, OpenHow, resident};
@@ -15,11 +15,11 @@ use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::path::Path;
 
-/// File systems that are kept in memory alone (linux/magic.h).
+/// File systems that are only in memory (linux/magic.h).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
-/// Exactly what [`Metadata`] holds.
+/// The fields of [`Metadata`].
 const STATX: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::MODE)
     .union(StatxFlags::NLINK)
@@ -27,7 +27,7 @@ const STATX: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::SIZE)
     .union(StatxFlags::MTIME);
 
-/// Bytes of directory entries asked for at once.
+/// The buffer size for directory entries, in bytes.
 const DIR_BUF_BYTES: usize = 32 * 1024;
 
 const NS_PER_S: i64 = 1_000_000_000;
@@ -95,7 +95,7 @@ impl Dir {
     }
 
     pub(super) fn metadata(&self, path: &[u8]) -> io::Result<Metadata> {
-        // An entry of this very directory needs no descriptor, unless it is a link to follow.
+        // An entry of this directory itself needs no descriptor, unless it is a link to follow.
         let one = !path.is_empty() && path != b".." && !path.contains(&b'/');
         if one {
             let found = self.entry_metadata(path)?;
@@ -163,14 +163,14 @@ impl Dir {
 
     pub(super) fn sync(&self) -> io::Result<()> {
         match retry_on_intr(|| fs::fsync(&self.fd)) {
-            // Not a failed write: this file system has no sync of directories at all.
+            // Not a failed write: this file system cannot sync directories.
             Err(Errno::INVAL) => Ok(()),
             other => Ok(other?),
         }
     }
 
     pub(super) fn read_dir(&self, each: &mut EachEntry<'_>) -> io::Result<()> {
-        // A second descriptor, since the position in the directory belongs to the first.
+        // A second descriptor, because the read position belongs to the first.
         let fd = retry_on_intr(|| fs::openat(&self.fd, c".", DIR_FLAGS, Mode::empty()))?;
         let mut buf = Vec::with_capacity(DIR_BUF_BYTES);
         buf.resize(DIR_BUF_BYTES, MaybeUninit::uninit());
@@ -254,7 +254,7 @@ impl File {
                 rustix::io::pread(&self.fd, spare_capacity(buf), offset)
             })?);
         }
-        // Fewer bytes are wanted than fit.
+        // Fewer bytes are requested than fit.
         Ok(retry_on_intr(|| {
             resident::read_some(self.fd.as_fd(), buf, len, offset)
         })?)
@@ -346,12 +346,12 @@ fn metadata(found: &Statx) -> Metadata {
     }
 }
 
-/// Times beyond the year 2262 or before 1677 become the nearest that fits.
+/// Times beyond the year 2262 or before 1677 become the nearest representable one.
 fn join_ns(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(NS_PER_S).saturating_add(nanoseconds)
 }
 
-/// `None`: the file system did not say.
+/// `None`: the file system did not provide it.
 fn kind(found: FileType) -> Option<FileKind> {
     match found {
         FileType::RegularFile => Some(FileKind::File),

@@ -1,15 +1,15 @@
-//! Files and directories, as straight-line operations: each call is one kernel call or two, done
-//! on the thread that calls. What cannot block ([`Dir::open_cached`], [`File::try_read_at`],
-//! metadata of an open file) may be called on a worker; everything else belongs on the
+//! Files and directories, as synchronous operations: each call is one or two system calls on the
+//! calling thread. Calls that cannot block ([`Dir::open_cached`], [`File::try_read_at`], metadata
+//! of an open file) are safe on a worker; everything else belongs on the
 //! [`blocking`](crate::blocking) pool.
 //!
-//! One API has two back ends: the kernel, and [`sim`], a file system in memory that knows what a
-//! disk forgets when the power goes. A path is bytes, relative, and never leads out of the
-//! directory it is looked up in; where a *name* is asked for, it is one segment of a path.
+//! One API has two back ends: the kernel, and [`sim`], a file system in memory that models what a
+//! disk loses when the power fails. A path is bytes, relative, and never leads out of the directory
+//! it is looked up in. A *name* is one segment of a path.
 //!
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
-//! This module must not know tasks, drivers or pools, and nothing of objects.
+//! This module does not depend on tasks, drivers, pools or objects.
 
 mod kernel;
 mod resident;
@@ -24,8 +24,8 @@ use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-/// What [`Dir::read_dir`] calls for an entry: with its name, and its kind where the file system
-/// tells it; `Break` ends the reading.
+/// Callback of [`Dir::read_dir`] for an entry: its name, and its kind if the file system provides
+/// it; `Break` ends the reading.
 pub type EachEntry<'a> = dyn FnMut(&[u8], Option<FileKind>) -> ControlFlow<()> + 'a;
 
 /// What a directory entry is.
@@ -37,11 +37,11 @@ pub enum FileKind {
     Directory,
     /// A symbolic link, not followed.
     Symlink,
-    /// A FIFO, socket, device, or a thing this kernel has and we do not know.
+    /// A FIFO, socket, device, or an unknown kind.
     Special,
 }
 
-/// What `statx(2)` tells of a file.
+/// The result of `statx(2)` for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// Regular file, directory, …
@@ -56,7 +56,7 @@ pub struct Metadata {
     pub modified_ns: i64,
     /// Permission bits (`0o7777` at most).
     pub mode: u32,
-    /// How many names the file has.
+    /// The number of names (hard links) of the file.
     pub nlink: u32,
 }
 
@@ -72,12 +72,12 @@ pub enum Create {
 }
 
 /// How to open a file. `O_CLOEXEC`, `O_NONBLOCK` and `O_NOCTTY` are always added, so that a FIFO
-/// or a terminal can neither hang the open nor become ours.
+/// cannot block the open and a terminal cannot become the controlling one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenHow {
-    /// For reading.
+    /// Opens for reading.
     pub read: bool,
-    /// For writing.
+    /// Opens for writing.
     pub write: bool,
     /// Whether it is created.
     pub create: Create,
@@ -105,10 +105,10 @@ impl OpenHow {
     }
 }
 
-/// How paths are kept beneath their directory.
+/// How paths are confined to their directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beneath {
-    /// `openat2(2)` where the kernel has it and lets us, otherwise as [`Beneath::Walk`].
+    /// `openat2(2)` if the kernel has it and allows it, otherwise as [`Beneath::Walk`].
     Auto,
     /// Segment by segment with `O_NOFOLLOW`: every symbolic link is refused (`ELOOP`).
     Walk,
@@ -124,8 +124,8 @@ enum DirInner {
     Sim(sim::SimDir),
 }
 
-/// An open file. Its kind is for the caller to check by [`File::metadata`]: it may be a directory
-/// or a FIFO. Closed when dropped.
+/// An open file. It may be a directory or a FIFO; callers check that by [`File::metadata`]. Closed
+/// when dropped.
 #[derive(Debug)]
 pub struct File(FileInner, Option<FilePermit>);
 
@@ -135,7 +135,7 @@ enum FileInner {
     Sim(sim::SimFile),
 }
 
-/// Sends a call to whichever back end is behind `self`.
+/// Calls the back end of `self`.
 macro_rules! either {
     ($inner:expr, $kind:ident, $it:ident => $call:expr) => {
         match $inner {
@@ -147,18 +147,19 @@ macro_rules! either {
 
 impl Dir {
     /// Opens the directory at `path`, which may be absolute and may lead through symbolic links:
-    /// whoever names the root is trusted. Probes once whether `openat2(2)` may be used.
+    /// the caller is trusted. Probes once whether `openat2(2)` may be used.
     pub fn open_root(path: &Path) -> io::Result<Dir> {
         Dir::open_root_with(path, Beneath::Auto)
     }
 
-    /// As [`Dir::open_root`], with a say in how paths are resolved (for tests of the fallback).
+    /// Like [`Dir::open_root`], with a choice of how paths are resolved (for tests of the
+    /// fallback).
     pub fn open_root_with(path: &Path, beneath: Beneath) -> io::Result<Dir> {
         kernel::Dir::open_root(path, beneath).map(|dir| Dir(DirInner::Kernel(dir)))
     }
 
-    /// Whether symbolic links that stay beneath the root are followed. Not where `openat2(2)` is
-    /// missing or refused when the root is opened: every link is refused then (`ELOOP`).
+    /// Whether symbolic links that stay beneath the root are followed. If `openat2(2)` is missing
+    /// or refused when the root is opened, every link is refused (`ELOOP`).
     pub fn follows_links(&self) -> bool {
         match &self.0 {
             DirInner::Kernel(dir) => dir.follows_links(),
@@ -179,8 +180,8 @@ impl Dir {
     }
 
     /// Opens an existing file for reading if the kernel can do so from its caches alone
-    /// (`RESOLVE_CACHED`); otherwise, or where the kernel lacks it, fails with
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) and [`Dir::open`] is to be used on the pool.
+    /// (`RESOLVE_CACHED`). Otherwise, or if the kernel does not support this, fails with
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock); use [`Dir::open`] on the pool then.
     pub fn open_cached(&self, path: &[u8]) -> io::Result<File> {
         match &self.0 {
             DirInner::Kernel(dir) => dir
@@ -198,14 +199,14 @@ impl Dir {
         }
     }
 
-    /// What is at `path`, by the rules of [`Dir::open`] (`statx(2)`, for a symbolic link or a
-    /// longer path after an `openat2(2)` with `O_PATH`). Nothing is opened for reading, so a
-    /// device is not disturbed.
+    /// Metadata of the file at `path`, by the rules of [`Dir::open`] (`statx(2)`; for a symbolic
+    /// link or a longer path after an `openat2(2)` with `O_PATH`). Nothing is opened for reading,
+    /// so a device is not disturbed.
     pub fn metadata(&self, path: &[u8]) -> io::Result<Metadata> {
         either!(&self.0, DirInner, dir => dir.metadata(path))
     }
 
-    /// What the entry `name` is, itself, a symbolic link not followed: one `statx(2)`.
+    /// Metadata of the entry `name` itself, without following a symbolic link: one `statx(2)`.
     pub fn entry_metadata(&self, name: &[u8]) -> io::Result<Metadata> {
         check_name(name)?;
         either!(&self.0, DirInner, dir => dir.entry_metadata(name))
@@ -223,7 +224,7 @@ impl Dir {
     }
 
     /// Renames the entry `from` of this directory to `to` in `to_dir` (`renameat2(2)`), replacing
-    /// what is there unless `no_replace` (then `EEXIST`). Directories of two back ends: `EXDEV`.
+    /// an existing entry unless `no_replace` (then `EEXIST`). Between two back ends: `EXDEV`.
     pub fn rename(&self, from: &[u8], to_dir: &Dir, to: &[u8], no_replace: bool) -> io::Result<()> {
         check_name(from)?;
         check_name(to)?;
@@ -234,9 +235,9 @@ impl Dir {
         }
     }
 
-    /// Swaps the entry `name` of this directory with `other_name` of `other`, both of which must
-    /// exist, in one step (`renameat2(2)`, `RENAME_EXCHANGE`). `EINVAL` where the file system
-    /// cannot.
+    /// Swaps the entry `name` of this directory with `other_name` of `other` in one step
+    /// (`renameat2(2)`, `RENAME_EXCHANGE`). Both must exist. `EINVAL` if the file system does not
+    /// support this.
     pub fn exchange(&self, name: &[u8], other: &Dir, other_name: &[u8]) -> io::Result<()> {
         check_name(name)?;
         check_name(other_name)?;
@@ -259,44 +260,44 @@ impl Dir {
         either!(&self.0, DirInner, dir => dir.remove_dir(name))
     }
 
-    /// Makes this directory's entries durable (`fsync(2)`). After a failure the entries may or
-    /// may not be; calling again proves nothing, the kernel reports an error once.
-    /// File systems that cannot sync a directory (some network ones, `EINVAL`) count as done.
+    /// Makes this directory's entries durable (`fsync(2)`). After a failure the entries may or may
+    /// not be durable; another call proves nothing, because the kernel reports an error once. File
+    /// systems that cannot sync a directory (some network ones, `EINVAL`) count as success.
     pub fn sync(&self) -> io::Result<()> {
         either!(&self.0, DirInner, dir => dir.sync())
     }
 
-    /// Calls `each` for every entry but `.` and `..`, in the disk's order, with the name and the
-    /// kind where the file system tells it (`getdents64(2)`). Ends early on `Break`. Allocates
+    /// Calls `each` for every entry but `.` and `..`, in the disk's order, with the name and, if
+    /// the file system provides it, the kind (`getdents64(2)`). Ends early on `Break`. Allocates
     /// one buffer, whatever the number of entries; concurrent calls do not disturb each other.
     pub fn read_dir(&self, each: &mut EachEntry<'_>) -> io::Result<()> {
         either!(&self.0, DirInner, dir => dir.read_dir(each))
     }
 
-    /// Locks this directory for us alone, until the `Dir` is dropped or the process ends
+    /// Locks this directory exclusively, until the `Dir` is dropped or the process ends
     /// (`flock(2)`). Does not wait: a lock held elsewhere gives `WouldBlock`.
     pub fn lock_exclusive(&self) -> io::Result<()> {
         either!(&self.0, DirInner, dir => dir.lock(true))
     }
 
-    /// As [`Dir::lock_exclusive`], but others may hold it in the same way.
+    /// Like [`Dir::lock_exclusive`], but shared with other shared locks.
     pub fn lock_shared(&self) -> io::Result<()> {
         either!(&self.0, DirInner, dir => dir.lock(false))
     }
 
-    /// Bytes that may still be written by us on this file system (`fstatvfs(3)`).
+    /// Bytes that this process may still write on this file system (`fstatvfs(3)`).
     pub fn free_bytes(&self) -> io::Result<u64> {
         either!(&self.0, DirInner, dir => dir.free_bytes())
     }
 
-    /// Whether this file system is kept in memory alone (tmpfs, ramfs; `fstatfs(2)`), so that
-    /// nothing done in it waits for a device. `false` where that is not known.
+    /// Whether this file system is only in memory (tmpfs, ramfs; `fstatfs(2)`), so that its
+    /// operations never wait for a device. `false` if that is unknown.
     pub fn is_in_memory(&self) -> bool {
         either!(&self.0, DirInner, dir => dir.is_in_memory())
     }
 
-    /// The wall clock in nanoseconds since 1970 (`CLOCK_REALTIME`), or the simulator's. It may
-    /// step back; whoever needs order must add it.
+    /// The wall clock in nanoseconds since 1970 (`CLOCK_REALTIME`), or the simulator's clock. It
+    /// may step back.
     pub fn now_ns(&self) -> i64 {
         either!(&self.0, DirInner, dir => dir.now_ns())
     }
@@ -311,47 +312,48 @@ impl Dir {
 }
 
 impl File {
-    /// The file with its place in a budget of descriptors, which it gives back after it is closed.
+    /// The file with its permit of a descriptor budget, which is dropped after the file is closed.
     pub fn with_permit(self, permit: FilePermit) -> File {
         File(self.0, Some(permit))
     }
 
-    /// Whether the budget lets this file stay open for `what_for`; always without a budget.
+    /// Whether the budget allows this file to stay open for `what_for`; always without a budget.
     pub fn may_stay_open(&self, what_for: FileUse) -> bool {
         let permit = self.1.as_ref();
         permit.is_none_or(|permit| permit.allows(what_for))
     }
 
-    /// Reads at `offset` into `buf` (`pread(2)`): the bytes read, 0 at the end, perhaps fewer than
-    /// asked for.
+    /// Reads at `offset` into `buf` (`pread(2)`). Returns the number of bytes read, possibly fewer
+    /// than requested; 0 at the end.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         either!(&self.0, FileInner, file => file.read_at(buf, offset))
     }
 
-    /// As [`File::read_at`], but appends to `buf` at most `len` bytes, and never more than its
-    /// spare capacity; no byte is zeroed first.
+    /// Like [`File::read_at`], but appends at most `len` bytes to `buf`, within its spare capacity;
+    /// no byte is zeroed first.
     pub fn read_to_vec(&self, buf: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<usize> {
         either!(&self.0, FileInner, file => file.read_to_vec(buf, len, offset, false))
     }
 
-    /// As [`File::read_at`], but only what is in the page cache (`preadv2(2)` with `RWF_NOWAIT`);
-    /// `WouldBlock` if the first byte is not, or where the file system cannot tell.
+    /// Like [`File::read_at`], but reads only from the page cache (`preadv2(2)` with `RWF_NOWAIT`).
+    /// `WouldBlock` if the first byte is not cached, or if the file system cannot tell.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         either!(&self.0, FileInner, file => file.try_read_at(buf, offset))
     }
 
-    /// [`File::read_to_vec`] of what is in the page cache, as [`File::try_read_at`].
+    /// Like [`File::read_to_vec`], but reads only from the page cache, as [`File::try_read_at`]
+    /// does.
     pub fn try_read_to_vec(&self, buf: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<usize> {
         either!(&self.0, FileInner, file => file.read_to_vec(buf, len, offset, true))
     }
 
-    /// Writes some of `buf` at `offset` (`pwrite(2)`): how many bytes, at least one of a buffer
-    /// that is not empty.
+    /// Writes some of `buf` at `offset` (`pwrite(2)`). Returns the number of bytes, at least one if
+    /// `buf` is not empty.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         either!(&self.0, FileInner, file => file.write_at(buf, offset))
     }
 
-    /// Writes all of `buf` at `offset`; after an error an unknown part of it is written.
+    /// Writes all of `buf` at `offset`; after an error an unknown part of it has been written.
     pub fn write_all_at(&self, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
         while !buf.is_empty() {
             match self.write_at(buf, offset) {
@@ -367,13 +369,14 @@ impl File {
         Ok(())
     }
 
-    /// Makes content and metadata durable (`fsync(2)`). After a failure the pages that were to be
-    /// written are forgotten by the kernel; a later success says nothing about them.
+    /// Makes content and metadata durable (`fsync(2)`). After a failure the kernel drops the pages
+    /// that were to be written; a later success says nothing about them.
     pub fn sync(&self) -> io::Result<()> {
         either!(&self.0, FileInner, file => file.sync(false))
     }
 
-    /// Makes content and size durable, but not the time (`fdatasync(2)`). Fails as [`File::sync`].
+    /// Makes content and size durable, but not the time (`fdatasync(2)`). Fails like
+    /// [`File::sync`].
     pub fn sync_data(&self) -> io::Result<()> {
         either!(&self.0, FileInner, file => file.sync(true))
     }
@@ -383,15 +386,15 @@ impl File {
         either!(&self.0, FileInner, file => file.metadata())
     }
 
-    /// Sets the time of last change (`utimensat(2)`), in nanoseconds since 1970. File systems may
-    /// keep it more coarsely; [`File::metadata`] tells what they kept.
+    /// Sets the modification time (`utimensat(2)`), in nanoseconds since 1970. File systems may
+    /// store it more coarsely; [`File::metadata`] returns the stored time.
     pub fn set_modified(&self, modified_ns: i64) -> io::Result<()> {
         either!(&self.0, FileInner, file => file.set_modified(modified_ns))
     }
 
-    /// Reserves disk space for the first `len` bytes without changing the size (`fallocate(2)`
-    /// with `FALLOC_FL_KEEP_SIZE`), so that a full disk is told early (`ENOSPC`). Where the file
-    /// system has no such thing this does nothing.
+    /// Reserves disk space for the first `len` bytes without changing the size (`fallocate(2)` with
+    /// `FALLOC_FL_KEEP_SIZE`), so that a full disk is detected early (`ENOSPC`). Does nothing if
+    /// the file system does not support it.
     pub fn allocate(&self, len: u64) -> io::Result<()> {
         either!(&self.0, FileInner, file => file.allocate(len))
     }
@@ -401,7 +404,7 @@ impl File {
         either!(&self.0, FileInner, file => file.set_len(len))
     }
 
-    /// Tells the kernel to read ahead generously (`posix_fadvise(2)`). A hint: never fails.
+    /// Makes the kernel read ahead more (`posix_fadvise(2)`). A hint: never fails.
     pub fn advise_sequential(&self) {
         match &self.0 {
             FileInner::Kernel(file) => file.advise_sequential(),
@@ -421,7 +424,7 @@ impl File {
     }
 
     /// Starts writing this range to disk without waiting (`sync_file_range(2)`), so that the
-    /// `fsync` at the end of a long upload finds little to do. A hint: never fails, proves
+    /// `fsync` at the end of a long upload has little to do. A hint: never fails, and guarantees
     /// nothing. May block while the disk's queue is full.
     pub fn start_writeback(&self, offset: u64, len: u64) {
         match &self.0 {
@@ -430,10 +433,10 @@ impl File {
         }
     }
 
-    /// Whether a `sendfile(2)` of these bytes would find them all in the page cache:
-    /// `cachestat(2)` (Linux 6.5), before that probes with `RWF_NOWAIT`, sparse over long ranges.
-    /// The range must lie within the file. A hint: pages may leave the cache at any moment, and
-    /// what was found there is taken to be there still for a tenth of a second.
+    /// Whether a `sendfile(2)` of these bytes would find them all in the page cache: `cachestat(2)`
+    /// (Linux 6.5), on older kernels probes with `RWF_NOWAIT`, sparse over long ranges. The range
+    /// must lie within the file. A hint: pages may leave the cache at any moment, and a positive
+    /// result is reused for a tenth of a second.
     pub fn is_resident(&self, offset: u64, len: u64) -> bool {
         match &self.0 {
             FileInner::Kernel(file) => resident::is_resident(file, offset, len),
@@ -450,7 +453,7 @@ impl File {
     }
 }
 
-/// A name is one segment of a path: anything else would escape the checks of path lookup.
+/// A name is one segment of a path; other strings would escape the checks of path lookup.
 fn check_name(name: &[u8]) -> io::Result<()> {
     if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));

@@ -1,7 +1,7 @@
-//! The few file calls that have no safe wrapper: what of a file is in the page cache, reading only
-//! that, and starting its write-back.
+//! File calls without a safe wrapper: query of the page cache, reading only from it, and starting
+//! write-back.
 //!
-//! This module must not know what the answers are used for.
+//! Callers decide how to use the results.
 #![allow(unsafe_code)]
 
 use super::kernel::File;
@@ -10,10 +10,10 @@ use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// `cachestat(2)` was refused once, so it is not asked again.
+/// `cachestat(2)` was refused once; it is not tried again.
 static NO_CACHESTAT: AtomicBool = AtomicBool::new(false);
 
-/// At most so many probes where `cachestat(2)` is missing.
+/// The maximum number of probes if `cachestat(2)` is missing.
 const PROBES_MAX: u64 = 64;
 
 /// The number of `cachestat(2)` on every architecture but Alpha; libc lacks it on some.
@@ -37,16 +37,16 @@ struct CacheStat {
     recently_evicted: u64,
 }
 
-/// For so long what was found in the page cache is taken to be there still.
+/// A positive result is reused for this long.
 const LATELY_MS: u64 = 100;
 
-/// How much of a file, from its start on, was found in the page cache lately. A file that is sent
-/// to many clients would be looked at for each, and a look costs time for every page. Threads may
-/// race here: the answer is a hint in any case.
+/// How much of a file, from its start, was recently found in the page cache. Otherwise a file sent
+/// to many clients would be checked for each, and a check costs time for every page. Threads may
+/// race here: the result is only a hint.
 #[derive(Debug, Default)]
 pub(super) struct RecentProbe {
     bytes: AtomicU64,
-    /// When the look at the first of them was.
+    /// The time of the first check that `bytes` relies on.
     at_ms: AtomicU64,
 }
 
@@ -70,12 +70,12 @@ impl RecentProbe {
     }
 }
 
-/// [`is_resident_now`], or a moment ago.
+/// [`is_resident_now`], or a recent result of it.
 pub(super) fn is_resident(file: &File, offset: u64, len: u64) -> bool {
     let Some(end) = offset.checked_add(len) else {
         return false;
     };
-    // Read without a call into the kernel, to some milliseconds.
+    // Read without a system call, to some milliseconds.
     let now = clock_gettime(ClockId::MonotonicCoarse);
     let now_ms = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
     if end <= file.lately.known_bytes(now_ms) {
@@ -95,7 +95,7 @@ pub(super) fn is_resident_now(file: &File, offset: u64, len: u64) -> bool {
     let Some(last) = offset.checked_add(len - 1) else {
         return false;
     };
-    let page_bytes = rustix::param::page_size() as u64;
+    let page_bytes = crate::sys::page_bytes() as u64;
     let (first_page, last_page) = (offset / page_bytes, last / page_bytes);
     if !NO_CACHESTAT.load(Ordering::Relaxed) {
         match pages_cached(file.as_fd(), offset, len) {
@@ -106,7 +106,7 @@ pub(super) fn is_resident_now(file: &File, offset: u64, len: u64) -> bool {
     by_probes(file, offset, last, page_bytes)
 }
 
-/// Whether one byte of each page can be read without waiting; over long ranges, of some pages.
+/// Whether one byte of each page can be read without waiting; in long ranges, of some pages.
 pub(super) fn by_probes(file: &File, offset: u64, last: u64, page_bytes: u64) -> bool {
     let step = (last / page_bytes - offset / page_bytes) / PROBES_MAX + 1;
     let mut byte = [0];
@@ -122,8 +122,8 @@ pub(super) fn by_probes(file: &File, offset: u64, last: u64, page_bytes: u64) ->
     }
 }
 
-/// For file systems without `RWF_NOWAIT`, above all tmpfs: whether all that a read of `len` bytes
-/// could find is cached, so that a plain read does not wait.
+/// For file systems without `RWF_NOWAIT`, mainly tmpfs: whether all bytes that a read of `len`
+/// bytes could return are cached, so that a plain read does not wait.
 pub(super) fn is_surely_cached(file: &File, offset: u64, len: usize) -> bool {
     if NO_CACHESTAT.load(Ordering::Relaxed) {
         return false; // the probes need RWF_NOWAIT
@@ -160,8 +160,8 @@ fn pages_cached(fd: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<u64> {
     }
 }
 
-/// Appends to `buf` at most `len` cached bytes, never growing it. `EOPNOTSUPP` where the file
-/// system has no such read.
+/// Appends at most `len` cached bytes to `buf`, without growing it. `EOPNOTSUPP` if the file system
+/// has no such read.
 pub(super) fn read_cached(
     fd: BorrowedFd<'_>,
     buf: &mut Vec<u8>,
@@ -192,13 +192,13 @@ pub(super) fn read_cached(
     Ok(read)
 }
 
-/// Counts `read` bytes, just written by the kernel into the spare capacity, as part of `buf`.
+/// Adds `read` bytes, which the kernel has just written into the spare capacity, to `buf`.
 ///
 /// # Safety
 /// The first `read` bytes of the spare capacity are initialised.
 ///
 /// # Panics
-/// When there is not that much capacity.
+/// When the spare capacity is smaller.
 unsafe fn grow(buf: &mut Vec<u8>, read: usize) {
     assert!(
         read <= buf.capacity() - buf.len(),
@@ -208,7 +208,7 @@ unsafe fn grow(buf: &mut Vec<u8>, read: usize) {
     unsafe { buf.set_len(buf.len() + read) };
 }
 
-/// Appends to `buf` at most `len` bytes, which must fit, by one `pread(2)`.
+/// Appends at most `len` bytes to `buf`, which must fit, by one `pread(2)`.
 ///
 /// # Panics
 /// When there is less spare capacity than `len`.
@@ -221,8 +221,8 @@ pub(super) fn read_some(
     let spare = &mut buf.spare_capacity_mut()[..len];
     let (read, _) = rustix::io::pread(fd, &mut *spare, offset)?;
     let read = read.len();
-    // SAFETY: rustix gives the part of the slice that was read to, which begins where the spare
-    // capacity does.
+    // SAFETY: rustix returns the part of the slice that was read to, which begins at the start of
+    // the spare capacity.
     unsafe { grow(buf, read) };
     Ok(read)
 }
@@ -251,7 +251,7 @@ mod tests {
         lately.found(100_000, 200_000, 10_050);
         lately.found(0, 10, 10_060);
         assert_eq!(lately.known_bytes(10_099), 8192);
-        assert_eq!(lately.known_bytes(10_100), 0, "since the first look");
+        assert_eq!(lately.known_bytes(10_100), 0, "since the first check");
         lately.found(4096, 8192, 10_100);
         assert_eq!(
             lately.known_bytes(10_100),

@@ -1,5 +1,5 @@
-//! The same operations on the kernel, on the kernel without `openat2`, and on the simulator; then
-//! what only one of them has.
+//! Tests of the same operations on the kernel, on the kernel without `openat2`, and on the
+//! simulator; then tests of features that only one of them has.
 
 use super::sim::{Cut, SimFs};
 use super::*;
@@ -210,7 +210,7 @@ fn links_and_pipes() {
                 .unwrap()
                 .success()
         );
-        // Neither hangs, though nobody is at the other end.
+        // Neither hangs, though the other end is not open.
         let file = root.open(b"pipe", OpenHow::READ).unwrap();
         assert_eq!(file.metadata().unwrap().kind, FileKind::Special);
         drop(file);
@@ -324,7 +324,7 @@ fn residence_by_probes_agrees() {
     );
 }
 
-/// A file synced, then changed without a sync, for many seeds: what was synced is the least.
+/// A file that is synced, then changed without a sync, for many seeds: the synced part survives.
 #[test]
 fn a_power_cut_keeps_what_was_synced_and_some_of_the_rest() {
     let mut seen = std::collections::BTreeSet::new();

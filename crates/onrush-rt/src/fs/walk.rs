@@ -1,20 +1,20 @@
-//! Path lookup that never leaves a directory: by `openat2(2)`, or where that is missing (before
-//! Linux 5.6) or forbidden (old seccomp profiles), segment by segment.
+//! Path lookup that never leaves a directory: by `openat2(2)`, or segment by segment if that is
+//! missing (before Linux 5.6) or forbidden (old seccomp profiles).
 //!
-//! This module must not know what is done with the descriptors it gives.
+//! This module only returns descriptors; callers use them.
 
 use super::Beneath;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-/// Follow links only while they stay beneath, and none of `/proc`'s.
+/// Follow links only while they stay beneath, and no magic links of `/proc`.
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
-/// How many times to repeat a lookup that a rename elsewhere disturbed (`EAGAIN`).
+/// How many times a lookup is repeated that a concurrent rename disturbed (`EAGAIN`).
 const RETRIES: usize = 16;
 
-/// How paths are resolved beneath one root and all that was opened from it.
+/// How paths are resolved beneath one root and in all directories opened from it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lookup {
     openat2: bool,
@@ -23,7 +23,7 @@ pub(super) struct Lookup {
 }
 
 impl Lookup {
-    /// Finds out on `root` what the kernel has and allows.
+    /// Detects on `root` what the kernel supports and allows.
     pub(super) fn probe(root: BorrowedFd<'_>, beneath: Beneath) -> Lookup {
         let try_with = |resolve| {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -42,7 +42,7 @@ impl Lookup {
         self.openat2
     }
 
-    /// Opens `path` beneath `dir`; the caller's flags decide whether as file or directory.
+    /// Opens `path` beneath `dir`; `flags` decides whether as a file or a directory.
     pub(super) fn open(
         self,
         dir: BorrowedFd<'_>,
@@ -66,7 +66,7 @@ impl Lookup {
         result
     }
 
-    /// Opens `path` without waiting for any disk, or fails with `EAGAIN`.
+    /// Opens `path` without waiting for a disk, or fails with `EAGAIN`.
     pub(super) fn open_cached(
         self,
         dir: BorrowedFd<'_>,
@@ -81,8 +81,8 @@ impl Lookup {
     }
 }
 
-/// Opens segment by segment. Each step refuses symbolic links, and `..` is refused outright, so
-/// that a directory moved away underneath cannot lead out either.
+/// Opens segment by segment. Each step refuses symbolic links, and `..` is refused entirely, so
+/// that a directory that is moved meanwhile cannot lead out either.
 fn walk(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     if path[0] == b'/' {
         return Err(Errno::XDEV);

@@ -1,14 +1,14 @@
-//! The end of a listening TCP port without a reset for clients that are connected already.
+//! Closes a listening TCP port without resetting clients that are connected already.
 //!
-//! A listener's queue holds only a part of the clients that are connected: the handshake of
-//! another part has ended as these clients see it, but not as the kernel does, because the last
-//! packet of the handshake is on its way or because the kernel waits for data
-//! (`TCP_DEFER_ACCEPT`, tcp(7)). Closing the listener resets them, together with any request that
-//! they have sent. So deferral is turned off, new handshakes are ignored (a filter drops packets
-//! that begin one; their clients try again after a second, and are refused or reach another
-//! process then), and the listener goes on accepting until no handshake is under way.
+//! A listener's queue holds only a part of the connected clients. For other clients the handshake
+//! is complete, but not yet for the kernel, because the last packet of the handshake is on its way
+//! or because the kernel waits for data (`TCP_DEFER_ACCEPT`, tcp(7)). Closing the listener resets
+//! them, together with any request that they have sent. So deferral is turned off and new
+//! handshakes are ignored: a filter drops packets that begin one, and their clients retry after a
+//! second, when they are refused or connect to another process. The listener accepts until no
+//! handshake is in progress.
 //!
-//! Must not know how connections are accepted.
+//! Does not depend on how connections are accepted.
 
 use crate::driver::ListenSocket;
 use crate::sys;
@@ -17,14 +17,14 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// When to look first. A handshake that the filter came too late for has begun by then.
+/// The time of the first check. A handshake that the filter did not prevent has begun by then.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
-/// The longest pause between two looks, each of which searches the kernel's table of connections.
+/// The longest pause between two checks, each of which searches the kernel's connection table.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// A handshake ends within a second, with the first packet that the kernel sends again.
+/// A handshake ends within a second, with the first packet that the kernel retransmits.
 const GRACE: Duration = Duration::from_millis(1_500);
 
-/// Listening sockets of one port that are about to be closed. See the module's description.
+/// Listening sockets of one port that are about to be closed. See the module's documentation.
 #[derive(Debug)]
 pub struct Closing {
     address: SocketAddr,
@@ -34,12 +34,12 @@ pub struct Closing {
 }
 
 impl Closing {
-    /// Prepares `sockets`, which listen on one port, for being closed. They must go on being
-    /// accepted from until [`Closing::poll_handshakes`] gives `None`. The result is `None` when
-    /// none of them is a TCP socket: they may be closed as soon as their queues are empty.
+    /// Prepares `sockets`, which listen on one port, for closing. The caller must continue to
+    /// accept from them until [`Closing::poll_handshakes`] returns `None`. The result is `None`
+    /// when none of them is a TCP socket: they may be closed as soon as their queues are empty.
     ///
-    /// The preparation cannot be undone: sockets that other processes go on listening on must not
-    /// be given.
+    /// The preparation cannot be undone: do not pass sockets that other processes continue to
+    /// listen on.
     pub fn start(sockets: &[ListenSocket]) -> Option<Closing> {
         let mut address = None;
         for socket in sockets {
@@ -63,9 +63,9 @@ impl Closing {
         })
     }
 
-    /// `None` when no handshake is under way, or all have been given time enough: what is in the
-    /// queues now is all that will ever be there. Otherwise how long to wait before the next call;
-    /// calls before that cost little.
+    /// `None` when no handshake is in progress, or the time limit has passed: no connections will
+    /// be added to the queues any more. Otherwise the time to wait before the next call; earlier
+    /// calls cost little.
     pub fn poll_handshakes(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if now >= self.next_look {
@@ -90,7 +90,7 @@ const REQUEST_DUMP: u16 = 0x301;
 const HANDSHAKES: u32 = 1 << 3;
 
 /// Whether the kernel waits for the end of a handshake at the port of `address` (sock_diag(7)).
-/// `None` when it does not say.
+/// `None` when the query fails.
 fn are_handshakes_under_way(address: SocketAddr) -> Option<bool> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -116,7 +116,7 @@ fn are_handshakes_under_way(address: SocketAddr) -> Option<bool> {
     let protocol = Some(netlink::SOCK_DIAG);
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, protocol).ok()?;
     rustix::net::send(&socket, &message, SendFlags::empty()).ok()?;
-    // The first message says it: a connection, or the end of the list.
+    // The first message decides: it is a connection, or the end of the list.
     let mut response = [0; 8192];
     let (bytes, _) = rustix::net::recv(&socket, &mut response, RecvFlags::empty()).ok()?;
     match u16::from_ne_bytes(*response[..bytes].get(4..6)?.first_chunk()?) {

@@ -1,6 +1,6 @@
-//! A bounded pool of threads for work that keeps a core busy, so that no worker is: hashing,
-//! compressing, rendering. It sheds what it cannot do in time (unlike the pool of
-//! [`blocking`](crate::blocking), which is for file work and never does).
+//! A bounded pool of threads for CPU-bound work that would block a worker: hashing, compressing,
+//! rendering. It refuses jobs that it cannot run in time. (The pool of
+//! [`blocking`](crate::blocking) is for file operations and refuses none.)
 //!
 //! ```
 //! use onrush_rt::offload::{OffloadOptions, OffloadPool, OffloadError};
@@ -18,29 +18,28 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! **What happens to a job.** It is refused at once when all threads work and the queue is full
-//! ([`OffloadError::Full`]), and when its turn comes only after the longest wait
-//! ([`OffloadError::TimedOut`]): whoever has waited so long has given up, or soon will, and running
-//! it would make the next one late as well. When its future is dropped while it waits, its closure
-//! is dropped there and then, never run, and its place is free. When its future is dropped while it
-//! runs, its [`CancellationToken`] says so, and what it gives in the end is dropped on its thread;
-//! a result that is there already is dropped with the future. A panic ends the job alone
-//! ([`OffloadError::Panicked`]).
+//! **Life of a job.** When all threads work and the queue is full, the job is refused at once
+//! ([`OffloadError::Full`]). When its turn comes after the longest wait, it is refused, too
+//! ([`OffloadError::TimedOut`]): its client has probably given up, and running it would delay the
+//! next one as well. When its future is dropped while the job waits, the closure is dropped at once
+//! without running, and its place in the queue is free. When its future is dropped while the job
+//! runs, its [`CancellationToken`] is set, and the thread drops the result. A finished result is
+//! dropped with the future. A panic ends only the job ([`OffloadError::Panicked`]).
 //!
-//! **Priority.** The threads run as `SCHED_BATCH` (sched(7)), ten nice levels below whoever made
-//! the pool, and ask for the longest slice there is (`sched_setattr(2)`, 100 ms; heeded since Linux
-//! 6.12). A worker that wakes up on a core where a job runs preempts it at once, unless it has just
-//! had more than its share: its slice is shorter, so its virtual deadline is earlier, and the
-//! kernel does not protect a running task from such a one. With the same slice it may have to wait
-//! for the next tick, up to 4 ms. Yet a job is not starved: beside a worker that never sleeps it
-//! still gets a tenth of the core. `SCHED_IDLE` would be preempted as fast, but gets 0.3 %, so that
-//! a job of 4 ms may take more than a second.
+//! **Priority.** The threads run as `SCHED_BATCH` (sched(7)), ten nice levels below the creator of
+//! the pool, and request the longest slice possible (`sched_setattr(2)`, 100 ms; effective since
+//! Linux 6.12). A worker that wakes up on a core where a job runs preempts the job at once, unless
+//! the worker has just had more than its share: its slice is shorter, so its virtual deadline is
+//! earlier, and the kernel lets an earlier deadline preempt a running task. With equal slices the
+//! worker may have to wait for the next tick, up to 4 ms. A job is not starved: beside a worker
+//! that never sleeps it still gets a tenth of the core. `SCHED_IDLE` would be preempted as fast,
+//! but gets 0.3 %, so a job of 4 ms could take more than a second.
 //!
-//! Threads may run on all cores that the maker of the pool may run on, whichever worker's thread
-//! happens to start them. They start as jobs queue up, sleep when there are none (`futex(2)`), and
-//! end themselves after ten seconds of that.
+//! The threads may run on all cores that the creator of the pool may run on, even if a pinned
+//! worker starts them. They start as jobs queue up, sleep when there are none (`futex(2)`), and end
+//! after ten idle seconds.
 //!
-//! Modules, lowest first: `queue`. Must not know workers or what the jobs are for.
+//! Modules, lowest first: `queue`. This module does not depend on workers.
 
 mod queue;
 
@@ -59,15 +58,15 @@ use std::time::Duration;
 
 pub use crate::job::CancellationToken;
 
-/// Nice levels of the threads below the thread that made the pool. Each is worth about 1.25: ten
-/// are a tenth.
+/// Nice levels of the threads below the thread that made the pool. Each level is a factor of about
+/// 1.25, so ten levels leave a tenth.
 const NICE_BELOW: i32 = 10;
-/// By default so many jobs may wait for each thread.
+/// The default number of jobs that may wait per thread.
 const QUEUE_PER_THREAD: usize = 64;
-/// Nothing could be run within less: the clocks are not finer.
+/// The shortest wait limit: the clocks are not finer.
 const WAIT_MIN: Duration = Duration::from_millis(1);
 
-/// Bounds of a pool.
+/// Limits of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffloadOptions {
     threads: Option<usize>,
@@ -86,31 +85,32 @@ impl Default for OffloadOptions {
 }
 
 impl OffloadOptions {
-    /// Threads at most, and so jobs at a time; at least one. By default one for each core that this
-    /// thread may run on (`sched_getaffinity(2)`): more would only take turns.
+    /// The maximum number of threads, and so of concurrent jobs; at least one. The default is one
+    /// per core that this thread may run on (`sched_getaffinity(2)`): more would only share the
+    /// cores.
     pub fn threads(mut self, threads: usize) -> OffloadOptions {
         self.threads = Some(threads.max(1));
         self
     }
 
-    /// Jobs that may wait while all threads work. By default 64 for each thread: jobs of up to 15
-    /// ms then keep to the longest wait, so the queue is as long as it is of use. With 0 a job is
-    /// refused unless a thread is free, which it is a moment after its last result was told.
+    /// Jobs that may wait while all threads work. The default is 64 per thread: then jobs of up to
+    /// 15 ms keep within the longest wait. With 0, a job is refused unless a thread is free; a
+    /// thread is free a moment after its last result was reported.
     pub fn queue_max(mut self, jobs: usize) -> OffloadOptions {
         self.queue_max = Some(jobs);
         self
     }
 
-    /// How long a job may wait for its turn; at least 1 ms. By default 1 s, after which people and
-    /// machines begin to ask again.
+    /// How long a job may wait for its turn; at least 1 ms. The default is 1 s, after which people
+    /// and clients begin to retry.
     pub fn wait_max(mut self, wait: Duration) -> OffloadOptions {
         self.wait_max = wait.max(WAIT_MIN);
         self
     }
 }
 
-/// Where CPU jobs are run. Clones share one pool; when the last clone goes, what is queued is still
-/// run and then the threads end.
+/// A thread pool for CPU-bound jobs. Clones share one pool; after the last clone is dropped, queued
+/// jobs still run and then the threads end.
 #[derive(Clone)]
 pub struct OffloadPool {
     owner: Arc<Owner<OffloadQueue>>,
@@ -119,7 +119,7 @@ pub struct OffloadPool {
 }
 
 impl OffloadPool {
-    /// A pool with these bounds. Starts no thread yet.
+    /// A pool with these limits. Starts no thread yet.
     pub fn new(options: &OffloadOptions) -> OffloadPool {
         let cores = rustix::thread::sched_getaffinity(None).ok();
         let core_count = cores.map_or(1, |cores| cores.count() as usize);
@@ -144,15 +144,15 @@ impl OffloadPool {
         }
     }
 
-    /// A pool without threads or bounds: a job runs on whoever polls it, at the first poll. For the
-    /// simulator, where the order of everything must follow from the seed.
+    /// A pool without threads or limits: a job runs at the first poll of its future, in the polling
+    /// thread. For the simulator, where the seed must determine the order of everything.
     pub fn inline() -> OffloadPool {
         OffloadPool::without_threads(usize::MAX, Duration::MAX, Clock::manual(), true)
     }
 
-    /// A pool without threads whose jobs wait until they are run by [`ManualExecutor::run_one`]:
-    /// for tests of what happens when there is too much to do. Of the options, threads count for
-    /// nothing, and nothing is late unless [`ManualExecutor::advance`] was called.
+    /// A pool without threads whose jobs wait for [`ManualExecutor::run_one`]: for tests of
+    /// overload. The `threads` option has no effect, and no job is late unless
+    /// [`ManualExecutor::advance`] was called.
     pub fn manual(options: &OffloadOptions) -> (OffloadPool, ManualExecutor) {
         let clock = Clock::manual();
         let queue_max = options.queue_max.unwrap_or(QUEUE_PER_THREAD);
@@ -175,11 +175,11 @@ impl OffloadPool {
         }
     }
 
-    /// Hands `job` to the pool at once and gives a future of its result. A job that runs for long
-    /// does well to ask its token now and then.
+    /// Queues `job` at once and returns a future of its result. A long job should check its token
+    /// now and then.
     ///
-    /// The longest wait ends, for a future that nothing else wakes, when a thread comes to the job;
-    /// whoever has timers may end it in time by [`OffloadJob::expire`].
+    /// A job that exceeds the longest wait is refused when a thread takes it from the queue. A
+    /// caller with timers can end the wait in time by [`OffloadJob::expire`].
     pub fn run<T, F>(&self, job: F) -> OffloadJob<T>
     where
         T: Send + 'static,
@@ -209,12 +209,13 @@ impl OffloadPool {
         self.wait_max
     }
 
-    /// Figures of this moment.
+    /// A snapshot of the pool's counters.
     pub fn stats(&self) -> OffloadStats {
         stats(self.owner.thread_pool())
     }
 
-    /// What gives the figures without keeping the threads, and also when they have ended.
+    /// A handle to the counters that does not keep the threads alive. It works after they have
+    /// ended.
     pub fn stats_handle(&self) -> StatsHandle {
         StatsHandle(self.owner.thread_pool().clone())
     }
@@ -226,17 +227,17 @@ impl fmt::Debug for OffloadPool {
     }
 }
 
-/// The figures of a pool, which may be gone. See [`OffloadPool::stats_handle`].
+/// A handle to the counters of a pool. See [`OffloadPool::stats_handle`].
 #[derive(Clone)]
 pub struct StatsHandle(Arc<ThreadPool<OffloadQueue>>);
 
 impl StatsHandle {
-    /// As [`OffloadPool::stats`].
+    /// Like [`OffloadPool::stats`].
     pub fn stats(&self) -> OffloadStats {
         stats(&self.0)
     }
 
-    /// Whether both are of one pool.
+    /// Whether both belong to the same pool.
     pub fn is_same(&self, other: &StatsHandle) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -257,7 +258,8 @@ fn stats(thread_pool: &ThreadPool<OffloadQueue>) -> OffloadStats {
     }
 }
 
-/// Runs the jobs of a pool without threads; see [`OffloadPool::manual`]. Keeps nothing alive.
+/// Runs the jobs of a pool without threads; see [`OffloadPool::manual`]. Does not keep the pool
+/// alive.
 #[derive(Clone)]
 pub struct ManualExecutor {
     thread_pool: Arc<ThreadPool<OffloadQueue>>,
@@ -265,13 +267,13 @@ pub struct ManualExecutor {
 }
 
 impl ManualExecutor {
-    /// Runs the job that has waited longest, or refuses it if that was too long, on this thread;
+    /// Runs the job that has waited longest on this thread, or refuses it if it waited too long;
     /// `false` when none waits.
     pub fn run_one(&self) -> bool {
         self.thread_pool.run_one()
     }
 
-    /// Lets time pass for what waits.
+    /// Advances the clock that waiting jobs are measured by.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }
@@ -285,44 +287,44 @@ impl fmt::Debug for ManualExecutor {
     }
 }
 
-/// What a pool is doing and has done. The pool's lock is held while they are read, so they fit
-/// together; a job is in the figures of its end a moment after its future is told.
+/// Counters of a pool. They are read under the pool's lock, so they are consistent. A job counts as
+/// ended a moment after its future is woken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OffloadStats {
-    /// Threads alive.
+    /// Threads that live.
     pub threads: usize,
-    /// Threads waiting for work.
+    /// Threads that wait for work.
     pub idle: usize,
-    /// Jobs waiting for a thread.
+    /// Jobs that wait for a thread.
     pub queued: usize,
-    /// Jobs at work.
+    /// Jobs that run.
     pub running: usize,
     /// Jobs that ran to their end.
     pub done_total: u64,
     /// Jobs that panicked.
     pub panicked_total: u64,
-    /// Jobs refused because there was no place, or no thread could be had.
+    /// Jobs refused because the queue was full, or because no thread could be started.
     pub full_total: u64,
-    /// Jobs refused because they had waited for too long.
+    /// Jobs refused because they had waited too long.
     pub late_total: u64,
-    /// Jobs dropped, with their future, before their turn.
+    /// Jobs whose future was dropped before their turn.
     pub dropped_total: u64,
-    /// Jobs whose future was dropped when their turn had come.
+    /// Jobs whose future was dropped after they had started.
     pub cancelled_total: u64,
-    /// How long jobs waited whose turn came in time.
+    /// Waiting times of the jobs whose turn came in time.
     pub wait: Durations,
-    /// How long they ran, of the clock on the wall; those that panicked included.
+    /// Wall-clock running times, including those of jobs that panicked.
     pub run: Durations,
 }
 
-/// Why a job gave no result.
+/// Why a job has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffloadError {
-    /// All threads were at work and the queue was full. The closure was not run.
+    /// All threads were busy and the queue was full. The closure was not run.
     Full,
-    /// It waited for longer than it should. The closure was not run.
+    /// The job waited longer than the limit. The closure was not run.
     TimedOut,
-    /// The closure panicked; the panic hook has told why.
+    /// The closure panicked; the panic hook has printed the message.
     Panicked,
 }
 
@@ -338,7 +340,7 @@ impl fmt::Display for OffloadError {
 
 impl std::error::Error for OffloadError {}
 
-/// The future result of a job. Dropping it never waits: see the module's description.
+/// The future result of a job. Dropping it never waits: see the [module](self) documentation.
 #[must_use = "a job is cancelled when its future is dropped"]
 pub struct OffloadJob<T>(JobState<T>);
 
@@ -348,16 +350,16 @@ enum JobState<T> {
         /// Shared with the queue until the job has run.
         cell: Arc<dyn JobResult<T, OffloadError>>,
         thread_pool: Arc<ThreadPool<OffloadQueue>>,
-        /// In the queue; `None`: to be run at the first poll.
+        /// The job's number in the queue; `None`: it runs at the first poll.
         number: Option<u64>,
     },
     Finished,
 }
 
 impl<T> OffloadJob<T> {
-    /// Takes the job back if its turn has not come, as one that is late: the closure is dropped,
-    /// and there will be no result; the future must not be polled any more. `false`, and nothing is
-    /// changed, when it runs or has run.
+    /// Withdraws the job as timed out if its turn has not come: the closure is dropped, there is no
+    /// result, and the future must not be polled any more. Returns `false`, without effect, if the
+    /// job runs or has run.
     pub fn expire(&mut self) -> bool {
         let JobState::Submitted {
             cell,
@@ -421,7 +423,7 @@ impl<T> Drop for OffloadJob<T> {
         let waiting = number.and_then(remove);
         let had_its_turn = number.is_some() && waiting.is_none();
         drop(waiting);
-        // Only now, and without the lock: the closure's destructor may do anything.
+        // After the removal and without the lock: the closure's destructor may do anything.
         if cell.cancel() && had_its_turn {
             thread_pool.lock().queue.record_cancelled();
         }

@@ -1,5 +1,5 @@
-//! The queue of CPU jobs: bounded, first come, first served, and each may leave it at any time; and
-//! what is counted of them. Must not know threads, futures or results.
+//! The bounded queue of CPU-bound jobs, first in, first out, and its counters. A job may leave the
+//! queue at any time. Does not depend on threads, futures or results.
 
 use super::{OffloadError, OffloadStats};
 use crate::job::{JobOutcome, RunJob};
@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What waits and works, and its figures.
+/// The waiting jobs, the number of running ones, and the counters.
 pub(super) struct OffloadQueue {
-    /// In the order they came: the key is a job's number.
+    /// In order of arrival; the key is the job's number.
     waiting: BTreeMap<u64, QueuedJob>,
     next: u64,
     running: usize,
-    /// Waiting and running ones, at most.
+    /// Limit of the sum of waiting and running jobs.
     live_max: usize,
     wait_max: Duration,
     clock: Clock,
-    /// Its gauges are filled in when it is asked for.
+    /// `stats()` fills in its gauges.
     stats: OffloadStats,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct ReadyJob {
     clock: Clock,
 }
 
-/// What became of a turn.
+/// How a job that left the queue ended.
 pub(super) enum Outcome {
     Rejected(OffloadError),
     Ran(JobOutcome, Duration),
@@ -47,7 +47,7 @@ pub(super) enum Outcome {
 pub(super) enum Removal {
     /// Its future was dropped.
     Dropped,
-    /// It has waited for too long.
+    /// It has waited too long.
     TimedOut,
 }
 
@@ -64,7 +64,7 @@ impl OffloadQueue {
         }
     }
 
-    /// Puts a job at the end, and gives its number. Fails when there is no place.
+    /// Appends a job and returns its number. Fails when the queue is full.
     pub(super) fn add(&mut self, job: Arc<dyn RunJob<OffloadError>>) -> Result<u64, OffloadError> {
         if self.waiting.len() + self.running >= self.live_max {
             self.stats.full_total += 1;
@@ -76,7 +76,7 @@ impl OffloadQueue {
         Ok(number)
     }
 
-    /// Takes a job out before its turn; `None` when that has come. To be dropped without the lock.
+    /// Removes a job before its turn; `None` if that has come. Drop the result without the lock.
     pub(super) fn remove(&mut self, number: u64, why: Removal) -> Option<QueuedJob> {
         let job = self.waiting.remove(&number)?;
         match why {
@@ -86,12 +86,12 @@ impl OffloadQueue {
         Some(job)
     }
 
-    /// A job at work is not wanted any more.
+    /// Counts a running job whose result is not wanted any more.
     pub(super) fn record_cancelled(&mut self) {
         self.stats.cancelled_total += 1;
     }
 
-    /// The turn of a job that never was in the queue.
+    /// Starts a job that was never in the queue.
     pub(super) fn start_unqueued(&mut self, job: Arc<dyn RunJob<OffloadError>>) -> ReadyJob {
         let since = self.clock.now();
         self.dequeue(QueuedJob { job, since })
@@ -111,7 +111,7 @@ impl OffloadQueue {
         }
     }
 
-    /// All figures but those of the threads.
+    /// All counters but those of the threads.
     pub(super) fn stats(&self) -> OffloadStats {
         OffloadStats {
             queued: self.waiting.len(),
@@ -144,7 +144,7 @@ impl thread_pool::JobQueue for OffloadQueue {
         Outcome::Ran(ran, ready.clock.now().saturating_sub(begun))
     }
 
-    /// To run it here would hold up a worker, which is what this pool is there to avoid.
+    /// Running it here would block a worker, which this pool exists to avoid.
     fn run_without_thread(ready: ReadyJob) -> Outcome {
         ready.job.refuse(OffloadError::Full);
         Outcome::Rejected(OffloadError::Full)
@@ -172,7 +172,7 @@ impl thread_pool::JobQueue for OffloadQueue {
 #[derive(Clone, Debug)]
 pub(super) enum Clock {
     Real(Instant),
-    /// Nanoseconds that pass only when somebody says so.
+    /// Nanoseconds that pass only by [`Clock::advance`].
     Manual(Arc<AtomicU64>),
 }
 
@@ -192,8 +192,7 @@ impl Clock {
         }
     }
 
-    /// Lets time pass; nothing else makes it pass for [`Clock::Manual`], nothing this for the
-    /// other.
+    /// Advances a [`Clock::Manual`]; does nothing to a [`Clock::Real`].
     pub(super) fn advance(&self, by: Duration) {
         if let Clock::Manual(ns) = self {
             let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);

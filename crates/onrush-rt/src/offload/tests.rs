@@ -1,4 +1,4 @@
-//! The pool with threads and without: what is refused, dropped, told and counted.
+//! Tests of the pool with and without threads: refusal, dropping, errors and counters.
 
 use super::*;
 use crate::thread_pool::testing::block_on;
@@ -10,7 +10,7 @@ fn one_thread(queue_max: usize) -> OffloadPool {
     OffloadPool::new(&OffloadOptions::default().threads(1).queue_max(queue_max))
 }
 
-/// A job at work until its gate is opened, or dropped.
+/// A job that runs until its gate is opened or dropped.
 fn busy(pool: &OffloadPool) -> (OffloadJob<bool>, mpsc::Sender<()>) {
     let (begun, beginning) = mpsc::channel();
     let (open, gate) = mpsc::channel();
@@ -23,7 +23,7 @@ fn busy(pool: &OffloadPool) -> (OffloadJob<bool>, mpsc::Sender<()>) {
     (job, open)
 }
 
-/// Waits for something that another thread is about to do.
+/// Waits until another thread has done something.
 fn until(done: impl Fn() -> bool) {
     while !done() {
         thread::yield_now();
@@ -62,7 +62,7 @@ fn a_full_queue_refuses_at_once_and_a_place_given_back_is_free() {
         let (first, open) = busy(&pool);
         let mut queued: Vec<_> = (0..queue_max).map(|i| pool.run(move |_| i)).collect();
         for _ in 0..2 {
-            // The thread is held, so an answer can only be a refusal.
+            // The thread is busy, so the result can only be a refusal.
             assert_eq!(block_on(pool.run(|_| 0)), Err(OffloadError::Full));
         }
         assert_eq!(pool.stats().queued, queue_max);
@@ -136,7 +136,7 @@ fn a_panic_is_told_and_the_pool_goes_on() {
         until(|| pool.stats().done_total == 1);
         assert_eq!(pool.stats().panicked_total, 1);
     }
-    // One that nobody waits for, of a result's destructor.
+    // A panic in the destructor of a result that nothing waits for.
     let pool = one_thread(8);
     let (begun, beginning) = mpsc::channel();
     let job = pool.run(move |token| {
@@ -159,7 +159,7 @@ fn late_is_what_waited_for_longer_than_it_should() {
     assert!(hand.run_one());
     hand.advance(Duration::from_nanos(1));
     let fresh = pool.run(|_| 7);
-    // Whoever has a timer takes it back in time, and only once.
+    // A caller with a timer withdraws the job in time, and only once.
     assert!(jobs[1].expire() && !jobs[1].expire());
     assert!(!jobs[0].expire(), "it has run");
     assert_eq!(pool.stats().queued, 2);
@@ -237,7 +237,7 @@ fn threads_give_way_and_run_on_every_core_whoever_starts_them() {
     }
 }
 
-/// Every job ends in exactly one of the figures, whoever wins which race.
+/// Every job counts in exactly one counter, whichever race it loses.
 #[test]
 fn nothing_is_lost_or_counted_twice() {
     const ROUNDS: usize = 300;
@@ -272,7 +272,7 @@ fn nothing_is_lost_or_counted_twice() {
     assert_eq!(stats.run.count(), ran);
     assert!(stats.wait.count() >= ran);
     let ends = stats.full_total + stats.late_total + stats.dropped_total;
-    // One that was cancelled at work has run as well, or was dropped just before.
+    // A job that was cancelled while it ran counts as run, too, or was dropped just before.
     let total = (ROUNDS * CALLERS) as u64;
     assert!(
         (total - stats.cancelled_total..=total).contains(&(ends + ran)),

@@ -1,14 +1,14 @@
-//! The kernel's structures and calls that no crate wraps, without policy.
+//! Structures and calls of the kernel that no crate wraps, without policy.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What one line of the cache holds, in bytes.
+/// The size of a cache line, in bytes.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Asks for so many lines of the cache, from `address` on, which may be anything: a hint that costs
-/// little and saves the wait for memory that will be used in a moment. Nothing but on x86-64.
+/// Prefetches this many cache lines from `address`, which may have any value. This is a cheap hint
+/// that hides the latency of memory that is used soon. Does nothing except on x86-64.
 #[inline]
 #[allow(unsafe_code)]
 pub(crate) fn prefetch(address: usize, lines: usize) {
@@ -23,23 +23,29 @@ pub(crate) fn prefetch(address: usize, lines: usize) {
     let _ = (address, lines, LINE_BYTES);
 }
 
-/// Memory that a receive writes to, as the drivers take it.
+/// The size of a page of memory, in bytes (`AT_PAGESZ`, getauxval(3)).
+#[inline]
+pub fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
+/// Views memory as the drivers' receive functions take it.
 ///
 /// # Safety
-/// Whoever is given it must write initialised bytes only.
+/// The receiver must write only initialised bytes.
 #[allow(unsafe_code)]
 pub(crate) unsafe fn writable(bytes: &mut [u8]) -> &mut [MaybeUninit<u8>] {
     // SAFETY: same layout, and what is written stays initialised by this function's contract.
     unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) }
 }
 
-/// Appends what `receive` writes to the front of the memory it is given, at most `bytes_max`.
+/// Calls `receive` with at most `bytes_max` bytes of spare capacity and appends what it writes.
 ///
 /// # Safety
-/// `receive` must give no more than the number of bytes it has written to the front.
+/// `receive` must return at most the number of bytes it has written to the front.
 ///
 /// # Panics
-/// When there is no room at all: 0 bytes received would read as the end of the stream.
+/// When there is no spare capacity: 0 bytes received would mean the end of the stream.
 #[allow(unsafe_code)]
 pub(crate) unsafe fn append(
     into: &mut Vec<u8>,
@@ -51,13 +57,14 @@ pub(crate) unsafe fn append(
     assert!(room > 0, "receiving needs room");
     let received = receive(&mut spare[..room])?;
     assert!(received <= room);
-    // SAFETY: so many bytes of the spare room are written, by this function's contract.
+    // SAFETY: `receive` has written this many bytes of the spare capacity, by this function's
+    // contract.
     unsafe { into.set_len(into.len() + received) };
     Ok(received)
 }
 
-/// `SO_RCVLOWAT` (socket(7)): the bytes a socket is readable from. The kernel takes less when its
-/// buffers cannot grow so far; that it takes nothing at all only costs wake-ups.
+/// `SO_RCVLOWAT` (socket(7)): the number of bytes that makes a socket readable. The kernel uses a
+/// smaller value if its buffers cannot grow that far; if it fails, it only costs wake-ups.
 pub(crate) fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: u32) {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes);
@@ -71,24 +78,24 @@ pub(crate) fn set_unsent_max(socket: BorrowedFd<'_>, bytes: u32) {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes);
 }
 
-/// `TCP_DEFER_ACCEPT` (tcp(7)), for the shortest time there is. Without it all works, and costs
-/// more.
+/// `TCP_DEFER_ACCEPT` (tcp(7)), for the shortest time possible. Without it everything works, at a
+/// higher cost.
 pub(crate) fn set_defer_accept(socket: BorrowedFd<'_>) {
     const SECONDS: libc::c_int = 1;
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, SECONDS);
 }
 
-/// Ends [`set_defer_accept`]: the kernel then gives connections without data, too.
+/// Ends [`set_defer_accept`]: the kernel then reports connections without data, too.
 pub(crate) fn clear_defer_accept(socket: BorrowedFd<'_>) {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 0);
 }
 
-/// Has a listening TCP socket ignore packets that begin a handshake (`SO_ATTACH_FILTER`,
-/// socket(7)). Handshakes that have begun go on. Where a filter is refused nothing changes.
+/// Makes a listening TCP socket ignore packets that begin a handshake (`SO_ATTACH_FILTER`,
+/// socket(7)). Handshakes that have begun continue. If the filter is refused, nothing changes.
 #[allow(unsafe_code)]
 pub(crate) fn ignore_handshakes(socket: BorrowedFd<'_>) {
     use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET};
-    const FLAGS_AT: u32 = 13; // In the TCP header (RFC 9293, section 3.1), where the filter begins.
+    const FLAGS_AT: u32 = 13; // Offset in the TCP header (RFC 9293, section 3.1).
     const SYN: u32 = 0x02;
     const ACK: u32 = 0x10;
     let line = |code: u32, jt, jf, k| libc::sock_filter {
@@ -120,7 +127,7 @@ pub(crate) fn ignore_handshakes(socket: BorrowedFd<'_>) {
     };
 }
 
-/// Sets an option that is a number, if the socket knows it.
+/// Sets an integer option; ignores errors.
 #[allow(unsafe_code)]
 fn set_option(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) {
     // SAFETY: the kernel reads `size_of::<c_int>()` bytes at `value`, which outlives the call.
@@ -135,29 +142,29 @@ fn set_option(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, val
     };
 }
 
-/// The calling thread's nice value (`getpriority(2)`), -20 to 19; 0 when it cannot be had.
+/// The calling thread's nice value (`getpriority(2)`), -20 to 19; 0 on failure.
 pub(crate) fn niceness() -> i32 {
     rustix::process::getpriority_process(None).unwrap_or(0)
 }
 
-/// The longest slice a thread may ask for, in nanoseconds; longer ones are cut to this.
+/// The longest slice a thread may request, in nanoseconds; the kernel cuts longer ones.
 const SLICE_MAX_NS: u64 = 100_000_000;
 
-/// What gives a thread all the cores that the calling one may use now (`sched_setaffinity(2)`),
-/// wherever it is started from: by a worker, which is pinned to one, it would begin there.
+/// Returns a function that gives its thread all the cores that the current thread may use now
+/// (`sched_setaffinity(2)`). A thread started by a pinned worker would otherwise stay on its core.
 pub fn restore_affinity() -> impl Fn() + Send + Sync + 'static {
     let cores = rustix::thread::sched_getaffinity(None).ok();
     move || {
         if let Some(cores) = &cores {
-            let _ = rustix::thread::sched_setaffinity(None, cores); // They may be gone by now.
+            let _ = rustix::thread::sched_setaffinity(None, cores); // They may be offline by now.
         }
     }
 }
 
-/// Makes the calling thread give way to others: `SCHED_BATCH` (sched(7)) at `nice` or 19, with the
-/// longest slice there is (`sched_setattr(2)`; older kernels take no notice of slices). A thread
-/// that is `SCHED_IDLE` stays so. Where that is refused, the nice value alone is set
-/// (`setpriority(2)`), and where that is refused too, all goes on as before, only less evenly.
+/// Lowers the priority of the calling thread: `SCHED_BATCH` (sched(7)) at `nice` or 19, with the
+/// longest slice possible (`sched_setattr(2)`; older kernels ignore slices). A `SCHED_IDLE` thread
+/// stays so. If that is refused, only the nice value is set (`setpriority(2)`); if that is refused,
+/// too, everything works with the old priority.
 #[allow(unsafe_code)]
 pub(crate) fn lower_priority(nice: i32) {
     // SAFETY: takes no pointers.

@@ -1,26 +1,28 @@
-//! From the driver's events and the timers to the sink and to the wakers of futures, and what
-//! happens when one of those panics.
+//! Dispatches driver events and expired timers to the event handler and to the wakers of futures,
+//! and contains panics in them.
 //!
-//! Must not know how the worker sleeps.
+//! Does not depend on how the worker sleeps.
 
 use super::{EventHandler, Worker};
 use crate::coop;
+use crate::diagnose;
 use crate::driver::Event;
-use crate::job::guarded;
 use crate::sources::RUNTIME;
+use crate::user::call;
 use crate::wakers::wake;
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-/// A worker that was away for longer fetches what has arrived before it fires overdue timers.
+/// A worker that was away for longer fetches the events that have arrived before it fires overdue
+/// timers.
 pub(super) const LATE_MS: u64 = 50;
-/// It does so for this long at most, and by so many calls of the driver.
+/// Limits of that catch-up: its duration and the number of driver calls.
 const CATCH_UP_NS_MAX: u64 = 20_000_000;
 const CATCH_UP_CALLS_MAX: u32 = 64;
 
-/// What [`Worker::dispatch`] is about to tell, in this order.
+/// The steps of [`Worker::dispatch`], in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 enum Step {
     #[default]
@@ -31,21 +33,22 @@ enum Step {
     Timers,
 }
 
-/// How far [`Worker::dispatch`] is.
+/// Progress of [`Worker::dispatch`].
 #[derive(Debug)]
 struct Dispatch {
     step: Cell<Step>,
-    /// Whether the sink or a waker is being called, rather than the driver or the timers.
+    /// Whether the event handler or a waker is being called, rather than the driver or the timers.
     is_calling: Cell<bool>,
-    /// Of the stream or the timer that is called for. With the bit [`RUNTIME`] it is not the
-    /// sink's, or there is none.
+    /// Token of the stream or the timer of the current call. With the bit [`RUNTIME`], it does not
+    /// belong to the event handler, or there is none.
     token: Cell<u64>,
     any: Cell<bool>,
-    /// What the calls so far have spent of their budgets.
+    /// The budget that the calls so far have spent.
     spent: Cell<u32>,
     /// The worker was away for longer than [`LATE_MS`].
     is_late: bool,
-    /// Calls of the driver to catch up, when to stop, and whether the last one gave an event.
+    /// State of the catch-up: driver calls made, its end, and whether the last call returned an
+    /// event.
     fetches: Cell<u32>,
     fetch_until_ns: Cell<u64>,
     any_fetched: Cell<bool>,
@@ -66,7 +69,7 @@ impl Dispatch {
         }
     }
 
-    /// Whether this step has not begun before; it has, from then on.
+    /// Enters this step. Returns false if it was entered before.
     fn begins(&self, step: Step) -> bool {
         let begins = self.step.get() < step;
         if begins {
@@ -77,7 +80,7 @@ impl Dispatch {
 
     #[inline]
     fn call(&self, token: u64) {
-        // Each call has a budget of its own. One that no call has touched is still as it was made.
+        // Each call has a budget of its own. A budget that no call has used needs no renewal.
         if !coop::is_untouched() {
             self.renew_budget();
         }
@@ -95,16 +98,17 @@ impl Dispatch {
 }
 
 impl Worker {
-    /// Tells what happened: to the sink, and to whoever waits for it. Gives whether anything did.
+    /// Dispatches events to the event handler and to the waiting futures. Returns whether there
+    /// were any.
     ///
-    /// What is called may run user code, and may panic. Such a panic ends here, and the calls that
-    /// are left go on. A panic of the driver or of the timers does not: all connections share them,
-    /// and nothing is known of their state then, so the worker ends.
-    /// Fails when the driver does.
+    /// The called code may be user code and may panic. This function catches such a panic and
+    /// continues with the remaining calls. It does not catch a panic of the driver or of the
+    /// timers: all connections share them and their state is unknown then, so the worker ends.
+    /// Fails when the driver fails.
     pub(super) fn dispatch(&self, handler: &impl EventHandler, is_late: bool) -> io::Result<bool> {
-        coop::renew(); // What was spent before is not the first call's.
+        coop::renew(); // The first call starts with a full budget.
         let dispatch = Dispatch::new(is_late);
-        // One frame for all calls, not one for each: entering it is not free.
+        // One `catch_unwind` for all calls, not one for each: entering it has a cost.
         loop {
             let gone_on = catch_unwind(AssertUnwindSafe(|| self.run_iteration(handler, &dispatch)));
             let payload = match gone_on {
@@ -114,22 +118,22 @@ impl Worker {
             let was_calling = dispatch.is_calling.replace(false);
             let token = dispatch.token.replace(RUNTIME);
             let token = Some(token).filter(|token| token & RUNTIME == 0);
-            // A sink that panicked once more has been told, and goes on.
-            if !was_calling || !guarded(|| handler.on_panic(token)).unwrap_or(true) {
+            // If the handler panics again here, the panic has been reported; continue.
+            if !was_calling || !call(|| handler.on_panic(token)).unwrap_or(true) {
                 resume_unwind(payload);
             }
-            std::mem::forget(payload); // It may itself panic when it is dropped.
+            std::mem::forget(payload); // Dropping it may panic.
         }
     }
 
-    /// The rest of [`Worker::dispatch`], from the beginning or behind a call that panicked.
+    /// The rest of [`Worker::dispatch`]: from the beginning, or after a call that panicked.
     fn run_iteration(&self, handler: &impl EventHandler, dispatch: &Dispatch) -> io::Result<()> {
         let inner = &*self.context.0;
         if dispatch.begins(Step::Awake) {
             dispatch.is_calling.set(true);
             handler.on_wake();
         }
-        // Before events, so that a connection passed from elsewhere can be served in this turn.
+        // Before events, so that this iteration can serve a connection passed from another worker.
         if dispatch.begins(Step::Notified) && inner.mailbox.take_notified() {
             dispatch.call(RUNTIME);
             handler.on_notify();
@@ -152,7 +156,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Hands out all events that the driver has fetched.
+    /// Dispatches all events that the driver has fetched.
     fn take_events(&self, handler: &impl EventHandler, dispatch: &Dispatch) {
         let inner = &*self.context.0;
         loop {
@@ -160,7 +164,7 @@ impl Worker {
             let event = inner.driver.borrow_mut().next();
             let Some(event) = event else { return };
             dispatch.any_fetched.set(true);
-            // Most events are these. Where the kind is known, less of the event is moved.
+            // Most events are of this kind. Matching it here moves less of the event.
             if let Event::Data { token, .. } = event
                 && token & RUNTIME == 0
             {
@@ -173,21 +177,37 @@ impl Worker {
         }
     }
 
-    /// Hands out an event that is not received bytes of the sink's.
+    /// Dispatches an event that is not received bytes for the event handler.
     #[inline(never)]
     fn other_event(&self, handler: &impl EventHandler, event: Event) {
         let inner = &*self.context.0;
+        let worker = inner.index;
+        match &event {
+            Event::End {
+                token,
+                result: Err(error),
+                ..
+            } => {
+                diagnose!(DEBUG, worker = worker, token = *token, error = error.to_string();
+                    "stream failed");
+            }
+            Event::AcceptPaused { error, .. } => {
+                diagnose!(DEBUG, worker = worker, error = error.to_string();
+                    "accept failed, the listener pauses");
+            }
+            _ => {}
+        }
         if let Some(event) = inner.sources.route(event, &inner.driver) {
             handler.on_event(event);
         }
     }
 
-    /// Whether there may be more to fetch before overdue timers fire.
+    /// Whether to fetch more events before overdue timers fire.
     ///
-    /// A worker that was stopped (SIGSTOP), or without its core, finds timers due that end waits
-    /// for input which has arrived in time. The call of the kernel that was under way may have
-    /// ended without events (`EINTR`, signal(7)), and one call fetches a bounded number of them.
-    /// Bounded as well, so that a flood of events does not keep timers from firing.
+    /// A worker that was stopped (SIGSTOP) or lost its core finds expired timers of waits whose
+    /// input arrived in time. The interrupted system call may have returned without events
+    /// (`EINTR`, signal(7)), and one call fetches a bounded number of them. The catch-up is
+    /// bounded, too: a flood of events cannot keep timers from firing.
     #[cold]
     fn is_behind(&self, dispatch: &Dispatch) -> bool {
         let inner = &*self.context.0;

@@ -1,24 +1,19 @@
-//! What a worker asks of the machine: its clock, its cores, its units. Must not know workers.
+//! Properties of the machine: clock, cores, page size and units. Does not depend on workers.
 
 use std::io;
 use std::time::Duration;
 
-/// Units of time in proc(5), per second (`_SC_CLK_TCK`).
+/// Clock ticks per second, the unit of times in proc(5) (`_SC_CLK_TCK`).
 pub fn ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second()
 }
 
-/// The size of a page of memory, in bytes.
-pub fn page_bytes() -> usize {
-    rustix::param::page_size()
-}
-
-/// Milliseconds of the clock that workers of the kernel's drivers go by (`CLOCK_MONOTONIC`).
+/// Milliseconds of `CLOCK_MONOTONIC`, the clock of workers on a kernel driver.
 pub fn monotonic_ms() -> u64 {
     monotonic().as_millis() as u64
 }
 
-/// The same, as it is.
+/// The same clock in full resolution.
 pub(super) fn monotonic() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)

@@ -1,9 +1,9 @@
-//! One worker: a driver, its timers, its tasks, and the loop that turns them.
+//! One worker: a driver, its timers, its tasks, and the event loop that runs them.
 //!
-//! Must not know what protocol its connections speak. Its futures and its [`EventHandler`] reach it
-//! through a [`WorkerContext`]. A thread has no worker of its own, so that one can turn many (the
-//! simulator): only while a worker is turned can what runs there ask for it, by
-//! [`WorkerContext::current`].
+//! A worker is independent of the protocol that its connections use. Its futures and its
+//! [`EventHandler`] access it through a [`WorkerContext`]. Workers are not tied to threads, so that
+//! one thread can run many of them (the simulator does): [`WorkerContext::current`] returns a
+//! worker only while that worker is polled.
 //!
 //! Files, lowest first: `machine` · this one · `dispatch` · `poll_monitor` · `sleep`.
 
@@ -12,21 +12,23 @@ mod machine;
 mod poll_monitor;
 mod sleep;
 
-pub use crate::sys::restore_affinity;
-pub use machine::{affinity, monotonic_ms, page_bytes, pin_to, ticks_per_second};
+pub use crate::sys::{page_bytes, restore_affinity};
+pub use machine::{affinity, monotonic_ms, pin_to, ticks_per_second};
 pub use poll_monitor::{Blocked, PollMonitor};
 pub use sleep::Sleep;
 
 use crate::blocking;
 use crate::buf::BufferPool;
 use crate::coop;
+use crate::diagnose;
+use crate::diagnosis;
 use crate::driver::{self, Choice, Driver, Event, sim};
 use crate::executor::{Executor, Task, TaskSlot};
-use crate::job::guarded;
 use crate::mailbox::Mailbox;
 use crate::offload;
 use crate::sources::{RUNTIME, Sources};
 use crate::timer::{TimerId, Wheel};
+use crate::user::{self, call};
 use machine::monotonic;
 use poll_monitor::TaggedTask;
 use slab::Slab;
@@ -39,9 +41,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Who takes the events of the streams, listeners and timers that no future waits for: a server.
+/// Receives the events of streams, listeners and timers that no future waits for. A server
+/// implements it.
 ///
-/// Calls never come nested. Methods take `&self`, because handlers called from here call back.
+/// Calls are never nested. Methods take `&self`, because handlers called from here call back.
 pub trait EventHandler {
     /// An event of a listener, or of a stream whose token has the top bit clear.
     fn on_event(&self, event: Event);
@@ -49,29 +52,29 @@ pub trait EventHandler {
     fn on_timer(&self, payload: u64);
     /// Another thread called [`Notifier::notify`].
     fn on_notify(&self);
-    /// The worker is back from the kernel; what has happened is told next.
+    /// The worker has returned from the kernel; the events follow.
     fn on_wake(&self) {}
     /// The last event-loop iteration took too long: something in it blocked the worker.
     fn on_blocked(&self, blocked: Blocked) {
         let _ = blocked;
     }
-    /// A call of this sink, a waker or a task panicked. `token`: of the stream or the timer that
-    /// the call was for, when it was for one of the sink's. Gives whether the worker goes on behind
-    /// that call; otherwise the panic goes on to whoever turns the worker. A task that panicked
-    /// ends alone in any case.
+    /// A call of this handler, a waker or a task panicked. `token` is that of the stream or the
+    /// timer of the call, if it belongs to this handler. Returns whether the worker continues after
+    /// that call; otherwise the panic propagates to the caller of [`Worker::poll`]. A task that
+    /// panicked ends alone in any case.
     fn on_panic(&self, token: Option<u64>) -> bool {
         let _ = token;
         false
     }
 }
 
-/// A sink for workers that run nothing but tasks.
+/// An event handler for workers that run only tasks.
 impl EventHandler for () {
     fn on_event(&self, _: Event) {}
     fn on_timer(&self, _: u64) {}
     fn on_notify(&self) {}
     fn on_panic(&self, _: Option<u64>) -> bool {
-        true // It was a waker: the sink itself does nothing that could.
+        true // It was a waker: these methods cannot panic.
     }
 }
 
@@ -95,25 +98,38 @@ struct Inner {
     clock: Clock,
     now_ms: Cell<u64>,
     now_ns: Cell<u64>,
-    /// Time spent in turns that were allowed to sleep, up to their first event.
+    /// Time spent in iterations that were allowed to sleep, up to their first event.
     idle_ns: Cell<u64>,
     unix_seconds: Cell<u64>,
+    checks: RefCell<Checks>,
+    /// Receive memory in use when it was last reported.
+    pool_bytes: Cell<usize>,
     /// Iterations of the event loop so far.
     iteration: Cell<u64>,
     index: usize,
 }
 
-/// The pools of threads that a worker gives work to. Clones share them, as workers do.
+/// What [`WorkerContext::check_before_user_code`] was given.
+#[derive(Default)]
+struct Checks(Vec<Box<dyn Fn() -> bool>>);
+
+impl std::fmt::Debug for Checks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Checks").field(&self.0.len()).finish()
+    }
+}
+
+/// The thread pools that a worker gives work to. Clones share them, as workers do.
 #[derive(Clone, Debug)]
 pub struct Pools {
-    /// For file work that may block.
+    /// For file operations that may block.
     pub blocking: blocking::BlockingPool,
-    /// For what keeps a core busy.
+    /// For CPU-bound work.
     pub offload: offload::OffloadPool,
 }
 
 impl Pools {
-    /// Without threads: work is done by whoever waits for it. For the simulator.
+    /// Pools without threads: the task that waits for the work does it. For the simulator.
     pub fn inline() -> Pools {
         Pools {
             blocking: blocking::BlockingPool::inline(),
@@ -122,7 +138,7 @@ impl Pools {
     }
 }
 
-/// New pools of threads, with bounds that suit a server.
+/// New thread pools, with bounds that suit a server.
 impl Default for Pools {
     fn default() -> Pools {
         Pools {
@@ -132,39 +148,40 @@ impl Default for Pools {
     }
 }
 
-/// A worker's handle on itself, for its sink and its futures. Cheap to clone; not `Send`.
+/// A handle to a worker, for its event handler and its futures. Cheap to clone; not `Send`.
 #[derive(Clone, Debug)]
 pub struct WorkerContext(Rc<Inner>);
 
-/// A worker, to be turned by the thread that owns it.
+/// A worker. The thread that owns it polls it.
 #[derive(Debug)]
 pub struct Worker {
     context: WorkerContext,
 }
 
-/// What other threads may do to a worker.
+/// A handle to a worker for other threads.
 #[derive(Clone, Debug)]
 pub struct Notifier(Arc<Mailbox>, Arc<PollMonitor>);
 
 impl Notifier {
-    /// Has [`EventHandler::on_notify`] called in the worker's next turn, waking it if it sleeps.
+    /// Makes the worker call [`EventHandler::on_notify`] in its next iteration, and wakes it if it
+    /// sleeps.
     pub fn notify(&self) {
         self.0.notify();
     }
 
-    /// Whether the worker waits in the kernel, or is about to, as far as can be seen from here.
+    /// Whether the worker sleeps in the kernel or is about to. A snapshot.
     pub fn is_asleep(&self) -> bool {
         self.0.is_asleep()
     }
 
-    /// What the worker runs.
+    /// The monitor of what the worker runs.
     pub fn poll_monitor(&self) -> &Arc<PollMonitor> {
         &self.1
     }
 }
 
 impl Worker {
-    /// A worker on the chosen driver. To be called on the thread that will turn it.
+    /// A worker on the chosen driver. Call this on the thread that will poll it.
     pub fn new(
         choice: &Choice,
         config: &driver::Config,
@@ -179,12 +196,14 @@ impl Worker {
         Worker::simulated_with(net, Pools::inline(), index)
     }
 
-    /// The same with other pools. Where these have threads, not all follows from the seed.
+    /// [`Worker::simulated`] with other pools. With threads in them, a run is not determined by the
+    /// seed alone.
     pub fn simulated_with(net: sim::Net, pools: Pools, index: usize) -> io::Result<Worker> {
         Worker::simulated_within(net, pools, index, 64 << 20)
     }
 
-    /// The same with `receive_bytes_max` bytes of receive memory, instead of 64 MiB.
+    /// [`Worker::simulated_with`] with `receive_bytes_max` bytes of receive memory, instead of 64
+    /// MiB.
     pub fn simulated_within(
         net: sim::Net,
         pools: Pools,
@@ -224,6 +243,8 @@ impl Worker {
             now_ns: Cell::new(0),
             idle_ns: Cell::new(0),
             unix_seconds: Cell::new(0),
+            checks: RefCell::default(),
+            pool_bytes: Cell::new(0),
             iteration: Cell::new(0),
             index,
         };
@@ -246,10 +267,11 @@ impl Worker {
         Notifier(inner.mailbox.clone(), inner.poll_monitor.clone())
     }
 
-    /// Enters the kernel once and deals with everything that came of it: events, timers, tasks.
-    /// Sleeps, when `may_sleep`, until there is something to do. Gives whether there was.
+    /// Runs one event-loop iteration: enters the kernel once, then dispatches events and timers and
+    /// runs tasks. With `may_sleep`, sleeps until there is something to do. Returns whether there
+    /// was.
     ///
-    /// Fails only when the driver is broken; the worker cannot go on then.
+    /// Fails only when the driver is broken; the worker cannot continue then.
     pub fn poll(&mut self, handler: &impl EventHandler, may_sleep: bool) -> io::Result<bool> {
         let _entered = self.context.enter();
         let inner = &*self.context.0;
@@ -271,6 +293,11 @@ impl Worker {
         inner.iteration.set(inner.iteration.get() + 1);
         let result = inner.driver.borrow_mut().poll_events(timeout);
         inner.mailbox.awake();
+        if let Err(error) = &result {
+            let (worker, error) = (inner.index, error.to_string());
+            diagnose!(ERROR, worker = worker, error = error; "the driver failed");
+            diagnosis::flush();
+        }
         result?;
         let began_ns = inner.now_ns.get();
         self.context.read_clock();
@@ -285,20 +312,24 @@ impl Worker {
                 let ended_ns = asleep_ns.unwrap_or(now_ns);
                 inner.poll_monitor.end_iteration(began_ns, ended_ns, now_ns)
             }
-            Clock::Sim(_) => None, // Its time passes between iterations, and not in one.
+            Clock::Sim(_) => None, // Simulated time passes only between iterations.
         };
         if let Some(blocked) = blocked {
-            guarded(|| handler.on_blocked(blocked));
+            call(|| handler.on_blocked(blocked));
         }
         let gap_ms = (inner.now_ns.get() - began_ns) / 1_000_000;
         let busy = self.dispatch(handler, gap_ms > dispatch::LATE_MS)?;
         let panicked = || {
-            guarded(|| handler.on_panic(None));
+            call(|| handler.on_panic(None));
         };
-        Ok(inner.executor.run(panicked) || busy)
+        self.report_pool();
+        diagnosis::flush();
+        let busy = inner.executor.run(panicked) || busy;
+        diagnosis::flush();
+        Ok(busy)
     }
 
-    /// Turns the worker until `future` is ready; tasks spawned on it make progress meanwhile.
+    /// Polls the worker until `future` is ready; tasks spawned on it make progress meanwhile.
     pub fn block_on<F: Future>(&mut self, future: F) -> io::Result<F::Output> {
         struct Flag(std::sync::atomic::AtomicBool, Arc<Mailbox>);
         impl std::task::Wake for Flag {
@@ -323,12 +354,27 @@ impl Worker {
         }
     }
 
-    /// When the wheel next has something to do, in ms of this worker's clock.
+    /// When the timer wheel next has something to do, in ms of this worker's clock.
     pub fn next_timer_ms(&self) -> Option<u64> {
         self.context.next_timer_ms()
     }
 
-    /// Whether something is due that needs neither time nor the kernel.
+    /// Reports that the receive memory of this worker has grown or shrunk.
+    #[inline]
+    fn report_pool(&self) {
+        if diagnosis::is_enabled(diagnosis::tracing::Level::TRACE) {
+            let inner = &*self.context.0;
+            let bytes = inner.pool.budget().used_bytes();
+            let before = inner.pool_bytes.replace(bytes);
+            if before != bytes {
+                let worker = inner.index;
+                diagnose!(TRACE, worker = worker, bytes = bytes, before = before;
+                    "receive memory changed");
+            }
+        }
+    }
+
+    /// Whether there is work that needs neither time to pass nor the kernel.
     pub fn has_work(&self) -> bool {
         !self.context.0.mailbox.is_empty() || self.context.0.driver.borrow().has_ready()
     }
@@ -346,8 +392,9 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let _entered = self.context.enter(); // What is dropped may ask where it is, too.
+        let _entered = self.context.enter(); // Destructors may use `WorkerContext::current`.
         self.context.0.executor.shut_down();
+        diagnosis::flush();
     }
 }
 
@@ -355,55 +402,74 @@ thread_local! {
     static CURRENT: RefCell<Option<WorkerContext>> = const { RefCell::new(None) };
 }
 
-/// While it lives, its worker is the current one of this thread; then the one before is again.
+/// While it lives, its worker is the current one of this thread. Its drop restores the previous
+/// one.
 struct Entered {
     before: Option<WorkerContext>,
+    check: Option<fn() -> bool>,
     _budget: coop::Restore,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // A worker may be kept where it is dropped with its thread.
+        // The worker may be dropped by a destructor of a thread-local variable.
         let ours = CURRENT.try_with(|current| current.replace(self.before.take()));
+        user::set_check(self.check);
         drop(ours);
     }
 }
 
 impl WorkerContext {
-    /// The worker that is being turned by this thread, for code that was not given one: tasks and
-    /// handlers always have one; elsewhere it is `None`.
+    /// The worker that this thread is polling, for code that was not given one. Tasks and handlers
+    /// always have one; elsewhere this is `None`.
     pub fn current() -> Option<WorkerContext> {
         let current = CURRENT.try_with(|current| current.borrow().clone());
         current.ok().flatten()
     }
 
+    /// Has `check` called in debug builds before each call of user code: it tells whether nothing
+    /// is borrowed that user code may need. See [`user`].
+    pub fn check_before_user_code(&self, check: impl Fn() -> bool + 'static) {
+        self.0.checks.borrow_mut().0.push(Box::new(check));
+    }
+
+    fn is_unborrowed(&self) -> bool {
+        let checks = self.0.checks.borrow();
+        self.0.driver.try_borrow_mut().is_ok() && checks.0.iter().all(|check| check())
+    }
+
     fn enter(&self) -> Entered {
-        // Nobody can ask any more on a thread whose locals are gone.
+        let check = user::set_check(Some(|| {
+            WorkerContext::current().is_none_or(|context| context.is_unborrowed())
+        }));
+        // On a thread whose thread-local variables are destroyed, nothing can use the current
+        // worker.
         let before = CURRENT.try_with(|current| current.replace(Some(self.clone())));
         Entered {
             before: before.ok().flatten(),
+            check,
             _budget: coop::Restore::new(),
         }
     }
 
-    /// Milliseconds of this worker's monotonic clock, as of this turn.
+    /// Milliseconds of this worker's monotonic clock, read once per iteration.
     #[inline]
     pub fn now_ms(&self) -> u64 {
         self.0.now_ms.get()
     }
 
-    /// Nanoseconds of this worker's monotonic clock, as of this turn.
+    /// Nanoseconds of this worker's monotonic clock, read once per iteration.
     pub fn now_ns(&self) -> u64 {
         self.0.now_ns.get()
     }
 
-    /// Nanoseconds that this worker has spent waiting for events, since it was made. The rest it
-    /// was at work, or ready to be while other threads had its core.
+    /// Nanoseconds that this worker has spent waiting for events since it was created. In the rest
+    /// of the time it worked, or was ready to while other threads had its core.
     pub fn idle_ns(&self) -> u64 {
         self.0.idle_ns.get()
     }
 
-    /// Seconds since 1970, as of this turn.
+    /// Seconds since 1970, read once per iteration.
     #[inline]
     pub fn unix_seconds(&self) -> u64 {
         self.0.unix_seconds.get()
@@ -415,20 +481,19 @@ impl WorkerContext {
         self.0.iteration.get()
     }
 
-    /// When the wheel of timers next has something to do, in ms of this worker's clock; `None`
-    /// without timers. While [`EventHandler::on_wake`] is called, timers that are due have not
-    /// fired.
+    /// When the timer wheel next has something to do, in ms of this worker's clock; `None` without
+    /// timers. During [`EventHandler::on_wake`], expired timers have not fired yet.
     pub fn next_timer_ms(&self) -> Option<u64> {
         self.0.wheel.borrow().next_ms()
     }
 
-    /// Which worker this is, from 0.
+    /// The index of this worker, from 0.
     pub fn index(&self) -> usize {
         self.0.index
     }
 
-    /// The driver, borrowed for one call: the worker panics when it is turned while this is held.
-    /// Handlers of the crate `onrush` cannot reach it.
+    /// The driver, borrowed for one call: the worker panics if it is polled while this is held.
+    /// Handlers of the crate `onrush` have no access to it.
     #[inline]
     pub fn driver(&self) -> RefMut<'_, Driver> {
         self.0.driver.borrow_mut()
@@ -439,17 +504,17 @@ impl WorkerContext {
         &self.0.pool
     }
 
-    /// The pool for file work that may block.
+    /// The pool for file operations that may block.
     pub fn blocking(&self) -> &blocking::BlockingPool {
         &self.0.pools.blocking
     }
 
-    /// The pool for what would keep the worker busy for long.
+    /// The pool for CPU-bound work that would block the worker.
     pub fn offload(&self) -> &offload::OffloadPool {
         &self.0.pools.offload
     }
 
-    /// Starts a task on this worker; it first runs in the present turn or the next.
+    /// Starts a task on this worker; its first poll is in the current iteration or the next.
     pub fn spawn<F>(&self, future: F) -> Task<F::Output>
     where
         F: Future + 'static,
@@ -458,30 +523,30 @@ impl WorkerContext {
         self.0.executor.spawn(TaggedTask::new(self, future))
     }
 
-    /// A task for a future that is polled first and becomes one only when it is pending.
+    /// A slot for a future that is polled first and becomes a task only if it is pending.
     pub fn task_slot(&self) -> TaskSlot {
         self.0.executor.task_slot()
     }
 
-    /// Tasks that have not ended.
+    /// The number of tasks that have not ended.
     pub fn live_tasks(&self) -> usize {
         self.0.executor.live_tasks()
     }
 
-    /// Has [`EventHandler::on_timer`] called with `payload` (top bit clear) at `deadline_ms` of
-    /// this worker's clock or soon after.
+    /// Calls [`EventHandler::on_timer`] with `payload` (top bit clear) at `deadline_ms` of this
+    /// worker's clock or soon after.
     pub fn schedule(&self, deadline_ms: u64, payload: u64) -> TimerId {
         debug_assert!(payload & RUNTIME == 0);
         self.0.wheel.borrow_mut().schedule(deadline_ms, payload)
     }
 
-    /// Takes back a [`WorkerContext::schedule`]; no harm when it has fired.
+    /// Cancels a timer of [`WorkerContext::schedule`]. Does nothing if it has fired.
     pub fn unschedule(&self, timer: TimerId) {
         self.0.wheel.borrow_mut().cancel(timer);
     }
 
-    /// Waits, never shorter than `duration` and up to a millisecond longer. The deadline counts
-    /// from this call (not from the beginning of the turn, nor from the first poll).
+    /// Sleeps for at least `duration`, and up to a millisecond longer. The deadline counts from
+    /// this call (not from the start of the iteration, nor from the first poll).
     pub fn sleep(&self, duration: Duration) -> Sleep {
         let now = match duration.is_zero() {
             true => Duration::from_millis(self.now_ms()),
@@ -496,11 +561,11 @@ impl WorkerContext {
         }
     }
 
-    /// `future`'s output, or `None` when it has none after `duration`; it is dropped then.
+    /// Returns `future`'s output, or `None` if it has none after `duration`; it is dropped then.
     pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let mut sleep = pin!(self.sleep(duration));
-        // Once, also for a future that is ready at once; later polls must look at the time.
+        // Spends budget once, even if `future` is ready at once; later polls must check the time.
         poll_fn(coop::poll_operation).await;
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
@@ -513,7 +578,7 @@ impl WorkerContext {
         &self.0.sources
     }
 
-    /// Nanoseconds of this worker's monotonic clock, as of now: this asks for the time.
+    /// Nanoseconds of this worker's monotonic clock, now: this reads the clock.
     pub fn clock_ns(&self) -> u64 {
         match &self.0.clock {
             Clock::Kernel => monotonic().as_nanos() as u64,

@@ -1,9 +1,9 @@
-//! What a worker runs, so that one that is blocked can be told, and by what.
+//! Records what a worker runs, to report when it is blocked and by what.
 //!
-//! The worker stores what it begins (two relaxed stores for each handler and task poll) and
-//! compares the clock once for each event-loop iteration, where it is read anyway. Other threads
-//! see what runs now, and since when, so a worker that never comes back is seen as well. Must not
-//! know what the tags mean.
+//! The worker stores each handler and task poll that it begins (two relaxed stores) and compares
+//! the clock once per event-loop iteration, where it reads the clock anyway. Other threads see what
+//! runs now and since when, so a worker that never returns is detected, too. The tags are opaque
+//! here.
 
 use super::WorkerContext;
 use pin_project_lite::pin_project;
@@ -12,26 +12,26 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
-/// An iteration of the event loop that is longer, without the time in the kernel, is reported.
+/// A longer iteration, without the time in the kernel, is reported.
 pub(super) const BLOCKED_NS: u64 = 100_000_000;
-/// Polls are measured one by one for so long after an iteration whose culprit was not clear.
+/// After a long iteration with several unmeasured polls, each poll is measured for this long.
 const CLOSELY_NS: u64 = 60_000_000_000;
 
-/// What one worker runs. Written by that worker only.
+/// What one worker runs. Only that worker writes it.
 #[derive(Debug, Default)]
 pub struct PollMonitor {
-    /// When the present iteration began, in ms of `CLOCK_MONOTONIC`; 0 while there is none.
+    /// Start of the current iteration, in ms of `CLOCK_MONOTONIC`; 0 while there is none.
     since_ms: AtomicU64,
     /// An iteration has ended before.
     has_turned: AtomicBool,
-    /// Whose poll began last.
+    /// Tag of the poll that began last.
     tag: AtomicU32,
-    /// Polls begun in the present iteration.
+    /// Polls begun in the current iteration.
     polls: AtomicU32,
     /// Whether each poll is measured.
     closely: AtomicBool,
     closely_until_ns: AtomicU64,
-    /// When the present poll began, and the longest of this iteration; while they are measured.
+    /// While polls are measured: start of the current one, and the longest of this iteration.
     poll_ns: AtomicU64,
     longest_ns: AtomicU64,
     longest_tag: AtomicU32,
@@ -44,8 +44,8 @@ pub struct Blocked {
     pub duration_ns: u64,
     /// Handler and task polls in it.
     pub polls: u32,
-    /// The tag of the longest poll; `None` when there was none, or several that were not measured.
-    /// The next ones will be.
+    /// The tag of the longest poll. `None` when there was no poll, or several that were not
+    /// measured; the next ones will be.
     pub tag: Option<u32>,
 }
 
@@ -56,13 +56,13 @@ impl PollMonitor {
         self.tag.load(Relaxed)
     }
 
-    /// Gives the present poll another tag.
+    /// Replaces the tag of the current poll.
     #[inline]
     pub fn retag(&self, tag: u32) {
         self.tag.store(tag, Relaxed);
     }
 
-    /// Milliseconds since the present iteration began, `now_ms` being the monotonic clock's.
+    /// Milliseconds since the current iteration began; `now_ms` is the time of the monotonic clock.
     /// Meaningless while the worker sleeps.
     pub fn iteration_ms(&self, now_ms: u64) -> u64 {
         match self.since_ms.load(Relaxed) {
@@ -80,7 +80,7 @@ impl PollMonitor {
         self.polls.store(self.polls.load(Relaxed) + 1, Relaxed);
     }
 
-    /// A poll ends, and perhaps another begins.
+    /// A poll ends, and another may begin.
     #[cold]
     fn measure(&self, now_ns: u64) {
         let took_ns = now_ns.saturating_sub(self.poll_ns.swap(now_ns, Relaxed));
@@ -90,7 +90,7 @@ impl PollMonitor {
         }
     }
 
-    /// The worker is about to sleep: no iteration goes on until it is back.
+    /// The worker is about to sleep: no iteration runs until it wakes.
     #[inline]
     pub(super) fn begin_sleep(&self) {
         self.since_ms.store(0, Relaxed);
@@ -148,7 +148,8 @@ impl WorkerContext {
         &self.0.poll_monitor
     }
 
-    /// User code is about to be polled; `tag` says whose, and is told when it blocks the worker.
+    /// Records that user code is about to be polled. `tag` identifies it in a report of a blocked
+    /// worker.
     #[inline]
     pub fn begin_poll(&self, tag: u32) {
         self.0.poll_monitor.begin(tag, || self.clock_ns());
@@ -156,7 +157,7 @@ impl WorkerContext {
 }
 
 pin_project! {
-    /// A task, under the tag of whoever spawned it.
+    /// A task with the tag of the code that spawned it.
     pub(super) struct TaggedTask<F> {
         context: WorkerContext,
         tag: u32,
@@ -204,7 +205,7 @@ mod tests {
     fn the_only_poll_is_told_at_once_and_one_of_many_the_next_time() {
         let poll_monitor = PollMonitor::default();
         let clock = |ms: u64| move || ms * MS;
-        // What came before the first iteration is not one.
+        // The time before the first iteration does not count.
         assert_eq!(poll_monitor.end_iteration(0, 500 * MS, 500 * MS), None);
         poll_monitor.begin(7, clock(0));
         assert_eq!(
@@ -230,13 +231,13 @@ mod tests {
         }
         let told = poll_monitor.end_iteration(201 * MS, 401 * MS, 401 * MS);
         assert_eq!(told, blocked(200, 3, Some(2)));
-        // The last one of an iteration, and one that is alone among short ones.
+        // The longest poll is the last one of an iteration, and the only long one among short ones.
         for (tag, ms) in [(1, 401), (2, 402)] {
             poll_monitor.begin(tag, clock(ms));
         }
         let told = poll_monitor.end_iteration(401 * MS, 601 * MS, 601 * MS);
         assert_eq!(told, blocked(200, 2, Some(2)));
-        // It is not looked at closely for ever.
+        // Polls are not measured for ever.
         assert_eq!(
             poll_monitor.end_iteration(601 * MS, 602 * MS, 100_000 * MS),
             None

@@ -1,20 +1,20 @@
-//! Waiting for time to pass. Must not know what is waited for.
+//! The future that waits for time to pass.
 
 use super::WorkerContext;
 use crate::coop;
-use crate::job::discard;
 use crate::sources::RUNTIME;
 use crate::timer::TimerId;
+use crate::user::discard;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// See [`WorkerContext::sleep`]. May be dropped at any time.
+/// Future of [`WorkerContext::sleep`]. May be dropped at any time.
 #[derive(Debug)]
 pub struct Sleep {
     pub(super) context: WorkerContext,
     pub(super) deadline_ms: u64,
-    /// The wheel's entry and the place of the waker.
+    /// The entry in the timer wheel and the key of the waker.
     pub(super) timer: Option<(TimerId, usize)>,
 }
 
@@ -23,8 +23,9 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if self.context.now_ms() >= self.deadline_ms {
-            // A loop of sleeps that are over at once must not keep others from running. One that
-            // was waited for is over in any case: it may bound a future that uses the budget up.
+            // A loop of sleeps that are over at once must not keep other tasks from running. A
+            // sleep that had to wait completes in any case: it may limit a future that uses the
+            // budget up.
             if self.timer.is_none() {
                 ready!(coop::poll_operation(cx));
             }
@@ -38,7 +39,7 @@ impl Future for Sleep {
                     let mut sleepers = self.context.0.sleepers.borrow_mut();
                     std::mem::replace(&mut sleepers[key], waker)
                 };
-                discard(before); // Outside the borrow: whose last waker it is may go with it.
+                discard(before); // Outside the borrow: dropping the last waker may drop its task.
             }
             None => {
                 let key = self.context.0.sleepers.borrow_mut().insert(waker);
@@ -61,7 +62,7 @@ impl Sleep {
         if let Some((timer, key)) = self.timer.take() {
             self.context.0.wheel.borrow_mut().cancel(timer);
             let waker = self.context.0.sleepers.borrow_mut().remove(key);
-            discard(waker); // It may be a handler's own, and this a destructor.
+            discard(waker); // It may be user code, and this a destructor: panics are caught.
         }
     }
 }

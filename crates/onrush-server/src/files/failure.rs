@@ -77,11 +77,11 @@ impl Failure {
         };
         let response = response
             .with_status(status)
-            .header("Vary", "Accept")
-            .header("Cache-Control", "no-cache")
-            .header("X-Content-Type-Options", "nosniff");
+            .with_header("Vary", "Accept")
+            .with_header("Cache-Control", "no-cache")
+            .with_header("X-Content-Type-Options", "nosniff");
         match status {
-            503 => response.header("Retry-After", "1"),
+            503 => response.with_header("Retry-After", "1"),
             _ => response,
         }
     }
@@ -97,7 +97,7 @@ mod tests {
         let response = failure.render(true);
         assert_eq!(response.status(), 507);
         assert_eq!(
-            response.get_header("content-type"),
+            response.header("content-type"),
             Some(&b"application/problem+json"[..])
         );
         assert_eq!(failure.render(false).body().length(), Some(17));

@@ -70,15 +70,15 @@ impl Inner {
             .unwrap_or_else(|| negotiate::prefers_json(request));
         let place = Place::new(split.mount, folder.as_ref(), &wanted.repeated(), &page);
         let response = Response::with_body(render(place, page, lease, json))
-            .header("Vary", "Accept")
-            .header("Cache-Control", "no-cache")
-            .header("X-Content-Type-Options", "nosniff");
+            .with_header("Vary", "Accept")
+            .with_header("Cache-Control", "no-cache")
+            .with_header("X-Content-Type-Options", "nosniff");
         Ok(if json {
             response.content_type("application/json")
         } else {
             response
                 .content_type("text/html; charset=utf-8")
-                .header("Content-Security-Policy", html::POLICY)
+                .with_header("Content-Security-Policy", html::POLICY)
         })
     }
 }

@@ -267,11 +267,11 @@ impl Inner {
             "PUT" if allow.put => self.put(request).await,
             "DELETE" if allow.delete => self.delete(&request).await,
             "OPTIONS" => Ok(Response::new(204)
-                .header("Allow", self.methods)
-                .header("Accept-Ranges", "bytes")),
+                .with_header("Allow", self.methods)
+                .with_header("Accept-Ranges", "bytes")),
             _ => Ok(Failure::new(405, "the method is not allowed here")
                 .render(json)
-                .header("Allow", self.methods)),
+                .with_header("Allow", self.methods)),
         };
         result.unwrap_or_else(|failure| failure.render(json))
     }

@@ -19,7 +19,7 @@ pub(super) fn respond(request: &Request, value: &[u8], found: &Found) -> Option<
             Some(
                 failure
                     .into_response(request)
-                    .header("Content-Range", content_range),
+                    .with_header("Content-Range", content_range),
             )
         }
         Requested::Satisfiable(ranges) => Some(match ranges.single() {
@@ -28,7 +28,7 @@ pub(super) fn respond(request: &Request, value: &[u8], found: &Found) -> Option<
                 range::write_content_range(&range, found.size, &mut content_range);
                 partial(found, found.slice(range))
                     .content_type(found.content_type)
-                    .header("Content-Range", content_range)
+                    .with_header("Content-Range", content_range)
             }
             None => several(found, &ranges),
         }),
@@ -57,7 +57,7 @@ fn several(found: &Found, ranges: &Ranges) -> Response {
         parts.push(found.part(range));
     }
     parts.push(Part::Bytes(format!("\r\n--{boundary}--\r\n").into()));
-    partial(found, Body::parts(parts)).header(
+    partial(found, Body::parts(parts)).with_header(
         "Content-Type",
         format!("multipart/byteranges; boundary={boundary}"),
     )

@@ -218,8 +218,8 @@ fn error_response(request: &Request, split: Split<'_>, key: &Key, error: StoreEr
     }
     let location = path::folder_href(split.mount, key.as_bytes(), request.query());
     Response::new(301)
-        .header("Location", location)
-        .header("Cache-Control", "no-cache")
+        .with_header("Location", location)
+        .with_header("Cache-Control", "no-cache")
 }
 
 /// The answer with an object, as far as its conditions and ranges want it.

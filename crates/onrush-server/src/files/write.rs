@@ -46,11 +46,11 @@ impl Inner {
             .await
             .map_err(failed)?;
         let response = if committed.created {
-            Response::new(201).header("Location", location)
+            Response::new(201).with_header("Location", location)
         } else {
             Response::new(204)
         };
-        Ok(response.header("ETag", etag(&committed.meta.version)))
+        Ok(response.with_header("ETag", etag(&committed.meta.version)))
     }
 
     /// The key that a request would put a whole object at.
@@ -80,7 +80,7 @@ impl Inner {
         self.check_conditions(&key, &Conditions::of(&request))
             .await?;
         let received = upload::discard(&mut request.into_body()).await?;
-        Ok(Response::new(204).header("Onrush-Received-Bytes", received.to_string()))
+        Ok(Response::new(204).with_header("Onrush-Received-Bytes", received.to_string()))
     }
 
     /// `DELETE` of an object, or of a folder when it is empty (RFC 9110 §9.3.5).

@@ -118,6 +118,21 @@ impl ResponseWriter {
         self.head().set_content_type(content_type);
     }
 
+    /// The first value of a field, its name compared without case. Also after the head has left.
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        self.inner.header(name)
+    }
+
+    /// All field lines, as (name, value). Also after the head has left.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.inner.headers()
+    }
+
+    /// The values of all field lines of one name. Also after the head has left.
+    pub fn header_values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.inner.header_values(name)
+    }
+
     /// Sets a field, replacing earlier lines of that name.
     ///
     /// # Panics
@@ -141,7 +156,7 @@ impl ResponseWriter {
         name: &str,
         value: impl AsRef<[u8]>,
     ) -> Result<(), FieldError> {
-        self.head().try_header(name, value)
+        self.head().try_set_header(name, value)
     }
 
     /// Adds a field line beside others of the same name (`Set-Cookie`, `Vary`, …).

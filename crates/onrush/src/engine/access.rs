@@ -40,7 +40,7 @@ impl Engine {
     #[inline(never)]
     pub(super) fn log_request(&self, id: ConnId, head: &Head, bytes: &[u8]) {
         let field = |name| {
-            let value = head.field(bytes, name)?;
+            let value = head.header(bytes, name)?;
             Some(String::from_utf8_lossy(value).into_owned())
         };
         let line = RequestLine::Parsed {

@@ -18,6 +18,7 @@ use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use crate::panic_guard;
 use onrush_proto::limits::Limits;
+use onrush_rt::diagnose;
 use onrush_rt::driver::Socket;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -122,8 +123,8 @@ impl Engine {
             };
             if is_idle {
                 self.close(id, CloseReason::Displaced);
-                let what = "too many connections: the one that was idle longest is closed";
-                panic_guard::log(|| tracing::debug!("{what}"));
+                diagnose!(DEBUG, connection = id.token();
+                    "too many connections, the one that was idle longest is closed");
                 return true;
             }
         }
@@ -155,6 +156,7 @@ impl Engine {
     fn reject_over_limit(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.placed);
         count(&self.counters.refused);
+        diagnose!(DEBUG, worker = self.context.index(); "too many connections, one is rejected");
         let id = self.conns.borrow_mut().reserve();
         let attached = self.context.driver().attach(socket, id.token());
         let is_full = self.over_limit.get() >= self.settings.over_limit_max;

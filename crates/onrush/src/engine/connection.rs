@@ -1,6 +1,25 @@
 //! What a worker keeps of each connection. An idle one is an entry here: a protocol machine, a
 //! deadline and a few flags; no buffer, no task, no stack.
 //!
+//! Legal states between two events, by [`Phase`]. `task`, `out` and `after_flush` are fields of
+//! [`Active`]; without `active` they count as empty.
+//!
+//! | phase | `task` | `out` | `after_flush` | `leaving` | `paused` | deadline |
+//! | --- | --- | --- | --- | --- | --- | --- |
+//! | `Ready` | none | empty | none | none | while much input is queued | head, idle, rest of a body |
+//! | `Busy` | a handler or a sender | any | none | any | any | body, write, total |
+//! | `Flushing` | none | not empty | set | any | any | write |
+//! | `Lingering` | none | empty | none | any | no | linger |
+//! | `Leaving` | none | empty | none | set | yes | as in `Ready` |
+//!
+//! - `in_head` and `draining_body` exclude each other. Both occur in `Ready` and `Leaving` only.
+//! - `ended` (the client has ended its direction) occurs in `Busy` and `Flushing`. In `Ready` and
+//!   `Lingering` the connection is closed instead; `Leaving` becomes `Ready` first.
+//! - `reader` is set in `Busy` only, while a handler waits for its request's body.
+//! - `over_limit` occurs in `Flushing` and `Lingering` only.
+//! - `links` (the entry is in a list of [`Conns`]): in `Ready` with a partial head, and in `Busy`
+//!   and `Flushing` while the client does not take responses.
+//!
 //! Must not know how the entry is driven.
 
 use super::rate_meter::RateMeter;
@@ -31,6 +50,19 @@ pub(crate) enum Phase {
     Lingering,
     /// Between requests, and about to go to another worker as soon as the driver is quiet.
     Leaving,
+}
+
+impl Phase {
+    /// Its name in diagnostic events.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Phase::Ready => "ready",
+            Phase::Busy => "busy",
+            Phase::Flushing => "flushing",
+            Phase::Lingering => "lingering",
+            Phase::Leaving => "leaving",
+        }
+    }
 }
 
 /// What follows when `out` has left.

@@ -9,6 +9,7 @@ use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, TimeLimit};
 use onrush_proto::reject::Reject;
+use onrush_rt::{diagnose, user};
 use std::io;
 use std::rc::Rc;
 use std::task::Waker;
@@ -113,7 +114,7 @@ impl Engine {
             conns.get(id).and_then(|conn| self.take_reader(id, conn))
         };
         if let Some(reader) = reader {
-            reader.wake(); // What it belongs to may live on in the answer, and wait.
+            user::wake(reader); // What it belongs to may live on in the answer, and wait.
         }
     }
 
@@ -214,7 +215,7 @@ impl Engine {
             active.final_poll = true;
             reader
         };
-        reader.wake();
+        user::wake(reader);
     }
 
     /// Notes that the body did not come in time, and which answer is owed for it.
@@ -228,6 +229,7 @@ impl Engine {
     }
 
     fn on_timeout(self: &Rc<Self>, id: ConnId, phase: Phase, limit: TimeLimit) {
+        diagnose!(DEBUG, connection = id.token(), phase = phase.name(); "time limit reached");
         let in_head = matches!(phase, Phase::Ready | Phase::Leaving) && {
             let mut conns = self.conns.borrow_mut();
             let active = conns.get(id).and_then(|conn| conn.active.as_ref());

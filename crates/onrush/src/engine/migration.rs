@@ -14,6 +14,7 @@ use crate::metrics::CloseReason;
 use crate::panic_guard;
 use crate::worker_set::Assignment;
 use onrush_proto::connection::Connection as Machine;
+use onrush_rt::diagnose;
 use onrush_rt::driver::Socket;
 use std::rc::Rc;
 
@@ -107,7 +108,8 @@ impl Engine {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            (conn.phase, conn.paused) = (Phase::Leaving, true);
+            self.set_phase(id, conn, Phase::Leaving);
+            conn.paused = true;
             if !self.context.driver().pause(conn.stream) {
                 return; // `Quiet` follows, perhaps behind some more input.
             }
@@ -121,6 +123,8 @@ impl Engine {
         let Some(conn) = self.conns.borrow_mut().remove(id) else {
             return;
         };
+        diagnose!(DEBUG, worker = own, connection = id.token(),
+            to = conn.leaving.map_or(own, usize::from); "connection migrates to another worker");
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
         }
@@ -185,6 +189,8 @@ impl Engine {
         let Some(id) = self.attach(live.socket) else {
             return;
         };
+        diagnose!(DEBUG, worker = self.context.index(), connection = id.token(), from = live.from,
+            input_bytes = live.input.len(); "connection migrated from another worker");
         if homeless {
             // Its requests are lost, and must not be taken for answered.
             return self.abort(id, CloseReason::Exhausted);
@@ -201,7 +207,7 @@ impl Engine {
             conn.draining_body = live.draining_body;
             let mut deadline_ms = live.deadline_ms;
             if self.draining.get() {
-                conn.machine.close_after_next();
+                self.note_drain(id, live.input.len() as u64);
                 if input.is_none() {
                     conn.in_head = false; // A head that begins now has its whole time.
                     let soon = self.context.now_ms() + u64::from(DRAIN_IDLE_MS);

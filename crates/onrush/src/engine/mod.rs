@@ -31,7 +31,7 @@ mod stall;
 use crate::handler::Service;
 use crate::host::ConnId;
 use crate::log::{AccessLog, LogQueue};
-use crate::metrics::{CloseReason, Counter, Counters, Measured, Metrics, Recorder};
+use crate::metrics::{CloseReason, Counter, Counters, Kind as _, Measured, Metrics, Recorder};
 use crate::panic_guard;
 use crate::request::RequestPool;
 use crate::response::Response;
@@ -44,13 +44,16 @@ pub(crate) use migration::Transfer;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
 use onrush_rt::descriptors::Descriptors;
+use onrush_rt::diagnose;
 use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
 use onrush_rt::executor::TaskSlot;
+use onrush_rt::user;
 use onrush_rt::worker::{Blocked, EventHandler, WorkerContext};
 use rebalance::RebalanceState;
 pub(crate) use send::UNSENT_BYTES_MAX;
 use stall::StallReports;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -62,6 +65,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub(crate) const OVER_LIMIT_MAX: usize = 64;
 /// As many may always be kept: the next one may come before a closed one is noticed.
 pub(crate) const OVER_LIMIT_MIN: usize = 4;
+/// Input of each connection that is served after a drain has begun, in bytes, beyond what is known
+/// to have been there. The driver may hold bytes that it has not reported, and a request may be on
+/// its way.
+const DRAIN_BYTES: u64 = 64 * 1024;
+
+/// How many requests input of so many bytes may hold: the shortest is `GET / HTTP/1.0` and two
+/// line ends.
+fn requests_within(bytes: u64) -> u64 {
+    bytes / 18 + 1
+}
+
 /// What an engine is told by the server's configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -112,6 +126,9 @@ pub(crate) struct Engine {
     discard_buffer: RefCell<Vec<u8>>,
     listeners: RefCell<Vec<ListenerId>>,
     draining: Cell<bool>,
+    /// Requests of each connection that may still be answered while draining: as many as the input
+    /// may hold that had arrived before. See [`DRAIN_BYTES`].
+    drain_requests: RefCell<HashMap<ConnId, u64>>,
     /// Receive memory is short, and what is not needed is not received. See [`pressure`].
     memory_short: Cell<bool>,
     /// Rendered responses that clients do not take, in bytes; counted by [`Conns`].
@@ -159,7 +176,7 @@ impl Engine {
         };
         let conns = Conns::default();
         let unsent_bytes = conns.unsent_bytes().clone();
-        Rc::new(Engine {
+        let engine = Rc::new(Engine {
             context: context.clone(),
             handle: WorkerHandle::new(context),
             settings,
@@ -173,6 +190,7 @@ impl Engine {
             discard_buffer: RefCell::default(),
             listeners: RefCell::default(),
             draining: Cell::new(false),
+            drain_requests: RefCell::default(),
             memory_short: Cell::new(false),
             unsent_bytes,
             over_limit: Cell::new(0),
@@ -186,7 +204,12 @@ impl Engine {
             measuring: RefCell::default(),
             rebalance_state: RebalanceState::default(),
             stalls: StallReports::default(),
-        })
+        });
+        let weak = Rc::downgrade(&engine);
+        context.check_before_user_code(move || {
+            (weak.upgrade()).is_none_or(|engine| engine.conns.try_borrow_mut().is_ok())
+        });
+        engine
     }
 
     /// What handlers get of this worker.
@@ -209,6 +232,12 @@ impl Engine {
         self.settings.worker_set.open(self.context.index())
     }
 
+    /// Borrows what no user code may be called with.
+    #[cfg(all(test, debug_assertions))]
+    pub(crate) fn hold_connections(&self) -> impl Sized + use<'_> {
+        self.conns.borrow_mut()
+    }
+
     fn limits(&self) -> &Limits {
         &self.settings.limits
     }
@@ -227,8 +256,9 @@ impl Engine {
         }
     }
 
-    /// Lets every request in flight be answered, with `Connection: close`, and closes each
-    /// connection as it becomes idle. See [`Engine::stop_accepting`].
+    /// Lets every request in flight be answered, and those that were pipelined behind it; the last
+    /// response says `Connection: close` (RFC 9112, section 9.6). Closes each connection as it
+    /// becomes idle. See [`Engine::stop_accepting`].
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.settings.worker_set.drain(); // The others are about to drain, too.
@@ -238,13 +268,24 @@ impl Engine {
         for id in ids {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { continue };
-            conn.machine.close_after_next();
-            let begun = (conn.active.as_ref()).is_some_and(|active| active.input_bytes > 0);
-            if conn.phase == Phase::Ready && !begun {
+            let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
+            let pending = queued as u64 + self.context.driver().unread_bytes(conn.stream);
+            self.note_drain(id, pending);
+            if pending == 0 && matches!(conn.phase, Phase::Busy | Phase::Flushing) {
+                conn.machine.close_after_next(); // Its response may have begun.
+            }
+            if conn.phase == Phase::Ready && queued == 0 {
                 conn.in_head = false; // A head that begins now has its whole time.
                 self.set_deadline(id, conn, conn.deadline_ms.min(soon));
             }
         }
+    }
+
+    /// Bounds what a connection is still answered while draining. `bytes`: of input that is known
+    /// to have arrived.
+    fn note_drain(&self, id: ConnId, bytes: u64) {
+        let requests = requests_within(bytes + DRAIN_BYTES);
+        self.drain_requests.borrow_mut().insert(id, requests);
     }
 
     /// Closes everything at once.
@@ -270,10 +311,7 @@ impl Engine {
         self.context.driver().receive(conn.stream);
         // A new connection has as long for its first head as a started head has.
         let limit_ms = match self.draining.get() {
-            true => {
-                conn.machine.close_after_next();
-                deadline::DRAIN_IDLE_MS
-            }
+            true => deadline::DRAIN_IDLE_MS,
             false => {
                 conn.in_head = true;
                 self.limits().head_timeout_ms
@@ -289,6 +327,8 @@ impl Engine {
         match attached {
             Ok(stream) => {
                 self.conns.borrow_mut().insert(id, Conn::new(stream));
+                diagnose!(DEBUG, worker = self.context.index(), connection = id.token();
+                    "connection opened");
                 Some(id)
             }
             Err(error) => {
@@ -297,6 +337,15 @@ impl Engine {
                 self.record_close(CloseReason::Exhausted);
                 None
             }
+        }
+    }
+
+    /// Changes what a connection is doing.
+    fn set_phase(&self, id: ConnId, conn: &mut Conn, phase: Phase) {
+        let before = std::mem::replace(&mut conn.phase, phase);
+        if before != phase {
+            diagnose!(TRACE, connection = id.token(), from = before.name(), to = phase.name();
+                "connection state changed");
         }
     }
 
@@ -311,6 +360,8 @@ impl Engine {
     fn close(&self, id: ConnId, ending: CloseReason) {
         let conn = self.conns.borrow_mut().remove(id);
         let Some(mut conn) = conn else { return };
+        diagnose!(DEBUG, worker = self.context.index(), connection = id.token(),
+            reason = ending.name(), phase = conn.phase.name(); "connection closed");
         self.context.driver().close(conn.stream);
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
@@ -334,7 +385,7 @@ impl Engine {
         }
         drop(conn);
         if let Some(reader) = reader {
-            reader.wake(); // A task of the user's that reads the body must not wait for ever.
+            user::wake(reader); // A task of the user's that reads the body must not wait for ever.
         }
     }
 
@@ -375,6 +426,8 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.ended = true;
+            diagnose!(TRACE, connection = id.token(), phase = conn.phase.name();
+                "the client ended its direction");
             if conn.phase == Phase::Lingering {
                 ending = CloseReason::Answered;
             }
@@ -390,7 +443,7 @@ impl Engine {
         };
         match reader {
             None => self.close(id, ending),
-            Some(Some(reader)) => reader.wake(),
+            Some(Some(reader)) => user::wake(reader),
             Some(None) => {} // Somebody is at work and will see it.
         }
     }
@@ -432,7 +485,7 @@ impl Engine {
             self.take_reader(id, conn)
         };
         if let Some(reader) = reader {
-            reader.wake();
+            user::wake(reader);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::metrics::CloseReason;
 use crate::panic_guard::{self, PanicGuard};
 use onrush_proto::connection::After;
 use onrush_rt::buf::Buf;
+use onrush_rt::user;
 use pin_project_lite::pin_project;
 use std::future::Future;
 use std::pin::Pin;
@@ -86,7 +87,7 @@ impl Engine {
             drop(conns);
             return drop(work);
         };
-        conn.phase = Phase::Busy;
+        self.set_phase(id, conn, Phase::Busy);
         let active = conn.active();
         if self.recorder.is_some() {
             active.measured = self.measuring.take();
@@ -103,7 +104,7 @@ impl Engine {
             work,
         }));
         self.set_busy_deadline(id, conn);
-        self.pause_if_short(conn);
+        self.pause_if_short(id, conn);
         if waits_for_peer {
             conns.list_unread(id);
         }
@@ -165,7 +166,7 @@ impl Engine {
             task.detach(); // It is this very task, which ends by itself.
         }
         if let Some(reader) = reader {
-            reader.wake(); // Another task, which will be told that it comes too late.
+            user::wake(reader); // Another task, which will be told that it comes too late.
         }
         if self.flush(id, out, Then::following(after, self.has_input(id))) {
             return self.resume_reading(id);

@@ -23,10 +23,10 @@ use super::request_body::AHEAD_BYTES_MAX;
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
-use crate::panic_guard;
 use crate::request::RequestParts;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::BufferPool;
+use onrush_rt::diagnose;
 use std::rc::Rc;
 
 /// The part of the budget above which nothing is received ahead of a handler, in eighths.
@@ -84,7 +84,7 @@ impl Engine {
         if self.log.is_some() {
             self.log_short_response(conn, reject.status, rendered_before, out);
         }
-        let after = conn.machine.next(self.limits());
+        let after = conn.machine.finish_response();
         self.counters.rejected.count(Refusal::of(reject.status));
         Some(Then::following(after, true))
     }
@@ -127,8 +127,8 @@ impl Engine {
     fn evict_unread(&self, id: ConnId) {
         self.counters.evicted.add(1);
         self.abort(id, CloseReason::Exhausted);
-        let what = "memory is short: a client that does not read is reset";
-        panic_guard::log(|| tracing::debug!("{what}"));
+        diagnose!(DEBUG, connection = id.token();
+            "receive memory is short, a client that does not read is reset");
     }
 
     /// Whether receive memory is short.
@@ -151,8 +151,8 @@ impl Engine {
         self.counters.evicted.add(1);
         let reject = Reject::new(408, "server is low on memory");
         self.reject_request(id, reject, Outcome::Evicted);
-        let what = "receive memory is short: a partial request head is evicted";
-        panic_guard::log(|| tracing::debug!("{what}"));
+        diagnose!(DEBUG, connection = id.token();
+            "receive memory is short, a partial request head is evicted");
     }
 
     /// Receives nothing more for connections at work whose handlers do not wait for input. Once
@@ -164,25 +164,34 @@ impl Engine {
         let ids = self.conns.borrow().ids();
         for id in ids {
             if let Some(conn) = self.conns.borrow_mut().get(id) {
-                self.pause_ahead(conn);
+                self.pause_ahead(id, conn);
             }
         }
     }
 
     /// Pauses a connection that has just become busy, when memory is short.
-    pub(super) fn pause_if_short(&self, conn: &mut Conn) {
+    pub(super) fn pause_if_short(&self, id: ConnId, conn: &mut Conn) {
         if self.is_short() {
-            self.pause_ahead(conn);
+            self.pause_ahead(id, conn);
         }
     }
 
-    pub(super) fn pause_ahead(&self, conn: &mut Conn) {
+    pub(super) fn pause_ahead(&self, id: ConnId, conn: &mut Conn) {
         let at_work = matches!(conn.phase, Phase::Busy | Phase::Flushing);
         let awaited = (conn.active.as_ref()).is_some_and(|active| active.reader.is_some());
         if at_work && !awaited && !conn.paused && !conn.ended {
-            conn.paused = true;
-            let quiet = self.context.driver().pause(conn.stream);
-            conn.active().quiet = quiet;
+            self.pause_receiving(id, conn);
         }
+    }
+    /// Stops receiving for a connection that has enough input for now. Its end is reported all the
+    /// same: a handler must not work on for a client that has reset the connection.
+    pub(super) fn pause_receiving(&self, id: ConnId, conn: &mut Conn) {
+        conn.paused = true;
+        let bytes = conn.active().input_bytes;
+        diagnose!(DEBUG, connection = id.token(), input_bytes = bytes; "receiving paused");
+        let mut driver = self.context.driver();
+        let quiet = driver.pause(conn.stream);
+        driver.watch_end(conn.stream);
+        conn.active().quiet = quiet;
     }
 }

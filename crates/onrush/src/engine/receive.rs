@@ -13,14 +13,13 @@ use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
-use crate::panic_guard;
 use crate::params::UNROUTED;
 use crate::request::RequestParts;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::{Block, Buf};
-use onrush_rt::coop;
+use onrush_rt::{coop, diagnose, user};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -75,7 +74,7 @@ impl Engine {
             }
         };
         if let Some(waker) = waker {
-            waker.wake();
+            user::wake(waker);
         }
         self.reclaim_memory();
     }
@@ -85,7 +84,7 @@ impl Engine {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            conn.phase = Phase::Ready;
+            self.set_phase(id, conn, Phase::Ready);
             if conn.is_listed() {
                 conns.unlist(id);
             }
@@ -93,7 +92,7 @@ impl Engine {
             // What is queued is parsed first. While much is, the kernel keeps what follows.
             let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
             if conn.paused && queued < AHEAD_BYTES_MAX / 2 {
-                self.resume(conn);
+                self.resume(id, conn);
             }
             if conn.leaving.is_some() && !conn.ended {
                 self.set_idle_deadline(id, conn);
@@ -244,6 +243,8 @@ impl Engine {
             conn.active().unpop_input(input);
         }
         coop::spend(out.len());
+        diagnose!(TRACE, connection = id.token(), exhausted = coop::is_exhausted();
+            "pipelined requests are left to a task");
         let sent = self.flush(id, out, Then::Continue);
         out.clear();
         if sent {
@@ -371,8 +372,8 @@ impl Engine {
             Err((reject, after)) => {
                 self.request_pool.give(parts);
                 self.counters.rejected.count(Refusal::of(reject.status));
-                let Reject { status, reason } = reject;
-                panic_guard::log(|| tracing::debug!(status, reason, "refused"));
+                diagnose!(DEBUG, connection = id.token(), status = reject.status,
+                    reason = reject.reason; "request rejected");
                 Next::Last(Then::following(after, false))
             }
         }
@@ -480,7 +481,7 @@ impl Engine {
             Some(response) => response,
             none => none.insert(panic_response()),
         };
-        match self.render_response(id, response, out) {
+        match self.render_response(id, response, out, data.len()) {
             Rendered::Whole(After::KeepAlive) => {
                 // Most have nothing to drop. Their destructor is a call all the same.
                 if response.is_plain() {
@@ -636,7 +637,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             if conn.paused {
-                self.resume(conn); // Somebody read a body directly and answered at once.
+                self.resume(id, conn); // Somebody read a body directly and answered at once.
             }
             if !conn.in_head {
                 if !conn.draining_body {

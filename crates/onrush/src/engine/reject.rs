@@ -11,6 +11,7 @@ use crate::metrics::Refusal;
 use onrush_proto::connection::After;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
+use onrush_rt::diagnose;
 use std::rc::Rc;
 
 impl Engine {
@@ -30,7 +31,7 @@ impl Engine {
             let outcome = Outcome::Rejected;
             self.log_reject(conn, reject, outcome, data, rendered_before, out);
         }
-        conn.machine.next(self.limits())
+        conn.machine.finish_response()
     }
 
     /// Answers a connection that broke a rule outside the loop, and ends it. `outcome` is what the
@@ -48,9 +49,11 @@ impl Engine {
                 let received = received.as_deref().unwrap_or_default();
                 self.log_reject(conn, reject, outcome, received, 0, &out);
             }
-            conn.machine.next(self.limits())
+            conn.machine.finish_response()
         };
         self.counters.rejected.count(Refusal::of(reject.status));
+        diagnose!(DEBUG, connection = id.token(), status = reject.status, reason = reject.reason;
+            "request rejected");
         self.flush(id, &out, Then::following(after, false));
     }
 }

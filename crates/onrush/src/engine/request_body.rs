@@ -13,8 +13,8 @@ use crate::worker::WorkerHandle;
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
-use onrush_rt::coop;
 use onrush_rt::driver::{Driver, StreamId};
+use onrush_rt::{coop, diagnose, user};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -48,6 +48,15 @@ struct Direct {
     result: io::Result<usize>,
 }
 
+/// What an attempt to receive body bytes directly gave.
+enum Attempt {
+    Done(io::Result<usize>),
+    /// Nothing was there. `resume`: the driver is to receive into its buffers again.
+    Wait {
+        resume: bool,
+    },
+}
+
 /// The connection, as long as this body's request is the present one.
 fn present(conns: &mut Conns, body: BodyId) -> Option<&mut Conn> {
     conns
@@ -79,7 +88,6 @@ impl Host for Engine {
 
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
         ready!(coop::poll_operation(cx)); // Also for an end or an error: some ask on.
-        let mut replaced = None; // Dropped when the connections are free: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Some(Err(connection_gone())));
@@ -93,7 +101,8 @@ impl Host for Engine {
             NextPiece::End => Poll::Ready(None),
             NextPiece::Failed(error) => Poll::Ready(Some(Err(error))),
             NextPiece::Empty => {
-                match self.wait_for_body(body.connection, conn, cx, true, &mut replaced) {
+                drop(conns);
+                match self.wait_for_body(body, cx, true) {
                     Ok(()) => Poll::Pending,
                     Err(error) => Poll::Ready(Some(Err(error))),
                 }
@@ -109,7 +118,6 @@ impl Host for Engine {
         low_water: u32,
     ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_operation(cx)); // Also for an end or an error: some ask on.
-        let mut replaced = None; // Dropped when the connections are free: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Err(connection_gone()));
@@ -130,18 +138,13 @@ impl Host for Engine {
                 NextPiece::Failed(error) => return Poll::Ready(Err(error)),
                 NextPiece::Empty => {
                     let id = body.connection;
-                    return self.poll_direct(
-                        id,
-                        conn,
-                        cx,
-                        low_water,
-                        &mut replaced,
-                        |driver, stream, run| {
-                            let room = run.min(into.capacity() - into.len());
-                            let result = driver.recv_append(stream, into, run);
-                            Direct { room, result }
-                        },
-                    );
+                    let attempt = self.try_direct(id, conn, low_water, |driver, stream, run| {
+                        let room = run.min(into.capacity() - into.len());
+                        let result = driver.recv_append(stream, into, run);
+                        Direct { room, result }
+                    });
+                    drop(conns);
+                    return self.finish_attempt(body, cx, attempt);
                 }
             }
         }
@@ -152,7 +155,6 @@ impl Host for Engine {
 
     fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(coop::poll_operation(cx)); // Also for an end or an error: some ask on.
-        let mut replaced = None; // Dropped when the connections are free: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Err(connection_gone()));
@@ -171,18 +173,13 @@ impl Host for Engine {
                     *discard_buffer = vec![0; DISCARD_BYTES];
                 }
                 let (id, low_water) = (body.connection, DISCARD_LOW_WATER);
-                self.poll_direct(
-                    id,
-                    conn,
-                    cx,
-                    low_water,
-                    &mut replaced,
-                    |driver, stream, run| {
-                        let room = run.min(DISCARD_BYTES);
-                        let result = driver.discard(stream, &mut discard_buffer[..room]);
-                        Direct { room, result }
-                    },
-                )
+                let attempt = self.try_direct(id, conn, low_water, |driver, stream, run| {
+                    let room = run.min(DISCARD_BYTES);
+                    let result = driver.discard(stream, &mut discard_buffer[..room]);
+                    Direct { room, result }
+                });
+                drop((discard_buffer, conns));
+                self.finish_attempt(body, cx, attempt)
             }
         }
     }
@@ -251,16 +248,13 @@ fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> NextPiece {
 }
 
 impl Engine {
-    /// Has the reader woken when more has come; fails when nothing more will come. `replaced` is
-    /// the waker of whoever was to be woken before.
-    fn wait_for_body(
-        &self,
-        id: ConnId,
-        conn: &mut Conn,
-        cx: &mut Context<'_>,
-        resume: bool,
-        replaced: &mut Option<Waker>,
-    ) -> io::Result<()> {
+    /// Has the reader woken when more has come; fails when nothing more will come.
+    fn wait_for_body(&self, body: BodyId, cx: &mut Context<'_>, resume: bool) -> io::Result<()> {
+        let id = body.connection;
+        let waker = user::clone_waker(cx.waker());
+        let _replaced: Option<Waker>; // Dropped when the connections are free: it is user code.
+        let mut conns = self.conns.borrow_mut();
+        let conn = present(&mut conns, body).ok_or_else(connection_gone)?;
         if conn.ended {
             let reject = Reject::new(400, "request body ended early");
             conn.machine.close_after_next();
@@ -278,9 +272,9 @@ impl Engine {
             self.send_now_or_keep(conn, &out)?;
         }
         if resume && conn.paused {
-            self.resume(conn);
+            self.resume(id, conn);
         }
-        *replaced = conn.active().reader.replace(cx.waker().clone());
+        _replaced = conn.active().reader.replace(waker);
         if conn.active().body_deadline_ms.is_none() {
             self.set_wait(id, conn, Wait::Body, self.limits().body_timeout_ms);
             if !self.is_fast_enough(conn, Wait::Body) {
@@ -291,8 +285,9 @@ impl Engine {
     }
 
     /// Has the driver receive again, as it does between bodies.
-    pub(super) fn resume(&self, conn: &mut Conn) {
+    pub(super) fn resume(&self, id: ConnId, conn: &mut Conn) {
         conn.paused = false;
+        diagnose!(DEBUG, connection = id.token(); "receiving resumed");
         if let Some(active) = &mut conn.active {
             active.quiet = false;
             active.emptied = false;
@@ -315,29 +310,27 @@ impl Engine {
 
     /// Has body bytes received straight to where they go when enough of them are still to come.
     /// Whoever has no use for few may wait until `low_water` have come.
-    fn poll_direct(
+    fn try_direct(
         &self,
         id: ConnId,
         conn: &mut Conn,
-        cx: &mut Context<'_>,
         low_water: u32,
-        replaced: &mut Option<Waker>,
         receive: impl FnOnce(&mut Driver, StreamId, usize) -> Direct,
-    ) -> Poll<io::Result<usize>> {
+    ) -> Attempt {
         let run = conn.machine.body_run();
         let already = conn.active().quiet;
         if run < DIRECT_BYTES_MIN && !(already && run > 0) || conn.ended {
-            let result = self.wait_for_body(id, conn, cx, true, replaced);
-            return result.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending);
+            return Attempt::Wait { resume: true };
         }
         if !conn.paused {
             conn.paused = true;
+            diagnose!(TRACE, connection = id.token(), bytes = run;
+                "receiving paused, the body is read directly");
             conn.active().quiet = self.context.driver().pause(conn.stream);
         }
         if !conn.active().quiet {
             // `Quiet` or the last of what was under way wakes the reader.
-            let result = self.wait_for_body(id, conn, cx, false, replaced);
-            return result.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending);
+            return Attempt::Wait { resume: false };
         }
         let bytes_max = usize::try_from(run).unwrap_or(usize::MAX);
         // What a short receive left behind has come since: little, or a reason to be told.
@@ -353,18 +346,18 @@ impl Engine {
         match received {
             Ok(0) => conn.ended = true,
             Ok(n) => {
-                if let Err(reject) = conn.machine.skip_body(n as u64, self.limits()) {
-                    return Poll::Ready(Err(reject_body(conn, reject)));
+                if let Err(reject) = conn.machine.skip_body(n as u64) {
+                    return Attempt::Done(Err(reject_body(conn, reject)));
                 }
                 coop::spend(n);
                 self.set_wait(id, conn, Wait::Body, 0);
                 conn.active().exchanges.receive(n);
                 conn.active().body_rate.record_bytes(n);
-                return Poll::Ready(Ok(n));
+                return Attempt::Done(Ok(n));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if std::mem::take(&mut conn.active().final_poll) {
-                    return Poll::Ready(Err(self.body_timeout_error(conn)));
+                    return Attempt::Done(Err(self.body_timeout_error(conn)));
                 }
                 // Never for more than is to come, or it would come and not be told.
                 let low_water = match run {
@@ -378,11 +371,26 @@ impl Engine {
             Err(error) => {
                 conn.machine.close_after_next();
                 conn.active().broken_body = Some(error.kind());
-                return Poll::Ready(Err(error));
+                return Attempt::Done(Err(error));
             }
         }
-        let result = self.wait_for_body(id, conn, cx, false, replaced);
-        result.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
+        Attempt::Wait { resume: false }
+    }
+
+    /// Waits, after an attempt to receive body bytes directly, if nothing was there.
+    fn finish_attempt(
+        &self,
+        body: BodyId,
+        cx: &mut Context<'_>,
+        attempt: Attempt,
+    ) -> Poll<io::Result<usize>> {
+        match attempt {
+            Attempt::Done(result) => Poll::Ready(result),
+            Attempt::Wait { resume } => match self.wait_for_body(body, cx, resume) {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            },
+        }
     }
 
     /// More was received for a connection that is at work. Slows the client down when it is far
@@ -397,9 +405,7 @@ impl Engine {
         let active = conn.active();
         active.gather_input(data, self.context.pool().block_bytes());
         if active.input_bytes >= self.ahead_bytes_max() && !conn.paused {
-            conn.paused = true;
-            let quiet = self.context.driver().pause(conn.stream);
-            conn.active().quiet = quiet;
+            self.pause_receiving(id, conn);
         }
         waker
     }

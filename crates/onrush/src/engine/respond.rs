@@ -2,8 +2,8 @@
 //!
 //! Must not know how requests are parsed.
 
-use super::Engine;
 use super::connection::Conn;
+use super::{DRAIN_BYTES, Engine, requests_within};
 use crate::body::{Content, Part};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
@@ -53,20 +53,22 @@ impl Engine {
         response: &mut Response,
         out: &mut Vec<u8>,
     ) -> Rendered {
-        self.render_response(id, response, out)
+        self.render_response(id, response, out, 0)
     }
 
-    /// Renders an answer behind what is in `out`, as far as that goes.
+    /// Renders an answer behind what is in `out`, as far as that goes. `behind`: bytes that were
+    /// received behind this request, besides those that are queued.
     #[inline(always)]
     pub(super) fn render_response(
         self: &Rc<Self>,
         id: ConnId,
         response: &mut Response,
         out: &mut Vec<u8>,
+        behind: usize,
     ) -> Rendered {
         match self.log.is_some() {
-            true => self.render_logged(id, response, out),
-            false => self.render::<false>(id, response, out),
+            true => self.render_logged(id, behind, response, out),
+            false => self.render::<false>(id, behind, response, out),
         }
     }
 
@@ -74,10 +76,11 @@ impl Engine {
     fn render_logged(
         self: &Rc<Self>,
         id: ConnId,
+        behind: usize,
         response: &mut Response,
         out: &mut Vec<u8>,
     ) -> Rendered {
-        self.render::<true>(id, response, out)
+        self.render::<true>(id, behind, response, out)
     }
 
     /// [`Engine::render_response`], compiled once with an access log and once without: what the log
@@ -86,6 +89,7 @@ impl Engine {
     fn render<const LOGS: bool>(
         self: &Rc<Self>,
         id: ConnId,
+        behind: usize,
         response: &mut Response,
         out: &mut Vec<u8>,
     ) -> Rendered {
@@ -106,7 +110,7 @@ impl Engine {
             return Rendered::Whole(self.next_request(conn));
         }
         let length = response.body.length();
-        let close = response.close || self.draining.get();
+        let close = response.close || (self.draining.get() && self.is_last(id, conn, behind));
         let send_as = match length {
             Some(bytes) if response.fields.is_empty() && !close => conn.machine.send_plain_head(
                 response.status.0,
@@ -161,6 +165,25 @@ impl Engine {
         Rendered::Whole(self.next_request(conn))
     }
 
+    /// Whether a response is the last one of its connection while the server drains: no request was
+    /// pipelined behind it before the drain began.
+    #[cold]
+    fn is_last(&self, id: ConnId, conn: &Conn, behind: usize) -> bool {
+        let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
+        let received = (behind + queued) as u64;
+        let is_behind = match conn.machine.body_ended() {
+            true => received > 0 || self.context.driver().has_unread(conn.stream),
+            // The rest of the request's own body comes first. Its end must be known and received.
+            false => (conn.machine.body_remaining()).is_some_and(|rest| received > rest),
+        };
+        let mut left = self.drain_requests.borrow_mut();
+        let left = left
+            .entry(id)
+            .or_insert_with(|| requests_within(DRAIN_BYTES));
+        *left = left.saturating_sub(1);
+        !is_behind || *left == 0
+    }
+
     #[inline(never)]
     fn sending(
         self: &Rc<Self>,
@@ -192,7 +215,7 @@ impl Engine {
             self.finish_measurement(conn);
         }
         conn.response_count = conn.response_count.wrapping_add(1);
-        conn.machine.next(self.limits())
+        conn.machine.finish_response()
     }
 
     /// The present request is answered.

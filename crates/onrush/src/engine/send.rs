@@ -10,6 +10,7 @@ use crate::metrics::{CloseReason, TimeLimit};
 use onrush_rt::coop;
 use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::fs::File;
+use onrush_rt::user;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -51,9 +52,9 @@ impl Engine {
             Ok(false) => {
                 let mut conns = self.conns.borrow_mut();
                 if let Some(conn) = conns.get(id) {
-                    conn.phase = Phase::Flushing;
+                    self.set_phase(id, conn, Phase::Flushing);
                     conn.active().after_flush = Some(then);
-                    self.pause_ahead(conn); // Nothing can be started before this has left.
+                    self.pause_ahead(id, conn); // Nothing can be started before this has left.
                     let response_count = conn.response_count;
                     conn.active().write_rate.continue_window(response_count);
                     self.is_fast_enough(conn, Wait::Write); // It begins to be measured.
@@ -240,7 +241,7 @@ impl Engine {
             }
         };
         if let Some(writer) = writer {
-            return writer.wake();
+            return user::wake(writer);
         }
         match then {
             Some(Then::Continue) => self.resume_reading(id),
@@ -282,7 +283,7 @@ impl Engine {
             active.writer.take()
         };
         if let Some(writer) = writer {
-            writer.wake();
+            user::wake(writer);
         }
         true
     }
@@ -334,9 +335,8 @@ impl Engine {
         }
         self.context.driver().want_write(conn.stream);
         conn.active().rendered_bytes = rendered_bytes;
-        let polled = self.wait_for_room(id, conn, cx);
-        conns.list_unread(id);
-        polled
+        drop(conns);
+        self.wait_for_room(id, cx)
     }
 
     /// Counts bytes that the kernel took of a task's response, and lifts [`UNSENT_BYTES_MAX`] once
@@ -352,20 +352,25 @@ impl Engine {
 
     /// Has the task woken when the peer takes bytes again, which the driver was asked to tell;
     /// fails when it takes them too slowly.
-    fn wait_for_room(
-        &self,
-        id: ConnId,
-        conn: &mut Conn,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
-        conn.active().writer = Some(cx.waker().clone());
+    fn wait_for_room(&self, id: ConnId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let waker = user::clone_waker(cx.waker());
+        let replaced; // Dropped when the connections are free: it is user code.
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else {
+            return Poll::Ready(Err(connection_gone()));
+        };
+        replaced = conn.active().writer.replace(waker);
+        let mut polled = Poll::Pending;
         if conn.active().write_deadline_ms.is_none() {
             self.set_wait(id, conn, Wait::Write, self.limits().write_timeout_ms);
             if !self.is_fast_enough(conn, Wait::Write) {
-                return Poll::Ready(Err(self.slow_peer_error()));
+                polled = Poll::Ready(Err(self.slow_peer_error()));
             }
         }
-        Poll::Pending
+        conns.list_unread(id);
+        drop(conns);
+        drop(replaced);
+        polled
     }
 
     /// Sends from memory; gives the bytes taken.
@@ -436,9 +441,8 @@ impl Engine {
             && std::mem::take(&mut conn.active().is_full)
         {
             self.context.driver().want_write_anew(conn.stream);
-            let polled = self.wait_for_room(id, conn, cx);
-            conns.list_unread(id);
-            return polled;
+            drop(conns);
+            return self.wait_for_room(id, cx);
         }
         drop(conns);
         let bytes = bytes.min(coop::operation_bytes_max());
@@ -460,7 +464,7 @@ impl Engine {
         let (ended, input) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            conn.phase = Phase::Lingering;
+            self.set_phase(id, conn, Phase::Lingering);
             let ended = conn.ended;
             let input = conn
                 .active
@@ -471,7 +475,7 @@ impl Engine {
                 active.total_deadline_ms = None;
             }
             self.context.driver().shutdown_write(conn.stream);
-            self.resume(conn);
+            self.resume(id, conn);
             self.set_limit(id, conn, self.limits().linger_timeout_ms.max(1));
             conns.unlist(id);
             (ended, input)

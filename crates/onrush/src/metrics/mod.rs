@@ -451,6 +451,6 @@ impl Handler for Metrics {
             false => Format::Prometheus,
         };
         let response = Response::text(self.render(format)).content_type(format.content_type());
-        ready(response.header("Cache-Control", "no-store"))
+        ready(response.with_header("Cache-Control", "no-store"))
     }
 }

@@ -74,6 +74,7 @@ impl WorkerThread {
         let _handlers;
         let mut worker = Worker::new(&self.choice, &self.config, self.pools.clone(), self.index)?;
         let handle = WorkerHandle::new(worker.context());
+        onrush_rt::user::assert_unborrowed();
         let service = self.application.instantiate(&handle);
         _handlers = PanicGuard::new(service.clone());
         let engine = Engine::new(worker.context(), self.settings.clone(), service);

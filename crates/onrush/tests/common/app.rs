@@ -106,10 +106,10 @@ pub async fn app(mut request: Request) -> Response {
         }
         "/close" => Response::text("bye").close(),
         "/fields" => Response::text("x")
-            .header("X-Method", request.method())
-            .header("X-Target", request.target())
-            .header("X-Query", request.query().unwrap_or("-"))
-            .header("X-Version", format!("{:?}", request.version())),
+            .with_header("X-Method", request.method())
+            .with_header("X-Target", request.target())
+            .with_header("X-Query", request.query().unwrap_or("-"))
+            .with_header("X-Version", format!("{:?}", request.version())),
         "/panic" => panic!("on purpose: at the first poll"),
         "/late-panic" => {
             request.worker().sleep(Duration::from_millis(1)).await;

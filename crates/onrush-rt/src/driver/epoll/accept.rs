@@ -1,6 +1,6 @@
-//! Listeners of the epoll driver: level-triggered, accepted from until nothing is queued.
+//! Listeners of the epoll driver: level-triggered, accepted from until their queue is empty.
 //!
-//! Must not know how streams are received from.
+//! Does not depend on how streams receive.
 
 use super::{Epoll, LISTENER};
 use crate::driver::{ACCEPT_PAUSE, Event, ListenSocket, ListenerId, Socket, pauses_over};
@@ -10,17 +10,17 @@ use rustix::io::Errno;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Connections accepted from one listener in one turn; level-triggered, so the rest is not lost.
+/// Connections accepted from one listener per iteration; level-triggered, so the rest is not lost.
 pub(super) const BATCH: u32 = 256;
 
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: Option<OwnedFd>,
-    /// Set while accepting is paused: when to try again.
+    /// While accepting is paused: when to try again.
     pub(super) paused_until: Option<Instant>,
-    /// Not to be accepted from before it is said.
+    /// Accepting is stopped until `accept_again`.
     held: bool,
-    /// To be closed when nothing is queued there.
+    /// To be closed when its queue is empty.
     closing: bool,
 }
 
@@ -80,13 +80,13 @@ impl Epoll {
         let entry = &mut self.listeners[listener.0 as usize];
         entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
         if let Some(socket) = &entry.socket {
-            // Level-triggered: it would report at once, again and again.
+            // Level-triggered: it would be reported again and again.
             let _ = epoll::delete(&self.epoll, socket);
         }
         Event::AcceptPaused { listener, error }
     }
 
-    /// Takes up listeners whose pause is over; gives the timeout shortened to the next such end.
+    /// Resumes listeners whose pause is over; returns the timeout shortened to the next such end.
     pub(super) fn resume_listeners(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         let pauses = self.listeners.iter().map(|l| l.paused_until);
         let (over, timeout) = pauses_over(pauses, timeout);
@@ -128,7 +128,7 @@ impl Epoll {
             && let Some(socket) = &entry.socket
             && !std::mem::replace(&mut entry.held, true)
         {
-            let _ = epoll::delete(&self.epoll, socket); // A paused one is not there.
+            let _ = epoll::delete(&self.epoll, socket); // A paused one is not registered.
         }
     }
 
@@ -153,8 +153,8 @@ impl Epoll {
         }
     }
 
-    /// Has closing listeners accepted from: closing them at once would reset whom the kernel has
-    /// connected already.
+    /// Queues closing listeners for accepting: closing them at once would reset the connections
+    /// that the kernel has established already.
     pub(super) fn empty_closing(&mut self) {
         for (index, listener) in self.listeners.iter().enumerate() {
             let index = index as u32;
@@ -165,13 +165,13 @@ impl Epoll {
         }
     }
 
-    /// Whether the next to be accepted comes from a listener that closes.
+    /// Whether the next connection comes from a closing listener.
     pub(super) fn is_emptying(&self) -> bool {
         let next = self.accepting.last();
         next.is_some_and(|(index, _)| self.listeners[*index as usize].closing)
     }
 
-    /// Whether a listener is still to be emptied.
+    /// Whether a closing listener is not empty yet.
     pub(super) fn has_closing(&self) -> bool {
         let mut listeners = self.listeners.iter();
         listeners.any(|listener| listener.closing && listener.socket.is_some())

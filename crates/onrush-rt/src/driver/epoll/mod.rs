@@ -1,13 +1,13 @@
-//! The epoll driver: edge-triggered, one registration per stream, at the cost of a bare loop.
+//! The epoll driver: edge-triggered, one registration per stream, as cheap as a plain epoll loop.
 //!
-//! A stream is registered once for reading, before the first wait that it lives to see: a
-//! connection that has sent its request by the time it is accepted is received from at once, and
-//! if it is closed in the same turn the kernel's list never heard of it. Interest in writing is
-//! added the first time a send does not fit and stays, because an edge costs nothing until it
-//! happens. A receive that did not fill its buffer has emptied the socket (epoll(7)), so the common
-//! request costs one `recv`.
+//! A stream is registered for reading before the first `epoll_wait` after it was attached. A
+//! connection that has sent its request before it is accepted is received from at once; if it is
+//! closed in the same iteration, it is never registered. Interest in writing is added the first
+//! time a send does not fit and stays, because an edge costs nothing until it happens. A receive
+//! that did not fill its buffer has emptied the socket (epoll(7)), so the common request costs one
+//! `recv`.
 //!
-//! Modules: `accept`. Must not know about the other drivers.
+//! Modules: `accept`. It does not depend on the other drivers.
 
 mod accept;
 
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// Events fetched by one `epoll_wait`.
 const BATCH: usize = 512;
-/// Set in the data of listeners; so generations, which lie in the same half, have 31 bits.
+/// Set in the data of listeners. Generations are in the same half, so they have 31 bits.
 const LISTENER: u64 = 1 << 63;
 const GENERATION_MASK: u32 = u32::MAX >> 1;
 const WAKE: u64 = u64::MAX;
@@ -33,26 +33,28 @@ const READ: EventFlags = EventFlags::IN
     .union(EventFlags::RDHUP)
     .union(EventFlags::ET);
 
-/// What a stream wants and what is known of it; one bit each.
+/// State of a stream; one bit each.
 mod flag {
-    /// The driver receives for the owner.
+    /// The driver receives into pooled buffers.
     pub(super) const BUFFERS: u16 = 1;
-    /// The owner asked for one `Readable`.
+    /// The owner requested one `Readable`.
     pub(super) const WANT_READ: u16 = 2;
-    /// The owner asked for one `Writable`.
+    /// The owner requested one `Writable`.
     pub(super) const WANT_WRITE: u16 = 4;
-    /// The socket may hold bytes, or its end, that nobody fetched.
+    /// The socket may hold unread bytes, or its end.
     pub(super) const READABLE: u16 = 8;
-    /// The kernel said that the peer will send nothing more.
+    /// The kernel reported that the peer will send nothing more.
     pub(super) const PEER_ENDED: u16 = 16;
-    /// Registered for writing too, and no report of room has gone by unasked since.
+    /// Registered for writing too, and no writable edge has been ignored since.
     pub(super) const WATCHES_WRITE: u16 = 32;
-    /// In the list of streams to look at without the kernel.
+    /// In the list of streams to process without the kernel.
     pub(super) const QUEUED: u16 = 64;
     /// Registered with the kernel.
     pub(super) const WATCHED: u16 = 128;
-    /// In the list of streams that were attached since the last wait, and not looked at yet.
+    /// In the list of streams that were attached since the last wait, and not processed yet.
     pub(super) const FRESH: u16 = 256;
+    /// The owner has paused the stream and asked for its end: see `Driver::watch_end`.
+    pub(super) const WATCHES_END: u16 = 512;
 }
 
 #[derive(Debug)]
@@ -64,34 +66,34 @@ struct Stream {
 }
 
 impl Stream {
-    /// It could not be watched (see [`Epoll::watch_fresh`]): both its directions are at their end.
+    /// The kernel refused to watch it (see [`Epoll::watch_fresh`]): both its directions have ended.
     fn is_lost(&self) -> bool {
         self.flags & (flag::WATCHED | flag::PEER_ENDED) == flag::PEER_ENDED
     }
 }
 
-/// See the module's description.
+/// The driver; see the module's documentation.
 pub struct Epoll {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
-    /// How many of `events` have been looked at.
+    /// How many of `events` have been taken.
     taken: usize,
     streams: Vec<Stream>,
     free: Vec<u32>,
     listeners: Vec<Listener>,
-    /// Listeners with connections to accept in this turn, and how many they may still yield.
+    /// Listeners with connections to accept in this iteration, and how many each may still yield.
     accepting: Vec<(u32, u32)>,
-    /// Streams that are readable as far as is known and were not drained.
+    /// Streams that may be readable and were not drained.
     ready: VecDeque<u32>,
-    /// Streams that were attached since the last wait, and how many of them have been looked at.
+    /// Streams that were attached since the last wait, and how many of them have been processed.
     fresh: Vec<u32>,
     fresh_taken: usize,
-    /// How many of `ready` may still be looked at before the kernel is asked again.
+    /// How many of `ready` may still be processed before the kernel is polled again.
     ready_left: usize,
-    /// A `Writable` found together with something readable, to be given next.
+    /// A `Writable` found together with a readable event, to be yielded next.
     writable: Option<StreamId>,
     pool: BufferPool,
-    /// The budget was spent: wait a moment instead of spinning on readable streams.
+    /// The budget is used up: wait a moment instead of spinning on readable streams.
     starved: bool,
 }
 
@@ -117,13 +119,13 @@ impl Epoll {
         })
     }
 
-    /// The pool that receives go to.
+    /// The pool of receive buffers.
     pub fn pool(&self) -> &BufferPool {
         &self.pool
     }
 
     pub(super) fn watch_wakes(&mut self, eventfd: &OwnedFd) -> io::Result<()> {
-        // Edge-triggered: each write to the eventfd is an event, and it need never be read.
+        // Edge-triggered: each write to the eventfd is an event, and nothing needs to read it.
         let flags = EventFlags::IN | EventFlags::ET;
         Ok(epoll::add(
             &self.epoll,
@@ -140,7 +142,7 @@ impl Epoll {
         let moment = Duration::from_millis(1);
         let timeout = match timeout {
             _ if self.has_ready() => Some(Duration::ZERO),
-            // Buffers may come back at any time, and nobody says so.
+            // Buffers may be freed at any time, without a notification.
             other if self.starved => Some(other.map_or(moment, |t| t.min(moment))),
             other => other,
         };
@@ -176,9 +178,11 @@ impl Epoll {
                 return Some(event);
             }
             let event = match self.is_emptying() {
-                // Whoever waits for an answer does not connect again: so the queue has an end.
+                // A client that waits for a response does not connect again, so the queue has an
+                // end.
                 true => self.accept().or_else(|| self.next_fresh()),
-                // What the kernel keeps of one connection is in the cache before the next comes.
+                // The kernel's state of a connection is used while it is in the cache, before the
+                // next accept.
                 false => self.next_fresh().or_else(|| self.accept()),
             };
             if event.is_some() {
@@ -214,14 +218,14 @@ impl Epoll {
         let (index, generation) = (data as u32, (data >> 32) as u32);
         let stream = self.streams.get_mut(index as usize)?;
         if stream.generation != generation || stream.socket.is_none() {
-            return None; // Closed earlier in this turn.
+            return None; // Closed earlier in this iteration.
         }
         let over = EventFlags::HUP | EventFlags::ERR;
         if flags.intersects(EventFlags::OUT | over) {
             if stream.flags & flag::WANT_WRITE != 0 {
                 self.writable = Some(StreamId { index, generation });
             } else {
-                // Who asks later must hear of it all the same: see `want_write`.
+                // A later `want_write` must ask the kernel again.
                 stream.flags &= !flag::WATCHES_WRITE;
             }
         }
@@ -231,12 +235,37 @@ impl Epoll {
         }
         if flags.intersects(EventFlags::IN | EventFlags::RDHUP | over) {
             stream.flags |= flag::READABLE;
-            return self.report_readable(index);
+            let event = self.report_readable(index);
+            if event.is_none() && flags.intersects(EventFlags::RDHUP | over) {
+                return self.give_end(index);
+            }
+            return event;
         }
         None
     }
 
-    /// Turns known readability into what the owner asked for.
+    /// The end of a stream that is not received from, because its owner has paused it or because
+    /// the receive memory is used up.
+    #[cold]
+    fn give_end(&mut self, index: u32) -> Option<Event> {
+        let stream = &mut self.streams[index as usize];
+        // A stream in *buffers* that is still queued waits for memory.
+        let waits_for_memory = flag::BUFFERS | flag::QUEUED;
+        let is_due = stream.flags & flag::WATCHES_END != 0
+            || stream.flags & waits_for_memory == waits_for_memory;
+        let end = direct::find_end(stream.socket.as_ref().filter(|_| is_due)?.as_fd())?;
+        stream.flags &= !(flag::BUFFERS | flag::READABLE | flag::WATCHES_END);
+        Some(Event::End {
+            stream: StreamId {
+                index,
+                generation: stream.generation,
+            },
+            token: stream.token,
+            result: end,
+        })
+    }
+
+    /// Turns known readability into the event that the owner requested.
     #[inline]
     fn report_readable(&mut self, index: u32) -> Option<Event> {
         let stream = &mut self.streams[index as usize];
@@ -305,13 +334,16 @@ impl Epoll {
         }
     }
 
-    /// A block for a stream for which the budget has none. `None`: the stream has to wait, unless
-    /// its peer has gone, which must be noticed all the same: the one block that may exceed the
-    /// budget takes what is left of such a stream, and then its end.
+    /// A block for a stream when the budget is used up. `None`: the stream has to wait. A stream
+    /// whose peer has gone does not wait, so that its end is noticed: the one block that may exceed
+    /// the budget takes its last bytes, and then its end.
     #[cold]
     fn take_last_block(&mut self, index: u32) -> Option<Block> {
         let ended = self.streams[index as usize].flags & flag::PEER_ENDED != 0;
         let block = ended.then(|| self.pool.take_last()).flatten();
+        if block.is_none() && !self.starved {
+            crate::diagnose!(DEBUG, stream = index; "receive memory is used up, streams wait");
+        }
         self.starved |= block.is_none();
         block
     }
@@ -336,7 +368,7 @@ impl Epoll {
         }
     }
 
-    /// [`Epoll::queue`], if it is readable as far as is known and is not looked at in any case.
+    /// [`Epoll::queue`], if the stream may be readable and is not in the list of fresh streams.
     fn queue_known(&mut self, index: u32) {
         let flags = self.streams[index as usize].flags;
         if flags & flag::READABLE != 0 && flags & flag::FRESH == 0 {
@@ -344,15 +376,15 @@ impl Epoll {
         }
     }
 
-    /// Streams known to be readable, after the kernel's events: each gets its turn. At most one
-    /// pass a turn, so that one busy stream cannot keep the worker from the kernel.
+    /// Yields events of streams known to be readable, after the kernel's events, round robin. At
+    /// most one pass per iteration, so that a busy stream cannot keep the worker from the kernel.
     fn next_ready(&mut self) -> Option<Event> {
         while self.ready_left > 0 {
             self.ready_left -= 1;
             let index = self.ready.pop_front()?;
             let stream = &mut self.streams[index as usize];
             if self.starved && stream.flags & flag::PEER_ENDED == 0 {
-                self.ready.push_back(index); // It keeps its place among those that wait.
+                self.ready.push_back(index); // It keeps its place in the queue.
                 continue;
             }
             stream.flags &= !flag::QUEUED;
@@ -364,14 +396,19 @@ impl Epoll {
                 self.queue(index);
                 return self.report_writable(StreamId { index, generation });
             }
-            if let Some(event) = self.report_readable(index) {
-                return Some(event);
+            let watches_end = stream.flags & flag::WATCHES_END != 0;
+            let mut event = self.report_readable(index);
+            if watches_end && event.is_none() {
+                event = self.give_end(index);
+            }
+            if event.is_some() {
+                return event;
             }
         }
         None
     }
 
-    /// Streams that came in this turn, most of which have sent something already.
+    /// Processes streams attached in this iteration, most of which have sent something already.
     fn next_fresh(&mut self) -> Option<Event> {
         while self.fresh_taken < self.fresh.len() {
             let index = self.fresh[self.fresh_taken];
@@ -389,7 +426,7 @@ impl Epoll {
         None
     }
 
-    /// Registers what came since the last wait and is still there.
+    /// Registers the streams attached since the last wait that are still open.
     fn watch_fresh(&mut self) {
         self.fresh_taken = 0;
         while let Some(index) = self.fresh.pop() {
@@ -400,7 +437,7 @@ impl Epoll {
             };
             let writes = stream.flags & flag::WATCHES_WRITE != 0;
             let flags = if writes { READ | EventFlags::OUT } else { READ };
-            // What came meanwhile is reported at once, so no edge is missed.
+            // Bytes that came meanwhile are reported at once, so no edge is missed.
             if epoll::add(
                 &self.epoll,
                 socket,
@@ -411,7 +448,8 @@ impl Epoll {
             {
                 stream.flags |= flag::WATCHED;
             } else {
-                // No memory, or too many watched files (epoll(7)): it ends, and that is heard.
+                // No memory, or too many watched files (epoll(7)): end the stream and report it.
+                crate::diagnose!(DEBUG, stream = index; "epoll_ctl failed, the stream is ended");
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
                 stream.flags |= flag::READABLE | flag::PEER_ENDED;
                 self.queue(index);
@@ -432,13 +470,13 @@ impl Epoll {
         let stream = Stream {
             socket: Some(socket),
             generation,
-            // Readable until a receive has found that it is not.
+            // Readable until a receive finds that it is not.
             flags: flag::FRESH | flag::READABLE,
             token,
         };
         self.fresh.push(index);
         if self.free.pop().is_some() {
-            // A place in the ready list is remembered across reuse, or it would be listed twice.
+            // Keep the `QUEUED` flag of the slot across reuse, or it would be listed twice.
             let queued = self.streams[index as usize].flags & flag::QUEUED;
             self.streams[index as usize] = Stream {
                 flags: stream.flags | queued,
@@ -466,7 +504,8 @@ impl Epoll {
     #[inline]
     pub(super) fn receive(&mut self, id: StreamId) {
         if let Some(stream) = self.stream(id) {
-            stream.flags = (stream.flags | flag::BUFFERS) & !flag::WANT_READ;
+            let not_wanted = flag::WANT_READ | flag::WATCHES_END;
+            stream.flags = (stream.flags | flag::BUFFERS) & !not_wanted;
             self.queue_known(id.index);
         }
     }
@@ -476,6 +515,17 @@ impl Epoll {
             stream.flags &= !flag::BUFFERS;
         }
         true
+    }
+
+    pub(super) fn watch_end(&mut self, id: StreamId) {
+        if let Some(stream) = self.stream(id)
+            && stream.flags & flag::BUFFERS == 0
+        {
+            stream.flags |= flag::WATCHES_END;
+            if stream.flags & flag::PEER_ENDED != 0 {
+                self.queue_known(id.index); // The kernel does not report it again.
+            }
+        }
     }
 
     pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
@@ -488,7 +538,7 @@ impl Epoll {
         self.fetch(id, room, |fd| direct::discard(fd, discard_buffer))
     }
 
-    /// A receive for the owner into `room` bytes, and what it says about the socket.
+    /// A receive for the owner into `room` bytes; updates what is known of the socket.
     fn fetch(
         &mut self,
         id: StreamId,
@@ -498,7 +548,7 @@ impl Epoll {
         let stream = self.stream(id).ok_or_else(stale)?;
         let result = receive(stream.socket.as_ref().ok_or_else(stale)?.as_fd());
         match &result {
-            // A short receive has emptied the socket: nothing to see before the next edge.
+            // A short receive has emptied the socket: nothing is readable before the next edge.
             Ok(n) if *n < room && *n > 0 && stream.flags & flag::PEER_ENDED == 0 => {
                 stream.flags &= !flag::READABLE;
             }
@@ -531,14 +581,14 @@ impl Epoll {
             let data = event_data(id.index, id.generation);
             let socket = self.streams[id.index as usize].socket.as_ref();
             let socket = socket.expect("the stream is open");
-            // Modifying reports at once when it is writable by now, so no edge is missed. It fails
-            // only for want of kernel memory; the write time limit ends such a connection.
+            // Modifying reports a writable socket at once, so no edge is missed. It fails only if
+            // the kernel has no memory; the write timeout ends such a connection.
             let _ = epoll::modify(&self.epoll, socket, data, READ | EventFlags::OUT);
         }
     }
 
-    /// Has the next [`Epoll::want_write`] ask the kernel whether there is room, instead of waiting
-    /// for the edge that follows a full socket.
+    /// Makes the next [`Epoll::want_write`] ask the kernel whether there is room, instead of
+    /// waiting for the edge that follows a full socket.
     pub(super) fn forget_write_watch(&mut self, id: StreamId) {
         if let Some(stream) = self.stream(id) {
             stream.flags &= !flag::WATCHES_WRITE;
@@ -590,7 +640,7 @@ mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    /// A server that opens and closes 50,000 connections a second comes here within a day.
+    /// A server that opens and closes 50,000 connections a second gets here within a day.
     #[test]
     fn a_place_used_two_thousand_million_times_is_no_listener() {
         let mut driver = Epoll::new(&Config::default()).unwrap();
@@ -620,7 +670,7 @@ mod tests {
         }
     }
 
-    /// The kernel may refuse to watch a stream for want of memory, as it does a file.
+    /// The kernel may refuse to watch a stream when it has no memory, as it refuses a file.
     #[test]
     fn who_waits_on_a_stream_that_cannot_be_watched_is_woken() {
         let mut driver = Epoll::new(&Config::default()).unwrap();

@@ -1,11 +1,11 @@
 //! The simulated network: connections in memory, behind the same interface as the kernel's.
 //!
-//! One [`Net`] may serve several workers and any number of [`Client`]s, all on one thread. Every
-//! choice that a kernel makes freely (how many bytes a receive gives, how many a send takes, in
-//! which order streams are served, whether a pause is quiet at once) is made by a seeded generator,
-//! so the same seed gives the same run. Time stands still until [`Net::advance`].
+//! One [`Net`] may serve several workers and any number of [`Client`]s, all on one thread. A seeded
+//! generator makes every choice that a kernel makes freely: how many bytes a receive returns, how
+//! many a send takes, in which order streams are served, whether a pause is quiet at once. The same
+//! seed gives the same run. Time stands still until [`Net::advance`].
 //!
-//! Modules, lowest first: `net` (the network) · this one (its driver). Must not know about tasks
+//! Modules, lowest first: `net` (the network) · this one (its driver). It does not depend on tasks
 //! or HTTP.
 
 mod net;
@@ -27,8 +27,10 @@ struct Stream {
     token: u64,
     buffers: bool,
     quiet_due: bool,
+    /// See `Driver::watch_end`.
+    watches_end: bool,
     want_read: bool,
-    /// Bytes that make it readable.
+    /// The number of bytes that makes it readable.
     low_water: u32,
     want_write: bool,
 }
@@ -37,9 +39,9 @@ struct Stream {
 struct Accepting {
     listener: Option<Listener>,
     paused: bool,
-    /// Not to be accepted from before it is said.
+    /// Accepting is stopped until `accept_again`.
     held: bool,
-    /// To be closed when nothing is queued there.
+    /// To be closed when its queue is empty.
     closing: bool,
 }
 
@@ -50,9 +52,9 @@ pub struct SimDriver {
     streams: Vec<Stream>,
     free: Vec<u32>,
     listeners: Vec<Accepting>,
-    /// Streams still to be looked at in this turn, in seeded order.
+    /// Streams still to be processed in this iteration, in seeded order.
     order: Vec<u32>,
-    /// Listeners still to be looked at in this turn.
+    /// Listeners still to be processed in this iteration.
     accepting: Vec<u32>,
     pool: BufferPool,
 }
@@ -71,12 +73,12 @@ impl SimDriver {
         }
     }
 
-    /// The network this driver is on.
+    /// The network of this driver.
     pub fn net(&self) -> &Net {
         &self.net
     }
 
-    /// The pool that receives go to.
+    /// The pool of receive buffers.
     pub fn pool(&self) -> &BufferPool {
         &self.pool
     }
@@ -182,7 +184,7 @@ impl SimDriver {
         };
         let token = stream.token;
         if stream.quiet_due {
-            // What was under way when the pause was asked for may still come first.
+            // A receive that was in progress when the stream was paused may still complete first.
             if self.net.state().random.one_in(2) {
                 stream.quiet_due = false;
                 return Some(Event::Quiet { stream: id, token });
@@ -197,6 +199,15 @@ impl SimDriver {
             return Some(Event::Readable { stream: id, token });
         }
         if !(stream.buffers || stream.quiet_due) {
+            if stream.watches_end && !stream.want_read {
+                let end = end.find_end()?;
+                stream.watches_end = false;
+                return Some(Event::End {
+                    stream: id,
+                    token,
+                    result: end,
+                });
+            }
             return None;
         }
         let mut block = self.pool.take()?;
@@ -277,6 +288,7 @@ impl SimDriver {
             token,
             buffers: false,
             quiet_due: false,
+            watches_end: false,
             want_read: false,
             low_water: 1,
             want_write: false,
@@ -315,6 +327,7 @@ impl SimDriver {
         if let Some(stream) = self.stream(id) {
             stream.buffers = true;
             (stream.quiet_due, stream.want_read) = (false, false);
+            stream.watches_end = false;
         }
     }
 
@@ -329,6 +342,12 @@ impl SimDriver {
         }
         stream.buffers = false;
         true
+    }
+
+    pub(super) fn watch_end(&mut self, id: StreamId) {
+        if let Some(stream) = self.stream(id) {
+            stream.watches_end = !stream.buffers;
+        }
     }
 
     pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
@@ -347,8 +366,8 @@ impl SimDriver {
         }
     }
 
-    pub(super) fn has_unread(&mut self, id: StreamId) -> bool {
-        self.end(id).is_ok_and(|end| end.has_unread())
+    pub(super) fn unread_bytes(&mut self, id: StreamId) -> u64 {
+        self.end(id).map_or(0, |end| end.unread_bytes())
     }
 
     pub(super) fn send(&mut self, id: StreamId, bytes: &[u8]) -> io::Result<usize> {
@@ -391,7 +410,7 @@ impl SimDriver {
         }
     }
 
-    /// Makes the close that follows a reset.
+    /// Prepares the stream so that the close that follows resets it.
     pub(super) fn before_reset(&mut self, id: StreamId) {
         if let Ok(end) = self.end(id) {
             end.reset();

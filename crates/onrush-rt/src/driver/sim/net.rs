@@ -1,6 +1,6 @@
-//! The network itself: connections as pairs of pipes, listeners, clients; a seed decides.
+//! The simulated network: connections as pairs of pipes, listeners and clients, driven by a seed.
 //!
-//! Must not know about drivers and events.
+//! Does not depend on drivers and events.
 
 use crate::driver::ListenSocket;
 use std::collections::VecDeque;
@@ -8,12 +8,12 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A small seeded generator (xorshift64*): plenty for choosing, useless for secrets.
+/// A small seeded generator (xorshift64*): good enough for choices, useless for secrets.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence that belongs to `seed`.
+    /// A generator with the sequence of `seed`.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -39,7 +39,7 @@ pub struct Behaviour {
     pub pipe_bytes: usize,
     /// Whether sends and receives are cut short at random.
     pub split: bool,
-    /// Whether ready streams are passed over at random, to be served in a later turn.
+    /// Whether ready streams are skipped at random, to be served in a later iteration.
     pub delay: bool,
 }
 
@@ -56,7 +56,7 @@ impl Default for Behaviour {
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
     pub(super) bytes: VecDeque<u8>,
-    /// The sender ended it.
+    /// The sender has ended it.
     pub(super) ended: bool,
 }
 
@@ -76,9 +76,9 @@ pub(super) struct State {
     pub(super) now_ms: u64,
     pub(super) connections: Vec<Connection>,
     pub(super) listeners: Vec<Option<VecDeque<End>>>,
-    /// Errors that the next accepts give.
+    /// Errors of the next accepts.
     pub(super) accept_errors: VecDeque<i32>,
-    /// Everything that happened, for comparing two runs.
+    /// A digest of everything that happened, to compare two runs.
     pub(super) trace: u64,
 }
 
@@ -100,7 +100,7 @@ impl State {
     }
 }
 
-/// The network. Cloning gives another handle to the same one.
+/// The network. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Net(Arc<Mutex<State>>);
 
@@ -124,7 +124,7 @@ impl Net {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// A listener, and what clients reach it by.
+    /// A listener, and the address that clients connect to.
     pub fn listen(&self) -> (ListenSocket, Address) {
         let mut state = self.state();
         state.listeners.push(Some(VecDeque::new()));
@@ -159,7 +159,7 @@ impl Net {
         self.state().now_ms
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance(&self, ms: u64) {
         self.state().now_ms += ms;
     }
@@ -175,7 +175,7 @@ impl Net {
     }
 }
 
-/// Where clients connect to.
+/// The address of a listener.
 #[derive(Clone, Debug)]
 pub struct Address {
     net: Net,
@@ -183,7 +183,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Connects; fails with `ConnectionRefused` when nobody listens any more.
+    /// Connects; fails with `ConnectionRefused` when the listener is closed.
     pub fn connect(&self) -> io::Result<Client> {
         let (ours, theirs) = self.net.pair();
         match self.net.state().listeners[self.listener].as_mut() {
@@ -221,7 +221,7 @@ impl End {
         act(&mut self.net.state(), self.connection, self.side)
     }
 
-    /// Whether `low_water` bytes have come, or all that will before some are taken.
+    /// Whether `low_water` bytes have arrived, or as many as can before some are read.
     pub(super) fn readable(&self, low_water: u32) -> bool {
         self.with(|state, connection, side| {
             let enough = (low_water as usize).clamp(1, state.behaviour.pipe_bytes.max(1));
@@ -231,11 +231,23 @@ impl End {
         })
     }
 
-    pub(super) fn has_unread(&self) -> bool {
+    pub(super) fn unread_bytes(&self) -> u64 {
         self.with(|state, connection, side| {
-            !state.connections[connection].pipes[1 - side]
-                .bytes
-                .is_empty()
+            let pipe = &state.connections[connection].pipes[1 - side];
+            pipe.bytes.len() as u64
+        })
+    }
+
+    /// How the connection ended, for a stream that is not received from. `None` while it has not
+    /// ended, or holds bytes.
+    pub(super) fn find_end(&self) -> Option<io::Result<()>> {
+        self.with(|state, connection, side| {
+            let connection = &state.connections[connection];
+            let pipe = &connection.pipes[1 - side];
+            match connection.reset {
+                true => Some(Err(io::ErrorKind::ConnectionReset.into())),
+                false => (pipe.ended && pipe.bytes.is_empty()).then_some(Ok(())),
+            }
         })
     }
 
@@ -325,7 +337,7 @@ impl Drop for End {
 pub struct Client(End);
 
 impl Client {
-    /// Sends as much as there is room for; gives the bytes taken.
+    /// Sends as much as fits; returns the number of bytes taken.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         match self.0.send(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),

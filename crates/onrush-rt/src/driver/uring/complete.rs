@@ -1,13 +1,13 @@
-//! Completions: from the kernel's queue to events, one at a time.
+//! Completions: turns the entries of the kernel's queue into events, one at a time.
 //!
-//! Must not know how submissions are built; what is to be submitted is noted.
+//! Does not build submissions; it queues what is to be submitted.
 #![allow(unsafe_code)]
 
-use super::{COMPLETIONS, Kind, POLL_READ, POLL_WRITE, Receive, Stream, Uring};
-use crate::buf::Buf;
-use crate::driver::{ACCEPT_PAUSE, Event, ListenerId, Socket, StreamId};
+use super::{COMPLETIONS, Kind, POLL_END, POLL_READ, POLL_WRITE, Receive, Stream, Uring};
+use crate::buf::{Block, Buf};
+use crate::driver::{ACCEPT_PAUSE, Event, ListenerId, Socket, StreamId, direct};
 use io_uring::cqueue;
-use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, FromRawFd, OwnedFd};
 use std::io;
 use std::time::Instant;
 
@@ -20,8 +20,8 @@ impl Uring {
             {
                 return Some(event);
             }
-            // Of a listener that closes all are accepted before one is served: whoever waits for
-            // an answer does not connect again, and so the queue has an end.
+            // A closing listener accepts all its connections before one of them is served: a client
+            // that waits for a response does not connect again, so the queue has an end.
             if let Some(event) = self.accept_rest().or_else(|| self.next_fresh()) {
                 return Some(event);
             }
@@ -37,6 +37,7 @@ impl Uring {
                 k if k == Kind::Accept as u64 => self.accepted(index, result, flags),
                 k if k == Kind::PollRead as u64 => self.polled(index, generation, false),
                 k if k == Kind::PollWrite as u64 => self.polled(index, generation, true),
+                k if k == Kind::PollEnd as u64 => self.polled_end(index, generation),
                 k if k == Kind::Wake as u64 => {
                     if !cqueue::more(flags) {
                         self.queue_submission(Kind::Wake, 0, 0);
@@ -47,7 +48,7 @@ impl Uring {
                     self.closing.push(index);
                     None
                 }
-                _ => None, // A cancellation's own result: the receive's completion tells.
+                _ => None, // A cancellation's own result. The receive has its completion.
             };
             if event.is_some() {
                 return event;
@@ -55,17 +56,17 @@ impl Uring {
         }
     }
 
-    /// What a stream has sent by the time it is attached, by a plain call.
+    /// Receives by a plain call what a stream sent before it was attached.
     fn next_fresh(&mut self) -> Option<Event> {
         while let Some(id) = self.fresh.pop() {
             let due = |stream: &&mut Stream| stream.receive == Receive::Queued;
             if self.stream(id).filter(due).is_none() {
                 continue;
             }
-            // Without a block the ring's own receive waits for a buffer.
+            // Without a block, the ring's own receive waits for a buffer.
             match self.receive_block(id)? {
                 Ok(data) if !data.is_empty() => return self.data(id, data),
-                // An end comes again, an error does not.
+                // The end of the stream is reported again by a later receive; an error is not.
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                     return self.end(id, Err(error));
                 }
@@ -75,17 +76,19 @@ impl Uring {
         None
     }
 
-    /// What lies there, by a plain call into a block of the pool; nothing at the end. `None`: there
-    /// is no block.
+    /// Receives by a plain call into a block of the pool; an empty buffer is the end of the stream.
+    /// `None`: the pool has no block.
     fn receive_block(&mut self, id: StreamId) -> Option<io::Result<Buf>> {
-        let mut block = self.buffers.pool().take()?;
+        let block = self.buffers.pool().take()?;
+        Some(self.receive_into(id, block))
+    }
+
+    fn receive_into(&mut self, id: StreamId, mut block: Block) -> io::Result<Buf> {
         // SAFETY: recv(2) writes initialised bytes only.
         let room = unsafe { crate::sys::writable(block.spare()) };
-        let received = self.recv(id, room);
-        Some(received.map(|bytes| {
-            block.advance(bytes);
-            block.into_buf()
-        }))
+        let bytes = self.recv(id, room)?;
+        block.advance(bytes);
+        Ok(block.into_buf())
     }
 
     fn data(&mut self, id: StreamId, data: Buf) -> Option<Event> {
@@ -96,7 +99,7 @@ impl Uring {
         })
     }
 
-    /// Nothing more is received for the owner.
+    /// Ends receiving for the owner.
     fn end(&mut self, id: StreamId, result: io::Result<()>) -> Option<Event> {
         let stream = self.stream(id)?;
         (stream.receive, stream.wanted) = (Receive::Off, false);
@@ -118,7 +121,7 @@ impl Uring {
         let data = cqueue::buffer_select(flags).map(|id| self.buffers.take(id, result.max(0)));
         let id = StreamId { index, generation };
         let over = !cqueue::more(flags);
-        let stream = self.stream(id)?; // The buffer, if any, goes back by being dropped.
+        let stream = self.stream(id)?; // Dropping the buffer, if any, returns it.
         let token = stream.token;
         if result > 0 {
             if over {
@@ -137,7 +140,10 @@ impl Uring {
             libc::ENOBUFS => {
                 if stream.receive == Receive::Armed {
                     stream.receive = Receive::Queued;
+                    crate::diagnose!(DEBUG, stream = id.index;
+                        "no receive buffer is posted, the stream waits");
                     self.starved.push(id);
+                    self.poll(id, Kind::PollEnd, POLL_END);
                     return None;
                 }
                 self.receive_ended(id);
@@ -164,7 +170,7 @@ impl Uring {
         }
     }
 
-    /// A multishot receive ended with data, or for a reason that is none: arm it again if wanted.
+    /// A multishot receive ended with data, or without an error: arms it again if it is wanted.
     fn receive_ended(&mut self, id: StreamId) {
         let Some(stream) = self.stream(id) else {
             return;
@@ -173,15 +179,22 @@ impl Uring {
         if stream.wanted {
             self.arm(id);
         } else {
-            self.follow = Some(id); // After the data of this very completion.
+            self.follow = Some(id); // After the data of this completion.
         }
     }
 
-    /// After the terminal completion that `pause` waited for.
+    /// Reports the end of the receive that `pause` cancelled.
     fn quiet(&mut self, id: StreamId) -> Option<Event> {
         let stream = self.stream(id)?;
         let token = stream.token;
         let due = std::mem::take(&mut stream.quiet_due);
+        if due && stream.polls & POLL_END != 0 {
+            // The poll for the end may have completed while the receive was being cancelled.
+            let end = direct::find_end(stream.socket.as_ref()?.as_fd());
+            if let Some(end) = end {
+                return self.end(id, end);
+            }
+        }
         due.then_some(Event::Quiet { stream: id, token })
     }
 
@@ -194,13 +207,42 @@ impl Uring {
             return self.receive_polled(id);
         }
         if !write && !std::mem::take(&mut stream.readable_due) {
-            return None; // Taken back by `receive`.
+            return None; // Withdrawn by `receive`.
         }
         Some(if write {
             Event::Writable { stream: id, token }
         } else {
             Event::Readable { stream: id, token }
         })
+    }
+
+    /// The peer of a stream ended it, or the connection failed. Reported only while the stream is
+    /// paused or waits for memory: a receive and an awaited `Readable` report it by themselves.
+    #[cold]
+    fn polled_end(&mut self, index: u32, generation: u32) -> Option<Event> {
+        let id = StreamId { index, generation };
+        let is_starved = self.starved.contains(&id);
+        let stream = self.stream(id)?;
+        stream.polls &= !POLL_END;
+        let is_paused = !stream.wanted && !stream.readable_due && stream.receive == Receive::Off;
+        let waits_for_memory = is_starved && stream.receive == Receive::Queued;
+        if !is_paused && !waits_for_memory {
+            return None;
+        }
+        let end = direct::find_end(stream.socket.as_ref()?.as_fd());
+        if let Some(end) = end {
+            return self.end(id, end);
+        }
+        // The one block that may exceed the budget takes what lies before the end. The next receive
+        // waits for memory again, and polls again.
+        let last = waits_for_memory.then(|| self.buffers.pool().take_last())??;
+        let received = self.receive_into(id, last);
+        self.stream(id)?.receive = Receive::Off;
+        self.again.push(id);
+        match received {
+            Ok(data) if !data.is_empty() => self.data(id, data),
+            _ => None,
+        }
     }
 
     /// A plain receive for a stream that became readable.
@@ -225,7 +267,7 @@ impl Uring {
         }
     }
 
-    /// What is queued at listeners that close: closing at once would reset it.
+    /// Accepts the connections queued at closing listeners: closing at once would reset them.
     fn accept_rest(&mut self) -> Option<Event> {
         use rustix::io::Errno;
         use rustix::net::SocketFlags;
@@ -262,12 +304,12 @@ impl Uring {
             self.listeners[index as usize].armed = false;
         }
         if result >= 0 {
-            // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+            // SAFETY: the kernel has just created this descriptor; nothing else owns it.
             let socket = unsafe { OwnedFd::from_raw_fd(result) };
             if !cqueue::more(flags) {
                 self.queue_accept(index);
             }
-            // Also when accepting has stopped meanwhile: it came before.
+            // Also if accepting has stopped meanwhile: the connection came before.
             return Some(Event::Accepted {
                 listener,
                 socket: Socket::Os(socket),
@@ -278,7 +320,7 @@ impl Uring {
         }
         let error = io::Error::from_raw_os_error(-result);
         match -result {
-            // The failure of one connection, or none: the next one may be had at once.
+            // The failure of one connection, or no failure: the next accept may succeed at once.
             libc::EINTR
             | libc::EAGAIN
             | libc::ECANCELED

@@ -1,12 +1,12 @@
 //! The io_uring driver: multishot accept, multishot receive into ring-mapped buffers, one
-//! `io_uring_enter` a turn.
+//! `io_uring_enter` per event-loop iteration.
 //!
-//! Submissions that name a stream's descriptor are built at the turn itself, from notes that carry
-//! the stream's generation. So no submission can ever reach a descriptor number that was closed
-//! and given to another connection in between. Completions carry the generation as well; those of
-//! closed streams give their buffer back and mean nothing else.
+//! The driver queues submissions and builds their entries in `poll_events`. A queued submission
+//! carries the generation of its stream. So no entry can refer to a descriptor number that was
+//! closed and reused for another connection in between. Completions carry the generation as well; a
+//! completion of a closed stream only returns its buffer.
 //!
-//! Modules, lowest first: `setup` · `submit` · `complete`. Must not know about the other drivers.
+//! Modules, lowest first: `setup` · `submit` · `complete`. It does not depend on the other drivers.
 
 mod complete;
 mod setup;
@@ -24,12 +24,12 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-/// The one group of provided buffers.
+/// The only group of provided buffers.
 const GROUP: u16 = 0;
 const SUBMISSIONS: u32 = 1024;
 const COMPLETIONS: u32 = 8192;
 
-/// What a completion belongs to: `kind << 56 | generation << 32 | index`.
+/// The operation of a completion: `kind << 56 | generation << 32 | index`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum Kind {
@@ -45,30 +45,32 @@ enum Kind {
     /// Cancels a poll of a stream that is gone.
     ForgetRead,
     ForgetWrite,
+    /// Polls for the end of a stream that is not received from.
+    PollEnd,
+    ForgetEnd,
 }
 
 fn tag(kind: Kind, index: u32, generation: u32) -> u64 {
     (kind as u64) << 56 | u64::from(generation & 0xff_ffff) << 32 | u64::from(index)
 }
 
-/// The receive machine of one stream: Off → Armed → Cancelling → Off, and Off → Polled → Off.
+/// The receive state of one stream: Off → Armed → Cancelling → Off, and Off → Polled → Off.
 ///
-/// A multishot receive takes a large body out of the socket, into many small buffers, before
-/// anybody can say that there is a better place for it. So a stream whose owner paused it (for
-/// that is what owners do who receive bodies themselves) is received from in the other way next
-/// time, as epoll does it: told when it is readable, then one plain call, and the owner decides.
-/// If it does not pause then, the one after that is multishot again.
+/// A multishot receive moves a large body from the socket into many small buffers before the owner
+/// can provide a better place for it. An owner that receives a body itself pauses the stream. So
+/// after a pause, the next receive works as on epoll: a poll reports readability, one plain call
+/// receives, and the owner decides. If it does not pause then, the next receive is multishot again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receive {
     /// The kernel holds no receive of this stream.
     Off,
-    /// Wanted; noted for the next turn, or waiting for buffers.
+    /// Wanted; queued for the next `poll_events`, or waiting for buffers.
     Queued,
-    /// The kernel has it.
+    /// The kernel runs it.
     Armed,
-    /// The kernel was asked, or will be at the next turn, to give it up.
+    /// Its cancellation is queued or submitted.
     Cancelling,
-    /// A poll is noted or in the kernel; its completion is followed by a plain receive.
+    /// A poll is queued or in the kernel; a plain receive follows its completion.
     Polled,
 }
 
@@ -77,36 +79,37 @@ struct Stream {
     socket: Option<OwnedFd>,
     generation: u32,
     receive: Receive,
-    /// The owner wants *buffers*; while `Cancelling` this may be true again.
+    /// The owner wants *buffers*; this may be true again while `Cancelling`.
     wanted: bool,
-    /// The owner is owed a `Quiet`.
+    /// A `Quiet` event is due.
     quiet_due: bool,
-    /// The owner paused it since the last receive after a poll.
+    /// The owner paused the stream since the last receive after a poll.
     bulk: bool,
-    /// Polls noted or in the kernel: `POLL_READ`, `POLL_WRITE`.
+    /// Polls queued or in the kernel: `POLL_READ`, `POLL_WRITE`, `POLL_END`.
     polls: u8,
-    /// The owner is owed a `Readable`; a poll may outlive this.
+    /// A `Readable` event is due; a poll may outlive this.
     readable_due: bool,
     token: u64,
 }
 
 const POLL_READ: u8 = 1;
 const POLL_WRITE: u8 = 2;
+const POLL_END: u8 = 4;
 
 #[derive(Debug)]
 struct Listener {
     socket: Option<OwnedFd>,
-    /// Set while accepting is paused: when to try again.
+    /// While accepting is paused: when to try again.
     paused_until: Option<Instant>,
-    /// Not to be accepted from before it is said.
+    /// Accepting is stopped until `accept_again`.
     held: bool,
-    /// The ring accepts, or will at the next turn; a cancelled one until its last completion.
+    /// The accept is queued or in the ring; a cancelled one until its last completion.
     armed: bool,
-    /// To be closed when nothing is queued there.
+    /// To be closed when its queue is empty.
     closing: bool,
 }
 
-/// What to submit at the next turn.
+/// A submission for the next `poll_events`.
 #[derive(Clone, Copy, Debug)]
 struct Submission {
     kind: Kind,
@@ -114,38 +117,38 @@ struct Submission {
     generation: u32,
 }
 
-/// See the module's description.
+/// The driver; see the module's documentation.
 pub struct Uring {
-    // The ring goes first when this is dropped: it ends every receive before the buffers go.
+    // The ring is dropped first: it ends every receive before the buffers are freed.
     ring: IoUring,
     buffers: BufferRing,
     streams: Vec<Stream>,
     free: Vec<u32>,
     listeners: Vec<Listener>,
     submissions: Vec<Submission>,
-    /// Streams that were attached since the last turn. Most have sent something already, and many
-    /// are closed before a receive by the ring is worth while.
+    /// Streams that were attached since the last `poll_events`. Most have sent something already,
+    /// and many are closed before a receive in the ring pays off.
     fresh: Vec<StreamId>,
-    /// Streams that were received from after a poll: to be armed again unless they are paused.
+    /// Streams with a plain receive after a poll: armed again unless they are paused.
     again: Vec<StreamId>,
-    /// Streams whose receive ended for want of buffers.
+    /// Streams whose receive ended because no buffer was posted.
     starved: Vec<StreamId>,
     wake_fd: Option<i32>,
-    /// Listeners whose accept is cancelled, to be emptied by plain calls and closed.
+    /// Listeners whose accept is cancelled; plain calls empty them, then they are closed.
     closing: Vec<u32>,
-    /// Owed a `Quiet` before the next completion is looked at, unless it is closed or receives
-    /// again by then.
+    /// A stream whose `Quiet` may be due before the next completion, unless it is closed or
+    /// receives again by then.
     follow: Option<StreamId>,
-    /// Completions taken since the last turn; a bound, so that the worker's tasks get their turn.
+    /// Completions taken in this iteration; bounded, so that the worker's tasks run in between.
     taken: u32,
-    /// What cancelling everything fails with.
+    /// The errno with which cancelling everything fails.
     #[cfg(test)]
     cancel_fails: Option<i32>,
 }
 
 impl Uring {
-    /// Builds a ring as `setup` says and registers its buffers (`io_uring_setup(2)`,
-    /// `IORING_REGISTER_PBUF_RING`). Fails with what the kernel said.
+    /// Builds a ring with the flags of `setup` and registers its buffers (`io_uring_setup(2)`,
+    /// `IORING_REGISTER_PBUF_RING`). Fails with the kernel's error.
     pub fn new(setup: Setup, config: &Config) -> io::Result<Uring> {
         let ring = setup.build()?;
         let budget = Budget::new(config.receive_bytes_max);
@@ -170,7 +173,7 @@ impl Uring {
         })
     }
 
-    /// The pool that receives go to.
+    /// The pool of receive buffers.
     pub fn pool(&self) -> &BufferPool {
         self.buffers.pool()
     }
@@ -193,7 +196,7 @@ impl Uring {
         self.follow.is_some() || !self.closing.is_empty()
     }
 
-    /// Takes up listeners whose pause is over; gives the timeout shortened to the next such end.
+    /// Resumes listeners whose pause is over; returns the timeout shortened to the next such end.
     fn resume_listeners(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         let pauses = self.listeners.iter().map(|l| l.paused_until);
         let (over, timeout) = pauses_over(pauses, timeout);
@@ -208,7 +211,7 @@ impl Uring {
         self.queue_accept(index as u32);
     }
 
-    /// Has the ring accept, if it should and does not.
+    /// Queues an accept, if the listener should accept and has none.
     fn queue_accept(&mut self, index: u32) {
         let entry = &mut self.listeners[index as usize];
         if !entry.closing && !entry.held && !std::mem::replace(&mut entry.armed, true) {
@@ -229,7 +232,8 @@ impl Uring {
         let Some(entry) = self.listeners.get_mut(listener.0 as usize) else {
             return;
         };
-        // One that is armed still is about to be cancelled, and goes on when it was.
+        // If the accept is still armed, it is about to be cancelled; its last completion queues it
+        // again.
         if std::mem::take(&mut entry.held) && entry.paused_until.is_none() {
             self.queue_accept(listener.0);
         }
@@ -257,7 +261,7 @@ impl Uring {
         };
         entry.paused_until = None;
         if !std::mem::replace(&mut entry.closing, true) {
-            // First the ring's accept is cancelled, at the next turn.
+            // First cancel the accept in the ring, in the next `poll_events`.
             self.queue_submission(Kind::Unlisten, listener.0, 0);
         }
     }
@@ -323,7 +327,7 @@ impl Uring {
         }
     }
 
-    /// Begins a receive, in the one way or the other.
+    /// Begins a receive, multishot or after a poll.
     fn arm(&mut self, id: StreamId) {
         let Some(stream) = self.stream(id) else {
             return;
@@ -337,7 +341,7 @@ impl Uring {
         }
     }
 
-    /// Arms what was received from after a poll and is still to be received from.
+    /// Arms streams again whose receive after a poll is done and that still want buffers.
     fn arm_again(&mut self) {
         let mut again = std::mem::take(&mut self.again);
         for id in again.drain(..) {
@@ -371,6 +375,12 @@ impl Uring {
                 stream.quiet_due = true;
                 false
             }
+        }
+    }
+
+    pub(super) fn watch_end(&mut self, id: StreamId) {
+        if self.stream(id).is_some_and(|stream| !stream.wanted) {
+            self.poll(id, Kind::PollEnd, POLL_END);
         }
     }
 
@@ -408,7 +418,7 @@ impl Uring {
         if let Some(socket) = self.remove(id)
             && held
         {
-            // The kernel's operation holds the socket open: end it, or no FIN would go out.
+            // The kernel's operation holds the socket open: end it, or no FIN is sent.
             let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         }
         self.descriptor_freed();
@@ -435,6 +445,7 @@ impl Uring {
         for (bit, kind) in [
             (POLL_READ, Kind::ForgetRead),
             (POLL_WRITE, Kind::ForgetWrite),
+            (POLL_END, Kind::ForgetEnd),
         ] {
             if polls & bit != 0 {
                 self.queue_submission(kind, id.index, id.generation);
@@ -452,11 +463,11 @@ impl Uring {
     }
 }
 
-/// Closes a socket with a reset, also while an operation of the ring still holds it open. Shutting
-/// it down would send a FIN first, and the peer could take what it has for the whole.
+/// Closes a socket with a reset, even while an operation of the ring holds it open. A shutdown
+/// would send a FIN first, and the peer could mistake a truncated stream for a complete one.
 fn abort(socket: OwnedFd) {
     // Disconnecting (connect(2), `AF_UNSPEC`) resets at once and wakes the ring's operation; only
-    // TCP knows it. Should it fail, an orderly end is all that is left.
+    // TCP supports it. If it fails, only an orderly end is possible.
     let tcp = rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).is_ok();
     if !tcp || rustix::net::connect_unspec(&socket).is_err() {
         let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
@@ -464,7 +475,7 @@ fn abort(socket: OwnedFd) {
 }
 
 impl Uring {
-    /// Ends every operation (`IORING_REGISTER_SYNC_CANCEL`, Linux 6.0), within a second.
+    /// Cancels every operation (`IORING_REGISTER_SYNC_CANCEL`, Linux 6.0), within a second.
     fn cancel_everything(&mut self) -> io::Result<()> {
         #[cfg(test)]
         if let Some(errno) = self.cancel_fails {
@@ -476,7 +487,7 @@ impl Uring {
             let submitter = self.ring.submitter();
             match submitter.register_sync_cancel(Some(second), everything) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // There was none.
+                // There was no operation.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
                 result => return result,
             }
@@ -486,16 +497,17 @@ impl Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        // The kernel must have let go of every buffer before they are freed: closing a ring only
-        // begins that. Cancelling synchronously (Linux 6.0) ends it; before, closing sockets does.
+        // The kernel must release every buffer before it is freed, and closing a ring only begins
+        // that. Synchronous cancellation (Linux 6.0) completes it. On older kernels, shutting the
+        // sockets down ends their receives.
         for stream in &mut self.streams {
             if let Some(socket) = stream.socket.take() {
                 let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
             }
         }
-        // Should that fail, or take too long, a receive may be left that writes to a buffer.
+        // If that fails or takes too long, a receive may remain that writes to a buffer.
         let cancelled = self.cancel_everything();
-        // Lets the cancelled operations go, and with them the sockets they hold: a listener's
+        // Completes the cancelled operations, which releases the sockets they hold: a listener's
         // address is free when this returns.
         let let_go = self.enter(Some(Duration::ZERO));
         if cancelled.is_err() || let_go.is_err() {
@@ -520,7 +532,8 @@ mod tests {
     use crate::driver::Event;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    /// What an owner may do when the last bytes came together with the end of a cancelled receive.
+    /// What an owner may do when the last bytes arrive together with the end of a cancelled
+    /// receive.
     enum Then {
         Nothing,
         Close,
@@ -538,7 +551,7 @@ mod tests {
         let (ours, _theirs) = pair.unwrap();
         let id = driver.attach(Socket::Os(ours), 1).unwrap();
         driver.receive(id);
-        // As if armed and cancelled; the kernel's part is played here, with the first buffer.
+        // As if armed and cancelled; the test plays the kernel's part, with the first buffer.
         driver.submissions.clear();
         driver.stream(id).unwrap().receive = Receive::Armed;
         assert!(!driver.pause(id));
@@ -550,13 +563,13 @@ mod tests {
             Then::Nothing => {}
             Then::Close => driver.close(id),
             Then::Receive => driver.receive(id),
-            Then::PauseAgain => assert!(!driver.pause(id), "it is owed a `Quiet`"),
+            Then::PauseAgain => assert!(!driver.pause(id), "a `Quiet` is due"),
         }
         Some(std::iter::from_fn(|| driver.next()).collect())
     }
 
-    /// With a receive in the ring, the driver is dropped: are the blocks that the kernel had been
-    /// given used again? `None` where io_uring is refused.
+    /// Drops the driver with a receive in the ring, and returns whether its posted blocks are used
+    /// again. `None` where io_uring is refused.
     fn blocks_are_used_again(cancel_fails: Option<i32>) -> Option<bool> {
         let config = Config {
             ring_buffers: 4,

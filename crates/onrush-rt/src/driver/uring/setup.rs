@@ -1,6 +1,4 @@
-//! How a ring is set up: the flags to ask the kernel for, best first.
-//!
-//! Must not know what the ring is used for.
+//! Set-up flags of a ring, best first. Independent of the ring's use.
 
 use super::{COMPLETIONS, SUBMISSIONS};
 use io_uring::IoUring;
@@ -20,7 +18,7 @@ pub enum Setup {
 }
 
 impl Setup {
-    /// The ladder, downwards.
+    /// All set-ups, best first.
     pub const LADDER: [Setup; 4] = [
         Setup::DeferNoSqArray,
         Setup::Defer,

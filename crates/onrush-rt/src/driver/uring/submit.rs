@@ -1,6 +1,7 @@
-//! Submissions: built at the turn itself from notes, so that each names a descriptor that is open.
+//! Submissions: built from the queue right before they are submitted, so that each names an open
+//! descriptor.
 //!
-//! Must not know what completions mean.
+//! Does not interpret completions.
 #![allow(unsafe_code)]
 
 use super::{GROUP, Kind, Receive, Submission, Uring, tag};
@@ -19,7 +20,7 @@ impl Uring {
                 self.queue_submission(Kind::Receive, stream.index, stream.generation);
             }
         }
-        // Starved and nothing freed: look again in a moment instead of spinning.
+        // Starved and no buffer was freed: check again in a moment instead of spinning.
         let timeout = match timeout {
             Some(t) if !self.starved.is_empty() => Some(t.min(Duration::from_millis(1))),
             None if !self.starved.is_empty() => Some(Duration::from_millis(1)),
@@ -27,7 +28,7 @@ impl Uring {
         };
         self.arm_again();
         self.submit_queued()?;
-        self.fresh.clear(); // The ring has them now.
+        self.fresh.clear(); // Their receives are in the ring now.
         self.taken = 0;
         self.enter(timeout)
     }
@@ -51,14 +52,14 @@ impl Uring {
         match result {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // Time is up, a signal came, or completions must be taken first.
+                // The timeout expired, a signal came, or completions must be taken first.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(error),
             },
         }
     }
 
-    /// Builds the submissions for what was noted and is still true.
+    /// Builds the queued submissions that are still valid.
     fn submit_queued(&mut self) -> io::Result<()> {
         let mut submissions = std::mem::take(&mut self.submissions);
         let mut done = 0;
@@ -73,7 +74,7 @@ impl Uring {
             }
             done += 1;
         }
-        submissions.drain(..done); // What found no room waits for the next turn.
+        submissions.drain(..done); // The rest waits for the next call.
         self.submissions = submissions;
         room.map(drop)
     }
@@ -121,13 +122,14 @@ impl Uring {
             Kind::Unlisten | Kind::HoldAccept => cancel(Kind::Accept, index, 0),
             Kind::ForgetRead => cancel(Kind::PollRead, index, generation),
             Kind::ForgetWrite => cancel(Kind::PollWrite, index, generation),
-            Kind::PollRead | Kind::PollWrite => {
+            Kind::ForgetEnd => cancel(Kind::PollEnd, index, generation),
+            Kind::PollRead | Kind::PollWrite | Kind::PollEnd => {
                 let stream = self.stream(StreamId { index, generation })?;
                 let fd = types::Fd(stream.socket.as_ref()?.as_raw_fd());
-                let events = if kind == Kind::PollRead {
-                    libc::POLLIN
-                } else {
-                    libc::POLLOUT
+                let events = match kind {
+                    Kind::PollRead => libc::POLLIN,
+                    Kind::PollWrite => libc::POLLOUT,
+                    _ => libc::POLLRDHUP,
                 };
                 opcode::PollAdd::new(fd, events as u32).build()
             }
@@ -135,8 +137,8 @@ impl Uring {
         Some(entry.user_data(user_data))
     }
 
-    /// Hands submissions over early when their queue is full. `false`: the kernel takes none
-    /// before completions have been taken, or for want of memory.
+    /// Submits early when the queue is full. `false`: the kernel accepts no submissions until
+    /// completions have been taken, or because it has no memory.
     fn make_room(&mut self) -> io::Result<bool> {
         while self.ring.submission().is_full() {
             match self.ring.submit() {
@@ -151,7 +153,7 @@ impl Uring {
         Ok(true)
     }
 
-    /// After `make_room` said yes.
+    /// Call this only after `make_room` returned `true`.
     pub(super) fn push(&mut self, entry: &squeue::Entry) {
         // SAFETY: no operation that this driver submits refers to memory of its own; receives
         // go to ring buffers, which stay mapped as long as the ring lives.

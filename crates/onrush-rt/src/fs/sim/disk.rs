@@ -1,19 +1,20 @@
-//! The tree of the simulated file system, twice: as its users see it, and as the disk holds it.
+//! The tree of the simulated file system, in two states: as its users see it, and as the disk holds
+//! it.
 //!
-//! This module must not know handles, operation numbers or injected faults.
+//! This module does not depend on handles, operation numbers or injected faults.
 
 use super::{Random, errno};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::mem;
 
-/// The unit a disk writes whole.
+/// The unit that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
 
-/// So many of the inodes that lost a name last are looked at to be used again.
+/// The number of recently unnamed inodes that are considered for reuse.
 const REUSE_CANDIDATES: usize = 4;
 
-/// Symbolic links followed in one lookup, as the kernel's limit.
+/// Symbolic links followed in one lookup, at most, like the kernel's limit.
 const LINKS_MAX: usize = 40;
 
 #[derive(Debug)]
@@ -21,9 +22,9 @@ pub(super) struct Disk {
     pub(super) nodes: BTreeMap<u64, Node>,
     root: u64,
     next_inode: u64,
-    /// Inodes that lost a name, the latest last: perhaps free to be used again, as disks do.
+    /// Inodes that lost a name, the latest last; their numbers may be free for reuse, as on disks.
     dropped: Vec<u64>,
-    /// Orders the changes of all directories in time.
+    /// Numbers the changes of all directories in order of time.
     next_change: u64,
 }
 
@@ -47,7 +48,7 @@ pub(super) enum Body {
 pub(super) struct Content {
     pub(super) now: Vec<u8>,
     durable: Vec<u8>,
-    /// What happened since the last `fsync`, in order.
+    /// Changes since the last `fsync`, in order.
     pending: Vec<Change>,
 }
 
@@ -75,21 +76,21 @@ struct EntryChange {
     to: Option<u64>,
 }
 
-/// How much of the unsynced changes a power cut leaves.
+/// Which unsynced changes survive a power cut.
 #[derive(Clone, Copy)]
 enum Keep {
     Nothing,
     All,
-    /// What came before this moment.
+    /// The changes before this number.
     Until(u64),
     Some,
 }
 
-/// Where a path leads.
+/// The result of a path lookup.
 pub(super) struct Found {
-    /// The directory of the last segment, and that segment; `None` for the start itself.
+    /// The directory of the last segment, and that segment; `None` for the start directory itself.
     pub(super) entry: Option<(u64, Vec<u8>)>,
-    /// What is there.
+    /// The inode there.
     pub(super) inode: Option<u64>,
 }
 
@@ -106,8 +107,8 @@ impl Disk {
         }
     }
 
-    /// Makes a node that has no name yet; `open` are the inodes somebody has open. As real file
-    /// systems do, it likes to give the number of a file that is gone.
+    /// Adds a node without a name; `open` has the inodes with open handles. Like real file systems,
+    /// it prefers the number of a deleted file.
     pub(super) fn add_node(&mut self, node: Node, open: &HashMap<u64, usize>) -> u64 {
         let free = |&inode: &u64| !open.contains_key(&inode) && !self.named(inode);
         let from = self.dropped.len().saturating_sub(REUSE_CANDIDATES);
@@ -124,7 +125,7 @@ impl Disk {
         inode
     }
 
-    /// Whether any directory has a name for it, as users see it or as the disk holds it.
+    /// Whether any directory has a name for the inode, as users see it or as the disk holds it.
     fn named(&self, inode: u64) -> bool {
         self.nodes.values().any(|node| match &node.body {
             Body::Dir(entries) => {
@@ -165,7 +166,7 @@ impl Disk {
         }
     }
 
-    /// Changes an entry as users see it; the disk learns of it by [`Disk::sync_dir`].
+    /// Changes an entry as users see it; [`Disk::sync_dir`] writes it to the disk.
     pub(super) fn set_entry(&mut self, dir: u64, name: &[u8], to: Option<u64>) -> io::Result<()> {
         let order = self.next_change;
         self.next_change += 1;
@@ -191,7 +192,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Set-up of a test: there from the start.
+    /// Test set-up: the node is durable from the start.
     pub(super) fn add_durable(&mut self, root: u64, path: &[u8], body: Body) -> io::Result<()> {
         let found = self.resolve(root, path, false)?;
         let (Some((dir, name)), None) = (found.entry, found.inode) else {
@@ -255,7 +256,7 @@ impl Disk {
         })
     }
 
-    /// Brings what `part` lets through of a file's changes to the disk; the rest is forgotten.
+    /// Writes a file's changes to the disk; its times only with `times_too`.
     pub(super) fn sync_file(&mut self, inode: u64, times_too: bool) -> io::Result<()> {
         let node = self.node(inode)?;
         if let Body::File(content) = &mut node.body {
@@ -272,8 +273,8 @@ impl Disk {
         Ok(())
     }
 
-    /// What Linux does when pages cannot be written: they count as clean, and are gone as soon as
-    /// the cache lets go of them, which here is at once. The size stays.
+    /// Models what Linux does when pages cannot be written: they count as clean, and are lost when
+    /// the cache drops them, which here happens at once. The size stays.
     pub(super) fn fail_sync_file(&mut self, inode: u64) -> io::Result<()> {
         let content = self.file(inode)?;
         content.pending.clear();
@@ -283,7 +284,7 @@ impl Disk {
         Ok(())
     }
 
-    /// A part of an `fsync`, cut short.
+    /// An `fsync` of which only a part completes.
     pub(super) fn tear_sync_file(&mut self, inode: u64, random: &mut Random) {
         if let Some(node) = self.nodes.get_mut(&inode) {
             node.resolve_pending(Keep::Some, random);
@@ -298,7 +299,7 @@ impl Disk {
         Ok(())
     }
 
-    /// What the kernel does by itself now and then: all that is pending reaches the disk.
+    /// Models the kernel's background write-back: all pending changes are written to the disk.
     pub(super) fn sync_all(&mut self) -> io::Result<()> {
         let inodes: Vec<u64> = self.nodes.keys().copied().collect();
         for inode in inodes {
@@ -310,7 +311,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The changes never reach the disk, though users go on seeing them.
+    /// The changes are never written to the disk, though users still see them.
     pub(super) fn fail_sync_dir(&mut self, inode: u64) -> io::Result<()> {
         self.dir_mut(inode)?.pending.clear();
         Ok(())
@@ -322,7 +323,7 @@ impl Disk {
         }
     }
 
-    /// A power cut: what users see becomes what the disk kept.
+    /// A power cut: users now see what the disk kept.
     pub(super) fn forget(&mut self, random: &mut Random) {
         let keep = match random.up_to(4) {
             0 => Keep::Nothing,
@@ -361,7 +362,7 @@ impl Node {
         }
     }
 
-    /// Moves what `keep` says of the pending changes to the disk, and forgets the rest.
+    /// Moves the pending changes that `keep` selects to the disk, and drops the rest.
     fn resolve_pending(&mut self, keep: Keep, random: &mut Random) {
         match &mut self.body {
             Body::Dir(entries) => entries.resolve_pending(keep, random),
@@ -370,7 +371,7 @@ impl Node {
                     let kept = match keep {
                         Keep::Nothing => false,
                         Keep::All => true,
-                        // Moments number the changes of directories; data has none.
+                        // The numbers order changes of directories; data has none.
                         Keep::Until(_) => random.coin(),
                         Keep::Some => {
                             change.apply_some(&mut content.durable, random);
@@ -424,7 +425,7 @@ impl Change {
         }
     }
 
-    /// Any sectors of a write may be kept, and the size without them.
+    /// Any sectors of a write may survive, and the size without them.
     fn apply_some(&self, to: &mut Vec<u8>, random: &mut Random) {
         match self {
             Change::Write(offset, bytes) => {
@@ -447,7 +448,8 @@ impl Change {
 
 impl Entries {
     fn resolve_pending(&mut self, keep: Keep, random: &mut Random) {
-        // For one name changes keep their order: any prefix of them, but each name by itself.
+        // Changes of one name keep their order: any prefix of them survives, separately for each
+        // name.
         let mut stopped = BTreeSet::new();
         for change in mem::take(&mut self.pending) {
             let kept = match keep {
@@ -476,7 +478,7 @@ impl EntryChange {
     }
 }
 
-/// Puts the segments of `path` in front of what is still to be looked up.
+/// Prepends the segments of `path` to those still to be looked up.
 fn push_front(todo: &mut VecDeque<Vec<u8>>, path: &[u8]) -> io::Result<()> {
     if path.first() == Some(&b'/') {
         return Err(errno(libc::EXDEV));

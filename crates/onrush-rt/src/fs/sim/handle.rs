@@ -1,6 +1,6 @@
 //! Open files and directories of the simulator: each call is one numbered operation.
 //!
-//! This module must not know what survives a power cut; `disk` does.
+//! The module `disk` decides what survives a power cut.
 
 use super::disk::{Body, Content, Entries, Node};
 use super::{Fate, SimFs, State, errno};
@@ -13,7 +13,7 @@ pub(super) struct Handle {
     fs: SimFs,
     inode: u64,
     epoch: u64,
-    /// Names this handle as the holder of a lock.
+    /// Identifies this handle as the holder of a lock.
     number: u64,
 }
 
@@ -251,7 +251,7 @@ impl SimDir {
     }
 
     pub(in crate::fs) fn read_dir(&self, each: &mut EachEntry<'_>) -> io::Result<()> {
-        // Copied, since `each` may operate on the same file system.
+        // Copied, because `each` may operate on the same file system.
         let entries = self.at.fs.atomically(self.at.epoch, |state| {
             let now = &state.disk.dir(self.at.inode)?.now;
             let kind = |inode| state.disk.nodes.get(inode).map(|node| kind(&node.body));
@@ -290,7 +290,7 @@ impl SimDir {
     }
 
     pub(in crate::fs) fn is_in_memory(&self) -> bool {
-        false // it stands for a disk
+        false // It models a disk.
     }
 
     pub(in crate::fs) fn now_ns(&self) -> i64 {

@@ -1,16 +1,16 @@
-//! A file system in memory, behind the same [`Dir`] and [`File`](super::File), that models what
-//! a disk promises and nothing more.
+//! A file system in memory, behind the same [`Dir`] and [`File`](super::File), that models the
+//! guarantees of a disk and nothing more.
 //!
-//! - What was written to a file but not `fsync`ed, and what was changed in a directory but not
-//!   `fsync`ed through that directory, is lost at a power cut; or some of it stays, as the seed
-//!   decides: nothing, everything, a prefix in time, or any part (sectors of a write, names of a
-//!   directory; the two halves of a rename between directories are independent).
-//! - An `fsync` that fails forgets what it was to write; a later one succeeds and keeps nothing.
-//! - Every operation has a running number from 0; errors and power cuts are placed by it.
+//! - Data written to a file without an `fsync`, and changes of a directory without an `fsync` of
+//!   that directory, are lost at a power cut, or partly kept. The seed decides: nothing,
+//!   everything, a prefix in time, or any part (sectors of a write, names of a directory; the two
+//!   halves of a rename between directories are independent).
+//! - An `fsync` that fails drops the changes it was to write; a later one succeeds without them.
+//! - Every operation has a number, counted from 0; errors and power cuts are placed by it.
 //!
-//! The same calls with the same seed give the same result, whatever the machine.
+//! The same calls with the same seed give the same result on every machine.
 //!
-//! This module must not know the kernel, nor what is built on the files.
+//! This module depends neither on the kernel nor on users of the files.
 
 mod disk;
 mod handle;
@@ -28,7 +28,7 @@ use std::time::Duration;
 /// The root directory's inode number.
 const ROOT: u64 = 1;
 
-/// A simulated file system; clones are handles of the same one.
+/// A simulated file system; clones share it.
 ///
 /// ```
 /// use onrush_rt::fs::{OpenHow, sim::SimFs};
@@ -49,7 +49,7 @@ pub struct SimFs {
     held: Arc<Held>,
 }
 
-/// Which calls that make a folder wait.
+/// Which calls that create a directory wait.
 #[derive(Debug, Default)]
 struct Held {
     state: Mutex<Hold>,
@@ -58,23 +58,23 @@ struct Held {
 
 #[derive(Debug, Default)]
 struct Hold {
-    /// Calls wait when no more may pass.
+    /// Calls wait when `passes` is 0.
     is_on: bool,
-    /// So many more may pass.
+    /// The number of calls that may still pass.
     passes: usize,
-    /// So many calls wait.
+    /// The number of waiting calls.
     waiting: usize,
 }
 
-/// When the power goes, relative to the operation it is set on.
+/// When the power fails, relative to the operation it is set on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The operation does nothing any more.
+    /// The operation has no effect.
     Before,
-    /// The operation is torn: a part of a write is done, a part of an `fsync` has reached the
-    /// disk; an operation without parts is done or not, as the seed decides.
+    /// The operation is torn: a part of a write is done, or a part of an `fsync` is on the disk.
+    /// The seed decides whether an operation without parts is done.
     During,
-    /// The operation is done, but its caller never learns of it.
+    /// The operation is done, but its caller gets an error.
     After,
 }
 
@@ -99,20 +99,20 @@ struct State {
     cut: Option<(u64, Cut)>,
     /// Bytes that may still be written; `None` is no limit.
     space: Option<u64>,
-    /// Nothing is in the caches.
+    /// The caches are empty.
     cold: bool,
-    /// Flags of a rename are refused.
+    /// Renames with flags are refused.
     plain_renames: bool,
     clock_ns: i64,
-    /// `flock`s by inode: the handles that hold it, and whether alone.
+    /// `flock`s by inode: the handles that hold it, and whether exclusively.
     locks: HashMap<u64, Vec<(u64, bool)>>,
     next_handle: u64,
-    /// How many live handles there are of each inode.
+    /// The number of live handles of each inode.
     open: HashMap<u64, usize>,
 }
 
 impl SimFs {
-    /// An empty file system; `seed` decides all that a real disk leaves open.
+    /// An empty file system; `seed` decides everything that a real disk leaves open.
     pub fn new(seed: u64) -> SimFs {
         let state = State {
             disk: Disk::new(ROOT),
@@ -136,8 +136,7 @@ impl SimFs {
         }
     }
 
-    /// Opens the root directory. Fails with `EIO` while the power is off. Not a numbered
-    /// operation.
+    /// Opens the root directory. Fails with `EIO` while the power is off. Not a numbered operation.
     pub fn root(&self) -> io::Result<Dir> {
         let state = self.lock();
         if state.off {
@@ -150,18 +149,18 @@ impl SimFs {
         )))))
     }
 
-    /// How many operations there have been; the next one has this number.
+    /// The number of operations so far; the next one has this number.
     pub fn operations(&self) -> u64 {
         self.lock().operations
     }
 
-    /// Lets operation `number` fail with `errno` and do nothing (an `fsync` also forgets what it
-    /// was to write). May be called for several numbers.
+    /// Makes operation `number` fail with `errno` and do nothing (an `fsync` also drops what it was
+    /// to write). May be called for several numbers.
     pub fn fail_at(&self, number: u64, errno: i32) {
         self.lock().failures.insert(number, errno);
     }
 
-    /// Forgets all that [`SimFs::fail_at`] and [`SimFs::power_cut_at`] have planned.
+    /// Clears the faults of [`SimFs::fail_at`] and [`SimFs::power_cut_at`].
     pub fn clear_faults(&self) {
         let mut state = self.lock();
         state.failures.clear();
@@ -173,14 +172,14 @@ impl SimFs {
         self.lock().cut = Some((number, cut));
     }
 
-    /// Cuts the power now: every open handle is dead (`EIO`) for good, locks are gone, and what
-    /// the disk did not keep is forgotten.
+    /// Cuts the power now: every open handle is dead (`EIO`) for good, locks are gone, and what the
+    /// disk did not keep is lost.
     pub fn power_cut(&self) {
         self.lock().power_cut();
     }
 
-    /// Switches on again after a power cut; the tree is what the disk kept. Planned faults are
-    /// cleared. Without a power cut before, this does nothing to the tree.
+    /// Turns the power on after a cut; the tree is what the disk kept. Clears planned faults.
+    /// Without a preceding power cut, this does not change the tree.
     pub fn restart(&self) {
         self.lock().off = false;
         self.clear_faults();
@@ -191,43 +190,43 @@ impl SimFs {
         self.lock().off
     }
 
-    /// Ends all handles and locks but keeps the tree, as `kill -9` of every process does: the
-    /// page cache survives.
+    /// Ends all handles and locks but keeps the tree, as `kill -9` of every process does: the page
+    /// cache survives.
     pub fn kill_processes(&self) {
         self.lock().end_epoch();
     }
 
-    /// Writes everything to the disk, as the kernel does by itself from time to time; what a
-    /// failed `fsync` forgot stays forgotten. Not a numbered operation.
+    /// Writes everything to the disk, as the kernel does from time to time. Changes that a failed
+    /// `fsync` dropped stay lost. Not a numbered operation.
     pub fn sync_all(&self) {
-        // Fails only for an inode that is not there, and these were just listed.
+        // Fails only for an inode that does not exist, and these were just listed.
         let _ = self.lock().disk.sync_all();
     }
 
-    /// Lets the disk be full after `bytes` more; `None` lifts the limit. Space freed by deletion
-    /// is not given back.
+    /// Makes the disk full after `bytes` more; `None` lifts the limit. Deletion does not free
+    /// space.
     pub fn disk_full_after(&self, bytes: Option<u64>) {
         self.lock().space = bytes;
     }
 
-    /// Whether only plain renames are known, as on some file systems: one that must not replace, or
-    /// that exchanges, is `EINVAL` then (`renameat2(2)`).
+    /// Whether only plain renames work, as on some file systems: a rename that must not replace, or
+    /// that exchanges, then fails with `EINVAL` (`renameat2(2)`).
     pub fn set_plain_renames(&self, plain: bool) {
         self.lock().plain_renames = plain;
     }
 
-    /// Whether the caches are cold: then all that must not block answers `WouldBlock`.
+    /// Whether the caches are cold: then all calls that must not block return `WouldBlock`.
     pub fn set_cold(&self, cold: bool) {
         self.lock().cold = cold;
     }
 
-    /// Whether every call that makes a folder blocks its thread, before it does anything, until
-    /// this is called with `false`: for tests of what else a slow disk holds up.
+    /// Whether every call that creates a directory blocks its thread before it does anything, until
+    /// this is called with `false`: for tests of what a slow disk delays.
     pub fn hold_folders(&self, hold: bool) {
         self.set_hold(hold, 0);
     }
 
-    /// As [`SimFs::hold_folders`] with `true`, for the calls after the next `passes` ones.
+    /// Like [`SimFs::hold_folders`] with `true`, for the calls after the next `passes` ones.
     pub fn hold_folders_after(&self, passes: usize) {
         self.set_hold(true, passes);
     }
@@ -246,8 +245,8 @@ impl SimFs {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until at least `calls` calls are blocked by [`SimFs::hold_folders`], for at most
-    /// `timeout`, and gives how many are.
+    /// Waits until [`SimFs::hold_folders`] blocks at least `calls` calls, for at most `timeout`.
+    /// Returns the number of blocked calls.
     pub fn wait_for_held(&self, calls: usize, timeout: Duration) -> usize {
         let too_few = |state: &mut Hold| state.waiting < calls;
         let changed = &self.held.changed;
@@ -270,20 +269,19 @@ impl SimFs {
         waited.unwrap_or_else(PoisonError::into_inner).waiting -= 1;
     }
 
-    /// Sets the clock, from which modification times come. Each change advances it by 1 ns.
+    /// Sets the clock for modification times. Each change advances it by 1 ns.
     pub fn set_clock_ns(&self, now_ns: i64) {
         self.lock().clock_ns = now_ns;
     }
 
-    /// Puts a symbolic link at `path`, durably, creating no parents: test set-up, not an
-    /// operation.
+    /// Creates a symbolic link at `path`, durably, without parents. Test set-up, not an operation.
     pub fn add_symlink(&self, path: &[u8], target: &[u8]) -> io::Result<()> {
         self.lock()
             .disk
             .add_durable(ROOT, path, disk::Body::Symlink(target.into()))
     }
 
-    /// Puts a FIFO at `path`, durably, as [`SimFs::add_symlink`].
+    /// Creates a FIFO at `path`, durably, like [`SimFs::add_symlink`].
     pub fn add_fifo(&self, path: &[u8]) -> io::Result<()> {
         self.lock()
             .disk
@@ -294,7 +292,7 @@ impl SimFs {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs one numbered operation, which itself says what failing or being torn means to it.
+    /// Runs one numbered operation; `run` defines what failing or being torn means for it.
     fn operate<R>(
         &self,
         epoch: u64,
@@ -325,7 +323,7 @@ impl SimFs {
         result
     }
 
-    /// Runs an operation that is done or not done, with nothing in between.
+    /// Runs an operation that is either done or not done.
     fn atomically<R>(
         &self,
         epoch: u64,
@@ -349,14 +347,14 @@ impl State {
         self.disk.forget(&mut self.random);
     }
 
-    /// All handles are dead from now on.
+    /// Makes all existing handles dead.
     fn end_epoch(&mut self) {
         self.epoch += 1;
         self.locks.clear();
         self.open.clear();
     }
 
-    /// Takes `bytes` of free space, or as many as there are.
+    /// Takes `bytes` of free space, or as many as are left.
     fn take_space(&mut self, bytes: u64) -> u64 {
         let Some(space) = &mut self.space else {
             return bytes;
