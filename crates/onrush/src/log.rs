@@ -4,8 +4,10 @@
 use crate::panic_guard;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 
 /// Whether requests are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -245,26 +247,37 @@ impl Ended {
 /// must not run while the engine's cells are borrowed. A task logs them in the same iteration of
 /// the event loop.
 #[derive(Debug, Default)]
-pub(crate) struct LogQueue(RefCell<VecDeque<Ended>>);
+pub(crate) struct LogQueue {
+    ended: RefCell<VecDeque<Ended>>,
+    /// Wakes the task that logs, while it waits.
+    writer: RefCell<Option<Waker>>,
+}
 
 impl LogQueue {
-    /// Whether the queue was empty before, so that [`LogQueue::write`] is to be called later.
-    pub(crate) fn push(&self, ended: Ended) -> bool {
-        let mut queue = self.0.borrow_mut();
-        queue.push_back(ended);
-        queue.len() == 1
+    pub(crate) fn push(&self, ended: Ended) {
+        self.ended.borrow_mut().push_back(ended);
+        if let Some(writer) = &*self.writer.borrow() {
+            writer.wake_by_ref();
+        }
     }
 
     /// Makes an event of each exchange.
     pub(crate) fn write(&self) {
         // Not taken one by one: what a subscriber does may end further exchanges.
-        let ended = self.0.take();
+        let ended = self.ended.take();
         ended.iter().for_each(Ended::log);
     }
 
-    /// [`LogQueue::write`] as a task.
-    pub(crate) async fn write_later(self: Rc<Self>) {
-        self.write();
+    /// The task that logs. It ends with its worker.
+    pub(crate) async fn run(self: Rc<Self>) {
+        poll_fn::<(), _>(|cx| {
+            self.write();
+            if self.writer.borrow().is_none() {
+                *self.writer.borrow_mut() = Some(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
     }
 }
 

@@ -266,11 +266,7 @@ fn the_simulator_logs_the_same_however_the_network_splits() {
         assert!(entries.iter().all(|entry| entry["end"] == "complete"));
         assert_eq!(number(&entries[5], "received_bytes"), post.len() as u64);
         assert_eq!(number(&entries[5], "body_bytes"), 5000);
-        assert_eq!(
-            sim.worker().live_tasks(),
-            0,
-            "nothing is left to be written"
-        );
+        assert_eq!(sim.worker().live_tasks(), 1, "only the task that logs");
     }
 }
 

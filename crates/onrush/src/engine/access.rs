@@ -9,11 +9,10 @@
 use super::Engine;
 use super::connection::Conn;
 use crate::host::ConnId;
-use crate::log::{Exchange, LogQueue, Outcome, RequestLine};
+use crate::log::{Exchange, Outcome, RequestLine};
 use crate::metrics::CloseReason;
 use onrush_proto::head::{Head, Version};
 use onrush_proto::reject::Reject;
-use std::rc::Rc;
 
 /// A rejected request line is logged up to this length, in bytes.
 const RAW_LINE_BYTES_MAX: usize = 2048;
@@ -160,9 +159,7 @@ impl Engine {
         while let Some(mut ended) = active.exchanges.pop_ended() {
             // Responses that were accepted together ended together.
             ended.ended_ns = *now_ns.get_or_insert_with(|| self.context.clock_ns());
-            if log.push(ended) {
-                self.write_log_later(log);
-            }
+            log.push(ended);
         }
     }
 
@@ -173,13 +170,7 @@ impl Engine {
         };
         while let Some(mut ended) = active.exchanges.pop_aborted(ending.outcome()) {
             ended.ended_ns = self.context.clock_ns();
-            if log.push(ended) {
-                self.write_log_later(log);
-            }
+            log.push(ended);
         }
-    }
-
-    fn write_log_later(&self, log: &Rc<LogQueue>) {
-        self.context.spawn(log.clone().write_later()).detach();
     }
 }

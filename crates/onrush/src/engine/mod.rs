@@ -172,7 +172,11 @@ impl Engine {
         });
         let log = match settings.access_log {
             AccessLog::Off => None,
-            AccessLog::On => Some(Rc::default()),
+            AccessLog::On => {
+                let log = Rc::<LogQueue>::default();
+                context.spawn(log.clone().run()).detach();
+                Some(log)
+            }
         };
         let conns = Conns::default();
         let unsent_bytes = conns.unsent_bytes().clone();
