@@ -1,8 +1,8 @@
 //! One HTTP/1 server connection as a state machine; every transition is in this file.
 //!
 //! The connection handles requests in order, one at a time: after [`Step::Request`] it returns no
-//! further head until [`Connection::finish_response`] has finished the response. It holds no buffer and no
-//! clock; the caller owns both.
+//! further head until [`Connection::finish_response`] has finished the response. It holds no buffer
+//! and no clock; the caller owns both.
 //!
 //! ```text
 //! Ready -- receive_head --> Received -- send_head --> Responding -- finish_response --> Ready,
@@ -543,9 +543,10 @@ impl Connection {
         }
     }
 
-    /// Appends a complete response to a refused request, with `Connection: close`. `finish_response` then
-    /// returns [`After::LingeringClose`]. The caller may pass refusals of its own, such as a
-    /// timeout (408) in the middle of a head. Appends nothing if a final response has begun.
+    /// Appends a complete response to a refused request, with `Connection: close`.
+    /// `finish_response` then returns [`After::LingeringClose`]. The caller may pass refusals of
+    /// its own, such as a timeout (408) in the middle of a head. Appends nothing if a final
+    /// response has begun.
     pub fn send_reject(&mut self, reject: Reject, date: &[u8; 29], out: &mut Vec<u8>) {
         if !matches!(self.phase, Phase::Ready | Phase::Received) {
             return;

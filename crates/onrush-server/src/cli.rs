@@ -110,10 +110,11 @@ fn variable(option: &str) -> String {
 /// The environment variables of the process that look like options and are none: misspelled,
 /// probably.
 pub(crate) fn unknown_variables() -> Vec<String> {
-    let names = Options::NAMES.iter().map(|name| variable(name));
-    let known: Vec<String> = names.chain(["ONRUSH_CONFIG".to_owned()]).collect();
+    let command = command();
+    let variables = command.get_arguments().filter_map(clap::Arg::get_env);
+    let known: Vec<_> = variables.map(|name| name.to_string_lossy()).collect();
     let set = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
-    set.filter(|name| name.starts_with("ONRUSH_") && !known.contains(name))
+    set.filter(|name| name.starts_with("ONRUSH_") && !known.iter().any(|known| known == name))
         .collect()
 }
 

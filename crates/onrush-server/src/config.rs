@@ -11,7 +11,7 @@ use crate::values::{
 use crate::written::Switch;
 use onrush::{AccessLog, DriverPreference, Limits, Placement};
 use onrush_rt::driver;
-use onrush_server::{Allow, FilesOptions};
+use onrush_server::{Allow, FilesOptions, Types};
 use onrush_store::Key;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -226,6 +226,8 @@ fn files(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, F
         None => share(memory::CACHE_PART, default.cache_bytes_max),
     };
     let depth_max = bounded("depth-max", options.depth_max, 1..=Key::SEGMENTS_MAX)?;
+    let types = Types::new(options.types.iter().flatten())
+        .map_err(|what| Failure::usage(format!("types: {what}")))?;
     let file_threads = bounded("file-threads", options.file_threads, 1..=1024)?;
     Ok(FilesOptions {
         allow: Allow {
@@ -240,6 +242,7 @@ fn files(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, F
             Some(Durability::Full) | None => onrush_server::Durability::Full,
             Some(Durability::None) => onrush_server::Durability::None,
         },
+        types,
         cache_bytes_max,
         depth_max: depth_max.unwrap_or(default.depth_max),
         upload_bytes_max: share(memory::UPLOAD_PART, default.upload_bytes_max),

@@ -26,6 +26,6 @@
 pub mod files;
 pub mod guard;
 
-pub use files::{Allow, Files, FilesOptions};
+pub use files::{Allow, Files, FilesOptions, Types};
 pub use guard::{Guard, Hosts};
 pub use onrush_store::Durability;

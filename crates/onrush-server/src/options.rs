@@ -14,6 +14,7 @@ use crate::written::{Switch, boolish, list};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueHint};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Makes [`Options`] of a list of groups, each a heading of `--help` and the options below it. An
@@ -23,7 +24,9 @@ use std::path::PathBuf;
 /// - `value NAME: TYPE = "PLACEHOLDER"`: a flag with a value;
 /// - `list NAME: TYPE = "PLACEHOLDER"`: a flag with values, separated by commas or given by
 ///   repeating the flag;
-/// - `switch NAME`: a flag that is true or false, and true without a value.
+/// - `switch NAME`: a flag that is true or false, and true without a value;
+/// - `table NAME: TYPE`: a table of the configuration file only, since flags and variables have no
+///   form for pairs.
 ///
 /// An option `some_name` has the flag `--some-name`, the variable `ONRUSH_SOME_NAME` and the key
 /// `some-name`. Its documentation is the help text.
@@ -86,6 +89,16 @@ macro_rules! options {
         ] [$($names)* $name] $heading { $($more)* } $($rest)*);
     };
     (@ [$($fields:tt)*] [$($names:ident)*] $heading:literal {
+        $(#[$($about:tt)*])* table $name:ident: $type:ty; $($more:tt)*
+    } $($rest:tt)*) => {
+        options!(@ [
+            $($fields)*
+            $(#[$($about)*])*
+            #[arg(skip)]
+            pub(crate) $name: Option<$type>,
+        ] [$($names)* $name] $heading { $($more)* } $($rest)*);
+    };
+    (@ [$($fields:tt)*] [$($names:ident)*] $heading:literal {
         $(#[$($about:tt)*])* switch $name:ident; $($more:tt)*
     } $($rest:tt)*) => {
         options!(@ [
@@ -125,6 +138,9 @@ options! {
 
         /// Receive and count uploads, but discard them
         switch sink;
+
+        /// Media types by extension
+        table types: BTreeMap<String, String>;
 
         /// What a completed PUT or DELETE survives: full or none [default: full]
         ///

@@ -62,8 +62,11 @@ fn refusals_come_before_the_body() {
             ("/folder", 409),
             ("/folder/", 409),
             ("/.hidden", 403),
-            ("/a/../b", 400),
+            ("/a/../../b", 400),
+            ("/a/%2e%2e/there/", 409),
             ("/%zz", 400),
+            ("/x\nContent-Digest: sha-256=:x:", 400),
+            ("/x\nContent-Type: text", 400),
         ];
         for (target, status) in table {
             let head = format!("PUT {target}\nExpect: 100-continue\nContent-Length: 1000000");
@@ -130,8 +133,12 @@ fn a_sink_refuses_what_a_put_refuses() {
             host.add_symlink("link", "there");
             let etag = host.get("/there").etag().to_owned();
             let table = [
-                ("/a/../b".to_owned(), 400),
-                ("//x".to_owned(), 400),
+                ("/a/../../b".to_owned(), 400),
+                ("/%2e./b".to_owned(), 400),
+                ("/a/..//folder".to_owned(), 409),
+                ("/x\nContent-MD5: x".to_owned(), 400),
+                ("/x\nContent-Type: text".to_owned(), 400),
+                (format!("/x\nCache-Control: {}", "n".repeat(1025)), 431),
                 ("/%zz".to_owned(), 400),
                 ("/a%2fb".to_owned(), 400),
                 (format!("/{}", "n".repeat(256)), 400),

@@ -27,17 +27,75 @@ pub enum StoreError {
     /// The caller's condition does not hold for the present object.
     PreconditionFailed,
     /// No space, or no quota, is left on the disk.
-    Full,
+    Full(Cause),
+    /// The file system is read-only, or has become so after an error of its device.
+    ReadOnly,
     /// The object is larger than the file system can hold.
     TooLarge,
     /// The store is read-only, the key is the store's own, or the system refuses access.
     Forbidden,
     /// The bytes are not a key, or the file system cannot hold such a name.
     InvalidKey,
+    /// The file system has no extended attributes, and the object has metadata.
+    NoMetadata,
     /// The process or the system is out of descriptors or memory; later it may work.
     Busy,
     /// The disk, or something as deep, failed.
-    Io(io::ErrorKind),
+    Io(Cause),
+}
+
+/// What the system said of an operation that failed: the error number of a system call, or only a
+/// kind where no system call failed. It has no path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Cause {
+    kind: io::ErrorKind,
+    errno: Option<i32>,
+}
+
+impl Cause {
+    /// The error number (errno(3)), if a system call failed.
+    pub fn errno(&self) -> Option<i32> {
+        self.errno
+    }
+
+    /// The kind of the error.
+    pub fn kind(&self) -> io::ErrorKind {
+        self.kind
+    }
+
+    pub(crate) fn of_errno(errno: i32) -> Cause {
+        Cause::from(&io::Error::from_raw_os_error(errno))
+    }
+}
+
+impl From<&io::Error> for Cause {
+    fn from(error: &io::Error) -> Cause {
+        Cause {
+            kind: error.kind(),
+            errno: error.raw_os_error(),
+        }
+    }
+}
+
+impl From<io::ErrorKind> for Cause {
+    fn from(kind: io::ErrorKind) -> Cause {
+        Cause { kind, errno: None }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.errno {
+            Some(errno) => io::Error::from_raw_os_error(errno).fmt(f),
+            None => self.kind.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cause({self})")
+    }
 }
 
 impl fmt::Display for StoreError {
@@ -49,12 +107,14 @@ impl fmt::Display for StoreError {
             StoreError::Conflict => "a folder, a link or an object is in the way",
             StoreError::NotEmpty => "the folder is not empty",
             StoreError::PreconditionFailed => "the object is not as the request expects it",
-            StoreError::Full => "the disk is full",
+            StoreError::Full(_) => "the disk is full",
+            StoreError::ReadOnly => "the disk is read-only",
             StoreError::TooLarge => "the object is too large for the disk",
             StoreError::Forbidden => "the store does not allow this",
             StoreError::InvalidKey => "this name cannot be stored",
+            StoreError::NoMetadata => "the disk keeps no metadata",
             StoreError::Busy => "the server is out of files or memory for the moment",
-            StoreError::Io(kind) => return write!(f, "the disk failed: {kind}"),
+            StoreError::Io(cause) => return write!(f, "the disk failed: {cause}"),
         })
     }
 }
@@ -63,11 +123,21 @@ impl std::error::Error for StoreError {}
 
 impl From<JobPanicked> for StoreError {
     fn from(_: JobPanicked) -> StoreError {
-        StoreError::Io(io::ErrorKind::Other)
+        StoreError::Io(io::ErrorKind::Other.into())
     }
 }
 
 impl StoreError {
+    /// What the system said, for errors that an operator has to know of: [`StoreError::Full`],
+    /// [`StoreError::ReadOnly`] and [`StoreError::Io`].
+    pub fn cause(&self) -> Option<Cause> {
+        match *self {
+            StoreError::Full(cause) | StoreError::Io(cause) => Some(cause),
+            StoreError::ReadOnly => Some(Cause::of_errno(libc::EROFS)),
+            _ => None,
+        }
+    }
+
     /// The error of reading or looking up: what cannot be reached is not there.
     pub(crate) fn of_read(error: io::Error) -> StoreError {
         match error.raw_os_error() {
@@ -106,11 +176,12 @@ impl StoreError {
     /// The error of a file that is already open: no name is to blame.
     pub(crate) fn of_any(error: io::Error) -> StoreError {
         match error.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => StoreError::Full,
+            Some(libc::ENOSPC | libc::EDQUOT) => StoreError::Full(Cause::from(&error)),
             Some(libc::EFBIG | libc::EOVERFLOW) => StoreError::TooLarge,
-            Some(libc::EACCES | libc::EPERM | libc::EROFS) => StoreError::Forbidden,
+            Some(libc::EROFS) => StoreError::ReadOnly,
+            Some(libc::EACCES | libc::EPERM) => StoreError::Forbidden,
             Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => StoreError::Busy,
-            _ => StoreError::Io(error.kind()),
+            _ => StoreError::Io(Cause::from(&error)),
         }
     }
 }

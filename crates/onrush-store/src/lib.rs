@@ -37,10 +37,11 @@ mod key;
 mod meta;
 mod store;
 
-pub use error::{Result, StoreError};
+pub use error::{Cause, Result, StoreError};
 pub use folder::{Durability, Folder, FolderOptions};
 pub use key::Key;
 pub use meta::{Kind, Meta, Version};
 pub use store::{
-    Check, Committed, Condition, Entry, ListHow, LocalFuture, Object, Page, ReadAt, Store, Upload,
+    Check, Committed, Condition, Entry, ListHow, LocalFuture, METADATA_BYTES_MAX, Object, Page,
+    ReadAt, Store, Upload,
 };

@@ -8,11 +8,19 @@ use crate::key::Key;
 use crate::meta::{Kind, Meta, Version};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::File;
+use std::ffi::CStr;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+
+/// Bytes of metadata that an object may have at most. Few file systems have room for more than
+/// 4 KiB of extended attributes.
+pub const METADATA_BYTES_MAX: usize = 2048;
+
+/// The extended attribute that holds an object's metadata.
+pub(crate) const METADATA: &CStr = c"user.onrush.headers";
 
 /// A boxed future that stays on the worker that polls it.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -111,6 +119,12 @@ pub trait Upload {
     /// upload. After an error, or if the future was dropped before its end, the upload can only be
     /// dropped.
     fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>>;
+
+    /// Sets the bytes that are kept beside the content, which mean nothing to the store: at most
+    /// [`METADATA_BYTES_MAX`], [`StoreError::TooLarge`] otherwise. They become visible with the
+    /// object, in the same step, and replace those of the object before. Without a call there are
+    /// none. The commit fails with [`StoreError::NoMetadata`] where the store cannot keep them.
+    fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()>;
 
     /// How many bytes were added.
     fn written_bytes(&self) -> u64;
@@ -229,6 +243,27 @@ impl Object {
         }
     }
 
+    /// Its metadata ([`Upload::set_metadata`]), read on the calling thread. Empty if there is none.
+    /// For callers that have just read content from memory: whoever brought the content there read
+    /// the metadata too, so that the kernel most likely does not wait for a disk.
+    pub fn metadata_now(&self) -> Result<Vec<u8>> {
+        match &self.source {
+            Source::File(file, _) => read_metadata(file),
+            Source::Other(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Its metadata, read on the pool. Empty if there is none.
+    pub async fn metadata(&self) -> Result<Vec<u8>> {
+        match &self.source {
+            Source::File(file, pool) => {
+                let file = file.clone();
+                pool.run(move || read_metadata(&file)).await?
+            }
+            Source::Other(_) => Ok(Vec::new()),
+        }
+    }
+
     /// Reads into `buf` at once what is cached, or gives `None` if it would have to wait. The
     /// bytes read, 0 at the end; perhaps fewer than asked for.
     pub fn read_now(&self, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
@@ -264,6 +299,15 @@ impl fmt::Debug for Object {
         f.debug_struct("Object")
             .field("meta", &self.meta)
             .finish_non_exhaustive()
+    }
+}
+
+/// An attribute that this store would not have written counts as none.
+fn read_metadata(file: &File) -> Result<Vec<u8>> {
+    match file.attribute(METADATA, METADATA_BYTES_MAX) {
+        Ok(metadata) => Ok(metadata.unwrap_or_default()),
+        Err(error) if error.raw_os_error() == Some(libc::ERANGE) => Ok(Vec::new()),
+        Err(error) => Err(StoreError::of_any(error)),
     }
 }
 

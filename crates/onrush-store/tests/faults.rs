@@ -107,8 +107,11 @@ fn operations(scene: Scene, seed: u64) -> u64 {
 }
 
 fn look(folder: &Folder, scene: Scene) -> Option<Vec<u8>> {
-    match get(folder, scene.key) {
-        Ok(found) => Some(found),
+    match get_both(folder, scene.key) {
+        Ok((found, metadata)) => {
+            assert_eq!(metadata, metadata_of(&found), "{scene:?}: torn or lost");
+            Some(found)
+        }
         Err(StoreError::NotFound) => None,
         Err(error) => panic!("{scene:?}: {error}"),
     }
@@ -243,9 +246,11 @@ fn any_operation_may_fail() {
                     Err(error) => {
                         let told = match errno {
                             EIO => matches!(error, StoreError::Io(_)),
-                            _ => error == StoreError::Full,
+                            _ => matches!(error, StoreError::Full(_)),
                         };
                         assert!(told, "{at}: {error:?}");
+                        let cause = error.cause().and_then(|cause| cause.errno());
+                        assert!(cause.is_none_or(|cause| cause == errno), "{at}: {error:?}");
                         assert!(found == old(scene), "{at}: {error:?}");
                     }
                     Ok(_) => panic!("{at}: not told"),

@@ -33,6 +33,8 @@ on_all! {
     listing_page_by_page
     listing_kinds
     read_only_changes_nothing
+    metadata_is_kept_with_the_object
+    a_disk_that_became_read_only_is_told
     a_live_upload_is_not_swept
     a_full_or_cold_disk
     a_replaced_object_stays_for_its_readers
@@ -335,7 +337,7 @@ fn no_file_is_that_large(ground: &Ground) {
         assert_eq!(ask(bytes), Some(StoreError::TooLarge));
     }
     if let Ground::Real(_) = ground {
-        assert_eq!(ask(i64::MAX as u64), Some(StoreError::Full));
+        assert!(matches!(ask(i64::MAX as u64), Some(StoreError::Full(_))));
     }
 }
 
@@ -498,6 +500,62 @@ fn listing_kinds(ground: &Ground) {
     }
 }
 
+fn metadata_is_kept_with_the_object(ground: &Ground) {
+    let folder = ground.folder();
+    assert!(folder.keeps_metadata());
+    put(&folder, "a", b"first").unwrap();
+    assert_eq!(get_both(&folder, "a").unwrap().1, metadata_of(b"first"));
+    let too_long = vec![b'x'; METADATA_BYTES_MAX + 1];
+    block_on(async {
+        let mut upload = folder.stage(&key("a"), None).await.unwrap();
+        let refused = upload.set_metadata(too_long.clone());
+        assert_eq!(refused, Err(StoreError::TooLarge));
+        upload.write(b"second".to_vec()).await.unwrap();
+        upload.commit(Condition::None).await.unwrap();
+    });
+    let both = get_both(&folder, "a").unwrap();
+    assert_eq!(both, (b"second".to_vec(), Vec::new()), "replaced, too");
+    block_on(async {
+        let mut upload = folder.stage(&key("a"), None).await.unwrap();
+        upload.set_metadata(too_long[1..].to_vec()).unwrap();
+        upload.commit(Condition::None).await.unwrap();
+    });
+    assert_eq!(get_both(&folder, "a").unwrap().1, &too_long[1..]);
+    // What this store would not have written is not metadata.
+    let file = ground.root().open(b"a", OpenHow::READ).unwrap();
+    file.set_attribute(c"user.onrush.headers", &too_long)
+        .unwrap();
+    assert_eq!(get_both(&folder, "a").unwrap().1, b"");
+    if let Ground::Sim(disk) = ground {
+        disk.set_keeps_attributes(false);
+        assert_eq!(put(&folder, "b", b"x"), Err(StoreError::NoMetadata));
+        assert_eq!(get(&folder, "b"), Err(StoreError::NotFound));
+        assert_eq!(staged(&folder, ground), 0);
+        put(&folder, "b", b"").unwrap();
+        let later = ground.folder();
+        assert!(!later.keeps_metadata());
+        disk.set_keeps_attributes(true);
+    }
+}
+
+fn a_disk_that_became_read_only_is_told(ground: &Ground) {
+    let Ground::Sim(disk) = ground else { return };
+    let folder = ground.folder();
+    put(&folder, "a", b"x").unwrap();
+    let refused = |change: &dyn Fn() -> Result<()>| {
+        for number in 0..20 {
+            disk.fail_at(disk.operations() + number, libc::EROFS);
+        }
+        let error = change().expect_err("read-only");
+        disk.clear_faults();
+        assert_eq!(error, StoreError::ReadOnly);
+        assert_eq!(error.cause().unwrap().errno(), Some(libc::EROFS));
+    };
+    refused(&|| put(&folder, "b", b"x").map(|_| ()));
+    refused(&|| delete(&folder, "a").map(|_| ()));
+    assert_eq!(get(&folder, "a").unwrap(), b"x");
+}
+
 fn read_only_changes_nothing(ground: &Ground) {
     let folder = ground.folder_with(FolderOptions {
         writable: false,
@@ -540,11 +598,12 @@ fn a_full_or_cold_disk(ground: &Ground) {
     disk.set_cold(false);
     disk.disk_full_after(Some(25_000));
     let early = block_on(folder.stage(&key("a"), Some(25_001))).err();
-    assert_eq!(early, Some(StoreError::Full));
+    assert!(matches!(early, Some(StoreError::Full(_))));
     block_on(async {
         let mut upload = folder.stage(&key("a"), None).await.unwrap();
         upload.write(body(20_000)).await.unwrap();
-        assert_eq!(upload.write(body(20_000)).await, Err(StoreError::Full));
+        let full = upload.write(body(20_000)).await;
+        assert!(matches!(full, Err(StoreError::Full(_))), "{full:?}");
         let again = upload.commit(Condition::None).await;
         assert!(
             matches!(again, Err(StoreError::Io(_))),

@@ -8,8 +8,9 @@ use super::{Beneath, Create, EachEntry, FileKind, Metadata, OpenHow, resident};
 use rustix::buffer::spare_capacity;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir};
-use rustix::fs::{RenameFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{RenameFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use std::ffi::CStr;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
@@ -29,6 +30,9 @@ const STATX: StatxFlags = StatxFlags::TYPE
 
 /// The buffer size for directory entries, in bytes.
 const DIR_BUF_BYTES: usize = 32 * 1024;
+
+/// Set and removed to find out whether there are extended attributes.
+const PROBE: &CStr = c"user.onrush.probe";
 
 const NS_PER_S: i64 = 1_000_000_000;
 
@@ -209,6 +213,11 @@ impl Dir {
         found.is_ok_and(|found| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(found.f_type as u64)))
     }
 
+    pub(super) fn keeps_attributes(&self) -> bool {
+        let set = retry_on_intr(|| fs::fsetxattr(&self.fd, PROBE, b"1", XattrFlags::empty()));
+        set.is_ok() && retry_on_intr(|| fs::fremovexattr(&self.fd, PROBE)).is_ok()
+    }
+
     pub(super) fn now_ns(&self) -> i64 {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         join_ns(now.tv_sec, now.tv_nsec)
@@ -300,6 +309,30 @@ impl File {
             },
         };
         Ok(retry_on_intr(|| fs::futimens(&self.fd, &times))?)
+    }
+
+    pub(super) fn set_attribute(&self, name: &CStr, value: &[u8]) -> io::Result<()> {
+        let set = || fs::fsetxattr(&self.fd, name, value, XattrFlags::empty());
+        Ok(retry_on_intr(set)?)
+    }
+
+    pub(super) fn attribute(&self, name: &CStr, len_max: usize) -> io::Result<Option<Vec<u8>>> {
+        // Asking for the length first needs no memory for the many files that have none.
+        let len = match retry_on_intr(|| fs::fgetxattr_query(&self.fd, name)) {
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
+            len => len?,
+        };
+        if len > len_max {
+            return Err(Errno::RANGE.into());
+        }
+        let mut value = vec![0; len];
+        match retry_on_intr(|| fs::fgetxattr(&self.fd, name, &mut value[..])) {
+            Err(Errno::NODATA) => Ok(None), // Removed since.
+            len => {
+                value.truncate(len?);
+                Ok(Some(value))
+            }
+        }
     }
 
     pub(super) fn allocate(&self, len: u64) -> io::Result<()> {

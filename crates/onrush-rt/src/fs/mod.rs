@@ -19,6 +19,7 @@ mod tests;
 mod walk;
 
 use crate::descriptors::{FilePermit, FileUse};
+use std::ffi::CStr;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
@@ -296,6 +297,13 @@ impl Dir {
         either!(&self.0, DirInner, dir => dir.is_in_memory())
     }
 
+    /// Whether files of this directory's file system keep extended attributes in the `user.`
+    /// namespace (xattr(7)). Found out by setting one of this directory and removing it again, so
+    /// the directory must be one's own: `false` also when that is refused. May block.
+    pub fn keeps_attributes(&self) -> bool {
+        either!(&self.0, DirInner, dir => dir.keeps_attributes())
+    }
+
     /// The wall clock in nanoseconds since 1970 (`CLOCK_REALTIME`), or the simulator's clock. It
     /// may step back.
     pub fn now_ns(&self) -> i64 {
@@ -390,6 +398,20 @@ impl File {
     /// store it more coarsely; [`File::metadata`] returns the stored time.
     pub fn set_modified(&self, modified_ns: i64) -> io::Result<()> {
         either!(&self.0, FileInner, file => file.set_modified(modified_ns))
+    }
+
+    /// Sets the extended attribute `name`, such as `user.origin`, or replaces it (`fsetxattr(2)`).
+    /// [`File::sync`] makes it durable. `EOPNOTSUPP` where the file system keeps none, `ENOSPC`
+    /// where it has no room for one of this length (ext4: a block for all attributes of a file).
+    pub fn set_attribute(&self, name: &CStr, value: &[u8]) -> io::Result<()> {
+        either!(&self.0, FileInner, file => file.set_attribute(name, value))
+    }
+
+    /// The extended attribute `name` (`fgetxattr(2)`). `None` if the file has none of that name, or
+    /// the file system keeps none. `ERANGE` if it is longer than `len_max` bytes. May block, unless
+    /// the file has no attribute at all.
+    pub fn attribute(&self, name: &CStr, len_max: usize) -> io::Result<Option<Vec<u8>>> {
+        either!(&self.0, FileInner, file => file.attribute(name, len_max))
     }
 
     /// Reserves disk space for the first `len` bytes without changing the size (`fallocate(2)` with

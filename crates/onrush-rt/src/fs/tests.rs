@@ -324,6 +324,59 @@ fn residence_by_probes_agrees() {
     );
 }
 
+#[test]
+fn attributes_belong_to_files() {
+    on_all(|dir| {
+        assert!(dir.keeps_attributes());
+        let file = create(dir, b"a", b"");
+        assert_eq!(file.attribute(c"user.x", 10).unwrap(), None);
+        file.set_attribute(c"user.x", b"12345").unwrap();
+        file.set_attribute(c"user.empty", b"").unwrap();
+        let file = dir.open(b"a", OpenHow::READ).unwrap();
+        let value = |name, len_max| file.attribute(name, len_max);
+        assert_eq!(value(c"user.x", 5).unwrap(), Some(b"12345".to_vec()));
+        assert_eq!(value(c"user.empty", 5).unwrap(), Some(Vec::new()));
+        assert_errno(value(c"user.x", 4), libc::ERANGE);
+        assert_eq!(value(c"user.y", 5).unwrap(), None);
+        file.set_attribute(c"user.x", b"new").unwrap();
+        assert_eq!(value(c"user.x", 5).unwrap(), Some(b"new".to_vec()));
+        assert!(
+            dir.keeps_attributes(),
+            "again, and nothing stayed of the first time"
+        );
+    });
+    let disk = SimFs::new(1);
+    disk.set_keeps_attributes(false);
+    let root = disk.root().unwrap();
+    assert!(!root.keeps_attributes());
+    assert_errno(
+        create(&root, b"a", b"").set_attribute(c"user.x", b""),
+        libc::EOPNOTSUPP,
+    );
+}
+
+#[test]
+fn attributes_are_durable_when_the_file_was_synced() {
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..100 {
+        let disk = SimFs::new(seed);
+        let root = disk.root().unwrap();
+        let file = create(&root, b"a", b"");
+        file.set_attribute(c"user.kept", b"1").unwrap();
+        file.sync().unwrap();
+        root.sync().unwrap();
+        file.set_attribute(c"user.kept", b"2").unwrap();
+        file.set_attribute(c"user.perhaps", b"1").unwrap();
+        disk.power_cut();
+        disk.restart();
+        let file = disk.root().unwrap().open(b"a", OpenHow::READ).unwrap();
+        let kept = file.attribute(c"user.kept", 9).unwrap().expect("synced");
+        let perhaps = file.attribute(c"user.perhaps", 9).unwrap();
+        seen.insert((kept, perhaps.is_some()));
+    }
+    assert_eq!(seen.len(), 4, "{seen:?}");
+}
+
 /// A file that is synced, then changed without a sync, for many seeds: the synced part survives.
 #[test]
 fn a_power_cut_keeps_what_was_synced_and_some_of_the_rest() {

@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
 
 /// The size of a cache line, in bytes.
 pub(crate) const LINE_BYTES: usize = 64;
@@ -23,10 +24,17 @@ pub(crate) fn prefetch(address: usize, lines: usize) {
     let _ = (address, lines, LINE_BYTES);
 }
 
-/// The size of a page of memory, in bytes (`AT_PAGESZ`, getauxval(3)).
+/// The size of a page of memory, in bytes (`sysconf(3)`). Not rustix's: it reads the auxiliary
+/// vector itself, which faults under valgrind.
 #[inline]
+#[allow(unsafe_code)]
 pub fn page_bytes() -> usize {
-    rustix::param::page_size()
+    static PAGE_BYTES: OnceLock<usize> = OnceLock::new();
+    *PAGE_BYTES.get_or_init(|| {
+        // SAFETY: queries a number; every argument is valid.
+        let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(bytes).expect("every system has pages")
+    })
 }
 
 /// Views memory as the drivers' receive functions take it.

@@ -206,6 +206,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("hidden", "true"),
     ("site", "true"),
     ("sink", "true"),
+    ("types", "{ ts = 'text/x-typescript' }"),
     ("durability", "'none'"),
     ("port", "81"),
     ("bind", "['::1', 'unix:/run/s']"),
@@ -338,6 +339,32 @@ fn mistakes_name_the_key_the_value_and_what_is_accepted() {
         };
         assert!(parts.iter().all(|part| what.contains(part)), "{what}");
     }
+}
+
+#[test]
+fn types_are_a_table() {
+    let settings = |text: &str| Settings::new(parse(text).expect(text), None);
+    let text = "port = 1\n[types]\nts = 'text/x-typescript'\nLOG = \"text/plain\"\n";
+    let pairs = [("ts", "text/x-typescript"), ("log", "text/plain")];
+    let types = settings(text).expect("good").files.types;
+    assert_eq!(Ok(types), Types::new(pairs));
+    for (text, what) in [
+        (
+            "[types]\nts = 'video'",
+            "types: ts: \"video\" is not a media type",
+        ),
+        (
+            "[types]\n'.ts' = 'a/b'",
+            "types: \".ts\" is not an extension",
+        ),
+    ] {
+        let Err(Failure::Usage(told)) = settings(text) else {
+            panic!("{text}");
+        };
+        assert!(told.starts_with(what), "{told}");
+    }
+    assert_eq!(refused("[types]\nts = 1").0, 2);
+    assert_eq!(refused("types = 'a/b'").0, 1);
 }
 
 #[test]

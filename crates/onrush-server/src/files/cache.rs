@@ -118,7 +118,8 @@ impl Cache {
         part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is kept for a key, given by its bytes, if it may be answered as it is.
+    /// What is kept for a key, given by its bytes or by a path as sent, if it may be answered as it
+    /// is. A path that is no key (with escapes or dot segments) finds nothing.
     pub(super) fn fresh(
         &self,
         key: &[u8],
@@ -180,7 +181,9 @@ impl Cache {
             Some(_) => cost_bytes(key, found) <= part.bytes_max / 4,
             None => self.fresh_ms > 0 && part.files.len() + part.stale.len() < part.files_max,
         };
-        let keeps = room && found.settled(at.now_s);
+        // `fresh` is asked with paths as sent, where a percent sign begins an escape.
+        let is_path = !key.as_bytes().contains(&b'%');
+        let keeps = room && is_path && found.settled(at.now_s);
         let replaces = in_memory == Some(true) && found.memory().is_some();
         if !(keeps && replaces) {
             part.remove(key.as_bytes());
@@ -328,5 +331,5 @@ fn is_entry(entries: &HashMap<Box<[u8]>, Entry>, key: &Key, number: u64) -> bool
 
 fn cost_bytes(key: &Key, found: &Found) -> usize {
     let content = found.memory().map_or(0, |bytes| bytes.len());
-    content + 2 * key.as_bytes().len() + OVERHEAD_BYTES
+    content + found.stored_bytes() + 2 * key.as_bytes().len() + OVERHEAD_BYTES
 }

@@ -31,6 +31,10 @@ impl Failure {
     pub(super) const NOT_FOUND: Failure = Failure::new(404, "there is no such object");
     pub(super) const HIDDEN: Failure = Failure::new(403, "names like this are not for writing");
     pub(super) const TOO_DEEP: Failure = Failure::new(400, "too many folders in the path");
+    pub(super) const NO_CODINGS: Failure = Failure::new(
+        415,
+        "this disk has no extended attributes, so Content-Encoding cannot be stored",
+    );
     pub(super) const CHANGED: Failure = Failure::new(412, "the object is not as expected");
 
     /// The answer to a failure of the store.
@@ -45,14 +49,13 @@ impl Failure {
             (StoreError::Conflict, _) => (409, "a folder, a link or an object is in the way"),
             (StoreError::NotEmpty, _) => (409, "the folder is not empty"),
             (StoreError::PreconditionFailed, _) => return Failure::CHANGED,
-            (StoreError::Full, _) => (507, "the disk is full"),
+            (StoreError::Full(_), _) => (507, "the disk is full"),
+            (StoreError::ReadOnly, _) => (503, "the disk is read-only at the moment"),
             (StoreError::TooLarge, _) => (413, "the object is too large for the disk"),
             (StoreError::Forbidden, _) => (403, "access is refused"),
+            (StoreError::NoMetadata, _) => return Failure::NO_CODINGS,
             (StoreError::Busy, _) => (503, "the server is out of files or memory, try again"),
-            (error, _) => {
-                tracing::error!(%error, "the disk failed a request");
-                (500, "the disk failed")
-            }
+            (_, _) => (500, "the disk failed"),
         };
         Failure { status, detail }
     }
@@ -82,6 +85,8 @@ impl Failure {
             .with_header("X-Content-Type-Options", "nosniff");
         match status {
             503 => response.with_header("Retry-After", "1"),
+            // Which codings would be accepted (RFC 9110 §12.5.3, §15.5.16).
+            415 => response.with_header("Accept-Encoding", "identity"),
             _ => response,
         }
     }
@@ -90,10 +95,16 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
+
+    fn full() -> StoreError {
+        // The only public way to a cause; the status depends on the variant.
+        StoreError::Full(io::ErrorKind::StorageFull.into())
+    }
 
     #[test]
     fn failures_are_text_or_problem_documents() {
-        let failure = Failure::of(StoreError::Full, While::Writing);
+        let failure = Failure::of(full(), While::Writing);
         let response = failure.render(true);
         assert_eq!(response.status(), 507);
         assert_eq!(

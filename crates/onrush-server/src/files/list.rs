@@ -60,7 +60,7 @@ impl Inner {
             hidden: self.options.hidden,
         };
         let page = self.store.list(folder.as_ref(), how).await;
-        let mut page = page.map_err(|error| Failure::of(error, While::Reading))?;
+        let mut page = page.map_err(|error| self.failed(error, While::Reading, folder.as_ref()))?;
         if self.options.admin_beside && folder.is_none() {
             page.entries.retain(|entry| entry.name != b"-");
         }

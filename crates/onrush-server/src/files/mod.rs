@@ -1,7 +1,8 @@
 //! Objects and folders over HTTP: the handler [`Files`].
 //!
 //! Files, lowest first: `negotiate` and `failure` (how refusals look) · `path` (paths and keys) ·
-//! `budget` · `buffers` · `mime` · `object` (an object ready to be answered) · `cache` · `ranges` ·
+//! `storage_log` · `budget` · `buffers` · `media_type` · `mime` · `stored` (fields of a PUT) ·
+//! `digest` · `object` (an object ready to be answered) · `cache` · `ranges` ·
 //! `upload` (receiving) · `place` · `json` and `html` (how listings look) · `list` · `read` (GET) ·
 //! `write` (PUT, DELETE).
 //!
@@ -11,10 +12,12 @@
 mod budget;
 mod buffers;
 mod cache;
+mod digest;
 pub(crate) mod failure;
 mod html;
 mod json;
 mod list;
+mod media_type;
 mod mime;
 mod negotiate;
 mod object;
@@ -22,21 +25,26 @@ mod path;
 mod place;
 mod ranges;
 mod read;
+mod storage_log;
+mod stored;
 mod upload;
 mod write;
 
 use budget::Budget;
 use cache::Cache;
-use failure::Failure;
+use failure::{Failure, While};
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
-use onrush_store::{Durability, Folder, FolderOptions};
+use onrush_store::{Durability, Folder, FolderOptions, Key, StoreError};
 use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use storage_log::StorageLog;
 use upload::Memory;
+
+pub use mime::Types;
 
 /// Bytes of small objects that may be in memory for slow clients only, at most.
 const UNDER_WAY_BYTES_MAX: usize = 16 << 20;
@@ -69,6 +77,9 @@ pub struct FilesOptions {
     /// Paths under `/-/` are served by somebody else ([`onrush::Admin`]): nothing may be at or
     /// under the name `-` at the top, however it is written.
     pub admin_beside: bool,
+    /// Media types by extension, before those that are built in. For objects whose `PUT` had no
+    /// `Content-Type`.
+    pub types: Types,
     /// What an acknowledged change survives.
     pub durability: Durability,
     /// Segments of a path that a `PUT` may have at most, folders and object; beyond it 400.
@@ -106,6 +117,7 @@ impl Default for FilesOptions {
             admin_beside: false,
             site: false,
             sink: false,
+            types: Types::default(),
             durability: Durability::Full,
             depth_max: 64,
             cache_bytes_max: 64 << 20,
@@ -145,6 +157,7 @@ struct Inner {
     uploads: Memory,
     /// For pages of listings.
     listings: Arc<Budget>,
+    storage_log: StorageLog,
 }
 
 impl Files {
@@ -204,6 +217,7 @@ impl Files {
             ),
             uploads: Memory::new(options.upload_bytes_max, buffers_per_core),
             listings: Budget::new(list::PAGES_BYTES_MAX),
+            storage_log: StorageLog::default(),
             options,
         }))
     }
@@ -266,13 +280,28 @@ impl Inner {
             "PUT" if self.options.sink => self.sink(request).await,
             "PUT" if allow.put => self.put(request).await,
             "DELETE" if allow.delete => self.delete(&request).await,
-            "OPTIONS" => Ok(Response::new(204)
-                .with_header("Allow", self.methods)
-                .with_header("Accept-Ranges", "bytes")),
-            _ => Ok(Failure::new(405, "the method is not allowed here")
-                .render(json)
-                .with_header("Allow", self.methods)),
+            "OPTIONS" if request.path() == "*" => Ok(self.allowed()),
+            "OPTIONS" => path::check(&request).map(|()| self.allowed()),
+            _ => path::check(&request).map(|()| {
+                Failure::new(405, "the method is not allowed here")
+                    .render(json)
+                    .with_header("Allow", self.methods)
+            }),
         };
         result.unwrap_or_else(|failure| failure.render(json))
+    }
+
+    /// The response to `OPTIONS`.
+    fn allowed(&self) -> Response {
+        Response::new(204)
+            .with_header("Allow", self.methods)
+            .with_header("Accept-Ranges", "bytes")
+    }
+
+    /// The response to an error of the store about `key` (`None`: the top folder), which is logged
+    /// if the storage is to blame.
+    fn failed(&self, error: StoreError, at: While, key: Option<&Key>) -> Failure {
+        self.storage_log.record(error, key);
+        Failure::of(error, at)
     }
 }

@@ -3,8 +3,9 @@
 //! This module must not know requests.
 
 use super::budget::{Budget, Lease};
-use super::mime;
-use onrush::{Body, Bytes, Part};
+use super::mime::{self, Types};
+use super::stored::Stored;
+use onrush::{Body, Bytes, Part, Response};
 use onrush_proto::date;
 use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::Current;
@@ -41,9 +42,12 @@ pub(super) struct Found {
     version: Version,
     /// Seconds since 1970; `None` before that.
     modified_s: Option<u64>,
-    pub(super) content_type: &'static str,
+    /// By its name; a type that is stored with it comes first.
+    content_type: &'static str,
     /// All that every answer about it says, but for `Content-Type`.
     pub(super) fields: FieldLines,
+    /// What its `PUT` said of it.
+    stored: Option<Arc<Stored>>,
     content: Content,
 }
 
@@ -62,11 +66,14 @@ impl Found {
         key: &Key,
         now_s: u64,
         memory: &Arc<Budget>,
+        types: &Types,
     ) -> Option<Found> {
         let meta = object.meta();
         let file = object.local_file()?;
         let content = match Room::of(meta.size, memory) {
             Room::None if !file.may_stay_open(FileUse::Download) => return None,
+            // The kernel most likely has its attributes in memory when it has the first byte.
+            Room::None if !file.is_resident(0, 1) => return None,
             Room::None => Content::File(file.clone()),
             room => {
                 let size = meta.size as usize;
@@ -80,7 +87,8 @@ impl Found {
                 Content::Memory(room.hold(bytes))
             }
         };
-        Some(Found::new(meta, key, now_s, content))
+        let stored = Stored::parse(&object.metadata_now().ok()?);
+        Some(Found::new(meta, key, now_s, content, stored, types))
     }
 
     /// The same, waiting where it must. A file that became shorter meanwhile is an error;
@@ -90,6 +98,7 @@ impl Found {
         key: &Key,
         now_s: u64,
         memory: &Arc<Budget>,
+        types: &Types,
     ) -> Result<Found> {
         let meta = object.meta();
         let content = match (Room::of(meta.size, memory), object.local_file()) {
@@ -97,7 +106,7 @@ impl Found {
                 true => Content::File(file.clone()),
                 false => return Err(StoreError::Busy),
             },
-            (Room::None, None) => return Err(StoreError::Io(io::ErrorKind::Unsupported)),
+            (Room::None, None) => return Err(StoreError::Io(io::ErrorKind::Unsupported.into())),
             (room, _) => {
                 let size = meta.size as usize;
                 let mut bytes = Vec::with_capacity(size);
@@ -105,34 +114,48 @@ impl Found {
                     let had = bytes.len();
                     bytes = object.read(had as u64, size - had, bytes).await?;
                     if bytes.len() == had {
-                        return Err(StoreError::Io(io::ErrorKind::UnexpectedEof));
+                        return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
                     }
                 }
                 Content::Memory(room.hold(bytes))
             }
         };
-        Ok(Found::new(meta, key, now_s, content))
+        let stored = Stored::parse(&object.metadata().await?);
+        Ok(Found::new(meta, key, now_s, content, stored, types))
     }
 
-    fn new(meta: &Meta, key: &Key, now_s: u64, content: Content) -> Found {
+    fn new(
+        meta: &Meta,
+        key: &Key,
+        now_s: u64,
+        content: Content,
+        stored: Option<Stored>,
+        types: &Types,
+    ) -> Found {
         let modified_s = u64::try_from(meta.modified_ns)
             .ok()
             .map(|ns| ns / 1_000_000_000);
         // An origin must not claim a time in the future (RFC 9110 §8.8.2.1).
         let modified_s = modified_s.map(|modified_s| modified_s.min(now_s));
+        let mut fields = fields(&meta.version, modified_s);
+        if let Some(value) = stored.as_ref().and_then(Stored::cache_control) {
+            let set = fields.set("Cache-Control", value);
+            debug_assert!(set.is_ok(), "it was checked");
+        }
         Found {
             size: meta.size,
             version: meta.version,
             modified_s,
-            content_type: mime::content_type(key.name()),
-            fields: fields(&meta.version, modified_s),
+            content_type: types.content_type(key.name()),
+            fields,
+            stored: stored.map(Arc::new),
             content,
         }
     }
 
     /// The same, with the sandbox that its type asks for: see [`SANDBOX`].
     pub(super) fn sandboxed(mut self) -> Found {
-        if mime::is_scriptable(self.content_type) {
+        if mime::is_scriptable(self.content_type()) {
             append(&mut self.fields, "Content-Security-Policy", SANDBOX);
         }
         self
@@ -148,6 +171,32 @@ impl Found {
                 now.is_some_and(|now| now.version == self.version)
             }
         }
+    }
+
+    /// The value of `Content-Type`.
+    pub(super) fn content_type(&self) -> &str {
+        let stored = self.stored.as_ref();
+        let stored = stored.and_then(|stored| stored.content_type());
+        stored.unwrap_or(self.content_type)
+    }
+
+    /// `response`, with all fields of this object. Always inlined, because hot objects are answered
+    /// by it and both structures are large to move.
+    #[inline(always)]
+    pub(super) fn describe(self, response: Response) -> Response {
+        let response = response
+            .content_type(self.content_type)
+            .with_fields(self.fields);
+        match self.stored {
+            None => response,
+            Some(stored) => describe_stored(&stored, response),
+        }
+    }
+
+    /// Bytes of memory that its stored fields take, about.
+    pub(super) fn stored_bytes(&self) -> usize {
+        let stored = self.stored.as_ref();
+        stored.map_or(0, |stored| stored.cost_bytes())
     }
 
     /// Which version it is.
@@ -208,6 +257,12 @@ impl Found {
             },
         }
     }
+}
+
+#[cold]
+fn describe_stored(stored: &Stored, mut response: Response) -> Response {
+    stored.describe(&mut response);
+    response
 }
 
 /// Whether there is memory for an object's content.

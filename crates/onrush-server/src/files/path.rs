@@ -3,12 +3,18 @@
 //! | in a path | becomes |
 //! | --- | --- |
 //! | `%` without two hexadecimal digits, `%00`, `%2F` | 400: no name can hold it |
-//! | an empty segment, `.`, `..`, encoded or not | 404 to read, 400 to write |
+//! | `.` and `..`, encoded or not | removed (RFC 3986 §5.2.4); above the folder: 400 |
+//! | an empty segment | removed, after `.` and `..` |
 //! | a backslash, bytes that are not UTF-8 | an ordinary byte of a name |
 //! | a segment that begins with a dot | hidden, unless the options say otherwise |
 //! | `.onrush` first, in whatever case | 404 to read, 403 to write, always |
 //! | `-` first | the same, where the admin pages share the port |
 //! | more segments than `FilesOptions::depth_max` | 400 to put; others may have made it |
+//!
+//! Dot segments are removed before empty ones because clients that normalize a URL before they send
+//! it do so (RFC 3986 §6.2.2.3, the URL standard): they leave empty segments alone, so `a//../b` is
+//! `a/b` for them, and must be that here. The result depends on the decoded path only, so that all
+//! spellings of a path name one object, for every method.
 //!
 //! This module must not know what is at a key.
 
@@ -51,15 +57,59 @@ pub(super) fn split(request: &Request) -> Result<Split<'_>, Failure> {
     Ok(Split { mount, rest })
 }
 
-/// The key that `rest` names. `at` decides how a name is refused that no object can have.
+/// Refuses with 400 what is no path of a folder, for methods that need no key.
+pub(super) fn check(request: &Request) -> Result<(), Failure> {
+    match target(split(request)?.rest, While::Reading) {
+        Err(failure) if failure.status == 400 => Err(failure),
+        _ => Ok(()),
+    }
+}
+
+/// What `rest` names, without dot segments and empty segments. `at` decides how a name is refused
+/// that no object can have.
 pub(super) fn target(rest: &str, at: While) -> Result<Target, Failure> {
     let bytes = decode(rest)?;
-    let key = |bytes: &[u8]| Key::parse(bytes).map_err(|error| Failure::of(error, at));
-    match bytes.strip_suffix(b"/") {
-        _ if bytes.is_empty() => Ok(Target::Folder(None)),
-        Some(folder) => key(folder).map(|key| Target::Folder(Some(key))),
-        None => key(&bytes).map(Target::Object),
+    match parse(&bytes) {
+        Ok(target) => Ok(target),
+        // Only a path that is no key can have such segments: other paths are not looked through.
+        Err(error) => match remove_segments(&bytes)? {
+            Some(normalized) => parse(&normalized).map_err(|error| Failure::of(error, at)),
+            None => Err(Failure::of(error, at)),
+        },
     }
+}
+
+fn parse(path: &[u8]) -> onrush_store::Result<Target> {
+    match path.strip_suffix(b"/") {
+        _ if path.is_empty() => Ok(Target::Folder(None)),
+        Some(folder) => Key::parse(folder).map(|key| Target::Folder(Some(key))),
+        None => Key::parse(path).map(Target::Object),
+    }
+}
+
+/// Removes `.` and `..` segments as RFC 3986 §5.2.4 does, then empty segments; `None` if there are
+/// none. A path that ends with one of them names a folder, and ends with a slash in the result.
+/// Fails with 400 if a `..` leads above the root, where the RFC would ignore it.
+fn remove_segments(path: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+    let mut kept = Vec::new();
+    let mut is_folder = false;
+    for segment in path.split(|&byte| byte == b'/') {
+        is_folder = matches!(segment, b"" | b"." | b"..");
+        match segment {
+            b"." => {}
+            b".." if kept.pop().is_none() => {
+                return Err(Failure::new(400, "the path leads above the top folder"));
+            }
+            b".." => {}
+            segment => kept.push(segment),
+        }
+    }
+    kept.retain(|segment| !segment.is_empty());
+    let mut normalized = kept.join(&b'/');
+    if is_folder && !normalized.is_empty() {
+        normalized.push(b'/');
+    }
+    Ok((normalized != path).then_some(normalized))
 }
 
 impl Target {
@@ -224,16 +274,76 @@ mod tests {
         for bad in ["%", "%4", "%zz", "a%00b", "a%2fb", "..%2f..%2fetc"] {
             assert_eq!(object(bad), Err(400), "{bad}");
         }
-        for missing in ["a//b", "/a", "..", "a/../b", "%2e%2e/b", "./a", "a/%2E"] {
-            assert_eq!(object(missing), Err(404), "{missing}");
+        let long = format!("./{}", "x".repeat(256));
+        assert_eq!(object(&long), Err(404));
+    }
+
+    #[test]
+    fn dot_segments_and_empty_segments_are_removed() {
+        let table: [(&str, Result<&str, u16>); 40] = [
+            ("", Ok("/")),
+            ("a", Ok("a")),
+            ("a/", Ok("a/")),
+            (".", Ok("/")),
+            ("./", Ok("/")),
+            ("/", Ok("/")),
+            ("//", Ok("/")),
+            ("./a", Ok("a")),
+            ("/a", Ok("a")),
+            ("///a", Ok("a")),
+            ("a/.", Ok("a/")),
+            ("a/./", Ok("a/")),
+            ("a//", Ok("a/")),
+            ("a/./b", Ok("a/b")),
+            ("a//b", Ok("a/b")),
+            ("a///b", Ok("a/b")),
+            ("a/././b/.", Ok("a/b/")),
+            ("a/..", Ok("/")),
+            ("a/../", Ok("/")),
+            ("a/../b", Ok("b")),
+            ("a/b/..", Ok("a/")),
+            ("a/b/../..", Ok("/")),
+            ("a/b/../../c", Ok("c")),
+            ("./x:y.txt", Ok("x:y.txt")),
+            ("a/.../b", Ok("a/.../b")),
+            ("..a/b..", Ok("..a/b..")),
+            // As clients have it that normalize before they send: `..` takes back one slash.
+            ("a//../b", Ok("a/b")),
+            ("//../b", Ok("b")),
+            ("a/b//../../c", Ok("a/c")),
+            ("..", Err(400)),
+            ("../", Err(400)),
+            ("../a", Err(400)),
+            ("./..", Err(400)),
+            ("a/../..", Err(400)),
+            ("a/../../a", Err(400)),
+            ("a/./../../b", Err(400)),
+            ("a/b/../../../c/d/e", Err(400)),
+            ("..%2fa", Err(400)),
+            ("a%2f..", Err(400)),
+            ("./%2e%2e/.%2E/x", Err(400)),
+        ];
+        for (path, expected) in table {
+            let spellings = [
+                path.to_owned(),
+                path.replace('.', "%2e"),
+                path.replace('.', "%2E"),
+                path.replacen('.', "%2e", 1),
+                path.replace("..", ".%2E"),
+            ];
+            for spelling in spellings {
+                for at in [While::Reading, While::Writing] {
+                    let found = target(&spelling, at).map_err(|failure| failure.status);
+                    let found = found.map(|target| match target {
+                        Target::Object(key) => key.as_bytes().to_vec(),
+                        Target::Folder(Some(key)) => [key.as_bytes(), b"/"].concat(),
+                        Target::Folder(None) => b"/".to_vec(),
+                    });
+                    let expected = expected.map(|text| text.as_bytes().to_vec());
+                    assert_eq!(found, expected, "{path} as {spelling}");
+                }
+            }
         }
-        assert_eq!(target("", While::Reading), Ok(Target::Folder(None)));
-        assert!(matches!(
-            target("a/", While::Reading),
-            Ok(Target::Folder(Some(_)))
-        ));
-        assert!(target("a//", While::Reading).is_err());
-        assert!(target("/", While::Reading).is_err());
     }
 
     #[test]

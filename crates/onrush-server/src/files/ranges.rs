@@ -26,9 +26,7 @@ pub(super) fn respond(request: &Request, value: &[u8], found: &Found) -> Option<
             Some(range) => {
                 let mut content_range = Vec::new();
                 range::write_content_range(&range, found.size, &mut content_range);
-                partial(found, found.slice(range))
-                    .content_type(found.content_type)
-                    .with_header("Content-Range", content_range)
+                partial(found, found.slice(range)).with_header("Content-Range", content_range)
             }
             None => several(found, &ranges),
         }),
@@ -36,9 +34,8 @@ pub(super) fn respond(request: &Request, value: &[u8], found: &Found) -> Option<
 }
 
 fn partial(found: &Found, body: Body) -> Response {
-    Response::with_body(body)
-        .with_status(206)
-        .with_fields(found.fields.clone())
+    let response = Response::with_body(body).with_status(206);
+    found.clone().describe(response)
 }
 
 /// Several ranges, each as a part with a head of its own (RFC 9110 §14.6).
@@ -47,7 +44,7 @@ fn several(found: &Found, ranges: &Ranges) -> Response {
     let mut parts = Vec::with_capacity(2 * ranges.len() + 1);
     for range in ranges.iter() {
         let lead = if parts.is_empty() { "--" } else { "\r\n--" };
-        let content_type = found.content_type;
+        let content_type = found.content_type();
         let mut head =
             format!("{lead}{boundary}\r\nContent-Type: {content_type}\r\nContent-Range: ")
                 .into_bytes();

@@ -55,7 +55,7 @@ impl Inner {
         match self.open_now(&key, at, request)? {
             Ok(found) => Some(respond(request, found)),
             Err(StoreError::NotFound | StoreError::IsDirectory) if is_index => None,
-            Err(error) => Some(error_response(request, split, &key, error)),
+            Err(error) => Some(self.error_response(request, split, &key, error)),
         }
     }
 
@@ -66,7 +66,7 @@ impl Inner {
         match target.visible(&self.options, While::Reading)? {
             Target::Object(key) => Ok(match self.open(&key, request).await {
                 Ok(found) => respond(request, found),
-                Err(error) => error_response(request, split, &key, error),
+                Err(error) => self.error_response(request, split, &key, error),
             }),
             Target::Folder(folder) => {
                 if self.options.site
@@ -97,7 +97,7 @@ impl Inner {
         match self.open(&key, request).await {
             Ok(found) => Ok(Some(found)),
             Err(StoreError::NotFound | StoreError::IsDirectory) => Ok(None),
-            Err(error) => Err(Failure::of(error, While::Reading)),
+            Err(error) => Err(self.failed(error, While::Reading, Some(&key))),
         }
     }
 
@@ -118,7 +118,7 @@ impl Inner {
         if let Some(found) = self.cache.confirmed(key, at, generation, version) {
             return Some(Ok(found));
         }
-        let found = Found::now(&object, key, at.now_s, &self.memory)?;
+        let found = Found::now(&object, key, at.now_s, &self.memory, &self.options.types)?;
         let found = self.restricted(found);
         self.keep(key, at, generation, &found, request);
         Some(Ok(found))
@@ -142,7 +142,7 @@ impl Inner {
 
     async fn load(&self, key: &Key, at: Moment) -> Result<Found> {
         let object = self.store.get(key).await?;
-        Found::load(&object, key, at.now_s, &self.memory).await
+        Found::load(&object, key, at.now_s, &self.memory, &self.options.types).await
     }
 
     /// An object as opened, with a sandbox unless the folder is a site. The cache keeps it with its
@@ -152,6 +152,24 @@ impl Inner {
             true => found,
             false => found.sandboxed(),
         }
+    }
+
+    /// The response when there is no object: a folder is elsewhere, one slash further.
+    fn error_response(
+        &self,
+        request: &Request,
+        split: Split<'_>,
+        key: &Key,
+        error: StoreError,
+    ) -> Response {
+        if error != StoreError::IsDirectory {
+            let failure = self.failed(error, While::Reading, Some(key));
+            return failure.into_response(request);
+        }
+        let location = path::folder_href(split.mount, key.as_bytes(), request.query());
+        Response::new(301)
+            .with_header("Location", location)
+            .with_header("Cache-Control", "no-cache")
     }
 
     /// Keeps what was opened in the cache, and has files closed there when their time is over.
@@ -211,17 +229,6 @@ fn moment(worker: &WorkerHandle) -> Moment {
     }
 }
 
-/// The answer when there is no object: a folder is elsewhere, one slash further.
-fn error_response(request: &Request, split: Split<'_>, key: &Key, error: StoreError) -> Response {
-    if error != StoreError::IsDirectory {
-        return Failure::of(error, While::Reading).into_response(request);
-    }
-    let location = path::folder_href(split.mount, key.as_bytes(), request.query());
-    Response::new(301)
-        .with_header("Location", location)
-        .with_header("Cache-Control", "no-cache")
-}
-
 /// The answer with an object, as far as its conditions and ranges want it.
 fn respond(request: &Request, found: Found) -> Response {
     if is_plain(request) {
@@ -244,10 +251,10 @@ fn respond(request: &Request, found: Found) -> Response {
     }
 }
 
+#[inline]
 fn whole(found: Found) -> Response {
-    Response::with_body(found.body())
-        .content_type(found.content_type)
-        .with_fields(found.fields)
+    let response = Response::with_body(found.body());
+    found.describe(response)
 }
 
 /// Whether a request has neither conditions nor a range, as nearly all have.

@@ -10,7 +10,8 @@
 
 use super::budget::{Budget, Lease};
 use super::buffers::{Buffers, Held, User};
-use super::failure::{Failure, While};
+use super::digest::Digests;
+use super::failure::Failure;
 use onrush::RequestBody;
 use onrush_rt::coop;
 use onrush_store::{StoreError, Upload};
@@ -54,23 +55,31 @@ impl Memory {
     }
 }
 
-/// Receives a body into `upload`, which is given back when all of it is there.
+/// Why a body could not be received into an upload.
+pub(super) enum Broken {
+    /// The response says why: the body did not come whole.
+    Body(Failure),
+    Store(StoreError),
+}
+
+/// Receives a body into `upload`, which is given back when all of it is there, and into `digests`.
 pub(super) async fn store(
     body: &mut RequestBody,
     length: Option<u64>,
     upload: Box<dyn Upload>,
+    digests: &mut Digests,
     memory: &Memory,
-) -> Result<Box<dyn Upload>, Failure> {
+) -> Result<Box<dyn Upload>, Broken> {
     match length {
         Some(length) if length <= OWN_BYTES as u64 => {
             let (_lease, bytes) = memory.own(length as usize);
-            in_turn(body, upload, bytes.max(1)).await
+            in_turn(body, upload, digests, bytes.max(1)).await
         }
-        Some(_) => at_once(body, upload, memory.shared.user(), Fill::There).await,
+        Some(_) => at_once(body, upload, digests, memory.shared.user(), Fill::There).await,
         None => {
             let (_lease, bytes) = memory.own(2 * OWN_BYTES);
             let own = Buffers::new(2, bytes / 2);
-            at_once(body, upload, own.user(), Fill::Whole).await
+            at_once(body, upload, digests, own.user(), Fill::Whole).await
         }
     }
 }
@@ -79,15 +88,17 @@ pub(super) async fn store(
 async fn in_turn(
     body: &mut RequestBody,
     mut upload: Box<dyn Upload>,
+    digests: &mut Digests,
     bytes: usize,
-) -> Result<Box<dyn Upload>, Failure> {
+) -> Result<Box<dyn Upload>, Broken> {
     let mut buffer = Vec::with_capacity(bytes);
     loop {
-        body.fill_whole(&mut buffer).await.map_err(broken)?;
+        body.fill_whole(&mut buffer).await.map_err(interrupted)?;
         if buffer.is_empty() {
             return Ok(upload);
         }
-        buffer = upload.write(buffer).await.map_err(failed)?;
+        digests.update(&buffer).await;
+        buffer = upload.write(buffer).await.map_err(Broken::Store)?;
         if body.remaining() == Some(0) {
             return Ok(upload);
         }
@@ -98,22 +109,24 @@ async fn in_turn(
 async fn at_once(
     body: &mut RequestBody,
     mut upload: Box<dyn Upload>,
+    digests: &mut Digests,
     buffers: User,
     how: Fill,
-) -> Result<Box<dyn Upload>, Failure> {
+) -> Result<Box<dyn Upload>, Broken> {
     let mut full = fill(body, &buffers, how).await?;
     while !full.bytes.is_empty() {
         let write = async {
+            digests.update(&full.bytes).await;
             full.bytes = upload.write(mem::take(&mut full.bytes)).await?;
             drop(full); // Now, and not when more has come.
             Ok(())
         };
         if body.remaining() == Some(0) {
-            write.await.map_err(failed)?;
+            write.await.map_err(Broken::Store)?;
             break;
         }
         let (written, filled) = both(write, fill(body, &buffers, how)).await;
-        written.map_err(failed)?;
+        written.map_err(Broken::Store)?;
         full = filled?;
     }
     Ok(upload)
@@ -129,7 +142,7 @@ enum Fill {
 }
 
 /// A buffer with the next bytes of the body, without any at its end.
-async fn fill(body: &mut RequestBody, buffers: &User, how: Fill) -> Result<Held, Failure> {
+async fn fill(body: &mut RequestBody, buffers: &User, how: Fill) -> Result<Held, Broken> {
     let mut held: Option<Held> = None;
     poll_fn(|cx| {
         let buffer = match &mut held {
@@ -140,11 +153,16 @@ async fn fill(body: &mut RequestBody, buffers: &User, how: Fill) -> Result<Held,
             match body.poll_fill_whole(cx, &mut buffer.bytes) {
                 Poll::Ready(Ok(0)) => break,
                 Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(broken(error))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(interrupted(error))),
                 // The budget of this poll is used up. The upload keeps its buffer for the next
                 // iteration: to alternate between uploads costs 15 % of the CPU, because the
                 // buffers leave the processor's cache and the clients are woken more often.
-                Poll::Pending if coop::is_exhausted() => return Poll::Pending,
+                // The write or the digests may have used it up, and the client may be silent: the
+                // task is woken, so that the next poll tells, and no silent client keeps a buffer.
+                Poll::Pending if coop::is_exhausted() => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Poll::Pending => match how {
                     Fill::There if !buffer.bytes.is_empty() => break,
                     Fill::There => {
@@ -158,7 +176,7 @@ async fn fill(body: &mut RequestBody, buffers: &User, how: Fill) -> Result<Held,
         Poll::Ready(Ok(()))
     })
     .await?;
-    held.ok_or_else(|| Failure::new(500, "no buffer"))
+    held.ok_or_else(|| Broken::Body(Failure::new(500, "no buffer")))
 }
 
 /// Receives a body and forgets it; gives how many bytes there were.
@@ -166,8 +184,8 @@ pub(super) async fn discard(body: &mut RequestBody) -> Result<u64, Failure> {
     body.discard().await.map_err(broken)
 }
 
-fn failed(error: StoreError) -> Failure {
-    Failure::of(error, While::Writing)
+fn interrupted(error: io::Error) -> Broken {
+    Broken::Body(broken(error))
 }
 
 /// The answer to a body that did not come whole. The engine knows better what was wrong with its

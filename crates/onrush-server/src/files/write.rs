@@ -11,10 +11,12 @@
 //!
 //! This module must not know how the store makes a change durable.
 
+use super::digest::Digests;
 use super::failure::{Failure, While};
 use super::object::{current_of, etag};
 use super::path::{self, Target};
-use super::{Inner, upload};
+use super::upload::{self, Broken};
+use super::{Inner, stored};
 use onrush::{Request, Response};
 use onrush_proto::precondition::{Current, Outcome, evaluate};
 use onrush_store::{Condition, Key, Kind, Meta, Store, StoreError};
@@ -29,6 +31,8 @@ impl Inner {
         let key = self.key_to_put(&request)?;
         let location = path::href(path::split(&request)?.mount, key.as_bytes());
         let conditions = Conditions::of(&request);
+        let keeps_metadata = self.store.keeps_metadata();
+        let (metadata, mut digests) = described(&request, keeps_metadata)?;
         let length = request.content_length();
         let look_first = !conditions.is_empty()
             || request.header("expect").is_some()
@@ -38,9 +42,17 @@ impl Inner {
         if look_first {
             self.check_conditions(&key, &conditions).await?;
         }
-        let failed = |error| Failure::of(error, While::Writing);
-        let upload = self.store.stage(&key, length).await.map_err(failed)?;
-        let upload = upload::store(&mut receive, length, upload, &self.uploads).await?;
+        let failed = |error| self.failed(error, While::Writing, Some(&key));
+        let mut upload = self.store.stage(&key, length).await.map_err(failed)?;
+        if !metadata.is_empty() {
+            upload.set_metadata(metadata).map_err(failed)?;
+        }
+        let received = upload::store(&mut receive, length, upload, &mut digests, &self.uploads);
+        let upload = received.await.map_err(|broken| match broken {
+            Broken::Body(failure) => failure,
+            Broken::Store(error) => failed(error),
+        })?;
+        digests.check()?; // Dropped, the upload leaves nothing.
         let committed = upload
             .commit(conditions.at_commit())
             .await
@@ -70,13 +82,15 @@ impl Inner {
         let current = self.store.replaced(key).await;
         current
             .and_then(|current| conditions.check(current.as_ref()))
-            .map_err(|error| Failure::of(error, While::Writing))
+            .map_err(|error| self.failed(error, While::Writing, Some(key)))
     }
 
     /// `PUT` into the void: what a `PUT` would refuse is refused; otherwise the body is read at
-    /// full speed, counted and forgotten.
+    /// full speed, counted and forgotten. Digests are not checked: the body is dropped inside the
+    /// kernel.
     pub(super) async fn sink(&self, request: Request) -> Result<Response, Failure> {
         let key = self.key_to_put(&request)?;
+        described(&request, true)?;
         self.check_conditions(&key, &Conditions::of(&request))
             .await?;
         let received = upload::discard(&mut request.into_body()).await?;
@@ -110,9 +124,24 @@ impl Inner {
                 409,
                 "this is a folder, its name ends in a slash",
             )),
-            Err(error) => Err(Failure::of(error, While::Writing)),
+            Err(error) => Err(self.failed(error, While::Writing, Some(&key))),
         }
     }
+}
+
+/// What the fields of a request say of its content: what is to be stored with the object, and the
+/// digests.
+fn described(request: &Request, keeps_metadata: bool) -> Result<(Vec<u8>, Digests), Failure> {
+    // Most requests have none of these fields: one walk by the first letter tells.
+    let may_describe = |name: &str| match name.as_bytes() {
+        [b'c' | b'C' | b'r' | b'R', ..] => !name.eq_ignore_ascii_case("content-length"),
+        _ => false,
+    };
+    if !request.headers().any(|(name, _)| may_describe(name)) {
+        return Ok((Vec::new(), Digests::default()));
+    }
+    let metadata = stored::of_request(request, keeps_metadata)?;
+    Ok((metadata, Digests::of(request)?))
 }
 
 /// A part of an object cannot be put (RFC 9110 §14.5).

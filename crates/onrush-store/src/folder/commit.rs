@@ -75,7 +75,7 @@ fn publish(
     }
     // Asked for, not assumed: the file system may keep times more coarsely than it was told.
     let found = temp.file.metadata().map_err(StoreError::of_any)?;
-    let meta = Meta::of_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData))?;
+    let meta = Meta::of_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?;
 
     let mut attempt = 1;
     let (undo, _old) = loop {
@@ -183,7 +183,7 @@ fn undo_failed_commit(
     let synced = inner.parents.sync(parent.dir());
     synced.map_err(StoreError::of_any)?;
     if inner.parents.sync_failures() != sync_failures {
-        return Err(StoreError::Io(io::ErrorKind::Other));
+        return Err(StoreError::Io(io::ErrorKind::Other.into()));
     }
     match undo {
         // What was exchanged may be a folder that another program has just put there.

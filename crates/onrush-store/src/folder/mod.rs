@@ -178,6 +178,13 @@ impl Folder {
         self.inner.staging.is_some()
     }
 
+    /// Whether uploads may have metadata ([`Upload::set_metadata`]): whether this is writable, on a
+    /// file system with extended attributes.
+    pub fn keeps_metadata(&self) -> bool {
+        let staging = self.inner.staging.as_ref();
+        staging.is_some_and(Staging::keeps_metadata)
+    }
+
     /// Whether the caller writes uploads itself, because no disk is waited for. Nothing is gained
     /// then by receiving bytes while others are written.
     pub fn writes_inline(&self) -> bool {

@@ -32,6 +32,8 @@ pub(super) struct Staging {
     /// This process's folder in it, locked while this is open.
     own: Dir,
     own_name: Vec<u8>,
+    /// Whether files here can have metadata.
+    keeps_metadata: bool,
     /// Numbers the uploads.
     next: AtomicU64,
 }
@@ -51,6 +53,7 @@ impl Staging {
                 let own_name = name.into_bytes();
                 return Ok(Staging {
                     all,
+                    keeps_metadata: own.keeps_attributes(),
                     own,
                     own_name,
                     next: AtomicU64::new(0),
@@ -58,6 +61,13 @@ impl Staging {
             }
         }
         Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Staging {
+    /// Whether staged files, and so objects, can have metadata: extended attributes.
+    pub(super) fn keeps_metadata(&self) -> bool {
+        self.keeps_metadata
     }
 }
 

@@ -6,9 +6,9 @@
 use super::parents::{Found, Made};
 use super::staging::Temp;
 use super::{Inner, commit, parents, stripes};
-use crate::error::{Result, StoreError};
+use crate::error::{Cause, Result, StoreError};
 use crate::key::Key;
-use crate::store::{Committed, Condition, LocalFuture, Upload};
+use crate::store::{Committed, Condition, LocalFuture, METADATA, METADATA_BYTES_MAX, Upload};
 use onrush_rt::coop;
 use onrush_rt::descriptors::FileUse;
 use std::io;
@@ -38,6 +38,8 @@ pub(super) struct Staged {
     inner: Arc<Inner>,
     key: Key,
     body: Body,
+    /// What is kept beside the content, if anything.
+    metadata: Option<Arc<[u8]>>,
     written_bytes: u64,
 }
 
@@ -80,6 +82,7 @@ impl Staged {
             inner: inner.clone(),
             key: key.clone(),
             body,
+            metadata: None,
             written_bytes: 0,
         })
     }
@@ -99,7 +102,7 @@ impl Staged {
             begun @ (Body::Announced | Body::Memory(_) | Body::File(_)) => {
                 buf = self.write_file(begun, buf).await?;
             }
-            Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
+            Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
         }
         self.written_bytes += added as u64;
         Ok(buf)
@@ -125,7 +128,7 @@ impl Staged {
                     Body::File(temp) => temp,
                     Body::Memory(held) => write(upload_file(&inner)?, &[&held], 0)?,
                     Body::Announced => upload_file(&inner)?,
-                    Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
+                    Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
                 };
                 write(temp, &[&buf[part]], at).map(|temp| (temp, buf))
             };
@@ -146,24 +149,44 @@ impl Upload for Staged {
         Box::pin(self.add(buf))
     }
 
+    fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()> {
+        if metadata.len() > METADATA_BYTES_MAX {
+            return Err(StoreError::TooLarge);
+        }
+        self.metadata = (!metadata.is_empty()).then(|| metadata.into());
+        Ok(())
+    }
+
     fn written_bytes(&self) -> u64 {
         self.written_bytes
     }
 
     fn commit(self: Box<Self>, condition: Condition) -> LocalFuture<'static, Result<Committed>> {
         let Staged {
-            inner, key, body, ..
+            inner,
+            key,
+            body,
+            metadata,
+            ..
         } = *self;
         Box::pin(async move {
             let sync_failures = inner.parents.sync_failures();
             let mut attempt = (body, condition, Made::new(&inner));
             for attempts_left in (0..ATTEMPTS).rev() {
                 let lock = stripes::acquire(&inner, &key).await;
-                let (shared, name) = (inner.clone(), key.clone());
+                let (shared, name, metadata) = (inner.clone(), key.clone(), metadata.clone());
                 let job = move || {
                     let _lock = lock;
                     let (body, condition, made) = attempt;
-                    publish(&shared, &name, body, condition, made, sync_failures)
+                    publish(
+                        &shared,
+                        &name,
+                        body,
+                        metadata.as_deref(),
+                        condition,
+                        made,
+                        sync_failures,
+                    )
                 };
                 let (body, condition, made) = match inner.changes.run(job).await?? {
                     Published::Done(committed) => return Ok(committed),
@@ -198,6 +221,7 @@ fn publish(
     inner: &Arc<Inner>,
     key: &Key,
     body: Body,
+    metadata: Option<&[u8]>,
     condition: Condition,
     made: Made,
     sync_failures: u64,
@@ -215,7 +239,11 @@ fn publish(
         Body::File(temp) => temp,
         Body::Memory(held) => write(brief(inner)?, &[&held], 0)?,
         Body::Announced => brief(inner)?,
-        Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe)),
+        Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
+    };
+    let temp = match metadata {
+        Some(metadata) => describe(temp, metadata)?,
+        None => temp,
     };
     let committed = commit::commit(inner, key, &parent, temp, &condition, sync_failures)?;
     Ok(match committed {
@@ -232,7 +260,7 @@ fn publish(
 fn check_target(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
     inner.replaced(key)?; // what is in the way is told now, too
     if inner.root.free_bytes().map_err(StoreError::of_any)? < size_bytes {
-        return Err(StoreError::Full);
+        return Err(StoreError::Full(Cause::of_errno(libc::ENOSPC)));
     }
     match inner.options.descriptors.has_room(FileUse::Upload) {
         true => Ok(()),
@@ -248,6 +276,21 @@ fn upload_file(inner: &Arc<Inner>) -> Result<Temp> {
 /// A staged file that is open only while it is committed.
 fn brief(inner: &Arc<Inner>) -> Result<Temp> {
     Temp::create(inner, FileUse::Brief)
+}
+
+/// Sets the metadata of a staged file. The commit makes it durable and visible with the content. On
+/// failure the file is removed before this returns.
+fn describe(temp: Temp, metadata: &[u8]) -> Result<Temp> {
+    match temp.file.set_attribute(METADATA, metadata) {
+        Ok(()) => Ok(temp),
+        Err(error) => {
+            temp.remove();
+            Err(match error.raw_os_error() {
+                Some(libc::EOPNOTSUPP) => StoreError::NoMetadata,
+                _ => StoreError::of_any(error),
+            })
+        }
+    }
 }
 
 /// Writes `parts` one after the other from `offset` on. On failure the file is removed before

@@ -152,10 +152,19 @@ pub fn put(folder: &Folder, at: &str, body: &[u8]) -> Result<Committed> {
     put_if(folder, at, body, Condition::None)
 }
 
+/// The metadata of all objects that are put here: it tells what content it belongs to.
+pub fn metadata_of(body: &[u8]) -> Vec<u8> {
+    match body.first() {
+        Some(first) => format!("{first} {}", body.len()).into_bytes(),
+        None => Vec::new(),
+    }
+}
+
 /// A put in pieces, with its size announced.
 pub fn put_if(folder: &Folder, at: &str, body: &[u8], condition: Condition) -> Result<Committed> {
     block_on(async {
         let mut upload = folder.stage(&key(at), Some(body.len() as u64)).await?;
+        upload.set_metadata(metadata_of(body))?;
         for piece in body.chunks(7000) {
             upload.write(piece.to_vec()).await?;
         }
@@ -163,7 +172,15 @@ pub fn put_if(folder: &Folder, at: &str, body: &[u8], condition: Condition) -> R
     })
 }
 
+/// Content; its metadata is none (made by another program) or its own.
 pub fn get(folder: &Folder, at: &str) -> Result<Vec<u8>> {
+    let (content, metadata) = get_both(folder, at)?;
+    assert!(metadata.is_empty() || metadata == metadata_of(&content));
+    Ok(content)
+}
+
+/// Content and metadata.
+pub fn get_both(folder: &Folder, at: &str) -> Result<(Vec<u8>, Vec<u8>)> {
     block_on(async {
         let object = folder.get(&key(at)).await?;
         let mut all = Vec::new();
@@ -173,7 +190,9 @@ pub fn get(folder: &Folder, at: &str) -> Result<Vec<u8>> {
                 .await?;
             if piece.is_empty() {
                 assert_eq!(all.len() as u64, object.meta().size);
-                return Ok(all);
+                let metadata = object.metadata().await?;
+                assert_eq!(object.metadata_now()?, metadata);
+                return Ok((all, metadata));
             }
             all.extend_from_slice(&piece);
         }

@@ -34,7 +34,12 @@ pub(super) struct Node {
     pub(super) mode: u32,
     pub(super) modified_ns: i64,
     durable_modified_ns: i64,
+    /// Extended attributes by name.
+    pub(super) attributes: Attributes,
+    durable_attributes: Attributes,
 }
+
+type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
 #[derive(Debug)]
 pub(super) enum Body {
@@ -269,6 +274,7 @@ impl Disk {
         }
         if times_too {
             node.durable_modified_ns = node.modified_ns;
+            node.durable_attributes.clone_from(&node.attributes);
         }
         Ok(())
     }
@@ -359,7 +365,14 @@ impl Node {
             mode,
             modified_ns: now_ns,
             durable_modified_ns: now_ns,
+            attributes: Attributes::new(),
+            durable_attributes: Attributes::new(),
         }
+    }
+
+    /// Sets an attribute as users see it; the disk learns of it by [`Disk::sync_file`].
+    pub(super) fn set_attribute(&mut self, name: &[u8], value: &[u8]) {
+        self.attributes.insert(name.into(), value.into());
     }
 
     /// Moves the pending changes that `keep` selects to the disk, and drops the rest.
@@ -390,6 +403,18 @@ impl Node {
             Body::Symlink(_) | Body::Special => {}
         }
         self.modified_ns = self.durable_modified_ns;
+        // Each attribute that was not synced is there or not, for itself.
+        for (name, value) in &self.attributes {
+            let kept = match keep {
+                Keep::Nothing => false,
+                Keep::All => true,
+                Keep::Until(_) | Keep::Some => random.coin(),
+            };
+            if kept {
+                self.durable_attributes.insert(name.clone(), value.clone());
+            }
+        }
+        self.attributes.clone_from(&self.durable_attributes);
     }
 }
 

@@ -5,6 +5,7 @@
 use super::disk::{Body, Content, Entries, Node};
 use super::{Fate, SimFs, State, errno};
 use crate::fs::{Create, EachEntry, FileKind, Metadata, OpenHow};
+use std::ffi::CStr;
 use std::io;
 
 /// Keeps an inode open in one life of the file system.
@@ -293,6 +294,10 @@ impl SimDir {
         false // It models a disk.
     }
 
+    pub(in crate::fs) fn keeps_attributes(&self) -> bool {
+        !self.at.fs.lock().no_attributes
+    }
+
     pub(in crate::fs) fn now_ns(&self) -> i64 {
         self.at.fs.lock().clock_ns
     }
@@ -390,6 +395,31 @@ impl SimFile {
     pub(in crate::fs) fn set_modified(&self, modified_ns: i64) -> io::Result<()> {
         self.at.fs.atomically(self.at.epoch, |state| {
             set_modified(state, self.at.inode, modified_ns)
+        })
+    }
+
+    pub(in crate::fs) fn set_attribute(&self, name: &CStr, value: &[u8]) -> io::Result<()> {
+        self.at.fs.atomically(self.at.epoch, |state| {
+            if state.no_attributes {
+                return Err(errno(libc::EOPNOTSUPP));
+            }
+            let node = state.disk.node(self.at.inode)?;
+            node.set_attribute(name.to_bytes(), value);
+            Ok(())
+        })
+    }
+
+    pub(in crate::fs) fn attribute(
+        &self,
+        name: &CStr,
+        len_max: usize,
+    ) -> io::Result<Option<Vec<u8>>> {
+        self.at.fs.atomically(self.at.epoch, |state| {
+            let node = state.disk.node(self.at.inode)?;
+            match node.attributes.get(name.to_bytes()) {
+                Some(value) if value.len() > len_max => Err(errno(libc::ERANGE)),
+                value => Ok(value.cloned()),
+            }
         })
     }
 

@@ -103,6 +103,8 @@ struct State {
     cold: bool,
     /// Renames with flags are refused.
     plain_renames: bool,
+    /// Extended attributes are refused.
+    no_attributes: bool,
     clock_ns: i64,
     /// `flock`s by inode: the handles that hold it, and whether exclusively.
     locks: HashMap<u64, Vec<(u64, bool)>>,
@@ -125,6 +127,7 @@ impl SimFs {
             space: None,
             cold: false,
             plain_renames: false,
+            no_attributes: false,
             clock_ns: 1_700_000_000_000_000_000,
             locks: HashMap::new(),
             next_handle: 0,
@@ -213,6 +216,11 @@ impl SimFs {
     /// that exchanges, then fails with `EINVAL` (`renameat2(2)`).
     pub fn set_plain_renames(&self, plain: bool) {
         self.lock().plain_renames = plain;
+    }
+
+    /// Whether the file system keeps extended attributes (xattr(7)); `EOPNOTSUPP` where not.
+    pub fn set_keeps_attributes(&self, keeps: bool) {
+        self.lock().no_attributes = !keeps;
     }
 
     /// Whether the caches are cold: then all calls that must not block return `WouldBlock`.

@@ -1,0 +1,81 @@
+//! The grammar of media types (RFC 9110 §8.3.1), checked before one that comes from outside is
+//! sent. Must not know which types there are.
+
+use onrush_proto::token;
+
+/// Whether `value` is exactly one media type, parameters included: two in a list are none.
+pub(super) fn is_valid(value: &[u8]) -> bool {
+    let end = value.iter().position(|&byte| byte == b';');
+    let (essence, mut rest) = value.split_at(end.unwrap_or(value.len()));
+    let essence = token::trim(essence);
+    let Some(slash) = essence.iter().position(|&byte| byte == b'/') else {
+        return false;
+    };
+    if !token::is_token(&essence[..slash]) || !token::is_token(&essence[slash + 1..]) {
+        return false;
+    }
+    // parameters = *( OWS ";" OWS [ name "=" ( token / quoted-string ) ] )
+    while let Some(after) = rest.strip_prefix(b";") {
+        let parameter = token::trim(after);
+        let name = parameter
+            .iter()
+            .take_while(|&&b| token::is_tchar(b))
+            .count();
+        if name == 0 {
+            rest = parameter;
+            continue;
+        }
+        let Some(value) = parameter[name..].strip_prefix(b"=") else {
+            return false;
+        };
+        rest = match token::quoted_string(value) {
+            Some((_, after)) => token::trim(after),
+            None => {
+                let len = value.iter().take_while(|&&b| token::is_tchar(b)).count();
+                if len == 0 {
+                    return false;
+                }
+                token::trim(&value[len..])
+            }
+        };
+    }
+    rest.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_media_type_and_no_more() {
+        for good in [
+            "text/html",
+            "text/html;charset=utf-8",
+            "text/html; charset=\"utf-8\"",
+            "text/html ; charset=utf-8 ; a=b",
+            "text/html;",
+            "text/html; ;a=b;",
+            "application/vnd.apple.mpegurl",
+            "application/x.y+json; v=\"a\\\"b, c\"",
+        ] {
+            assert!(is_valid(good.as_bytes()), "{good}");
+        }
+        for bad in [
+            "",
+            "text",
+            "text/",
+            "/html",
+            "text/html/x",
+            "text/html, text/plain",
+            "text/html; charset",
+            "text/html; charset=",
+            "text/html; charset=\"x",
+            "text/html; charset=a b",
+            "text/html; charset=a, b/c",
+            "te xt/html",
+            "text/ht\u{e4}ml",
+        ] {
+            assert!(!is_valid(bad.as_bytes()), "{bad}");
+        }
+    }
+}

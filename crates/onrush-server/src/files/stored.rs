@@ -1,0 +1,256 @@
+//! Fields of a `PUT` that describe its content, as they are stored with the object and sent with it
+//! (RFC 9110 §8, §9.3.4): how they are checked, and their form in the store.
+//!
+//! The form is one line `name: value` for each, names in lower case, ended by a line feed. It is
+//! checked again when it is read: other programs may have written it.
+//!
+//! This module must not know where the store keeps it.
+
+use super::failure::Failure;
+use super::media_type;
+use onrush::{Request, Response};
+use onrush_proto::token;
+use onrush_store::METADATA_BYTES_MAX;
+
+/// Bytes of one field's value at most.
+const VALUE_BYTES_MAX: usize = 1024;
+
+const CONTENT_TYPE: &str = "content-type";
+const CONTENT_ENCODING: &str = "content-encoding";
+const CACHE_CONTROL: &str = "cache-control";
+
+/// The fields that are stored, and what their values are.
+const FIELDS: [(&str, Form); 5] = [
+    (CONTENT_TYPE, Form::MediaType),
+    (CONTENT_ENCODING, Form::Tokens),
+    (CACHE_CONTROL, Form::List),
+    ("content-language", Form::Tokens),
+    ("content-disposition", Form::Single),
+];
+
+/// The form of a field's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// One media type (RFC 9110 §8.3.1).
+    MediaType,
+    /// A list of tokens.
+    Tokens,
+    /// A list of anything.
+    List,
+    /// One value of any form.
+    Single,
+}
+
+impl Form {
+    fn is_list(self) -> bool {
+        matches!(self, Form::Tokens | Form::List)
+    }
+
+    fn accepts(self, value: &[u8]) -> bool {
+        let fits = !value.is_empty()
+            && value.len() <= VALUE_BYTES_MAX
+            && token::is_field_value(value)
+            && token::trim(value).len() == value.len();
+        fits && match self {
+            Form::MediaType => value.is_ascii() && media_type::is_valid(value),
+            Form::Tokens => token::list(value).all(token::is_token),
+            Form::List | Form::Single => true,
+        }
+    }
+}
+
+/// The fields of a `PUT` in the form of the store, empty if there are none. `keeps`: whether the
+/// store keeps them. Where it does not, a content coding is refused (415), because without the
+/// field the content means something else; other fields are ignored.
+pub(super) fn of_request(request: &Request, keeps: bool) -> Result<Vec<u8>, Failure> {
+    let mut metadata = Vec::new();
+    for (name, form) in FIELDS {
+        if request.header(name).is_none() {
+            continue; // Looking for one field is cheaper than a walk through all.
+        }
+        let lines = request.headers();
+        let lines = lines.filter(|(have, _)| have.eq_ignore_ascii_case(name));
+        let value = join(lines.map(|(_, value)| value), form)?;
+        let is_identity = name == CONTENT_ENCODING && value.eq_ignore_ascii_case(b"identity");
+        if value.is_empty() || is_identity {
+            continue;
+        }
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(TOO_LONG);
+        }
+        if !form.accepts(&value) {
+            return Err(Failure::new(400, malformed(name)));
+        }
+        if keeps {
+            metadata.extend_from_slice(name.as_bytes());
+            metadata.extend_from_slice(b": ");
+            metadata.extend_from_slice(&value);
+            metadata.push(b'\n');
+        } else if name == CONTENT_ENCODING {
+            return Err(Failure::NO_CODINGS);
+        }
+    }
+    match metadata.len() > METADATA_BYTES_MAX {
+        true => Err(TOO_LONG),
+        false => Ok(metadata),
+    }
+}
+
+const TOO_LONG: Failure = Failure::new(
+    431,
+    "the fields to store with the object are longer than 1024 bytes each or 2048 together",
+);
+
+fn malformed(name: &str) -> &'static str {
+    match name {
+        CONTENT_TYPE => "Content-Type is not one media type",
+        CONTENT_ENCODING => "Content-Encoding is not a list of codings",
+        "content-language" => "Content-Language is not a list of language tags",
+        "content-disposition" => "Content-Disposition is not one value",
+        _ => "a field to store with the object is malformed",
+    }
+}
+
+/// The value of a field from its lines (RFC 9110 §5.3). Lines without a value are left out.
+fn join<'r>(lines: impl Iterator<Item = &'r [u8]>, form: Form) -> Result<Vec<u8>, Failure> {
+    let mut joined = Vec::new();
+    for line in lines.filter(|line| !line.is_empty()) {
+        if !joined.is_empty() {
+            if !form.is_list() {
+                return Err(Failure::new(
+                    400,
+                    "a field that has one value is there twice",
+                ));
+            }
+            joined.extend_from_slice(b", ");
+        }
+        joined.extend_from_slice(line);
+    }
+    Ok(joined)
+}
+
+/// What is stored with an object, as its responses have it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Stored {
+    /// Names and values, each of them checked.
+    fields: Vec<(&'static str, Box<[u8]>)>,
+}
+
+impl Stored {
+    /// From the form of the store; `None` if nothing in there can be used.
+    pub(super) fn parse(metadata: &[u8]) -> Option<Stored> {
+        if metadata.is_empty() {
+            return None;
+        }
+        let mut fields: Vec<(&'static str, Box<[u8]>)> = Vec::new();
+        for line in metadata.split(|&byte| byte == b'\n') {
+            let Some(colon) = line.iter().position(|&byte| byte == b':') else {
+                continue;
+            };
+            let (name, value) = (&line[..colon], token::trim(&line[colon + 1..]));
+            let known = FIELDS
+                .iter()
+                .find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name));
+            let Some(&(name, form)) = known else { continue };
+            let is_new = fields.iter().all(|(have, _)| *have != name);
+            if is_new && form.accepts(value) {
+                fields.push((name, value.into()));
+            }
+        }
+        (!fields.is_empty()).then_some(Stored { fields })
+    }
+
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        let mut fields = self.fields.iter();
+        let found = fields.find(|(have, _)| *have == name)?;
+        Some(&found.1)
+    }
+
+    pub(super) fn content_type(&self) -> Option<&str> {
+        self.get(CONTENT_TYPE)
+            .and_then(|value| std::str::from_utf8(value).ok())
+    }
+
+    pub(super) fn cache_control(&self) -> Option<&[u8]> {
+        self.get(CACHE_CONTROL)
+    }
+
+    /// Sets what describes the content: for responses that have some. `Cache-Control` is not set,
+    /// since it belongs to responses without content too (RFC 9110 §15.4.5).
+    pub(super) fn describe(&self, response: &mut Response) {
+        for (name, value) in &self.fields {
+            if *name != CACHE_CONTROL {
+                // Every value was checked to be one of a field.
+                let set = response.try_set_header(canonical(name), value);
+                debug_assert!(set.is_ok(), "{name} was refused");
+            }
+        }
+    }
+
+    /// Bytes of memory that this takes, about.
+    pub(super) fn cost_bytes(&self) -> usize {
+        let of = |(_, value): &(&'static str, Box<[u8]>)| value.len() + 48;
+        self.fields.iter().map(of).sum()
+    }
+}
+
+fn canonical(name: &'static str) -> &'static str {
+    match name {
+        CONTENT_TYPE => "Content-Type",
+        CONTENT_ENCODING => "Content-Encoding",
+        "content-language" => "Content-Language",
+        "content-disposition" => "Content-Disposition",
+        name => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_store_has_is_checked_again() {
+        let stored = |text: &str| Stored::parse(text.as_bytes());
+        let all = stored("content-type: a/b\nCache-Control:max-age=1 \ncontent-encoding: gzip\n");
+        let all = all.expect("three fields");
+        assert_eq!(all.content_type(), Some("a/b"));
+        assert_eq!(all.cache_control(), Some(&b"max-age=1"[..]));
+        assert_eq!(all.get(CONTENT_ENCODING), Some(&b"gzip"[..]));
+        let mut response = Response::text("x");
+        all.describe(&mut response);
+        assert_eq!(response.header("content-type"), Some(&b"a/b"[..]));
+        assert_eq!(response.header("content-encoding"), Some(&b"gzip"[..]));
+        assert_eq!(response.header("cache-control"), None);
+        for nothing in [
+            "",
+            "\n",
+            "content-type",
+            "content-type: text",
+            "content-type: text/html\r",
+            "content-type: a/b, c/d",
+            "content-encoding: g zip",
+            "content-language: \u{1}",
+            "set-cookie: a=b",
+            "content-disposition: \n",
+        ] {
+            assert_eq!(stored(nothing), None, "{nothing:?}");
+        }
+        assert!(Stored::parse(b"content-disposition: \xff\n").is_some());
+        assert_eq!(Stored::parse(b"content-type: a/b;c=\"\xff\"\n"), None);
+        let long = format!("cache-control: {}\n", "x".repeat(VALUE_BYTES_MAX + 1));
+        assert_eq!(stored(&long), None);
+        let twice = stored("content-type: a/b\ncontent-type: c/d\n").expect("the first");
+        assert_eq!(twice.content_type(), Some("a/b"));
+    }
+
+    #[test]
+    fn lines_are_joined_where_the_field_is_a_list() {
+        let of = |lines: &[&str], form| {
+            let lines = lines.iter().map(|line| line.as_bytes());
+            join(lines, form).map_err(|failure| failure.status)
+        };
+        assert_eq!(of(&["a", "", "b"], Form::Tokens), Ok(b"a, b".to_vec()));
+        assert_eq!(of(&["a", "b"], Form::Single), Err(400));
+        assert_eq!(of(&["", "b"], Form::MediaType), Ok(b"b".to_vec()));
+    }
+}

@@ -1,0 +1,220 @@
+//! Encodings, types and digests by curl, and storage errors, against the real binary.
+
+mod program;
+
+use program::{Folder, PATIENCE, Server, curl, drivers, have, onrush, output_within, pattern};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// What a shell command prints.
+fn shell(script: &str, argument: &Path) -> String {
+    let mut command = Command::new("sh");
+    let output = output_within(command.args(["-c", script, "sh"]).arg(argument), PATIENCE);
+    assert!(output.status.success(), "{script}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The status of an upload.
+fn put(source: &Path, url: &str, fields: &[&str]) -> String {
+    let mut arguments = vec!["-o", "/dev/null", "-w", "%{http_code}"];
+    for field in fields {
+        arguments.extend(["-H", field]);
+    }
+    let source = source.to_str().expect("UTF-8");
+    arguments.extend(["-T", source, url]);
+    curl(&arguments)
+}
+
+#[test]
+fn what_curl_says_of_an_upload_comes_back() {
+    if !have("curl") || !have("gzip") {
+        return;
+    }
+    let folder = Folder::new();
+    let content = pattern(5, 400_000);
+    let plain = folder.file("plain", &content);
+    let packed = folder.path().join("packed");
+    shell("gzip -c \"$1\" > \"$1.gz\"", &plain);
+    std::fs::rename(folder.path().join("plain.gz"), &packed).expect("moved");
+    let back = folder.path().join("back");
+    let back = back.to_str().expect("UTF-8");
+    for driver in drivers() {
+        let served = Folder::new();
+        let flags = ["--allow", "put", "--driver", driver];
+        let server = Server::start(served.path(), &flags);
+        let url = format!("{}/data.bin", server.url);
+        let fields = [
+            "Content-Encoding: gzip",
+            "Content-Type: application/x-test; a=b",
+            "Cache-Control: max-age=5",
+            "Content-Language: de",
+            "Content-Disposition: attachment; filename=\"x\"",
+        ];
+        assert_eq!(put(&packed, &url, &fields), "201", "{driver}");
+        drop(server);
+        // They are with the file, not with the process.
+        let server = Server::start(served.path(), &flags);
+        let url = format!("{}/data.bin", server.url);
+        let head = curl(&["-I", &url]);
+        for field in fields {
+            assert!(head.contains(&format!("{field}\r\n")), "{field}: {head}");
+        }
+        curl(&["--compressed", "-o", back, &url]);
+        assert!(std::fs::read(back).expect("fetched") == content, "{driver}");
+    }
+}
+
+#[test]
+fn curl_uploads_with_digests_are_checked() {
+    if !have("curl") || !have("openssl") {
+        return;
+    }
+    let folder = Folder::new();
+    let source = folder.file("source", pattern(6, 3_000_000));
+    let other = folder.file("other", pattern(7, 3_000_000));
+    let digest = |name: &str| {
+        let script = format!("openssl dgst -{name} -binary \"$1\" | openssl base64 -A");
+        shell(&script, &source)
+    };
+    let md5 = format!("Content-MD5: {}", digest("md5"));
+    let content = format!("Content-Digest: sha-256=:{}:", digest("sha256"));
+    let repr = format!("Repr-Digest: sha-512=:{}:, x=:AA==:", digest("sha512"));
+    for driver in drivers() {
+        let served = Folder::new();
+        let server = Server::start(served.path(), &["--allow", "put", "--driver", driver]);
+        let url = format!("{}/object", server.url);
+        let chunked = "Transfer-Encoding: chunked";
+        let all = [&md5[..], &content, &repr];
+        let ways: [&[&str]; 5] = [&all[..1], &all[1..2], &all[2..], &all, &[all[1], chunked]];
+        for fields in ways {
+            assert_eq!(put(&other, &url, fields), "400", "{driver}: {fields:?}");
+            assert!(!served.path().join("object").exists(), "{fields:?}");
+            assert_eq!(put(&source, &url, fields), "201", "{driver}: {fields:?}");
+            let stored = std::fs::read(served.path().join("object")).expect("stored");
+            assert!(stored == pattern(6, 3_000_000));
+            std::fs::remove_file(served.path().join("object")).expect("removed");
+        }
+        assert_eq!(put(&source, &url, &["Content-MD5: x"]), "400");
+        assert_eq!(put(&source, &url, &["Repr-Digest: sha-256=x"]), "400");
+    }
+}
+
+#[test]
+fn types_are_read_from_the_configuration() {
+    let folder = Folder::new();
+    folder.file("a.ts", "x");
+    folder.file("a.js", "x");
+    let config = Folder::new();
+    let file = config.file("onrush.toml", "[types]\nts = 'text/x-typescript'\n");
+    let file = file.to_str().expect("UTF-8");
+    let server = Server::start(folder.path(), &["--config", file]);
+    let response = server.get("/a.ts");
+    assert!(
+        response.contains("Content-Type: text/x-typescript\r\n"),
+        "{response}"
+    );
+    let response = server.get("/a.js");
+    assert!(
+        response.contains("text/javascript; charset=utf-8\r\n"),
+        "{response}"
+    );
+    let wrong = config.file("wrong.toml", "[types]\nts = 'typescript'\n");
+    let mut command = onrush();
+    let output = output_within(command.arg("--config").arg(wrong), PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("types: ts: \"typescript\" is not a media type"),
+        "{said}"
+    );
+}
+
+/// A server on a file system of 512 KiB in a mount namespace of its own, which becomes read-only
+/// when a line is written to its standard input. `None` where that is not allowed.
+fn on_a_small_disk(folder: &Folder, driver: &str) -> Option<Server> {
+    let mut probe = Command::new("unshare");
+    let probe = probe.args(["-rm", "mount", "-t", "tmpfs", "none"]);
+    if !probe
+        .arg(folder.path())
+        .output()
+        .is_ok_and(|output| output.status.success())
+    {
+        println!("skipped: no mount namespace can be made");
+        return None;
+    }
+    let script = "mount -t tmpfs -o size=512k none \"$1\" || exit 9\n\
+         exec 3<&0\n\
+         (read line <&3 && mount -o remount,ro \"$1\") &\n\
+         exec \"$2\" \"$1\" --port 0 --allow put,delete --driver \"$3\" < /dev/null";
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", script, "sh"]);
+    command.arg(folder.path());
+    command.args([env!("CARGO_BIN_EXE_onrush"), driver]);
+    command.stdin(Stdio::piped());
+    Some(Server::run(command))
+}
+
+#[test]
+fn storage_errors_are_logged_and_told() {
+    if !have("curl") {
+        return;
+    }
+    let source = Folder::new();
+    let large = source.file("large", pattern(8, 1 << 20));
+    let small = source.file("small", "x");
+    for driver in drivers() {
+        let folder = Folder::new();
+        let Some(mut server) = on_a_small_disk(&folder, driver) else {
+            return;
+        };
+        let url = |name: &str| format!("{}/{name}", server.url);
+        assert_eq!(put(&small, &url("small"), &[]), "201");
+        // Refused when it is announced, and in the middle.
+        assert_eq!(put(&large, &url("a%20b%0A"), &[]), "507");
+        assert_eq!(
+            put(&large, &url("c"), &["Transfer-Encoding: chunked"]),
+            "507"
+        );
+        let log = server.logs("key=c ");
+        let lines: Vec<&str> = log
+            .lines()
+            .filter(|line| line.contains("disk is full"))
+            .collect();
+        assert_eq!(lines.len(), 2, "{log}");
+        for line in lines {
+            assert!(line.contains("WARN") && line.contains("errno=28"), "{line}");
+            assert!(line.contains("No space left on device"), "{line}");
+        }
+        assert!(log.contains("a%20b%0A"), "{log}");
+        let begin = Instant::now();
+        let many = format!("{}/many[1-40]", server.url);
+        let large = large.to_str().expect("UTF-8");
+        curl(&["-T", large, "-o", "/dev/null", &many]);
+        let windows = begin.elapsed().as_secs() as usize + 2;
+        let lines = server.log().matches("disk is full").count() - 2;
+        assert!(
+            (1..=40.min(windows * 10)).contains(&lines),
+            "{lines} in {windows} s"
+        );
+
+        let mut stdin = server.child.stdin.take().expect("piped");
+        stdin.write_all(b"\n").expect("it is read");
+        let begin = Instant::now();
+        let url = |name: &str| format!("{}/{name}", server.url);
+        while put(&small, &url("small"), &[]) == "204" {
+            assert!(begin.elapsed() < PATIENCE, "it does not become read-only");
+        }
+        let response = curl(&["-i", "-T", small.to_str().expect("UTF-8"), &url("later")]);
+        assert!(response.contains("HTTP/1.1 503 "), "{response}");
+        assert!(
+            response.ends_with("the disk is read-only at the moment\n"),
+            "{response}"
+        );
+        let response = curl(&["-i", "-X", "DELETE", &url("small")]);
+        assert!(response.contains("HTTP/1.1 503 "), "{response}");
+        server.logs("errno=30");
+        assert_eq!(curl(&[&url("small")]), "x", "reading goes on");
+    }
+}

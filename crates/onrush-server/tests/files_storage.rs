@@ -1,0 +1,110 @@
+//! Errors of the storage: what the client is told, and the line in the log. On the simulated disk,
+//! in this thread, so that the log can be captured.
+
+mod common;
+
+use common::*;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Collects what is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn take(&self) -> String {
+        String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(buf);
+        Ok(buf.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = Log;
+
+    fn make_writer(&self) -> Log {
+        self.clone()
+    }
+}
+
+#[test]
+fn storage_errors_leave_a_line_and_others_none() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(log.clone())
+        .with_ansi(false)
+        .with_max_level(tracing::Level::WARN)
+        .finish();
+    tracing::subscriber::with_default(subscriber, || {
+        for seed in 1..=3 {
+            let host = || {
+                let host = Host::simulated("/", &writable(), seed);
+                host.add("there", b"content");
+                host.add("folder/x", b"content");
+                host
+            };
+            let failing = |host: &mut Host, errno: i32, head: &str, body: &[u8]| {
+                let disk = host.disk().clone();
+                for number in 0..50 {
+                    disk.fail_at(disk.operations() + number, errno);
+                }
+                let reply = host.ask(head, body);
+                disk.clear_faults();
+                (reply.status, reply.text().to_owned(), log.take())
+            };
+            let table = [
+                (libc::EIO, "PUT /a%20b", 500, "the disk failed\n"),
+                (libc::ENOSPC, "PUT /a%20b", 507, "the disk is full\n"),
+                (libc::EDQUOT, "PUT /a%20b", 507, "the disk is full\n"),
+                (
+                    libc::EROFS,
+                    "PUT /a%20b",
+                    503,
+                    "the disk is read-only at the moment\n",
+                ),
+                (
+                    libc::EROFS,
+                    "DELETE /there",
+                    503,
+                    "the disk is read-only at the moment\n",
+                ),
+                (libc::EIO, "GET /there", 500, "the disk failed\n"),
+                (libc::EIO, "GET /folder/", 500, "the disk failed\n"),
+            ];
+            for (errno, head, status, text) in table {
+                for size in [3, 100_000] {
+                    let body = match head.starts_with("PUT") {
+                        true => pattern(size),
+                        false => Vec::new(),
+                    };
+                    // One for each, since the lines of a server are limited.
+                    let (got, told, logged) = failing(&mut host(), errno, head, &body);
+                    let what = format!("{head}, {errno}: {got} {told} {logged}");
+                    assert_eq!((got, &told[..]), (status, text), "{what}");
+                    assert_eq!(logged.lines().count(), 1, "{what}");
+                    assert!(logged.contains("WARN"), "{what}");
+                    let path = head.split_once(" /").unwrap().1.trim_end_matches('/');
+                    assert!(logged.contains(&format!("key=\"{path}\"")), "{what}");
+                    assert!(logged.contains(&format!("errno={errno}")), "{what}");
+                }
+            }
+            let mut host = host();
+            let (status, _, logged) = failing(&mut host, libc::EACCES, "PUT /c", b"x");
+            assert_eq!((status, &logged[..]), (403, ""), "no error of the storage");
+            assert_eq!(host.get("/none").status, 404);
+            assert_eq!(host.put("/folder", b"x").status, 409);
+            assert_eq!(host.get("/there").body, b"content");
+            assert_eq!(log.take(), "");
+        }
+    });
+}
