@@ -108,7 +108,7 @@ pub fn listen(
 ) -> io::Result<(Vec<ListenSocket>, Address)> {
     let address = match address {
         Address::Unix(path) => {
-            let socket = bind_unix(path, options.backlog)?;
+            let socket = bind_unix_patiently(path, options.backlog)?;
             return Ok((share(socket, workers)?, address.clone()));
         }
         Address::Tcp(address) => address,
@@ -163,6 +163,7 @@ fn family(address: &SocketAddr) -> AddressFamily {
 /// How long binding is retried while the port is in use, and the pause between attempts.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(5);
+const UNIX_PAUSE: Duration = Duration::from_millis(50);
 
 fn bind_patiently(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
     let end = Instant::now() + PATIENCE;
@@ -198,6 +199,19 @@ fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd>
 fn start_listening(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {
     let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
     Ok(rustix::net::listen(socket, backlog)?)
+}
+
+/// As [`bind_patiently`]. Each look is a connection to the other server, if that is alive.
+fn bind_unix_patiently(path: &Path, backlog: u32) -> io::Result<OwnedFd> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match bind_unix(path, backlog) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(UNIX_PAUSE);
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Binds a Unix socket. The file of a server that has ended is replaced; the socket of a running

@@ -11,9 +11,9 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// A folder over HTTP: read, written and listed by curl, browsers and build tools.
+/// Serves a folder over HTTP, to curl, browsers and build tools.
 ///
-/// Without --allow the folder is only read, and only this machine can reach it.
+/// By default the folder is read-only, and the server can be reached only from this machine.
 #[derive(Debug, Parser)]
 #[command(name = "onrush", version, next_help_heading = "Other", after_help = EXAMPLE)]
 #[command(after_long_help = MORE, disable_help_flag = true, disable_version_flag = true)]
@@ -26,19 +26,19 @@ pub(crate) struct Arguments {
     #[arg(value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 
-    /// Print a completion script for a shell, and end
+    /// Print a completion script for a shell
     #[arg(long, value_name = "SHELL")]
     completions: Option<Shell>,
 
-    /// Print the manual page, and end
+    /// Print the manual page
     #[arg(long)]
     man: bool,
 
-    /// Print help (-h: a summary), and end
+    /// Print help (-h: a summary)
     #[arg(short, long, action = clap::ArgAction::Help)]
     help: Option<bool>,
 
-    /// Print the version, and end
+    /// Print the version
     #[arg(short = 'V', long, action = clap::ArgAction::Version)]
     version: Option<bool>,
 }
@@ -55,26 +55,27 @@ Example:
   curl http://127.0.0.1:8080/2024/photo.jpg
 
 Options:
-  Every flag has an environment variable, as ONRUSH_LOG_LEVEL is that of --log-level, and DIR has
-  ONRUSH_DIR. A flag beats its variable, that beats the file, and that beats the default. Keys of
-  the file are the long flags without the dashes, and dir:
+  Every option can be given as a flag, as an environment variable, or in the TOML file of --config;
+  the first of these that is present counts. --log-level has the variable ONRUSH_LOG_LEVEL and the
+  key log-level; DIR has ONRUSH_DIR and dir. An example of a file:
       dir = \"/srv/data\"
       allow = [\"put\", \"delete\"]
+      bind = [\"0.0.0.0:8080\", \"unix:/run/onrush.sock\"]
       header-timeout = \"5s\"
       site = true
-  TIME is a number with ms, s, m or h, or off. SIZE is a number of bytes, or one with KiB, MiB,
-  GiB, TiB (by 1024) or KB, MB, GB, TB (by 1000), or unlimited. BOOL is true or false; a flag alone
-  means true.
+  TIME is a number with ms, s, m or h, such as 30s. SIZE is a number of bytes, or a number with KiB,
+  MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB (powers of 1000). BOOL is true or false; the flag
+  without a value means true.
 
 Output:
-  The address served is one line on stdout, as soon as requests are taken. The log is on stderr.
+  When the server is ready, it prints each address on a line of stdout. The log goes to stderr.
 
 Signals:
-  SIGTERM and SIGINT end the server when the requests in flight are answered or --drain-timeout is
-  over; a second one ends it at once. SIGHUP is noted in the log and changes nothing.
+  On SIGTERM or SIGINT the server completes the requests in progress, for at most --drain-timeout,
+  and exits; a second signal stops it at once. SIGHUP is logged and has no effect.
 
 Exit code:
-  0 ended as asked, 1 failed, 2 wrong usage.";
+  0 after a signal, 1 on failure, 2 on wrong usage.";
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -85,9 +86,36 @@ pub(crate) enum Request {
     Print(Vec<u8>),
 }
 
-/// The command line's shape. Variables are named by one rule, told once: help stays readable.
+/// The command line. Variables are named by one rule, which the help states once.
 fn command() -> clap::Command {
-    Arguments::command().mut_args(|argument| argument.hide_env(true))
+    Arguments::command().mut_args(|argument| {
+        let argument = argument.hide_env(true);
+        let id = argument.get_id().as_str();
+        match Options::NAMES.iter().position(|name| *name == id) {
+            Some(place) => {
+                let variable: &'static str = Box::leak(variable(id).into_boxed_str());
+                // Also for DIR, which clap would not keep in its place.
+                argument.env(variable).display_order(place)
+            }
+            None => argument,
+        }
+    })
+}
+
+/// The environment variable of an option.
+fn variable(option: &str) -> String {
+    format!("ONRUSH_{}", option.to_uppercase())
+}
+
+/// The environment variables of the process that look like options and are none: misspelled,
+/// probably.
+pub(crate) fn unknown_variables() -> Vec<String> {
+    let command = command();
+    let variables = command.get_arguments().filter_map(clap::Arg::get_env);
+    let known: Vec<_> = variables.map(|name| name.to_string_lossy()).collect();
+    let set = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    set.filter(|name| name.starts_with("ONRUSH_") && !known.iter().any(|known| known == name))
+        .collect()
 }
 
 /// Reads the command line, the environment and the configuration file.
@@ -224,7 +252,7 @@ mod tests {
 
     #[test]
     fn every_option_has_a_variable_named_after_it() {
-        for argument in Arguments::command().get_arguments() {
+        for argument in command().get_arguments() {
             let id = argument.get_id().as_str();
             if matches!(id, "completions" | "man" | "help" | "version") {
                 continue;
@@ -266,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_list_is_split_at_commas() {
-        use crate::options::Change::{Delete, Put};
+        use crate::values::Change::{Delete, Put};
         assert_eq!(
             options(&["--allow", "put,delete"]).allow,
             Some(vec![Put, Delete])
@@ -286,7 +314,7 @@ mod tests {
             &["--placement", "here"],
             &["--allow", "post"],
             &["--header-timeout", "30"],
-            &["--bind", "127.0.0.1:80"],
+            &["--bind", "127.0.0.1:x"],
         ] {
             let message = usage(words);
             assert!(

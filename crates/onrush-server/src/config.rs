@@ -3,10 +3,11 @@
 
 use crate::failure::{self, Failure};
 use crate::memory::{self, Shortage};
-use crate::options::{
-    AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, Options, PlacementName,
-};
+use crate::options::Options;
 use crate::units::{Rate, Size, Time};
+use crate::values::{
+    AccessLogFormat, AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, PlacementName,
+};
 use crate::written::Switch;
 use onrush::{AccessLog, DriverPreference, Limits, Placement};
 use onrush_rt::driver;
@@ -31,9 +32,9 @@ const WORKER_BYTES_MIN: usize = 1 << 20;
 pub(crate) struct Settings {
     pub(crate) dir: PathBuf,
     pub(crate) files: FilesOptions,
-    /// As `onrush::Server::bind` takes it.
-    pub(crate) address: String,
-    /// Names that are answered besides those that the address has.
+    /// One or more, as `onrush::Server::bind` takes them.
+    pub(crate) addresses: Vec<String>,
+    /// Names that are answered besides those that the addresses have.
     pub(crate) hosts: Vec<String>,
     pub(crate) backlog: u32,
     pub(crate) defer_accept: bool,
@@ -58,6 +59,7 @@ pub(crate) struct Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogSettings {
     pub(crate) format: LogFormat,
+    pub(crate) access_format: AccessLogFormat,
     pub(crate) level: LogLevel,
 }
 
@@ -123,6 +125,7 @@ impl Settings {
     /// what the process may use, if that is known.
     pub(crate) fn new(options: Options, memory_bytes: Option<u64>) -> Result<Settings, Failure> {
         let at_most = u32::MAX as usize;
+        let log_format = options.log_format.unwrap_or(LogFormat::Text);
         let files = files(&options, memory_bytes)?;
         let receive_bytes_max = match options.receive_memory {
             Some(size) => size.bytes,
@@ -140,7 +143,7 @@ impl Settings {
                     cache_bytes: files.cache_bytes_max as u64,
                 }),
             files,
-            address: address(options.bind, options.port.unwrap_or(8080)),
+            addresses: addresses(options.bind, options.port.unwrap_or(8080)),
             hosts: (options.host.unwrap_or_default().into_iter())
                 .map(|name| name.0)
                 .collect(),
@@ -178,12 +181,16 @@ impl Settings {
                 .unwrap_or(Time::seconds(30))
                 .duration(),
             log: LogSettings {
-                format: options.log_format.unwrap_or(LogFormat::Text),
+                format: log_format,
+                access_format: options.access_log_format.unwrap_or(match log_format {
+                    LogFormat::Text => AccessLogFormat::Text,
+                    LogFormat::Json => AccessLogFormat::Json,
+                }),
                 level: options.log_level.unwrap_or(LogLevel::Info),
             },
-            access_log: match options.access_log {
-                Some(Switch::On) => AccessLog::On,
-                Some(Switch::Off) | None => AccessLog::Off,
+            access_log: match (options.access_log, options.access_log_format) {
+                (Some(Switch::On), _) | (None, Some(_)) => AccessLog::On,
+                (Some(Switch::Off), _) | (None, None) => AccessLog::Off,
             },
             dir: options.dir.unwrap_or_else(|| PathBuf::from(".")),
         })
@@ -244,11 +251,14 @@ fn files(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, F
     })
 }
 
-fn address(bind: Option<Bind>, port: u16) -> String {
+fn addresses(bind: Option<Vec<Bind>>, port: u16) -> Vec<String> {
+    let address = |bind: Bind| match bind {
+        Bind::Unix(path) => format!("unix:{path}"),
+        Bind::Host(host, own) => format!("{host}:{}", own.unwrap_or(port)),
+    };
     match bind {
-        Some(Bind::Unix(path)) => format!("unix:{path}"),
-        Some(Bind::Host(host)) => format!("{host}:{port}"),
-        None => format!("127.0.0.1:{port}"),
+        Some(bind) if !bind.is_empty() => bind.into_iter().map(address).collect(),
+        _ => vec![format!("127.0.0.1:{port}")],
     }
 }
 
@@ -302,307 +312,4 @@ fn bounded(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refused(text: &str) -> (usize, String) {
-        parse(text).expect_err("wrong")
-    }
-
-    #[test]
-    fn a_file_says_what_flags_say() {
-        let text = "dir = '/srv'\nallow = ['put', 'delete']\nport = 81\nbind = '::1'\n\
-            workers = 3\ndriver = 'io_uring'\nheader-timeout = '5s'\nmin-rate = '1KB'\n\
-            body-max = '1GiB'\nring-buffer-size = 2048\nidle-timeout = 0\nlog-format = 'json'\n\
-            site = true\nplacement = 'round-robin'\nrebalance = 'off'\n\
-            host = ['a.example', '[::2]']\n\
-            depth-max = 3\n";
-        let settings = Settings::new(parse(text).unwrap(), None).unwrap();
-        assert_eq!(settings.dir, Path::new("/srv"));
-        assert_eq!(
-            settings.files.allow,
-            Allow {
-                put: true,
-                delete: true
-            }
-        );
-        assert_eq!(settings.address, "[::1]:81");
-        assert_eq!(settings.hosts, ["a.example", "::2"]);
-        assert_eq!(settings.files.depth_max, 3);
-        assert_eq!(settings.workers, Some(3));
-        assert_eq!(settings.driver, DriverPreference::Uring);
-        assert_eq!(settings.placement, Placement::RoundRobin);
-        assert!(!settings.rebalance);
-        assert_eq!(settings.limits.head_timeout_ms, 5000);
-        assert_eq!(settings.limits.rate_bytes_per_s_min, 1000);
-        assert_eq!(settings.limits.body_bytes_max, 1 << 30);
-        assert_eq!(settings.limits.idle_timeout_ms, 0);
-        assert_eq!(settings.driver_config.ring_buffer_bytes, 2048);
-        assert_eq!(settings.log.format, LogFormat::Json);
-        assert!(settings.files.site && !settings.files.sink);
-    }
-
-    #[test]
-    fn nothing_said_is_read_only_and_near() {
-        let settings = Settings::new(parse("").unwrap(), None).unwrap();
-        assert_eq!(settings.address, "127.0.0.1:8080");
-        let defaults = Limits {
-            body_bytes_max: u64::MAX,
-            total_timeout_ms: 24 * 3600 * 1000,
-            rate_bytes_per_s_min: 100,
-            ..Limits::default()
-        };
-        assert_eq!(settings.limits, defaults, "and --help says these times");
-        assert_eq!(settings.files, FilesOptions::default());
-        assert_eq!(settings.access_log, AccessLog::Off);
-        assert_eq!(settings.drain_timeout, Duration::from_secs(30));
-        let config = driver::Config::default();
-        assert_eq!(settings.driver_config.ring_buffers, config.ring_buffers);
-        assert_eq!(
-            settings.driver_config.ring_buffer_bytes,
-            config.ring_buffer_bytes
-        );
-    }
-
-    #[test]
-    fn receive_memory_is_shared_and_never_too_little_for_a_ring() {
-        let share = |text: &str, workers| {
-            let settings = Settings::new(parse(text).unwrap(), None).unwrap();
-            settings.driver_config(workers).receive_bytes_max
-        };
-        assert_eq!(share("", 2), 128 << 20);
-        assert_eq!(share("receive-memory = '64MiB'", 4), 16 << 20);
-        assert_eq!(share("receive-memory = 'unlimited'", 1), usize::MAX);
-        let ring = 256 * 4096;
-        assert!(share("receive-memory = '1B'", 1) > 2 * ring);
-        assert!(share("", 1000) > 2 * ring);
-        assert_eq!(share("receive-memory = 0\nring-buffers = 16", 1), 1 << 20);
-    }
-
-    #[test]
-    fn defaults_are_parts_of_the_memory_there_is() {
-        let with = |text: &str, mib: u64| {
-            let settings = Settings::new(parse(text).unwrap(), Some(mib << 20)).unwrap();
-            let cache = settings.files.cache_bytes_max as u64;
-            let told = settings.shortage.is_some();
-            (settings.receive_bytes_max >> 20, cache >> 20, told)
-        };
-        assert_eq!(with("", 4096), (256, 64, false));
-        assert_eq!(with("", 1000), (200, 50, true));
-        assert_eq!(with("", 96), (19, 4, true));
-        assert_eq!(with("cache-size = '64MiB'", 96), (19, 64, true));
-        let both = "receive-memory = '256MiB'\ncache-size = '1MiB'";
-        assert_eq!(with(both, 96), (256, 1, false));
-        let settings = Settings::new(parse("").unwrap(), Some(96 << 20)).unwrap();
-        assert_eq!(settings.files.upload_bytes_max, 6 << 20);
-    }
-
-    #[test]
-    fn mistakes_are_told_with_line_and_key() {
-        let (line, what) = refused("port = 1\nprot = 2\n");
-        assert_eq!(
-            (line, what.contains("unknown key `prot`")),
-            (2, true),
-            "{what}"
-        );
-        let (line, what) = refused("port = 1\nmin-rate = 'x' # fast\n");
-        let is_told = what.starts_with("min-rate: 'x': bytes per second");
-        assert_eq!((line, is_told), (2, true), "{what}");
-        let (line, what) = refused("\nport = 'x'\n");
-        assert_eq!((line, what.starts_with("port: ")), (2, true), "{what}");
-        assert!(
-            refused("header_timeout = '1s'")
-                .1
-                .contains("unknown key `header_timeout`")
-        );
-        assert!(
-            refused("header-timeout = 30")
-                .1
-                .contains("write a unit, as in 30s")
-        );
-        assert!(refused("port = 70000").1.starts_with("port: "));
-        assert!(
-            refused("allow = ['post']")
-                .1
-                .contains("'post': a change is put, delete or none")
-        );
-        assert!(
-            refused("[server]\nport = 1")
-                .1
-                .contains("unknown key `server`")
-        );
-        assert!(!refused("port = \n").1.is_empty());
-        for text in [
-            "body-max = true",
-            "bind = 'a:1'",
-            "host = ['a:1']",
-            "host = ['http://a']",
-            "driver = 'kqueue'",
-            "min-rate = 'unlimited'",
-            "rebalance = 'maybe'",
-            "site = 1",
-            "host = 3",
-            "placement = 'here'",
-            "= 3",
-            "port",
-        ] {
-            assert!(!refused(text).1.contains('\n'), "{text}");
-        }
-    }
-
-    #[test]
-    fn lists_may_be_text_and_switches_may_be_words() {
-        let settings = |text: &str| Settings::new(parse(text).expect(text), None).expect(text);
-        assert_eq!(settings("host = 'a.example'").hosts, ["a.example"]);
-        assert_eq!(
-            settings("host = 'a.example,[::2]'").hosts,
-            ["a.example", "::2"]
-        );
-        assert_eq!(settings("host = ['a.example']").hosts, ["a.example"]);
-        let both = Allow {
-            put: true,
-            delete: true,
-        };
-        assert_eq!(settings("allow = 'put,delete'").files.allow, both);
-        assert!(settings("allow = 'put'").files.allow.put);
-        for off in ["'off'", "false", "'false'"] {
-            let settings = settings(&format!(
-                "rebalance = {off}\ndefer-accept = {off}\naccess-log = {off}\nsite = {off}"
-            ));
-            assert!(!settings.rebalance && !settings.defer_accept && !settings.files.site);
-            assert_eq!(settings.access_log, AccessLog::Off);
-        }
-        assert!(settings("site = 'on'\naccess-log = true").files.site);
-    }
-
-    #[test]
-    fn limits_are_switched_off_by_off() {
-        let times = ["header", "body", "write", "idle", "total"];
-        for off in ["'off'", "0"] {
-            let mut text = format!("min-rate = {off}\ncache-size = {off}\n");
-            for time in times {
-                text += &format!("{time}-timeout = {off}\n");
-            }
-            let settings = Settings::new(parse(&text).unwrap(), None).unwrap();
-            let limits = &settings.limits;
-            let all = [
-                limits.rate_bytes_per_s_min,
-                limits.head_timeout_ms,
-                limits.body_timeout_ms,
-                limits.write_timeout_ms,
-                limits.idle_timeout_ms,
-                limits.total_timeout_ms,
-                settings.files.cache_bytes_max as u32,
-            ];
-            assert_eq!(all, [0; 7], "{text}");
-        }
-        for off in ["off", "unlimited"] {
-            let text = format!("body-max = '{off}'\nreceive-memory = '{off}'");
-            let settings = Settings::new(parse(&text).unwrap(), None).unwrap();
-            let sizes = (settings.limits.body_bytes_max, settings.receive_bytes_max);
-            assert_eq!(sizes, (u64::MAX, u64::MAX), "{off}");
-        }
-    }
-
-    #[test]
-    fn mistakes_name_the_key_the_value_and_what_is_accepted() {
-        for (text, key, value, accepted) in [
-            ("min-rate = 'fast'", "min-rate: ", "'fast'", "or off"),
-            (
-                "min-rate = '4GiB'",
-                "min-rate: ",
-                "'4GiB'",
-                "less than 4GiB",
-            ),
-            (
-                "idle-timeout = '3 weeks'",
-                "idle-timeout: ",
-                "3 weeks",
-                "ms, s, m or h",
-            ),
-            ("body-max = '1Q'", "body-max: ", "'1Q'", "off or unlimited"),
-            ("cache-size = '1Q'", "cache-size: ", "'1Q'", "or off"),
-            ("host = 'a:1'", "host: ", "'a:1'", "without a port"),
-            (
-                "host = ['a', 'b/c']",
-                "host: ",
-                "'b/c'",
-                "host name or address",
-            ),
-            (
-                "rebalance = 'maybe'",
-                "rebalance: ",
-                "'maybe'",
-                "\"on\" or \"off\"",
-            ),
-            ("site = 7", "site: ", "7", "\"on\" or \"off\""),
-            ("driver = 'x'", "driver: ", "`x`", "`io_uring`"),
-        ] {
-            let (_, what) = refused(text);
-            assert!(what.starts_with(key), "{what}");
-            assert!(what.contains(value) && what.contains(accepted), "{what}");
-        }
-        for (text, parts) in [
-            ("workers = 0", ["workers: ", "0 is not in 1 to 1024"]),
-            (
-                "ring-buffer-size = '1B'",
-                ["ring-buffer-size: ", "1 is not in 512B to 1MiB"],
-            ),
-            (
-                "ring-buffers = 3",
-                ["ring-buffers: ", "3 is no power of two from 2 to 32768"],
-            ),
-        ] {
-            let Err(Failure::Usage(what)) = Settings::new(parse(text).unwrap(), None) else {
-                panic!("{text}");
-            };
-            assert!(parts.iter().all(|part| what.contains(part)), "{what}");
-        }
-    }
-
-    #[test]
-    fn types_are_a_table() {
-        let settings = |text: &str| Settings::new(parse(text).expect(text), None);
-        let text = "port = 1\n[types]\nts = 'text/x-typescript'\nLOG = \"text/plain\"\n";
-        let pairs = [("ts", "text/x-typescript"), ("log", "text/plain")];
-        let types = settings(text).expect("good").files.types;
-        assert_eq!(Ok(types), Types::new(pairs));
-        for (text, what) in [
-            (
-                "[types]\nts = 'video'",
-                "types: ts: \"video\" is not a media type",
-            ),
-            (
-                "[types]\n'.ts' = 'a/b'",
-                "types: \".ts\" is not an extension",
-            ),
-        ] {
-            let Err(Failure::Usage(told)) = settings(text) else {
-                panic!("{text}");
-            };
-            assert!(told.starts_with(what), "{told}");
-        }
-        assert_eq!(refused("[types]\nts = 1").0, 2);
-        assert_eq!(refused("types = 'a/b'").0, 1);
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_refused() {
-        for text in [
-            "workers = 0",
-            "ring-buffers = 3",
-            "ring-buffers = 1",
-            "ring-buffer-size = '1B'",
-            "ring-buffers = 32768\nring-buffer-size = '1MiB'",
-            "connections-max = 0",
-            "backlog = 0",
-            "file-threads = 0",
-            "depth-max = 0",
-            "depth-max = 5000",
-            "allow = ['put', 'none']",
-        ] {
-            let result = Settings::new(parse(text).unwrap(), None);
-            assert!(matches!(result, Err(Failure::Usage(_))), "{text}");
-        }
-    }
-}
+mod tests;

@@ -10,8 +10,10 @@ const FEW: u64 = 4096;
 /// A thread for file work has this many open at a time: folders on the way to a file. Files have
 /// places in the budget.
 const OF_FILE_THREAD: u64 = 2;
-/// A worker's: its ring or epoll, what wakes it, two for listening, and some that come and go.
-pub(crate) const OF_WORKER: u64 = 6;
+/// A worker's: its ring or epoll, what wakes it, and some that come and go.
+const OF_WORKER: u64 = 4;
+/// A worker's for each address that it listens on: the driver's, and one that keeps the port.
+const OF_LISTENER: u64 = 2;
 /// Of the process: its streams, signals, the folder served, the folders for uploads.
 const OF_PROCESS: u64 = 16;
 
@@ -52,25 +54,46 @@ pub(crate) fn file_threads(descriptors: Option<u64>, wanted: usize) -> usize {
     wanted.min(usize::try_from(most).unwrap_or(usize::MAX))
 }
 
+/// The descriptors of one worker that listens on so many addresses.
+pub(crate) fn of_worker(listeners: usize) -> u64 {
+    OF_WORKER + OF_LISTENER * listeners.max(1) as u64
+}
+
+/// How many workers there may be by default: all of them together use a quarter of the descriptors
+/// at most, and the rest is for connections and files.
+pub(crate) fn workers_max(descriptors: Option<u64>, listeners: usize) -> usize {
+    let most = descriptors.map_or(u64::MAX, |descriptors| {
+        (descriptors / 4 / of_worker(listeners)).max(1)
+    });
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
+
 /// How many connections the admin address takes.
 pub(crate) fn admin_connections_max(descriptors: Option<u64>) -> usize {
     const MAX: u64 = 64;
     descriptors.map_or(MAX, |descriptors| (descriptors / 16).clamp(4, MAX)) as usize
 }
 
-/// The budget for connections and files: what the process does not need for itself. `aside` are
-/// taken by others. Connections over the cap that are about to be told so have descriptors too.
-pub(crate) fn budget(
-    descriptors: Option<u64>,
-    workers: usize,
-    file_threads: usize,
-    aside: usize,
-) -> Descriptors {
+/// What the process needs descriptors for besides connections and files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OwnUse {
+    pub(crate) workers: usize,
+    /// Addresses that each worker listens on.
+    pub(crate) listeners: usize,
+    pub(crate) file_threads: usize,
+    /// Descriptors for other things.
+    pub(crate) aside: usize,
+}
+
+/// The budget for connections and files: what the process does not need for itself. Connections
+/// over the cap, which are about to get a 503, have descriptors too.
+pub(crate) fn budget(descriptors: Option<u64>, own: OwnUse) -> Descriptors {
     let Some(descriptors) = descriptors else {
         return Descriptors::default();
     };
-    let (workers, file_threads) = (workers.max(1) as u64, file_threads as u64);
-    let needed = OF_PROCESS + OF_WORKER * workers + OF_FILE_THREAD * file_threads + aside as u64;
+    let (workers, file_threads) = (own.workers.max(1) as u64, own.file_threads as u64);
+    let of_workers = of_worker(own.listeners) * workers;
+    let needed = OF_PROCESS + of_workers + OF_FILE_THREAD * file_threads + own.aside as u64;
     let left = descriptors.saturating_sub(needed);
     let turned_away = workers * (left / 32 / workers).clamp(4, 64);
     Descriptors::new(left.saturating_sub(turned_away))
@@ -83,7 +106,13 @@ mod tests {
     #[test]
     fn connections_leave_descriptors_for_their_requests() {
         let most = |descriptors, workers, threads, aside| {
-            budget(descriptors, workers, threads, aside).connections_max()
+            let own = OwnUse {
+                workers,
+                listeners: 1,
+                file_threads: threads,
+                aside,
+            };
+            budget(descriptors, own).connections_max()
         };
         assert_eq!(most(None, 2, 16, 0), usize::MAX);
         let many = (1 << 20) - 16 - 12 - 32 - 128;
@@ -93,6 +122,19 @@ mod tests {
         assert_eq!(most(Some(128), 2, 4, 10), few - 10 - 4 - 9);
         assert_eq!(most(Some(64), 2, 2, 0), 24 - 2 - 3, "not one only");
         assert_eq!(most(Some(3), 64, 1024, 0), 1);
+        // However many cores there are, and with an admin address.
+        for descriptors in [64, 100, 128, 256] {
+            let limit = Some(descriptors);
+            let workers = workers_max(limit, 1).min(128);
+            let aside = admin_connections_max(limit) + 4 + of_worker(1) as usize;
+            let connections = most(limit, workers, file_threads(limit, 16), aside);
+            assert!(
+                connections as u64 >= descriptors / 16,
+                "{descriptors}: {connections}"
+            );
+        }
+        assert_eq!((workers_max(Some(64), 1), workers_max(Some(3), 9)), (2, 1));
+        assert_eq!(workers_max(None, 1), usize::MAX);
     }
 
     #[test]

@@ -65,20 +65,34 @@ impl Hosts {
     /// `names` are names or IP addresses without port. Resolves a name in `address`, and may block:
     /// for start-up. A name that cannot be resolved counts as loopback.
     pub fn for_listener(address: &str, names: &[String]) -> Hosts {
-        if address.starts_with("unix:") {
+        Hosts::for_listeners(&[address], names)
+    }
+
+    /// [`Hosts::for_listener`] for a server with several addresses. It is restricted to loopback
+    /// hosts when all of its TCP addresses are loopback addresses: a server that is public on one
+    /// address is public. Unix sockets decide nothing unless there is no TCP address.
+    pub fn for_listeners(addresses: &[impl AsRef<str>], names: &[String]) -> Hosts {
+        let addresses = addresses.iter().map(AsRef::as_ref);
+        let is_tcp = |address: &&str| !address.starts_with("unix:");
+        let addresses: Vec<&str> = addresses.filter(is_tcp).collect();
+        if addresses.is_empty() {
             return Hosts::any();
         }
-        let resolved = address.to_socket_addrs().ok();
-        let first = resolved.and_then(|mut found| found.next());
-        let is_loopback = first.is_none_or(|address| is_loopback(address.ip()));
+        let is_loopback = addresses.iter().all(|address| {
+            let resolved = address.to_socket_addrs().ok();
+            let first = resolved.and_then(|mut found| found.next());
+            first.is_none_or(|address| is_loopback(address.ip()))
+        });
         let mut names: Vec<String> = names.iter().map(|name| normal(name).to_owned()).collect();
         let rule = match (is_loopback, names.is_empty()) {
             (true, _) => Rule::Loopback,
             (false, true) => return Hosts::any(),
             (false, false) => Rule::Addresses,
         };
-        if let Some(Name::Other(name)) = Name::parse(address) {
-            names.push(name.to_owned());
+        for address in addresses {
+            if let Some(Name::Other(name)) = Name::parse(address) {
+                names.push(name.to_owned());
+            }
         }
         Hosts { rule, names }
     }

@@ -1,18 +1,20 @@
-//! The log: events of `tracing` as lines on stderr, in a form for people or as JSON. Whatever a
-//! client sends, one event is one line and no character of it steers a terminal. Must not know
-//! what is logged.
+//! The log: events of `tracing` as lines on stderr, in a form for people or as JSON; entries of the
+//! access log in a format of their own if that is wanted. Whatever a client sends, one event is one
+//! line and no character of it steers a terminal. Must not know what is logged.
 
+use crate::combined::Combined;
 use crate::config::LogSettings;
 use crate::failure::{escape, is_printable};
-use crate::options::{LogFormat, LogLevel};
+use crate::values::{AccessLogFormat, LogFormat, LogLevel};
 use std::any::Any;
 use std::fmt::{self, Debug, Write as _};
 use std::io::{self, IsTerminal};
+use std::time::UNIX_EPOCH;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::format::{Format, Json, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
@@ -48,13 +50,19 @@ where
     // A log that cannot be written must not take the server down: no words about that on stderr.
     let layer = tracing_subscriber::fmt::layer().log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter(settings.level));
-    match settings.format {
-        LogFormat::Text => {
-            let layer = layer.event_format(Text { colors }).with_writer(writer);
-            Box::new(registry.with(layer))
-        }
-        LogFormat::Json => Box::new(registry.with(layer.json().with_writer(Ascii(writer)))),
-    }
+    let json = || Form::Json(tracing_subscriber::fmt::format().json());
+    let forms = Forms {
+        access: match settings.access_format {
+            AccessLogFormat::Text => Form::Text(Text { colors }),
+            AccessLogFormat::Json => json(),
+            AccessLogFormat::Combined => Form::Combined,
+        },
+        other: match settings.format {
+            LogFormat::Text => Form::Text(Text { colors }),
+            LogFormat::Json => json(),
+        },
+    };
+    Box::new(registry.with(layer.event_format(forms).with_writer(writer)))
 }
 
 fn filter(level: LogLevel) -> Targets {
@@ -143,41 +151,68 @@ impl Visit for Fields {
     }
 }
 
-/// A writer of JSON that escapes what JSON itself lets through and terminals act on: DEL, and the
-/// control characters U+0080 to U+009F.
-struct Ascii<W>(W);
+/// The target of the events that are entries of the access log.
+const ACCESS: &str = "onrush::access";
 
-impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for Ascii<W> {
-    type Writer = Ascii<W::Writer>;
+/// The forms of the log.
+struct Forms {
+    access: Form,
+    other: Form,
+}
 
-    fn make_writer(&'w self) -> Self::Writer {
-        Ascii(self.0.make_writer())
+enum Form {
+    Text(Text),
+    Json(Format<Json>),
+    Combined,
+}
+
+impl<S, N> FormatEvent<S, N> for Forms
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let form = match event.metadata().target() == ACCESS {
+            true => &self.access,
+            false => &self.other,
+        };
+        match form {
+            Form::Text(text) => text.format_event(context, writer, event),
+            Form::Json(json) => {
+                let mut object = String::new();
+                json.format_event(context, Writer::new(&mut object), event)?;
+                write_ascii_controls(&object, &mut writer)
+            }
+            Form::Combined => {
+                let mut entry = Combined::default();
+                event.record(&mut entry);
+                let now = UNIX_EPOCH.elapsed().unwrap_or_default();
+                let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+                entry.write(now_us, &mut writer)
+            }
+        }
     }
 }
 
-impl<W: io::Write> io::Write for Ascii<W> {
-    /// Gets one whole event. Such characters can only stand inside strings.
-    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        let steers = |c: char| c.is_control() && c != '\n';
-        match std::str::from_utf8(event) {
-            Ok(text) if text.contains(steers) => {
-                let mut safe = String::with_capacity(text.len() + 16);
-                for c in text.chars() {
-                    let _ = match steers(c) {
-                        true => write!(safe, "\\u{:04x}", u32::from(c)),
-                        false => safe.write_char(c),
-                    };
-                }
-                self.0.write_all(safe.as_bytes())?;
-            }
-            _ => self.0.write_all(event)?,
+/// Writes JSON, and escapes what JSON itself permits and terminals act on: DEL, and the control
+/// characters U+0080 to U+009F. They occur only inside strings.
+fn write_ascii_controls(object: &str, writer: &mut Writer<'_>) -> fmt::Result {
+    let steers = |c: char| c.is_control() && c != '\n';
+    if !object.contains(steers) {
+        return writer.write_str(object);
+    }
+    for c in object.chars() {
+        match steers(c) {
+            true => write!(writer, "\\u{:04x}", u32::from(c))?,
+            false => writer.write_char(c)?,
         }
-        Ok(event.len())
     }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -200,10 +235,24 @@ mod tests {
     }
 
     fn logged(format: LogFormat, ansi: bool, act: impl FnOnce()) -> String {
+        let access_format = match format {
+            LogFormat::Text => AccessLogFormat::Text,
+            LogFormat::Json => AccessLogFormat::Json,
+        };
+        logged_as(format, access_format, ansi, act)
+    }
+
+    fn logged_as(
+        format: LogFormat,
+        access_format: AccessLogFormat,
+        ansi: bool,
+        act: impl FnOnce(),
+    ) -> String {
         let memory = Memory::default();
         let writer = memory.clone();
         let settings = LogSettings {
             format,
+            access_format,
             level: LogLevel::Info,
         };
         let subscriber = subscriber(settings, ansi, move || writer.clone());
@@ -265,6 +314,33 @@ mod tests {
         assert_eq!(objects[0]["target"], "onrush::access");
         assert_eq!(objects[0]["fields"]["number"], 3);
         assert_eq!(objects[1]["fields"]["message"], "plain");
+    }
+
+    #[test]
+    fn the_access_log_may_have_another_format_than_the_rest() {
+        let events = || {
+            tracing::info!(target: "onrush::access", method = "GET", target = "/\u{9b}\"",
+                version = "HTTP/1.1", peer = tracing::field::display("192.0.2.1:7"),
+                status = 200_u16, body_bytes = 0_u64, duration_us = 5_u64);
+            tracing::warn!("other\u{9b}");
+        };
+        let combined = logged_as(LogFormat::Json, AccessLogFormat::Combined, true, events);
+        let (entry, other) = combined.split_once('\n').expect("lines");
+        assert!(entry.starts_with("192.0.2.1 - - ["), "{entry}");
+        let end = "] \"GET /\\xc2\\x9b\\\" HTTP/1.1\" 200 - \"-\" \"-\"";
+        assert!(entry.ends_with(end), "{entry}");
+        assert!(
+            other.starts_with("{") && other.contains("other\\u009b"),
+            "{other}"
+        );
+        let text = logged_as(LogFormat::Text, AccessLogFormat::Json, true, events);
+        let (entry, other) = text.split_once('\n').expect("lines");
+        let entry: serde_json::Value = serde_json::from_str(entry).expect("an object");
+        assert_eq!(entry["fields"]["target"], "/\u{9b}\"");
+        assert!(
+            other.contains("\x1b[33m WARN\x1b[0m other\\u{9b}"),
+            "{other}"
+        );
     }
 
     #[test]

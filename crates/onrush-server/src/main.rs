@@ -1,12 +1,13 @@
 //! The program `onrush`: a folder, served over HTTP.
 //!
-//! `units`, `written`, `failure`, `memory` · `options` (each option, once) · `config` (the file,
-//! what all options come to) · `cli` · `logging`, `signals`, `descriptors` (what a process has to
-//! do with) · this file, which puts them together and serves.
+//! `units`, `written`, `failure`, `memory` · `values` · `options` (each option, once) · `config`
+//! (the file, and the settings that the options result in) · `cli` · `combined` · `logging`,
+//! `signals`, `descriptors` (the process) · this file, which puts them together and serves.
 
 #![forbid(unsafe_code)]
 
 mod cli;
+mod combined;
 mod config;
 mod descriptors;
 mod failure;
@@ -15,6 +16,7 @@ mod memory;
 mod options;
 mod signals;
 mod units;
+mod values;
 mod written;
 
 use config::Settings;
@@ -24,10 +26,10 @@ use onrush_rt::descriptors::Descriptors;
 use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{Files, FilesOptions, Guard, Hosts};
-use options::{AdminAt, LogFormat};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use values::{AdminAt, LogFormat};
 
 /// Connections to the admin address over its cap, each to be told so.
 const TURNED_AWAY: usize = 4;
@@ -57,6 +59,13 @@ fn main() -> ExitCode {
 /// Serves until a signal ends it.
 fn serve(settings: Settings) -> Result<(), Failure> {
     logging::start(settings.log);
+    tracing::debug!(?settings, "settings");
+    for variable in cli::unknown_variables() {
+        tracing::warn!(
+            variable,
+            "unknown environment variable; onrush --help lists the options"
+        );
+    }
     if let Some(shortage) = settings.shortage {
         shortage.log();
     }
@@ -115,16 +124,26 @@ struct Plan {
 impl Plan {
     /// `descriptors`: how many this process may have open; `None` when nothing bounds them.
     fn new(settings: &Settings, descriptors: Option<u64>) -> Plan {
-        let workers = settings.workers.unwrap_or_else(|| affinity().len());
+        let listeners = settings.addresses.len();
+        let workers = settings.workers.unwrap_or_else(|| {
+            let most = descriptors::workers_max(descriptors, listeners);
+            affinity().len().min(most)
+        });
         let file_threads = descriptors::file_threads(descriptors, settings.files.blocking_threads);
         let admin_connections_max = descriptors::admin_connections_max(descriptors);
         let aside = match settings.admin {
             Some(AdminAt::Own(_)) => {
-                admin_connections_max + TURNED_AWAY + descriptors::OF_WORKER as usize
+                admin_connections_max + TURNED_AWAY + descriptors::of_worker(1) as usize
             }
             _ => 0,
         };
-        let budget = descriptors::budget(descriptors, workers, file_threads, aside);
+        let own = descriptors::OwnUse {
+            workers,
+            listeners,
+            file_threads,
+            aside,
+        };
+        let budget = descriptors::budget(descriptors, own);
         let possible = budget.connections_max();
         let wanted = settings.connections_max.unwrap_or(possible);
         if wanted > possible {
@@ -153,7 +172,7 @@ fn start(
     metrics: &Metrics,
 ) -> Result<Running, Failure> {
     let server = server(settings, plan).blocking_pool(files.store().pool().clone());
-    let hosts = Hosts::for_listener(&settings.address, &settings.hosts);
+    let hosts = Hosts::for_listeners(&settings.addresses, &settings.hosts);
     let guarded = Guard::new(hosts.clone(), files.clone());
     let started = match settings.admin {
         None => server.start(guarded),
@@ -197,7 +216,14 @@ fn refused(error: &io::Error) -> Failure {
 }
 
 fn server(settings: &Settings, plan: &Plan) -> Server {
-    Server::bind(settings.address.as_str())
+    let (first, others) = match settings.addresses.split_first() {
+        Some((first, others)) => (first.as_str(), others),
+        None => ("", &[][..]),
+    };
+    let server = others.iter().fold(Server::bind(first), |server, address| {
+        server.also_bind(address.as_str())
+    });
+    server
         .backlog(settings.backlog)
         .defer_accept(settings.defer_accept)
         .driver(settings.driver)
@@ -214,12 +240,13 @@ fn server(settings: &Settings, plan: &Plan) -> Server {
 
 /// Tells people on stderr and programs on stdout where it serves.
 fn announce(running: &Running, settings: &Settings, plan: &Plan) {
-    let address = match running.address() {
+    let shown = |address: &Address| match address {
         Address::Tcp(address) => format!("http://{address}"),
         unix @ Address::Unix(_) => failure::one_line(&unix.to_string()),
     };
+    let addresses: Vec<String> = running.addresses().iter().map(shown).collect();
     tracing::info!(
-        address,
+        address = addresses.join(" "),
         dir = %settings.dir.display(),
         allowed = allowed(&settings.files),
         driver = running.driver().name(),
@@ -230,7 +257,7 @@ fn announce(running: &Running, settings: &Settings, plan: &Plan) {
     );
     // Whoever started it may have closed its end.
     let mut out = io::stdout().lock();
-    let _ = writeln!(out, "{address}").and_then(|()| out.flush());
+    let _ = writeln!(out, "{}", addresses.join("\n")).and_then(|()| out.flush());
 }
 
 /// What clients may do, in a word or two.

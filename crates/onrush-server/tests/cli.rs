@@ -52,16 +52,26 @@ fn failed(arguments: &[&str]) -> String {
 #[test]
 fn it_tells_about_itself() {
     let help = page(&["--help"]);
-    for part in [
-        "What is served:",
-        "Where:",
-        "Engine:",
+    let parts = [
+        "What to serve:",
+        "  [DIR]",
+        "--allow",
+        "Where to listen:",
+        "--bind",
         "Limits:",
-        "Log:",
-        "Example:",
         "--drain-timeout",
-    ] {
-        assert!(help.contains(part), "no {part:?} in:\n{help}");
+        "Logging:",
+        "--access-log",
+        "Tuning:",
+        "--workers",
+        "Other:",
+        "Example:",
+    ];
+    let mut rest = &help[..];
+    for part in parts {
+        let (_, behind) = (rest.split_once(part))
+            .unwrap_or_else(|| panic!("{part:?} is missing, or out of order:\n{help}"));
+        rest = behind;
     }
     assert!(
         help.lines().all(|line| line.chars().count() <= 100),
@@ -267,7 +277,8 @@ fn wrong_usage_is_one_line_and_exit_2() {
     assert!(wrong(&["--idle-timeout", "30"]).contains("30s"));
     assert!(wrong(&["--body-max", "10M"]).contains("MiB"));
     assert!(wrong(&["--workers", "0"]).contains("workers"));
-    assert!(wrong(&["--bind", "127.0.0.1:80"]).contains("--port"));
+    assert!(wrong(&["--bind", "127.0.0.1:x"]).contains("from 0 to 65535"));
+    assert!(wrong(&["--bind", "a:b:80"]).contains("HOST:PORT"));
     assert!(wrong(&["--ring-buffers", "100"]).contains("ring-buffers"));
     assert!(wrong(&["--completions", "tcsh"]).contains("zsh"));
     wrong(&["--port", "1\x1b[31m\x07\r\n2"]);
@@ -395,15 +406,37 @@ fn a_unix_socket() {
     let place = place.to_str().expect("UTF-8");
     let folder = Folder::new();
     let bind = format!("unix:{place}");
-    let server = Server::start(folder.path(), &["--bind", &bind]);
+    let mut server = Server::start(folder.path(), &["--bind", &bind]);
     assert_eq!(server.url, bind);
     let line = failed(&[folder.path().to_str().unwrap(), "--bind", &bind]);
-    assert!(line.contains("in use"), "{line}");
+    assert!(line.contains("in use") && !line.contains("port"), "{line}");
+    let elsewhere = failed(&[
+        folder.path().to_str().unwrap(),
+        "--bind",
+        "unix:/nowhere/at/all",
+    ]);
+    assert!(!elsewhere.contains("port"), "{elsewhere}");
     if program::have("curl") {
         let response = program::curl(&["--unix-socket", place, "-o", "-", "-i", "http://x/"]);
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     }
-    drop(server);
+    // It is removed at exit, unless another server has replaced it.
+    server.signal("TERM");
+    server.ended(PATIENCE);
+    assert!(!Path::new(place).exists());
+    let mut server = Server::start(folder.path(), &["--bind", &bind]);
+    std::fs::remove_file(place).expect("it is there");
+    let other = std::os::unix::net::UnixListener::bind(place).expect("it is free");
+    server.signal("TERM");
+    server.ended(PATIENCE);
+    assert!(Path::new(place).exists(), "it is another server's");
+    drop(other);
+    // Whoever was killed leaves it, and the next one replaces it.
+    let mut server = Server::start(folder.path(), &["--bind", &bind]);
+    server.signal("KILL");
+    server.ended(PATIENCE);
+    assert!(Path::new(place).exists());
+    drop(Server::start(folder.path(), &["--bind", &bind]));
     let _ = std::fs::remove_file(place);
 
     std::fs::write(place, "an ordinary file").expect("written");

@@ -206,6 +206,7 @@ fn no_request_writes_an_object_of_its_own_into_a_json_log() {
         let event: serde_json::Value = serde_json::from_str(line).expect(line);
         if event["target"] == "onrush::access" {
             assert!(event["fields"]["duration_us"].is_u64() && event["timestamp"].is_string());
+            assert!(event["fields"]["end"].is_string() && event["fields"]["sent_bytes"].is_u64());
             statuses.push(event["fields"]["status"].as_u64().expect("a number"));
         }
     }

@@ -83,6 +83,23 @@ impl Simulation {
         )
     }
 
+    /// [`Simulation::with_receive_memory`], with an access log.
+    pub fn with_access_log(
+        seed: u64,
+        application: &impl Application,
+        limits: Limits,
+        behaviour: Behaviour,
+        receive_bytes_max: usize,
+    ) -> Simulation {
+        let net = Net::new(seed, behaviour);
+        let settings = Settings {
+            access_log: AccessLog::On,
+            ..Simulation::settings(1, limits, None)
+        };
+        let pools = Pools::inline();
+        Simulation::build_within(net, application, settings, &pools, receive_bytes_max)
+    }
+
     /// The same, counted in `metrics`.
     pub fn with_metrics(
         seed: u64,

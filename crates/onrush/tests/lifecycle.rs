@@ -10,7 +10,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 async fn hello(_: Request) -> Response {
@@ -231,23 +231,35 @@ fn the_caller_is_as_it_was() {
 
 #[test]
 fn the_cap_is_for_all_workers_together() {
+    static STARTED: AtomicUsize = AtomicUsize::new(0);
+    static RELEASED: AtomicBool = AtomicBool::new(false);
+    async fn held(request: Request) -> Response {
+        if request.path() == "/held" {
+            STARTED.fetch_add(1, Ordering::SeqCst);
+            while !RELEASED.load(Ordering::SeqCst) {
+                request.worker().sleep(Duration::from_millis(5)).await;
+            }
+        }
+        Response::text("hello")
+    }
     let _dog = watchdog("the_cap");
     for driver in drivers() {
+        STARTED.store(0, Ordering::SeqCst);
+        RELEASED.store(false, Ordering::SeqCst);
         let configure = |server: Server| server.workers(2).connections_max(5);
-        let server = serve_with(driver, hello, configure);
+        let server = serve_with(driver, held, configure);
         let mut open: Vec<TcpStream> = Vec::new();
-        for _ in 0..5 {
-            // Asked at once, so that the server has seen each before the next comes.
+        for number in 1..=5 {
+            // A request is under way on each: an idle connection would give its place to others.
             let mut stream = server.connect();
-            stream.write_all(get("/").as_bytes()).unwrap();
-            let mut response = [0; 1024];
-            let n = read_some(&mut stream, &mut response).unwrap();
-            assert_eq!(statuses(&response[..n]), [200]);
-            stream.write_all(b"GET ").unwrap(); // An idle one would give its place to others.
+            stream.write_all(get("/held").as_bytes()).unwrap();
+            while STARTED.load(Ordering::SeqCst) < number {
+                std::thread::yield_now();
+            }
             open.push(stream);
         }
         for _ in 0..20 {
-            // The request is on its way when the answer is given: it must not be reset away.
+            // The request is on its way when the response is sent: it must not be reset away.
             let mut stream = server.connect();
             stream.write_all(get("/").as_bytes()).unwrap();
             stream.write_all(&[b'x'; 50_000]).unwrap();
@@ -256,9 +268,9 @@ fn the_cap_is_for_all_workers_together() {
             assert_eq!(statuses(&response), [503], "{driver:?}");
             assert!(text(&response).contains("Retry-After: 1\r\n"));
         }
-        // Those within go on, and one that goes makes room.
+        // Those within continue, and one that leaves makes room.
+        RELEASED.store(true, Ordering::SeqCst);
         for stream in &mut open {
-            stream.write_all(&get("/").as_bytes()[4..]).unwrap();
             assert!(read_some(stream, &mut [0; 1024]).unwrap() > 0);
         }
         open.pop();

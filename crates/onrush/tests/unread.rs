@@ -103,11 +103,12 @@ fn unread_responses_stay_within_the_budget() {
             std::thread::sleep(Duration::from_millis(10));
             prompt(&mut server.connect());
             most = most.max(figure(&metrics, "onrush_receive_buffer_bytes{"));
-            figure(&metrics, "onrush_heads_evicted_total{") > ATTACKERS as u64 / 4
+            // Workers publish what they hold from time to time.
+            let is_counted = most > 1 << 20;
+            is_counted && figure(&metrics, "onrush_heads_evicted_total{") > ATTACKERS as u64 / 4
         });
         let grown = resident_bytes().saturating_sub(before);
         assert!(grown < MEMORY + SLACK, "{driver:?}: {grown} bytes");
-        assert!(most > 1 << 20, "{driver:?}: unread responses are counted");
         // Unused blocks are kept beside it.
         assert!(
             most <= (MEMORY + MEMORY / 4) as u64,

@@ -24,7 +24,7 @@
 
 use super::rate_meter::RateMeter;
 use crate::host::ConnId;
-use crate::log::Entry as LogEntry;
+use crate::log::Exchanges;
 use crate::metrics::Measured;
 use onrush_proto::connection::{After, Connection as Machine};
 use onrush_rt::buf::{Block, Buf};
@@ -175,7 +175,8 @@ pub(crate) struct Active {
     pub(crate) reject: Option<onrush_proto::reject::Reject>,
     /// When the present request must be done with, in ms.
     pub(crate) total_deadline_ms: Option<u64>,
-    pub(crate) log: Option<Box<LogEntry>>,
+    /// What is to be logged when it has ended; empty without an access log.
+    pub(crate) exchanges: Exchanges,
     /// The present request, when it was not answered at once.
     pub(crate) measured: Option<Measured>,
 }
@@ -233,7 +234,10 @@ impl Active {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.input.is_empty() && self.unsent().is_empty() && self.task.is_none()
+        self.input.is_empty()
+            && self.unsent().is_empty()
+            && self.task.is_none()
+            && self.exchanges.is_empty()
     }
 }
 

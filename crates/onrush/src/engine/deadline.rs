@@ -6,6 +6,7 @@
 use super::Engine;
 use super::connection::{Active, Conn, Phase};
 use crate::host::ConnId;
+use crate::log::Outcome;
 use crate::metrics::{CloseReason, TimeLimit};
 use onrush_proto::reject::Reject;
 use onrush_rt::{diagnose, user};
@@ -237,7 +238,8 @@ impl Engine {
         match phase {
             Phase::Ready | Phase::Leaving if in_head => {
                 self.counters.timed_out.count(TimeLimit::Head);
-                self.reject_request(id, Reject::new(408, "request head took too long"));
+                let reject = Reject::new(408, "request head took too long");
+                self.reject_request(id, reject, Outcome::TimedOut);
             }
             // An idle connection, or one that lingered long enough: nobody is owed anything.
             Phase::Lingering => self.close(id, CloseReason::Answered),

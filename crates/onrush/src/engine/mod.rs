@@ -5,12 +5,14 @@
 //! body, dropping a request), and dropping a task is running user code as well.
 //!
 //! Modules, lowest first: `rate_meter` (transfer rates) · `connection` (what is kept) · `deadline`
-//! (time limits) · `send` (bytes out) · `request_body` (bytes of bodies in) · `pressure` (when
-//! receive memory is short) · `respond` (answers) · `pending` (answers that take their time) ·
-//! `receive` (requests) · `migration` (connections from and to other workers) · `admission` (which
-//! new ones are served) · `rebalance` (which of them go) · `stall` (workers that are blocked). Must
-//! not know how workers are made.
+//! (time limits) · `access` (the access log) · `send` (bytes out) · `reject` (requests that break a
+//! rule) · `request_body` (bytes of bodies in) · `pressure` (when receive memory is short) ·
+//! `respond` (answers) · `pending` (answers that take their time) · `receive` (requests) ·
+//! `migration` (connections from and to other workers) · `admission` (which new ones are served) ·
+//! `rebalance` (which of them go) · `stall` (workers that are blocked). Must not know how workers
+//! are made.
 
+mod access;
 mod admission;
 mod connection;
 mod deadline;
@@ -20,6 +22,7 @@ mod pressure;
 mod rate_meter;
 mod rebalance;
 mod receive;
+mod reject;
 mod request_body;
 mod respond;
 mod send;
@@ -27,7 +30,7 @@ mod stall;
 
 use crate::handler::Service;
 use crate::host::ConnId;
-use crate::log::AccessLog;
+use crate::log::{AccessLog, LogQueue};
 use crate::metrics::{CloseReason, Counter, Counters, Kind as _, Measured, Metrics, Recorder};
 use crate::panic_guard;
 use crate::request::RequestPool;
@@ -134,6 +137,8 @@ pub(crate) struct Engine {
     over_limit: Cell<usize>,
     idle_order: IdleOrder,
     counters: Arc<Counters>,
+    /// Exchanges to be logged, if any are.
+    log: Option<Rc<LogQueue>>,
     /// What requests are measured by, if they are.
     recorder: Option<Recorder>,
     /// Handlers that were not ready at once and have not answered yet.
@@ -165,6 +170,14 @@ impl Engine {
             let busy = settings.worker_set.busy(context.index());
             metrics.worker(context, &counters, busy)
         });
+        let log = match settings.access_log {
+            AccessLog::Off => None,
+            AccessLog::On => {
+                let log = Rc::<LogQueue>::default();
+                context.spawn(log.clone().run()).detach();
+                Some(log)
+            }
+        };
         let conns = Conns::default();
         let unsent_bytes = conns.unsent_bytes().clone();
         let engine = Rc::new(Engine {
@@ -187,6 +200,7 @@ impl Engine {
             over_limit: Cell::new(0),
             idle_order: IdleOrder::default(),
             counters,
+            log,
             recorder,
             waiting: Cell::new(0),
             waiting_with_blocks_max: pressure::waiting_with_blocks_max(context.pool()),
@@ -285,6 +299,9 @@ impl Engine {
         for id in ids {
             panic_guard::catch(|| self.close(id, CloseReason::Stopped));
         }
+        if let Some(log) = &self.log {
+            log.write(); // No task runs any more.
+        }
     }
 
     /// Begins to serve a new connection. Its places, under the cap and in the crew, are taken.
@@ -359,6 +376,9 @@ impl Engine {
         } else {
             self.record_close(ending);
         }
+        if self.log.is_some() {
+            self.log_closed(&mut conn, ending);
+        }
         let active = conn.active.as_mut();
         let (reader, measured) = match active {
             Some(active) => (active.reader.take(), active.measured.take()),
@@ -393,8 +413,11 @@ impl Engine {
     }
 
     fn peer_of(&self, id: ConnId) -> Option<SocketAddr> {
-        let stream = self.conns.borrow_mut().get(id)?.stream;
-        onrush_rt::net::peer_address(self.context.driver().descriptor(stream)?)
+        self.peer_of_conn(self.conns.borrow_mut().get(id)?)
+    }
+
+    fn peer_of_conn(&self, conn: &Conn) -> Option<SocketAddr> {
+        onrush_rt::net::peer_address(self.context.driver().descriptor(conn.stream)?)
     }
 
     /// The peer ended its direction (`Ok`) or the connection broke.

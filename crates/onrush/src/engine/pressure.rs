@@ -21,7 +21,9 @@ use super::Engine;
 use super::connection::{Conn, Phase, Then};
 use super::request_body::AHEAD_BYTES_MAX;
 use crate::host::ConnId;
+use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
+use crate::request::RequestParts;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::BufferPool;
 use onrush_rt::diagnose;
@@ -62,11 +64,26 @@ impl Engine {
     /// Answers 503 (RFC 9110, section 15.6.4) to a request whose body there is no memory for; gives
     /// what follows, or `None` when the connection is gone.
     #[cold]
-    pub(super) fn shed_body(&self, id: ConnId, out: &mut Vec<u8>) -> Option<Then> {
+    #[inline(never)]
+    pub(super) fn shed_body(
+        &self,
+        id: ConnId,
+        parts: Box<RequestParts>,
+        head_bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<Then> {
+        if self.log.is_some() {
+            self.log_request(id, &parts.head, head_bytes);
+        }
+        self.request_pool.give(parts);
         let reject = Reject::new(503, "server is low on memory");
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;
+        let rendered_before = out.len();
         conn.machine.send_reject(reject, &self.date(), out);
+        if self.log.is_some() {
+            self.log_short_response(conn, reject.status, rendered_before, out);
+        }
         let after = conn.machine.finish_response();
         self.counters.rejected.count(Refusal::of(reject.status));
         Some(Then::following(after, true))
@@ -132,7 +149,8 @@ impl Engine {
         };
         drop(input);
         self.counters.evicted.add(1);
-        self.reject_request(id, Reject::new(408, "server is low on memory"));
+        let reject = Reject::new(408, "server is low on memory");
+        self.reject_request(id, reject, Outcome::Evicted);
         diagnose!(DEBUG, connection = id.token();
             "receive memory is short, a partial request head is evicted");
     }

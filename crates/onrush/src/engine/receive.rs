@@ -11,7 +11,7 @@ use super::respond::{Rendered, SendFuture};
 use super::send::connection_gone;
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
-use crate::log::{AccessLog, Entry as LogEntry};
+use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
 use crate::params::UNROUTED;
 use crate::request::RequestParts;
@@ -295,7 +295,8 @@ impl Engine {
             self.join_head(conn.active())
         };
         if joined.is_err() {
-            self.reject_request(id, Reject::new(503, "server is low on memory"));
+            let reject = Reject::new(503, "server is low on memory");
+            self.reject_request(id, reject, Outcome::Evicted);
         }
         joined.ok()
     }
@@ -360,8 +361,7 @@ impl Engine {
                     return Next::NeedMore;
                 }
                 Err(reject) => {
-                    conn.machine.send_reject(reject, &self.date(), out);
-                    let after = conn.machine.finish_response();
+                    let after = self.reject_head(conn, reject, &data, out);
                     conns.unlist(id);
                     Err((reject, after))
                 }
@@ -385,6 +385,7 @@ impl Engine {
             Ok(piece) => {
                 conn.draining_body = !piece.end;
                 data.advance(piece.consumed);
+                conn.active().exchanges.receive(piece.consumed);
                 let rate_meter = &mut conn.active().body_rate;
                 rate_meter.end_wait(self.context.now_ms());
                 rate_meter.record_bytes(piece.consumed);
@@ -425,8 +426,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Next {
         if parts.head.framing() != Framing::None && self.is_short_for_bodies() {
-            self.request_pool.give(parts);
-            let then = self.shed_body(id, out);
+            let then = self.shed_body(id, parts, &data[..head_bytes], out);
             return then.map_or(Next::Stop, Next::Last);
         }
         count(&self.counters.requests);
@@ -451,8 +451,8 @@ impl Engine {
                 response_count,
             });
         }
-        if self.settings.access_log == AccessLog::On {
-            self.note_request(id, &parts.head, &bytes);
+        if self.log.is_some() {
+            self.log_request(id, &parts.head, &bytes);
         }
         if self.recorder.is_some() {
             self.measure(&parts.head, &bytes);
@@ -550,14 +550,6 @@ impl Engine {
         let body_bytes = head.content_length().unwrap_or(0);
         let measured = recorder.begin(head.method(bytes), head.version(), body_bytes);
         self.measuring.replace(Some(measured));
-    }
-
-    /// Remembers of a request what the log needs.
-    fn note_request(&self, id: ConnId, head: &Head, bytes: &Buf) {
-        let log = LogEntry::new(head.method(bytes), head.target(bytes), self.peer_of(id));
-        if let Some(conn) = self.conns.borrow_mut().get(id) {
-            conn.active().log = Some(log);
-        }
     }
 
     /// What follows an answer.
@@ -673,21 +665,5 @@ impl Engine {
             },
         };
         self.set_limit(id, conn, limit_ms);
-    }
-
-    /// Answers a connection that broke a rule outside the loop, and ends it.
-    pub(super) fn reject_request(self: &Rc<Self>, id: ConnId, reject: Reject) {
-        let mut out = Vec::new();
-        let after = {
-            let mut conns = self.conns.borrow_mut();
-            conns.unlist(id);
-            let Some(conn) = conns.get(id) else { return };
-            conn.machine.send_reject(reject, &self.date(), &mut out);
-            conn.machine.finish_response()
-        };
-        self.counters.rejected.count(Refusal::of(reject.status));
-        diagnose!(DEBUG, connection = id.token(), status = reject.status, reason = reject.reason;
-            "request rejected");
-        self.flush(id, &out, Then::following(after, false));
     }
 }

@@ -238,6 +238,7 @@ fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> NextPiece {
         };
         let body = data.slice(piece.data);
         data.advance(piece.consumed);
+        conn.active().exchanges.receive(piece.consumed);
         conn.active().unpop_input(data);
         if !body.is_empty() {
             conn.active().body_rate.record_bytes(body.len());
@@ -350,6 +351,7 @@ impl Engine {
                 }
                 coop::spend(n);
                 self.set_wait(id, conn, Wait::Body, 0);
+                conn.active().exchanges.receive(n);
                 conn.active().body_rate.record_bytes(n);
                 return Attempt::Done(Ok(n));
             }

@@ -6,7 +6,6 @@ use super::connection::Conn;
 use super::{DRAIN_BYTES, Engine, requests_within};
 use crate::body::{Content, Part};
 use crate::host::ConnId;
-use crate::log::AccessLog;
 use crate::metrics::CloseReason;
 use crate::panic_guard::{self, PanicGuard};
 use crate::response::Response;
@@ -69,10 +68,35 @@ impl Engine {
         out: &mut Vec<u8>,
         behind: usize,
     ) -> Rendered {
-        let date = self.date();
-        if self.settings.access_log == AccessLog::On {
-            self.log_response(id, response);
+        match self.log.is_some() {
+            true => self.render_logged(id, behind, response, out),
+            false => self.render::<false>(id, behind, response, out),
         }
+    }
+
+    #[inline(never)]
+    fn render_logged(
+        self: &Rc<Self>,
+        id: ConnId,
+        behind: usize,
+        response: &mut Response,
+        out: &mut Vec<u8>,
+    ) -> Rendered {
+        self.render::<true>(id, behind, response, out)
+    }
+
+    /// [`Engine::render_response`], compiled once with an access log and once without: what the log
+    /// needs to know costs registers on the hot path.
+    #[inline(always)]
+    fn render<const LOGS: bool>(
+        self: &Rc<Self>,
+        id: ConnId,
+        behind: usize,
+        response: &mut Response,
+        out: &mut Vec<u8>,
+    ) -> Rendered {
+        let date = self.date();
+        let rendered_before = out.len();
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
             return Rendered::Gone;
@@ -82,6 +106,9 @@ impl Engine {
             // The request broke the rules after it was handed out: no success can be told.
             conn.machine.send_reject(reject, &date, out);
             self.record_response(conn, reject.status, None);
+            if LOGS {
+                self.log_short_response(conn, reject.status, rendered_before, out);
+            }
             return Rendered::Whole(self.next_request(conn));
         }
         let length = response.body.length();
@@ -112,6 +139,7 @@ impl Engine {
             };
             self.record_response(conn, response.status.0, body_bytes);
         }
+        let head_bytes = out.len() - rendered_before;
         match (send_as, &response.body.0) {
             (SendAs::Nothing, _) => {}
             (SendAs::Length(_), Content::Static(bytes)) if bytes.len() <= SMALL_BYTES => {
@@ -124,9 +152,17 @@ impl Engine {
                 out.extend_from_slice(&kept.0);
             }
             _ => {
+                if LOGS {
+                    let status = response.status.0;
+                    self.log_response(conn, status, rendered_before, head_bytes, None);
+                }
                 let (head, content) = (std::mem::take(out), std::mem::take(&mut response.body.0));
                 return Rendered::Sending(self.sending(id, head, content, send_as));
             }
+        }
+        if LOGS {
+            let bytes = Some(out.len() - rendered_before);
+            self.log_response(conn, response.status.0, rendered_before, head_bytes, bytes);
         }
         Rendered::Whole(self.next_request(conn))
     }
@@ -159,25 +195,6 @@ impl Engine {
         send_as: SendAs,
     ) -> SendFuture {
         Box::pin(self.clone().send_response(id, head, content, send_as))
-    }
-
-    /// Logs the answer that is about to be rendered. Not while a connection is borrowed: the
-    /// subscriber is user code.
-    #[inline(never)]
-    fn log_response(&self, id: ConnId, response: &Response) {
-        let (log, rejected) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(active) = conns.get(id).and_then(|conn| conn.active.as_mut()) else {
-                return;
-            };
-            let rejected = active.reject.as_ref().map(|reject| reject.status);
-            (active.log.take(), rejected)
-        };
-        let Some(log) = log else { return };
-        match rejected.filter(|_| response.status.0 < 400) {
-            Some(status) => log.finish(status, None),
-            None => log.finish(response.status.0, response.body.length()),
-        }
     }
 
     /// Remembers of an answer what is measured of it.
@@ -239,7 +256,11 @@ impl Engine {
             return None;
         }
         let mut conns = self.conns.borrow_mut();
-        Some(self.next_request(conns.get(id)?))
+        let conn = conns.get(id)?;
+        if self.log.is_some() {
+            self.log_sent(conn);
+        }
+        Some(self.next_request(conn))
     }
 
     async fn send_all(&self, id: ConnId, mut bytes: &[u8]) -> io::Result<()> {

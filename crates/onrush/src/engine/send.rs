@@ -130,12 +130,12 @@ impl Engine {
         }
         let sent = send(&mut self.context.driver(), conn.stream, out);
         match sent {
-            Ok(sent) if sent == out.len() => Ok(true),
+            Ok(sent) if sent == out.len() && self.log.is_none() => Ok(true),
             sent => self.keep(conn, out, sent),
         }
     }
 
-    /// Keeps what the kernel did not take of `out`.
+    /// Keeps what the kernel did not take of `out`. `Ok(true)`: it has taken all.
     #[inline(never)]
     fn keep(&self, conn: &mut Conn, out: &[u8], sent: io::Result<usize>) -> io::Result<bool> {
         let sent = match sent {
@@ -143,6 +143,12 @@ impl Engine {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
         };
+        if self.log.is_some() {
+            self.log_accepted(conn, sent);
+        }
+        if sent == out.len() {
+            return Ok(true);
+        }
         let active = conn.active();
         active.out.clear();
         active.out.extend_from_slice(&out[sent..]);
@@ -184,7 +190,8 @@ impl Engine {
             Err(error) => return Err(error),
         }
         let done = active.unsent().is_empty();
-        let progress = active.out_sent != sent_before;
+        let accepted = active.out_sent - sent_before;
+        let progress = accepted > 0;
         let limit_ms = if done {
             (active.out, active.out_sent) = (Vec::new(), 0);
             0
@@ -196,6 +203,9 @@ impl Engine {
             self.set_limit(id, conn, limit_ms);
         } else {
             self.set_wait(id, conn, Wait::Write, limit_ms);
+        }
+        if progress && self.log.is_some() {
+            self.log_accepted(conn, accepted);
         }
         if !done && !self.is_fast_enough(conn, Wait::Write) {
             return Err(self.slow_peer_error());
@@ -313,6 +323,9 @@ impl Engine {
                     conn.active().write_rate.record_bytes(bytes);
                     conn.active().rendered_bytes = 0;
                     self.note_taken(conn, bytes);
+                    if self.log.is_some() {
+                        self.log_accepted(conn, bytes);
+                    }
                     if conn.is_listed() {
                         conns.unlist(id);
                     }

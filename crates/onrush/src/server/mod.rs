@@ -1,8 +1,10 @@
 //! The server: listening sockets, one thread per worker, and their end.
 //!
-//! Files, lowest first: `control` · `worker_thread`. Must not know what the application does.
+//! Files, lowest first: `control` · `socket_file` · `worker_thread`. Must not know what the
+//! application does.
 
 mod control;
+mod socket_file;
 mod worker_thread;
 
 use crate::engine::{OVER_LIMIT_MAX, OVER_LIMIT_MIN, Settings, UNSENT_BYTES_MAX};
@@ -22,6 +24,7 @@ use onrush_rt::driver::{self, Choice, ListenSocket, Preference, choose};
 use onrush_rt::environment::Environment;
 use onrush_rt::net::{self, Address, ListenMode, ListenOptions};
 use onrush_rt::worker::{Pools, affinity};
+use socket_file::SocketFile;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
@@ -32,7 +35,7 @@ use worker_thread::WorkerThread;
 /// Builds and starts a server.
 #[derive(Debug)]
 pub struct Server {
-    address: String,
+    addresses: Vec<String>,
     inherited: Vec<OwnedFd>,
     workers: Option<usize>,
     pinned: bool,
@@ -57,10 +60,11 @@ pub struct Server {
 
 impl Server {
     /// A server for `address`: `"127.0.0.1:8080"`, `"[::1]:0"` (0: any free port), or
-    /// `"unix:/run/app.sock"`. Nothing is bound before [`Server::start`].
+    /// `"unix:/run/app.sock"`. Nothing is bound before [`Server::start`]. The file of a Unix socket
+    /// is removed when the server has ended.
     pub fn bind(address: impl Into<String>) -> Server {
         Server {
-            address: address.into(),
+            addresses: vec![address.into()],
             inherited: Vec::new(),
             workers: None,
             pinned: true,
@@ -86,6 +90,13 @@ impl Server {
             offload_pool: None,
             stacks: stacks::StackOptions::default(),
         }
+    }
+
+    /// Listens on this address too, written as for [`Server::bind`]. Every worker accepts from all
+    /// addresses.
+    pub fn also_bind(mut self, address: impl Into<String>) -> Server {
+        self.addresses.push(address.into());
+        self
     }
 
     /// Takes `ONRUSH_WORKERS` (a number) and `ONRUSH_DRIVER` (`auto`, `io_uring`, `epoll`) from the
@@ -184,7 +195,7 @@ impl Server {
         self
     }
 
-    /// Whether each request makes a log event. Default: off.
+    /// Whether each exchange makes a log event when it ends: see [`AccessLog::On`]. Default: off.
     pub fn access_log(mut self, access_log: AccessLog) -> Server {
         self.access_log = access_log;
         self
@@ -279,7 +290,12 @@ impl Server {
             "starting"
         );
         let inherited = !self.inherited.is_empty();
-        let (sockets, address) = self.listen(workers)?;
+        let Listening {
+            sockets,
+            addresses,
+            files,
+        } = self.listen(workers)?;
+        let files = Arc::new(files);
         let pools = self.pools();
         if let Some(metrics) = &self.metrics {
             metrics.offload_pool(pools.offload.stats_handle());
@@ -295,6 +311,7 @@ impl Server {
             config: self.driver.clone(),
             settings: settings.clone(),
             sockets,
+            _socket_files: files.clone(),
             inherited,
             pools: pools.clone(),
             application: application.clone(),
@@ -304,7 +321,7 @@ impl Server {
         };
         let jobs = sockets.into_iter().enumerate().map(job).collect();
         let running = Running {
-            address,
+            addresses,
             driver: choice.clone(),
             handle: Handle(control.clone()),
             threads: Vec::new(),
@@ -340,10 +357,10 @@ impl Server {
         }
     }
 
-    /// One list of sockets for each worker, and the address to show.
-    fn listen(&mut self, workers: usize) -> io::Result<(Vec<Vec<ListenSocket>>, Address)> {
+    /// Binds what is to be listened on.
+    fn listen(&mut self, workers: usize) -> io::Result<Listening> {
+        let mut lists: Vec<Vec<ListenSocket>> = (0..workers).map(|_| Vec::new()).collect();
         if !self.inherited.is_empty() {
-            let mut lists: Vec<Vec<ListenSocket>> = (0..workers).map(|_| Vec::new()).collect();
             for socket in self.inherited.drain(..) {
                 // Those beyond the first are closed again where one worker is to accept.
                 let accepting = match self.placement {
@@ -354,19 +371,44 @@ impl Server {
                     list.push(socket);
                 }
             }
-            return Ok((lists, Address::Unix("inherited".into())));
+            return Ok(Listening {
+                sockets: lists,
+                addresses: vec![Address::Unix("inherited".into())],
+                files: Vec::new(),
+            });
         }
-        let address = parse_address(&self.address)?;
         let listening = match self.placement {
             Placement::Single => 1,
             _ => workers,
         };
-        let result = net::listen(&address, self.listen_mode, listening, &self.listen);
-        let (sockets, address) = result.map_err(|error| explain(&address, error))?;
-        let mut lists: Vec<Vec<_>> = sockets.into_iter().map(|socket| vec![socket]).collect();
-        lists.resize_with(workers, Vec::new);
-        Ok((lists, address))
+        let (mut addresses, mut files) = (Vec::new(), Vec::new());
+        for address in &self.addresses {
+            let address = parse_address(address)?;
+            let result = net::listen(&address, self.listen_mode, listening, &self.listen);
+            let (sockets, address) = result.map_err(|error| explain(&address, error))?;
+            if let Address::Unix(path) = &address {
+                files.extend(SocketFile::new(path));
+            }
+            for (list, socket) in lists.iter_mut().zip(sockets) {
+                list.push(socket);
+            }
+            addresses.push(address);
+        }
+        Ok(Listening {
+            sockets: lists,
+            addresses,
+            files,
+        })
     }
+}
+
+/// What a server listens on.
+struct Listening {
+    /// One list for each worker.
+    sockets: Vec<Vec<ListenSocket>>,
+    /// One or more, to be shown.
+    addresses: Vec<Address>,
+    files: Vec<SocketFile>,
 }
 
 fn parse_address(text: &str) -> io::Result<Address> {
@@ -389,7 +431,10 @@ fn parse_address(text: &str) -> io::Result<Address> {
 }
 
 fn explain(address: &Address, error: io::Error) -> io::Error {
+    let is_unix = matches!(address, Address::Unix(_));
     let what = match error.kind() {
+        io::ErrorKind::AddrInUse if is_unix => "is in use".to_owned(),
+        io::ErrorKind::PermissionDenied if is_unix => "may not be created by this user".to_owned(),
         io::ErrorKind::AddrInUse => "is in use by another server; choose another port".to_owned(),
         io::ErrorKind::PermissionDenied => {
             "may not be bound by this user; ports below 1024 need a privilege".to_owned()
@@ -424,7 +469,7 @@ impl Handle {
 /// A server at work.
 #[derive(Debug)]
 pub struct Running {
-    address: Address,
+    addresses: Vec<Address>,
     driver: Choice,
     handle: Handle,
     threads: Vec<JoinHandle<io::Result<()>>>,
@@ -463,8 +508,14 @@ impl Running {
     }
 
     /// The address it serves; tells the port when 0 was asked for.
+    /// With several addresses, the one of [`Server::bind`].
     pub fn address(&self) -> &Address {
-        &self.address
+        &self.addresses[0]
+    }
+
+    /// All addresses that it serves, in the order in which they were given.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
     }
 
     /// The driver in use, and why.

@@ -2,7 +2,7 @@
 //! many there are.
 
 use super::control::{Control, DRAINING, ENDING, RUNNING};
-
+use super::socket_file::SocketFile;
 use crate::engine::{Engine, EngineHandler, Settings, Transfer};
 use crate::handler::Application;
 use crate::panic_guard::{self, PanicGuard};
@@ -28,6 +28,8 @@ pub(super) struct WorkerThread {
     pub(super) config: driver::Config,
     pub(super) settings: Settings,
     pub(super) sockets: Vec<ListenSocket>,
+    /// Removed when the last worker has ended.
+    pub(super) _socket_files: Arc<Vec<SocketFile>>,
     /// Somebody else made the sockets, and may go on listening on them.
     pub(super) inherited: bool,
     pub(super) pools: Pools,

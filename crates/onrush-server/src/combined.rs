@@ -1,0 +1,166 @@
+//! Entries of the access log in Apache's "combined" format
+//! (`%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i"`, Apache's mod_log_config). Must not
+//! know where they are written.
+
+use onrush_proto::date;
+use std::fmt::{self, Debug, Write};
+use std::net::SocketAddr;
+use tracing::field::{Field, Visit};
+
+/// The fields of an entry, as the engine names them.
+#[derive(Debug, Default)]
+pub(crate) struct Combined {
+    request: Option<String>,
+    method: String,
+    target: String,
+    version: String,
+    peer: Option<SocketAddr>,
+    status: Option<String>,
+    body_bytes: u64,
+    duration_us: u64,
+    user_agent: Option<String>,
+    referer: Option<String>,
+}
+
+impl Visit for Combined {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let value = value.to_owned();
+        match field.name() {
+            "request" => self.request = Some(value),
+            "method" => self.method = value,
+            "target" => self.target = value,
+            "version" => self.version = value,
+            "user_agent" => self.user_agent = Some(value),
+            "referer" => self.referer = Some(value),
+            _ => {}
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "status" => self.status = Some(value.to_string()),
+            "body_bytes" => self.body_bytes = value,
+            "duration_us" => self.duration_us = value,
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "peer" {
+            self.peer = format!("{value:?}").parse().ok();
+        }
+    }
+}
+
+impl Combined {
+    /// Writes the entry as a line. `now_us`: since the epoch. The time of the entry is that of the
+    /// request, in UTC.
+    ///
+    /// What is not known is `-`, as in Apache: the address of a client on a Unix socket, the status
+    /// of a request without a response, 0 bytes of content.
+    pub(crate) fn write(&self, now_us: u64, line: &mut dyn Write) -> fmt::Result {
+        match self.peer {
+            Some(peer) => write!(line, "{}", peer.ip())?,
+            None => line.write_char('-')?,
+        }
+        // Sun, 06 Nov 1994 08:49:37 GMT
+        let date = date::format(now_us.saturating_sub(self.duration_us) / 1_000_000);
+        let date = std::str::from_utf8(&date).unwrap_or_default();
+        let part = |range| date.get(range).unwrap_or_default();
+        let (day, month, year) = (part(5..7), part(8..11), part(12..16));
+        write!(
+            line,
+            " - - [{day}/{month}/{year}:{} +0000] \"",
+            part(17..25)
+        )?;
+        match &self.request {
+            Some(request) => escape(request, line)?,
+            None if self.method.is_empty() => line.write_char('-')?,
+            None => {
+                escape(&self.method, line)?;
+                line.write_char(' ')?;
+                escape(&self.target, line)?;
+                write!(line, " {}", self.version)?;
+            }
+        }
+        write!(line, "\" {} ", self.status.as_deref().unwrap_or("-"))?;
+        match self.body_bytes {
+            0 => line.write_char('-')?,
+            bytes => write!(line, "{bytes}")?,
+        }
+        for value in [&self.referer, &self.user_agent] {
+            line.write_str(" \"")?;
+            escape(value.as_deref().unwrap_or("-"), line)?;
+            line.write_char('"')?;
+        }
+        line.write_char('\n')
+    }
+}
+
+/// Writes a value as Apache does (`ap_escape_logitem`): a backslash before `"` and `\`, C escapes,
+/// and `\xhh` for every other byte that is not printable ASCII.
+fn escape(value: &str, line: &mut dyn Write) -> fmt::Result {
+    for byte in value.bytes() {
+        match byte {
+            b'"' => line.write_str("\\\"")?,
+            b'\\' => line.write_str("\\\\")?,
+            0x08 => line.write_str("\\b")?,
+            b'\n' => line.write_str("\\n")?,
+            b'\r' => line.write_str("\\r")?,
+            b'\t' => line.write_str("\\t")?,
+            0x0b => line.write_str("\\v")?,
+            b' '..=b'~' => line.write_char(char::from(byte))?,
+            _ => write!(line, "\\x{byte:02x}")?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(entry: &Combined) -> String {
+        let mut line = String::new();
+        entry.write(784_111_777_500_000, &mut line).expect("memory");
+        line
+    }
+
+    #[test]
+    fn an_entry_is_as_apache_writes_it() {
+        let entry = Combined {
+            method: "GET".to_owned(),
+            target: "/a%20b?c=\"d\"".to_owned(),
+            version: "HTTP/1.1".to_owned(),
+            peer: Some("[2001:db8::1]:50000".parse().expect("an address")),
+            status: Some("206".to_owned()),
+            body_bytes: 1234,
+            duration_us: 600_000,
+            referer: Some("http://t/\u{e9}\\".to_owned()),
+            user_agent: Some("a\t\u{7f}\u{b}\u{8}\u{1b}[31m \"b\"".to_owned()),
+            ..Combined::default()
+        };
+        assert_eq!(
+            line(&entry),
+            "2001:db8::1 - - [06/Nov/1994:08:49:36 +0000] \"GET /a%20b?c=\\\"d\\\" HTTP/1.1\" \
+             206 1234 \"http://t/\\xc3\\xa9\\\\\" \"a\\t\\x7f\\v\\b\\x1b[31m \\\"b\\\"\"\n"
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_a_dash() {
+        let date = "[06/Nov/1994:08:49:37 +0000]";
+        let entry = Combined::default();
+        assert_eq!(
+            line(&entry),
+            format!("- - - {date} \"-\" - - \"-\" \"-\"\n")
+        );
+        let entry = Combined {
+            request: Some("no request\r\nat all".to_owned()),
+            status: Some("400".to_owned()),
+            ..Combined::default()
+        };
+        let expected = format!("- - - {date} \"no request\\r\\nat all\" 400 - \"-\" \"-\"\n");
+        assert_eq!(line(&entry), expected);
+    }
+}

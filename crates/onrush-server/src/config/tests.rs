@@ -1,0 +1,388 @@
+//! Configuration files, and the settings that they result in.
+
+use super::*;
+
+fn refused(text: &str) -> (usize, String) {
+    parse(text).expect_err("wrong")
+}
+
+#[test]
+fn a_file_says_what_flags_say() {
+    let text = "dir = '/srv'\nallow = ['put', 'delete']\nport = 81\nbind = '::1'\n\
+        workers = 3\ndriver = 'io_uring'\nheader-timeout = '5s'\nmin-rate = '1KB'\n\
+        body-max = '1GiB'\nring-buffer-size = 2048\nidle-timeout = 0\nlog-format = 'json'\n\
+        site = true\nplacement = 'round-robin'\nrebalance = 'off'\n\
+        host = ['a.example', '[::2]']\n\
+        depth-max = 3\n";
+    let settings = Settings::new(parse(text).unwrap(), None).unwrap();
+    assert_eq!(settings.dir, Path::new("/srv"));
+    assert_eq!(
+        settings.files.allow,
+        Allow {
+            put: true,
+            delete: true
+        }
+    );
+    assert_eq!(settings.addresses, ["[::1]:81"]);
+    assert_eq!(settings.hosts, ["a.example", "::2"]);
+    assert_eq!(settings.files.depth_max, 3);
+    assert_eq!(settings.workers, Some(3));
+    assert_eq!(settings.driver, DriverPreference::Uring);
+    assert_eq!(settings.placement, Placement::RoundRobin);
+    assert!(!settings.rebalance);
+    assert_eq!(settings.limits.head_timeout_ms, 5000);
+    assert_eq!(settings.limits.rate_bytes_per_s_min, 1000);
+    assert_eq!(settings.limits.body_bytes_max, 1 << 30);
+    assert_eq!(settings.limits.idle_timeout_ms, 0);
+    assert_eq!(settings.driver_config.ring_buffer_bytes, 2048);
+    assert_eq!(settings.log.format, LogFormat::Json);
+    assert!(settings.files.site && !settings.files.sink);
+}
+
+#[test]
+fn nothing_said_is_read_only_and_near() {
+    let settings = Settings::new(parse("").unwrap(), None).unwrap();
+    assert_eq!(settings.addresses, ["127.0.0.1:8080"]);
+    let defaults = Limits {
+        body_bytes_max: u64::MAX,
+        total_timeout_ms: 24 * 3600 * 1000,
+        rate_bytes_per_s_min: 100,
+        ..Limits::default()
+    };
+    assert_eq!(settings.limits, defaults, "and --help says these times");
+    assert_eq!(settings.files, FilesOptions::default());
+    assert_eq!(settings.access_log, AccessLog::Off);
+    assert_eq!(settings.drain_timeout, Duration::from_secs(30));
+    let config = driver::Config::default();
+    assert_eq!(settings.driver_config.ring_buffers, config.ring_buffers);
+    assert_eq!(
+        settings.driver_config.ring_buffer_bytes,
+        config.ring_buffer_bytes
+    );
+}
+
+#[test]
+fn receive_memory_is_shared_and_never_too_little_for_a_ring() {
+    let share = |text: &str, workers| {
+        let settings = Settings::new(parse(text).unwrap(), None).unwrap();
+        settings.driver_config(workers).receive_bytes_max
+    };
+    assert_eq!(share("", 2), 128 << 20);
+    assert_eq!(share("receive-memory = '64MiB'", 4), 16 << 20);
+    assert_eq!(share("receive-memory = 'unlimited'", 1), usize::MAX);
+    let ring = 256 * 4096;
+    assert!(share("receive-memory = '1B'", 1) > 2 * ring);
+    assert!(share("", 1000) > 2 * ring);
+    assert_eq!(share("receive-memory = 0\nring-buffers = 16", 1), 1 << 20);
+}
+
+#[test]
+fn defaults_are_parts_of_the_memory_there_is() {
+    let with = |text: &str, mib: u64| {
+        let settings = Settings::new(parse(text).unwrap(), Some(mib << 20)).unwrap();
+        let cache = settings.files.cache_bytes_max as u64;
+        let told = settings.shortage.is_some();
+        (settings.receive_bytes_max >> 20, cache >> 20, told)
+    };
+    assert_eq!(with("", 4096), (256, 64, false));
+    assert_eq!(with("", 1000), (200, 50, true));
+    assert_eq!(with("", 96), (19, 4, true));
+    assert_eq!(with("cache-size = '64MiB'", 96), (19, 64, true));
+    let both = "receive-memory = '256MiB'\ncache-size = '1MiB'";
+    assert_eq!(with(both, 96), (256, 1, false));
+    let settings = Settings::new(parse("").unwrap(), Some(96 << 20)).unwrap();
+    assert_eq!(settings.files.upload_bytes_max, 6 << 20);
+}
+
+#[test]
+fn mistakes_are_told_with_line_and_key() {
+    let (line, what) = refused("port = 1\nprot = 2\n");
+    assert_eq!(
+        (line, what.contains("unknown key `prot`")),
+        (2, true),
+        "{what}"
+    );
+    let (line, what) = refused("port = 1\nmin-rate = 'x' # fast\n");
+    let is_told = what.starts_with("min-rate: 'x': bytes per second");
+    assert_eq!((line, is_told), (2, true), "{what}");
+    let (line, what) = refused("\nport = 'x'\n");
+    assert_eq!((line, what.starts_with("port: ")), (2, true), "{what}");
+    assert!(
+        refused("header_timeout = '1s'")
+            .1
+            .contains("unknown key `header_timeout`")
+    );
+    assert!(
+        refused("header-timeout = 30")
+            .1
+            .contains("write a unit, as in 30s")
+    );
+    assert!(refused("port = 70000").1.starts_with("port: "));
+    assert!(
+        refused("allow = ['post']")
+            .1
+            .contains("'post': a change is put, delete or none")
+    );
+    assert!(
+        refused("[server]\nport = 1")
+            .1
+            .contains("unknown key `server`")
+    );
+    assert!(!refused("port = \n").1.is_empty());
+    for text in [
+        "body-max = true",
+        "bind = 'a:b'",
+        "host = ['a:1']",
+        "host = ['http://a']",
+        "driver = 'kqueue'",
+        "min-rate = 'unlimited'",
+        "rebalance = 'maybe'",
+        "site = 1",
+        "host = 3",
+        "placement = 'here'",
+        "= 3",
+        "port",
+    ] {
+        assert!(!refused(text).1.contains('\n'), "{text}");
+    }
+}
+
+#[test]
+fn lists_may_be_text_and_switches_may_be_words() {
+    let settings = |text: &str| Settings::new(parse(text).expect(text), None).expect(text);
+    assert_eq!(settings("host = 'a.example'").hosts, ["a.example"]);
+    assert_eq!(
+        settings("host = 'a.example,[::2]'").hosts,
+        ["a.example", "::2"]
+    );
+    assert_eq!(settings("host = ['a.example']").hosts, ["a.example"]);
+    let both = Allow {
+        put: true,
+        delete: true,
+    };
+    assert_eq!(settings("allow = 'put,delete'").files.allow, both);
+    assert!(settings("allow = 'put'").files.allow.put);
+    for off in ["'off'", "false", "'false'"] {
+        let settings = settings(&format!(
+            "rebalance = {off}\ndefer-accept = {off}\naccess-log = {off}\nsite = {off}"
+        ));
+        assert!(!settings.rebalance && !settings.defer_accept && !settings.files.site);
+        assert_eq!(settings.access_log, AccessLog::Off);
+    }
+    assert!(settings("site = 'on'\naccess-log = true").files.site);
+}
+
+#[test]
+fn several_addresses_have_ports_of_their_own_or_that_of_all() {
+    let addresses = |text: &str| Settings::new(parse(text).unwrap(), None).unwrap().addresses;
+    let three = ["0.0.0.0:81", "[::1]:82", "unix:/run/s"];
+    let list = "port = 81\nbind = ['0.0.0.0', '[::1]:82', 'unix:/run/s']";
+    assert_eq!(addresses(list), three);
+    assert_eq!(
+        addresses("port = 81\nbind = '0.0.0.0,[::1]:82,unix:/run/s'"),
+        three
+    );
+    assert_eq!(addresses("bind = 'localhost:0'"), ["localhost:0"]);
+}
+
+#[test]
+fn a_format_of_the_access_log_switches_it_on() {
+    let log = |text: &str| {
+        let settings = Settings::new(parse(text).unwrap(), None).unwrap();
+        (settings.access_log, settings.log.access_format)
+    };
+    let combined = "access-log-format = 'combined'";
+    assert_eq!(log(combined), (AccessLog::On, AccessLogFormat::Combined));
+    let off = log("access-log-format = 'text'\naccess-log = 'off'");
+    assert_eq!(off, (AccessLog::Off, AccessLogFormat::Text));
+    let json = log("log-format = 'json'\naccess-log = 'on'");
+    assert_eq!(json, (AccessLog::On, AccessLogFormat::Json));
+}
+
+/// For each option a value in the configuration file that is not the default.
+const CHANGES: &[(&str, &str)] = &[
+    ("dir", "'/srv'"),
+    ("allow", "'put,delete'"),
+    ("hidden", "true"),
+    ("site", "true"),
+    ("sink", "true"),
+    ("types", "{ ts = 'text/x-typescript' }"),
+    ("durability", "'none'"),
+    ("port", "81"),
+    ("bind", "['::1', 'unix:/run/s']"),
+    ("host", "'a.example'"),
+    ("admin", "'same'"),
+    ("body_max", "'1GiB'"),
+    ("depth_max", "3"),
+    ("connections_max", "7"),
+    ("header_timeout", "'7s'"),
+    ("body_timeout", "'7s'"),
+    ("write_timeout", "'7s'"),
+    ("min_rate", "7"),
+    ("idle_timeout", "'7s'"),
+    ("total_timeout", "'7s'"),
+    ("drain_timeout", "'7s'"),
+    ("access_log", "'on'"),
+    ("access_log_format", "'combined'"),
+    ("log_format", "'json'"),
+    ("log_level", "'debug'"),
+    ("workers", "7"),
+    ("file_threads", "7"),
+    ("cache_size", "'7MiB'"),
+    ("receive_memory", "'7MiB'"),
+    ("driver", "'epoll'"),
+    ("placement", "'single'"),
+    ("rebalance", "'off'"),
+    ("defer_accept", "false"),
+    ("backlog", "7"),
+    ("ring_buffers", "16"),
+    ("ring_buffer_size", "2048"),
+];
+
+#[test]
+fn every_option_changes_the_settings() {
+    let shown = |options| format!("{:?}", Settings::new(options, None).expect("they fit"));
+    let default = shown(Options::default());
+    for name in Options::NAMES {
+        let change = CHANGES.iter().find(|(option, _)| option == name);
+        let (_, value) = change.unwrap_or_else(|| panic!("{name}: add a value to CHANGES"));
+        let text = format!("{} = {value}", name.replace('_', "-"));
+        let options = parse(&text).expect(&text);
+        assert_ne!(shown(options.clone()), default, "{text}");
+        // The merge forgets no option, on neither side.
+        assert_eq!(Options::default().or(options.clone()), options, "{text}");
+        assert_eq!(options.clone().or(Options::default()), options, "{text}");
+    }
+    assert_eq!(CHANGES.len(), Options::NAMES.len());
+}
+
+#[test]
+fn limits_are_switched_off_by_off() {
+    let times = ["header", "body", "write", "idle", "total"];
+    for off in ["'off'", "0"] {
+        let mut text = format!("min-rate = {off}\ncache-size = {off}\n");
+        for time in times {
+            text += &format!("{time}-timeout = {off}\n");
+        }
+        let settings = Settings::new(parse(&text).unwrap(), None).unwrap();
+        let limits = &settings.limits;
+        let all = [
+            limits.rate_bytes_per_s_min,
+            limits.head_timeout_ms,
+            limits.body_timeout_ms,
+            limits.write_timeout_ms,
+            limits.idle_timeout_ms,
+            limits.total_timeout_ms,
+            settings.files.cache_bytes_max as u32,
+        ];
+        assert_eq!(all, [0; 7], "{text}");
+    }
+    for off in ["off", "unlimited"] {
+        let text = format!("body-max = '{off}'\nreceive-memory = '{off}'");
+        let settings = Settings::new(parse(&text).unwrap(), None).unwrap();
+        let sizes = (settings.limits.body_bytes_max, settings.receive_bytes_max);
+        assert_eq!(sizes, (u64::MAX, u64::MAX), "{off}");
+    }
+}
+
+#[test]
+fn mistakes_name_the_key_the_value_and_what_is_accepted() {
+    for (text, key, value, accepted) in [
+        ("min-rate = 'fast'", "min-rate: ", "'fast'", "or off"),
+        (
+            "min-rate = '4GiB'",
+            "min-rate: ",
+            "'4GiB'",
+            "less than 4GiB",
+        ),
+        (
+            "idle-timeout = '3 weeks'",
+            "idle-timeout: ",
+            "3 weeks",
+            "ms, s, m or h",
+        ),
+        ("body-max = '1Q'", "body-max: ", "'1Q'", "off or unlimited"),
+        ("cache-size = '1Q'", "cache-size: ", "'1Q'", "or off"),
+        ("host = 'a:1'", "host: ", "'a:1'", "without a port"),
+        (
+            "host = ['a', 'b/c']",
+            "host: ",
+            "'b/c'",
+            "host name or address",
+        ),
+        (
+            "rebalance = 'maybe'",
+            "rebalance: ",
+            "'maybe'",
+            "\"on\" or \"off\"",
+        ),
+        ("site = 7", "site: ", "7", "\"on\" or \"off\""),
+        ("driver = 'x'", "driver: ", "`x`", "`io_uring`"),
+    ] {
+        let (_, what) = refused(text);
+        assert!(what.starts_with(key), "{what}");
+        assert!(what.contains(value) && what.contains(accepted), "{what}");
+    }
+    for (text, parts) in [
+        ("workers = 0", ["workers: ", "0 is not in 1 to 1024"]),
+        (
+            "ring-buffer-size = '1B'",
+            ["ring-buffer-size: ", "1 is not in 512B to 1MiB"],
+        ),
+        (
+            "ring-buffers = 3",
+            ["ring-buffers: ", "3 is no power of two from 2 to 32768"],
+        ),
+    ] {
+        let Err(Failure::Usage(what)) = Settings::new(parse(text).unwrap(), None) else {
+            panic!("{text}");
+        };
+        assert!(parts.iter().all(|part| what.contains(part)), "{what}");
+    }
+}
+
+#[test]
+fn types_are_a_table() {
+    let settings = |text: &str| Settings::new(parse(text).expect(text), None);
+    let text = "port = 1\n[types]\nts = 'text/x-typescript'\nLOG = \"text/plain\"\n";
+    let pairs = [("ts", "text/x-typescript"), ("log", "text/plain")];
+    let types = settings(text).expect("good").files.types;
+    assert_eq!(Ok(types), Types::new(pairs));
+    for (text, what) in [
+        (
+            "[types]\nts = 'video'",
+            "types: ts: \"video\" is not a media type",
+        ),
+        (
+            "[types]\n'.ts' = 'a/b'",
+            "types: \".ts\" is not an extension",
+        ),
+    ] {
+        let Err(Failure::Usage(told)) = settings(text) else {
+            panic!("{text}");
+        };
+        assert!(told.starts_with(what), "{told}");
+    }
+    assert_eq!(refused("[types]\nts = 1").0, 2);
+    assert_eq!(refused("types = 'a/b'").0, 1);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for text in [
+        "workers = 0",
+        "ring-buffers = 3",
+        "ring-buffers = 1",
+        "ring-buffer-size = '1B'",
+        "ring-buffers = 32768\nring-buffer-size = '1MiB'",
+        "connections-max = 0",
+        "backlog = 0",
+        "file-threads = 0",
+        "depth-max = 0",
+        "depth-max = 5000",
+        "allow = ['put', 'none']",
+    ] {
+        let result = Settings::new(parse(text).unwrap(), None);
+        assert!(matches!(result, Err(Failure::Usage(_))), "{text}");
+    }
+}

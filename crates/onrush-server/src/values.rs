@@ -1,0 +1,261 @@
+//! The values that options take, and how they are written. Sizes, times and rates are in `units`.
+//! Must not know which option takes a value.
+
+use clap::ValueEnum;
+use serde::Deserialize;
+use std::str::FromStr;
+
+/// A kind of change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Change {
+    /// Objects may be made and replaced.
+    Put,
+    /// Objects and empty folders may be deleted.
+    Delete,
+    /// Nothing: to take back what a file or the environment allows.
+    None,
+}
+
+impl FromStr for Change {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Change, String> {
+        <Change as ValueEnum>::from_str(text, false)
+            .map_err(|_| "a change is put, delete or none".to_owned())
+    }
+}
+
+/// As `onrush_server::Durability`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Durability {
+    Full,
+    None,
+}
+
+/// As `onrush::DriverPreference`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Driver {
+    Auto,
+    #[serde(rename = "io_uring")]
+    #[value(name = "io_uring")]
+    Uring,
+    Epoll,
+}
+
+/// As `onrush::Placement`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PlacementName {
+    Single,
+    #[serde(rename = "reuseport")]
+    #[value(name = "reuseport")]
+    ReusePort,
+    RoundRobin,
+    LeastLoaded,
+}
+
+/// The form of the log.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// The form of an entry of the access log.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AccessLogFormat {
+    Text,
+    Json,
+    // As Apache has it.
+    Combined,
+}
+
+/// As `tracing::Level`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Bind {
+    /// A host's name or address, an IPv6 address in brackets; and its port, if one is given.
+    Host(String, Option<u16>),
+    /// The path of a Unix socket.
+    Unix(String),
+}
+
+impl FromStr for Bind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bind, String> {
+        const FORM: &str = "an address is HOST, HOST:PORT, [IPV6]:PORT or unix:PATH";
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() || path.contains('\0') {
+                return Err("a Unix socket is written unix:PATH".to_owned());
+            }
+            return Ok(Bind::Unix(path.to_owned()));
+        }
+        if let Some(host) = host(text) {
+            return Ok(Bind::Host(host, None));
+        }
+        let (before, port) = text.rsplit_once(':').ok_or(FORM)?;
+        let is_bare = before.contains(':') && !before.starts_with('[');
+        let host = host(before).filter(|_| !is_bare).ok_or(FORM)?;
+        let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        match port.parse().ok().filter(|_| is_number) {
+            Some(port) => Ok(Bind::Host(host, Some(port))),
+            None => Err("a port is a number from 0 to 65535".to_owned()),
+        }
+    }
+}
+
+/// A host's name or address without a port; an IPv6 address gets brackets.
+fn host(text: &str) -> Option<String> {
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    if bare.unwrap_or(text).parse::<std::net::Ipv6Addr>().is_ok() {
+        return Some(format!("[{}]", bare.unwrap_or(text)));
+    }
+    let is_host = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+    let is_name = !text.is_empty() && text.bytes().all(is_host);
+    is_name.then(|| text.to_owned())
+}
+
+/// A name or IP address that `Host` may have; neither port nor brackets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostName(pub(crate) String);
+
+impl FromStr for HostName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HostName, String> {
+        let Some(name) = host(text) else {
+            return Err("not a host name or address without a port".to_owned());
+        };
+        let bare = name
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'));
+        Ok(HostName(bare.unwrap_or(&name).to_owned()))
+    }
+}
+
+/// Where figures and health are asked for.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "NumberOrText")]
+pub(crate) enum AdminAt {
+    /// Beside the objects.
+    Same,
+    /// An address and port of their own.
+    Own(String),
+}
+
+/// A port may be written as a number.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NumberOrText {
+    Number(u16),
+    Text(String),
+}
+
+impl TryFrom<NumberOrText> for AdminAt {
+    type Error = String;
+
+    fn try_from(value: NumberOrText) -> Result<AdminAt, String> {
+        match value {
+            NumberOrText::Number(port) => port.to_string().parse(),
+            NumberOrText::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl FromStr for AdminAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<AdminAt, String> {
+        if text == "same" {
+            return Ok(AdminAt::Same);
+        }
+        if let Ok(port) = text.parse::<u16>() {
+            return Ok(AdminAt::Own(format!("127.0.0.1:{port}")));
+        }
+        match text.parse() {
+            Ok(Bind::Host(_, Some(_))) => Ok(AdminAt::Own(text.to_owned())),
+            _ => Err("neither same nor a port nor an address and port".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_sockets_are_told_apart() {
+        let host = |text: &str, port| Ok(Bind::Host(text.to_owned(), port));
+        assert_eq!("127.0.0.1".parse(), host("127.0.0.1", None));
+        assert_eq!("127.0.0.1:80".parse(), host("127.0.0.1", Some(80)));
+        assert_eq!("localhost".parse(), host("localhost", None));
+        assert_eq!("a.example:0".parse(), host("a.example", Some(0)));
+        assert_eq!("::1".parse(), host("[::1]", None));
+        assert_eq!("::1:80".parse(), host("[::1:80]", None));
+        assert_eq!("[::]".parse(), host("[::]", None));
+        assert_eq!("[::1]:65535".parse(), host("[::1]", Some(65535)));
+        assert_eq!(
+            "unix:/run/a b".parse(),
+            Ok(Bind::Unix("/run/a b".to_owned()))
+        );
+        for wrong in [
+            "",
+            "unix:",
+            ":80",
+            "127.0.0.1:",
+            "127.0.0.1:+1",
+            "127.0.0.1:65536",
+            "[::1]80",
+            "[::1]:",
+            "a:b:80",
+            "a b",
+            "x/y",
+            "http://x",
+            "[x]",
+        ] {
+            assert!(wrong.parse::<Bind>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_of_hosts_have_no_port() {
+        let name = |text: &str| Ok(HostName(text.to_owned()));
+        assert_eq!("a.example".parse(), name("a.example"));
+        assert_eq!("192.0.2.1".parse(), name("192.0.2.1"));
+        assert_eq!("[::1]".parse(), name("::1"));
+        for wrong in [
+            "", "a:1", "[::1]:1", "http://a", "a/b", "a b", "u@a", "*", "unix:a",
+        ] {
+            assert!(wrong.parse::<HostName>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn admin_is_here_or_elsewhere() {
+        let own = |text: &str| Ok(AdminAt::Own(text.to_owned()));
+        assert_eq!("same".parse(), Ok(AdminAt::Same));
+        assert_eq!("9090".parse(), own("127.0.0.1:9090"));
+        assert_eq!("[::1]:9".parse(), own("[::1]:9"));
+        assert_eq!("localhost:0".parse(), own("localhost:0"));
+        for wrong in ["", "x", "70000", ":80", "127.0.0.1", "127.0.0.1:x", "a b:1"] {
+            assert!(wrong.parse::<AdminAt>().is_err(), "{wrong}");
+        }
+    }
+}

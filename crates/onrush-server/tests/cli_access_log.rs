@@ -1,0 +1,115 @@
+//! The access log of the real binary, in each format.
+
+mod program;
+
+use program::{Folder, Server, drivers};
+use std::io::{Read, Write};
+
+/// The line with `mark`, its time replaced by `TIME` and its duration by `N`.
+fn line(server: &Server, mark: &str) -> String {
+    let log = server.logs(mark);
+    let line = log
+        .lines()
+        .find(|line| line.contains(mark))
+        .expect("a line");
+    let (start, rest) = line.split_once('[').expect("a time");
+    let (time, end) = rest.split_once(']').expect("a time");
+    // 22/Nov/2026:20:14:15 +0000
+    let form = |(at, byte): (usize, u8)| match at {
+        2 | 6 => byte == b'/',
+        3..=5 => byte.is_ascii_alphabetic(),
+        11 | 14 | 17 => byte == b':',
+        20 => byte == b' ',
+        21 => byte == b'+',
+        _ => byte.is_ascii_digit(),
+    };
+    assert!(
+        time.len() == 26 && time.bytes().enumerate().all(form),
+        "{line}"
+    );
+    format!("{start}[TIME]{end}")
+}
+
+#[test]
+fn the_combined_format_is_that_of_apache() {
+    let folder = Folder::new();
+    folder.file("object.txt", "hello");
+    for driver in drivers() {
+        let flags = ["--access-log-format", "combined", "--driver", driver];
+        let server = Server::start(folder.path(), &flags);
+        let ask = |method: &str, target: &str, fields: &str| {
+            server.exchange(
+                format!(
+                    "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+                     {fields}\r\n"
+                )
+                .as_bytes(),
+            )
+        };
+        let fields = "User-Agent: a \"b\"\tc\\\r\nReferer: http://t/\u{e9}\r\n";
+        assert!(ask("GET", "/object.txt?get", fields).starts_with("HTTP/1.1 200"));
+        assert_eq!(
+            line(&server, "?get"),
+            "127.0.0.1 - - [TIME] \"GET /object.txt?get HTTP/1.1\" 200 5 \
+             \"http://t/\\xc3\\xa9\" \"a \\\"b\\\"\\tc\\\\\""
+        );
+        ask("HEAD", "/object.txt?head", "");
+        assert_eq!(
+            line(&server, "?head"),
+            "127.0.0.1 - - [TIME] \"HEAD /object.txt?head HTTP/1.1\" 200 - \"-\" \"-\""
+        );
+        let response = server.exchange(b"GET /?\x1b\"mark HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let (_, body) = response.split_once("\r\n\r\n").expect("a head");
+        assert!(response.starts_with("HTTP/1.1 400"), "{response}");
+        assert_eq!(
+            line(&server, "mark"),
+            format!(
+                "127.0.0.1 - - [TIME] \"GET /?\\x1b\\\"mark HTTP/1.1\" 400 {} \"-\" \"-\"",
+                body.len()
+            )
+        );
+        let log = server.log();
+        assert!(
+            log.contains(" INFO serving "),
+            "the rest of the log is as it was: {log}"
+        );
+    }
+}
+
+#[test]
+fn an_aborted_download_of_a_file_is_logged_with_what_was_sent() {
+    const BYTES: u64 = 50_000_000;
+    let folder = Folder::new();
+    let path = folder.file("large", "");
+    let file = std::fs::File::options()
+        .write(true)
+        .open(path)
+        .expect("it is there");
+    file.set_len(BYTES).expect("there is room");
+    for driver in drivers() {
+        let flags = ["--access-log=on", "--log-format=json", "--driver", driver];
+        let server = Server::start(folder.path(), &flags);
+        let mut stream = server.connect();
+        let request = b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(request).expect("it reads");
+        let mut received = vec![0; 1_000_000];
+        stream.read_exact(&mut received).expect("a part");
+        assert!(!server.log().contains("/large"), "it has not ended");
+        drop(stream); // With bytes unread: a reset (RFC 9293 §3.10.4).
+        let log = server.logs("\"/large\"");
+        let entry = log
+            .lines()
+            .find(|line| line.contains("/large"))
+            .expect("a line");
+        let entry: serde_json::Value = serde_json::from_str(entry).expect("an object");
+        let fields = &entry["fields"];
+        assert_eq!(fields["end"], "client_gone", "{fields}");
+        assert_eq!(
+            (&fields["status"], &fields["method"]),
+            (&200.into(), &"GET".into())
+        );
+        let body_bytes = fields["body_bytes"].as_u64().expect("a number");
+        assert!((900_000..BYTES).contains(&body_bytes), "{fields}");
+        assert_eq!(fields["received_bytes"], request.len());
+    }
+}

@@ -1,0 +1,226 @@
+//! Options of the real binary: every one of them by flag, by variable and by file; addresses; and
+//! variables that are no options.
+
+mod program;
+
+use program::{Folder, PATIENCE, Server, onrush, output};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+
+/// The settings that the program logs before it fails, for its folder is none.
+fn settings(command: &mut Command) -> String {
+    let output = output(command.env("ONRUSH_LOG_LEVEL", "debug"));
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    let line = log.lines().find(|line| line.contains("Settings {"));
+    let line = line.unwrap_or_else(|| panic!("{command:?}: {log}"));
+    let (_, settings) = line.split_once("Settings {").expect("it is there");
+    // As JSON it ends otherwise.
+    settings.trim_end_matches(['"', '}']).to_owned()
+}
+
+const NO_FOLDER: &str = "/dev/null/folder";
+
+/// For each flag of `--help`, a value that is not the default.
+const CHANGES: &[(&str, &str)] = &[
+    ("allow", "put,delete"),
+    ("hidden", "true"),
+    ("site", "true"),
+    ("sink", "true"),
+    ("durability", "none"),
+    ("port", "81"),
+    ("bind", "127.0.0.2,[::1]:82"),
+    ("host", "a.example,b.example"),
+    ("admin", "same"),
+    ("body-max", "1GiB"),
+    ("depth-max", "3"),
+    ("connections-max", "7"),
+    ("header-timeout", "7s"),
+    ("body-timeout", "7s"),
+    ("write-timeout", "7s"),
+    ("min-rate", "7"),
+    ("idle-timeout", "7s"),
+    ("total-timeout", "7s"),
+    ("drain-timeout", "7s"),
+    ("access-log", "on"),
+    ("access-log-format", "combined"),
+    ("log-format", "json"),
+    ("log-level", "trace"),
+    ("workers", "7"),
+    ("file-threads", "7"),
+    ("cache-size", "7MiB"),
+    ("receive-memory", "7MiB"),
+    ("driver", "epoll"),
+    ("placement", "single"),
+    ("rebalance", "off"),
+    ("defer-accept", "false"),
+    ("backlog", "7"),
+    ("ring-buffers", "16"),
+    ("ring-buffer-size", "2048"),
+];
+
+#[test]
+fn every_option_takes_effect_by_flag_by_variable_and_by_file() {
+    let folder = Folder::new();
+    let default = settings(onrush().arg(NO_FOLDER));
+    for (name, value) in CHANGES {
+        let by_flag = match *name {
+            // The variable that has the settings logged is the option that is tested.
+            "log-level" => settings(onrush().args([NO_FOLDER, "--log-level", value])),
+            _ => settings(onrush().args([NO_FOLDER, &format!("--{name}={value}")])),
+        };
+        assert_ne!(by_flag, default, "{name}");
+        if *name == "log-level" {
+            continue;
+        }
+        let variable = format!("ONRUSH_{}", name.to_uppercase().replace('-', "_"));
+        let by_variable = settings(onrush().arg(NO_FOLDER).env(variable, value));
+        assert_eq!(by_variable, by_flag, "{name}");
+        let is_bare = matches!(*value, "true" | "false") || value.parse::<u32>().is_ok();
+        let text = match is_bare {
+            true => format!("{name} = {value}\n"),
+            false => format!("{name} = '{value}'\n"),
+        };
+        let file = folder.file("options.toml", text);
+        let by_file = settings(onrush().arg(NO_FOLDER).arg("--config").arg(file));
+        assert_eq!(by_file, by_flag, "{name}");
+    }
+    let by_variable = settings(onrush().env("ONRUSH_DIR", "/dev/null/other"));
+    let file = folder.file("options.toml", "dir = '/dev/null/other'\n");
+    let by_file = settings(onrush().arg("--config").arg(file));
+    assert_eq!(by_file, by_variable);
+    assert!(by_file.contains("/dev/null/other"), "{by_file}");
+
+    // The list above has all of them.
+    let help = output(onrush().arg("--help"));
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    let flags = help.lines().filter_map(|line| {
+        let (_, flag) = line
+            .split_once("--")
+            .filter(|_| line.trim_start().starts_with('-'))?;
+        Some(flag.split(['[', ' ']).next().unwrap_or_default().to_owned())
+    });
+    let own = ["config", "completions", "man", "help", "version"];
+    let flags: Vec<String> = flags.filter(|flag| !own.contains(&flag.as_str())).collect();
+    let names: Vec<&str> = CHANGES.iter().map(|(name, _)| *name).collect();
+    assert_eq!(flags, names, "in the order of --help");
+}
+
+#[test]
+fn a_variable_that_is_no_option_is_warned_of() {
+    let folder = Folder::new();
+    let mut command = onrush();
+    command.arg(folder.path()).args(["--port", "0"]);
+    command
+        .env("ONRUSH_PROT", "secret")
+        .env("ONRUSH_WORKERS", "1");
+    let server = Server::run(command);
+    let log = server.logs("ONRUSH_PROT");
+    let line = log.lines().find(|line| line.contains("ONRUSH_PROT"));
+    let line = line.expect("a line");
+    assert!(line.contains(" WARN unknown environment variable"), "{log}");
+    assert!(
+        !log.contains("ONRUSH_WORKERS") && !log.contains("secret"),
+        "{log}"
+    );
+}
+
+/// Sends a request and gives all that comes.
+fn ask(mut stream: impl Read + Write) -> String {
+    let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).expect("it reads");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("it answers");
+    response
+}
+
+#[test]
+fn it_listens_on_several_addresses() {
+    let folder = Folder::new();
+    let path = std::env::temp_dir().join(format!("onrush-several-{}", std::process::id()));
+    let unix = format!("unix:{}", path.display());
+    for driver in program::drivers() {
+        for workers in ["1", "2"] {
+            let mut command = onrush();
+            command
+                .arg(folder.path())
+                .args(["--driver", driver, "--workers", workers]);
+            command.args(["--port", "0", "-b", "127.0.0.1:0", "--bind", "127.0.0.2"]);
+            command.args(["--bind", &unix]);
+            let mut server = Server::run(command);
+            let log = server.logs(" serving ");
+            let line = log
+                .lines()
+                .find(|line| line.contains(" serving "))
+                .expect("a line");
+            let (_, addresses) = line.split_once("address=\"").expect("several");
+            let (addresses, _) = addresses.split_once('"').expect("an end");
+            let addresses: Vec<&str> = addresses.split(' ').collect();
+            assert_eq!((addresses.len(), addresses[2]), (3, &unix[..]), "{line}");
+            assert_eq!(addresses[0], server.url, "the first is printed first");
+            for address in &addresses[..2] {
+                let address = address.strip_prefix("http://").expect("TCP");
+                for _ in 0..8 {
+                    let stream = TcpStream::connect(address).expect("it accepts");
+                    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+                    let response = ask(stream);
+                    assert!(
+                        response.starts_with("HTTP/1.1 200"),
+                        "{address}: {response}"
+                    );
+                }
+            }
+            let stream = UnixStream::connect(&path).expect("it accepts");
+            stream.set_read_timeout(Some(PATIENCE)).expect("set");
+            assert!(ask(stream).starts_with("HTTP/1.1 200"));
+            server.signal("TERM");
+            server.ended(PATIENCE);
+            assert!(!path.exists());
+        }
+    }
+}
+
+#[test]
+fn a_server_that_cannot_have_all_of_its_addresses_leaves_no_socket() {
+    let folder = Folder::new();
+    let path = std::env::temp_dir().join(format!("onrush-first-{}", std::process::id()));
+    let unix = format!("unix:{}", path.display());
+    let mut command = onrush();
+    command
+        .arg(folder.path())
+        .args(["--bind", &unix, "--bind", "192.0.2.1:0"]);
+    let output = output(&mut command);
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{line}");
+    assert!(
+        line.contains("192.0.2.1:0 is not an address of this machine"),
+        "{line}"
+    );
+    assert!(!path.exists());
+}
+
+#[test]
+fn with_few_descriptors_several_clients_are_served_at_once() {
+    let folder = Folder::new();
+    folder.file("x", "hello");
+    for driver in program::drivers() {
+        let flags = ["--admin", "0", "--driver", driver];
+        let server = Server::with_descriptors(64, folder.path(), &flags);
+        let mut clients: Vec<TcpStream> = (0..4).map(|_| server.connect()).collect();
+        for _ in 0..3 {
+            // All of them are connected, and each is served.
+            for client in &mut clients {
+                let request = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n";
+                client.write_all(request).expect("it reads");
+                let mut response = Vec::new();
+                while !response.ends_with(b"\r\n\r\nhello") {
+                    let mut byte = [0];
+                    client.read_exact(&mut byte).expect("an answer");
+                    response.push(byte[0]);
+                }
+                assert!(response.starts_with(b"HTTP/1.1 200"));
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Responses to request heads that break a rule, or come too slowly: the engine makes them, no
+//! handler sees the request, and the connection ends.
+//!
+//! Must not know how heads are received.
+
+use super::Engine;
+use super::connection::{Conn, Then};
+use crate::host::ConnId;
+use crate::log::Outcome;
+use crate::metrics::Refusal;
+use onrush_proto::connection::After;
+use onrush_proto::reject::Reject;
+use onrush_rt::buf::Buf;
+use onrush_rt::diagnose;
+use std::rc::Rc;
+
+impl Engine {
+    /// Renders the response to a head that breaks a rule; gives what follows it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn reject_head(
+        &self,
+        conn: &mut Conn,
+        reject: Reject,
+        data: &Buf,
+        out: &mut Vec<u8>,
+    ) -> After {
+        let rendered_before = out.len();
+        conn.machine.send_reject(reject, &self.date(), out);
+        if self.log.is_some() {
+            let outcome = Outcome::Rejected;
+            self.log_reject(conn, reject, outcome, data, rendered_before, out);
+        }
+        conn.machine.finish_response()
+    }
+
+    /// Answers a connection that broke a rule outside the loop, and ends it. `outcome` is what the
+    /// access log tells.
+    pub(super) fn reject_request(self: &Rc<Self>, id: ConnId, reject: Reject, outcome: Outcome) {
+        let mut out = Vec::new();
+        let after = {
+            let mut conns = self.conns.borrow_mut();
+            conns.unlist(id);
+            let Some(conn) = conns.get(id) else { return };
+            conn.machine.send_reject(reject, &self.date(), &mut out);
+            if self.log.is_some() {
+                let received = conn.active.as_ref().and_then(|active| active.input.front());
+                let received = received.cloned();
+                let received = received.as_deref().unwrap_or_default();
+                self.log_reject(conn, reject, outcome, received, 0, &out);
+            }
+            conn.machine.finish_response()
+        };
+        self.counters.rejected.count(Refusal::of(reject.status));
+        diagnose!(DEBUG, connection = id.token(), status = reject.status, reason = reject.reason;
+            "request rejected");
+        self.flush(id, &out, Then::following(after, false));
+    }
+}

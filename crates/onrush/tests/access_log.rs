@@ -1,0 +1,482 @@
+//! The access log: when an entry is written, and what it says of bytes and of the end.
+#![forbid(unsafe_code)]
+mod common;
+
+use common::app::app;
+use common::{Served, calm, content, drivers, get, plain, serve_with, watchdog};
+use onrush::sim::Simulation;
+use onrush::{AccessLog, Bytes, Limits, Request, Response};
+use onrush_rt::driver::sim::Behaviour;
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::field::{Field, Visit};
+
+/// One entry, by the names of its fields.
+type Entry = BTreeMap<&'static str, String>;
+
+static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+
+/// A subscriber that keeps the entries of the access log.
+struct Keep;
+
+struct Fields(Entry);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+}
+
+impl tracing::Subscriber for Keep {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "onrush::access"
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut fields = Fields(Entry::new());
+        event.record(&mut fields);
+        entries().push(fields.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+fn entries() -> std::sync::MutexGuard<'static, Vec<Entry>> {
+    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn keep_entries() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::subscriber::set_global_default(Keep).expect("the first"));
+}
+
+/// The entries whose request names `mark`.
+fn marked(mark: &str) -> Vec<Entry> {
+    let names = |entry: &&Entry| {
+        let line = entry.get("target").or(entry.get("request"));
+        line.is_some_and(|line| line.contains(mark))
+    };
+    entries().iter().filter(names).cloned().collect()
+}
+
+/// Waits until there are as many entries that name `mark`.
+fn wait_for(mark: &str, count: usize) -> Vec<Entry> {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let found = marked(mark);
+        if found.len() >= count {
+            assert_eq!(found.len(), count, "{found:#?}");
+            return found;
+        }
+        assert!(Instant::now() < end, "{mark}: {:#?}", entries());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn number(entry: &Entry, name: &str) -> u64 {
+    let value = entry
+        .get(name)
+        .unwrap_or_else(|| panic!("{name}: {entry:?}"));
+    value.parse().expect("a number")
+}
+
+#[track_caller]
+fn expect(entry: &Entry, fields: &[(&'static str, &str)]) {
+    for (name, value) in fields {
+        assert_eq!(
+            entry.get(name).map(String::as_str),
+            Some(*value),
+            "{entry:#?}"
+        );
+    }
+}
+
+const LARGE_BYTES: usize = 50_000_000;
+/// Receive memory of a simulated worker.
+const RECEIVE_BYTES: usize = 64 << 20;
+
+async fn application(request: Request) -> Response {
+    match request.path() {
+        "/large" => Response::with_body(Bytes::from(vec![b'x'; LARGE_BYTES])),
+        "/never" => pending().await,
+        _ => app(request).await,
+    }
+}
+
+fn logged(driver: onrush::DriverPreference, limits: Limits) -> Served {
+    keep_entries();
+    serve_with(driver, application, |server| {
+        server.access_log(AccessLog::On).limits(limits)
+    })
+}
+
+/// Sends, and reads until the server closes.
+fn exchange(server: &Served, request: &str) -> Vec<u8> {
+    let mut stream = server.connect();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).expect("an answer");
+    response
+}
+
+/// Ends a connection with a reset.
+fn reset(stream: TcpStream) {
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("an option");
+}
+
+/// Every kind of response: short, streamed, chunked, large, without content, late, refused.
+const PATHS: [&str; 12] = [
+    "/hello",
+    "/stream",
+    "/sized",
+    "/big",
+    "/late",
+    "/late-big",
+    "/nothing",
+    "/not-modified",
+    "/close",
+    "/panic",
+    "/late-panic",
+    "/missing",
+];
+
+#[test]
+fn whole_responses_are_logged_with_the_bytes_that_were_sent() {
+    let _dog = watchdog("whole_responses_are_logged_with_the_bytes_that_were_sent");
+    for driver in drivers() {
+        let server = logged(driver, Limits::default());
+        for method in ["GET", "HEAD"] {
+            for path in PATHS {
+                let mark = format!("{path}?whole-{driver:?}-{method}");
+                let request = format!(
+                    "{method} {mark} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\
+                     User-Agent: test/1 (\"x\")\r\nReferer: http://t/a?b\r\n\r\n"
+                );
+                let response = exchange(&server, &request);
+                let entry = wait_for(&mark, 1).remove(0);
+                expect(
+                    &entry,
+                    &[
+                        ("method", method),
+                        ("target", &mark),
+                        ("version", "HTTP/1.1"),
+                        ("end", "complete"),
+                        ("status", &String::from_utf8_lossy(&response[9..12])),
+                        ("received_bytes", &request.len().to_string()),
+                        ("sent_bytes", &response.len().to_string()),
+                        ("body_bytes", &content(&response).len().to_string()),
+                        ("user_agent", "test/1 (\"x\")"),
+                        ("referer", "http://t/a?b"),
+                    ],
+                );
+                assert!(entry["peer"].starts_with("127.0.0.1:"), "{entry:?}");
+                assert!(number(&entry, "duration_us") < 60_000_000);
+            }
+        }
+    }
+}
+
+#[test]
+fn pipelined_responses_are_told_apart() {
+    let _dog = watchdog("pipelined_responses_are_told_apart");
+    for driver in drivers() {
+        let server = logged(driver, Limits::default());
+        let mark = format!("pipelined-{driver:?}");
+        let paths = ["/hello", "/late", "/big", "/hello", "/stream", "/late-big"];
+        let mut requests = String::new();
+        for path in paths {
+            requests += &get(&format!("{path}?{mark}"));
+        }
+        requests += &format!("HEAD /big?{mark} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+        let responses = exchange(&server, &requests);
+        let entries = wait_for(&mark, 7);
+        let sent: u64 = entries
+            .iter()
+            .map(|entry| number(entry, "sent_bytes"))
+            .sum();
+        assert_eq!(sent, responses.len() as u64, "{entries:#?}");
+        for (entry, path) in entries.iter().zip(paths) {
+            assert!(entry["target"].starts_with(path), "in order: {entries:#?}");
+            assert_eq!(entry["end"], "complete");
+        }
+        let bodies = entries.iter().map(|entry| number(entry, "body_bytes"));
+        let bodies: Vec<u64> = bodies.collect();
+        // 13 bytes in three chunks of one digit each, and the last chunk.
+        let chunked = 13 + 3 * 5 + 5;
+        assert_eq!(bodies, [5, 4, 300_000, 5, chunked, 300_000, 0]);
+    }
+}
+
+#[test]
+fn the_simulator_logs_the_same_however_the_network_splits() {
+    keep_entries();
+    for seed in 0..20 {
+        let behaviour = Behaviour {
+            pipe_bytes: 1 << 14,
+            split: true,
+            delay: true,
+        };
+        let mut sim = Simulation::with_access_log(
+            seed,
+            &application,
+            Limits::default(),
+            behaviour,
+            RECEIVE_BYTES,
+        );
+        let client = sim.connect();
+        let mark = format!("simulated-{seed}-end");
+        let mut requests = String::new();
+        for path in ["/hello", "/big", "/stream", "/late", "/hello"] {
+            requests += &get(&format!("{path}?{mark}"));
+        }
+        let body = "x".repeat(5000);
+        let post =
+            format!("POST /echo?{mark} HTTP/1.1\r\nHost: t\r\nContent-Length: 5000\r\n\r\n{body}");
+        requests += &post;
+        let mut responses = Vec::new();
+        let mut rest = requests.as_bytes();
+        for _ in 0..100_000 {
+            rest = &rest[client.send(rest).unwrap_or(0)..];
+            sim.advance(1);
+            responses.extend(client.receive().unwrap_or_default());
+            if rest.is_empty() && responses.ends_with(body.as_bytes()) {
+                break;
+            }
+        }
+        sim.run();
+        let entries = marked(&mark);
+        assert_eq!(entries.len(), 6, "{entries:#?}");
+        let sent: u64 = entries
+            .iter()
+            .map(|entry| number(entry, "sent_bytes"))
+            .sum();
+        assert_eq!(sent, responses.len() as u64, "{entries:#?}");
+        assert!(entries.iter().all(|entry| entry["end"] == "complete"));
+        assert_eq!(number(&entries[5], "received_bytes"), post.len() as u64);
+        assert_eq!(number(&entries[5], "body_bytes"), 5000);
+        assert_eq!(sim.worker().live_tasks(), 1, "only the task that logs");
+    }
+}
+
+#[test]
+fn an_aborted_download_is_logged_with_the_bytes_that_left() {
+    let _dog = watchdog("an_aborted_download_is_logged_with_the_bytes_that_left");
+    for driver in drivers() {
+        let server = logged(driver, Limits::default());
+        let mark = format!("aborted-{driver:?}");
+        let mut stream = server.connect();
+        stream
+            .write_all(get(&format!("/large?{mark}")).as_bytes())
+            .unwrap();
+        let mut received = vec![0; 1_000_000];
+        stream.read_exact(&mut received).expect("a part");
+        assert!(marked(&mark).is_empty(), "it has not ended");
+        reset(stream);
+        let entry = wait_for(&mark, 1).remove(0);
+        expect(&entry, &[("status", "200"), ("end", "client_gone")]);
+        let sent = number(&entry, "sent_bytes");
+        let range = received.len() as u64..LARGE_BYTES as u64;
+        assert!(range.contains(&sent), "{entry:#?}");
+        let head_bytes = received.len() - content(&received).len();
+        assert_eq!(number(&entry, "body_bytes"), sent - head_bytes as u64);
+    }
+}
+
+#[test]
+fn the_simulator_tells_the_accepted_bytes_exactly() {
+    keep_entries();
+    const PIPE_BYTES: usize = 10_000;
+    let limits = Limits::default();
+    let net = plain(PIPE_BYTES);
+    let mut sim = Simulation::with_access_log(1, &application, limits, net, RECEIVE_BYTES);
+    let client = sim.connect();
+    for mark in ["/large?exact", "/big?exact", "/hello?exact"] {
+        sim.send(&client, get(mark).as_bytes());
+    }
+    sim.run();
+    let mut received = 0;
+    for _ in 0..3 {
+        received += client.receive().expect("a part").len();
+        sim.run();
+    }
+    client.reset();
+    sim.run();
+    let entries = marked("?exact");
+    assert_eq!(entries.len(), 1, "the others had not begun: {entries:#?}");
+    expect(&entries[0], &[("status", "200"), ("end", "client_gone")]);
+    // The pipe was full once more.
+    let sent = number(&entries[0], "sent_bytes") as usize;
+    assert_eq!(sent, received + PIPE_BYTES);
+}
+
+#[test]
+fn rejected_heads_are_logged() {
+    let _dog = watchdog("rejected_heads_are_logged");
+    for driver in drivers() {
+        let limits = Limits {
+            head_timeout_ms: 300,
+            ..Limits::default()
+        };
+        let server = logged(driver, limits.clone());
+        let mark = format!("rejected-{driver:?}");
+        let long = "x".repeat(limits.head_bytes_max + 1);
+        for (status, what, request) in [
+            (
+                "400",
+                "bad",
+                format!("GET /{mark}-bad HTTP/1.1\r\nno colon\r\n\r\n"),
+            ),
+            ("400", "line", format!("{mark}-line \u{1}\r\n\r\n")),
+            (
+                "414",
+                "long",
+                format!("GET /{mark}-long/{long} HTTP/1.1\r\n"),
+            ),
+            (
+                "431",
+                "field",
+                format!("GET /{mark}-field HTTP/1.1\r\nHost: t\r\nX: {long}\r\n"),
+            ),
+            ("408", "late", format!("GET /{mark}-late HTTP/1.1\r\nHos")),
+        ] {
+            let mut stream = server.connect();
+            let _ = stream.write_all(request.as_bytes()); // It may be reset before it is read.
+            let mut response = Vec::new();
+            let _ = stream.read_to_end(&mut response);
+            let entry = wait_for(&format!("{mark}-{what}"), 1).remove(0);
+            let end = match what {
+                "late" => "timed_out",
+                _ => "rejected",
+            };
+            expect(&entry, &[("status", status), ("end", end)]);
+            let line = request.lines().next().unwrap_or_default();
+            assert!(line.starts_with(&entry["request"]), "{entry:?}");
+            assert!(entry["request"].len() <= 2048 && !entry.contains_key("method"));
+            assert!(number(&entry, "received_bytes") <= request.len() as u64);
+            if !response.is_empty() {
+                assert_eq!(number(&entry, "sent_bytes"), response.len() as u64);
+                assert_eq!(
+                    number(&entry, "body_bytes"),
+                    content(&response).len() as u64
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_client_that_disconnects_while_its_handler_runs_is_logged() {
+    let _dog = watchdog("a_client_that_disconnects_while_its_handler_runs_is_logged");
+    for driver in drivers() {
+        let server = logged(driver, Limits::default());
+        let mark = format!("gone-{driver:?}");
+        let mut stream = server.connect();
+        let requests = get(&format!("/hello?{mark}")) + &get(&format!("/never?{mark}"));
+        stream.write_all(requests.as_bytes()).unwrap();
+        let mut response = vec![0; 5];
+        while !response.ends_with(b"hello") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("the first answer");
+            response.push(byte[0]);
+        }
+        wait_for(&mark, 1);
+        reset(stream);
+        let entry = wait_for(&mark, 2).remove(1);
+        let expected = [
+            ("end", "client_gone"),
+            ("sent_bytes", "0"),
+            ("body_bytes", "0"),
+        ];
+        expect(&entry, &expected);
+        assert!(!entry.contains_key("status"), "{entry:?}");
+    }
+}
+
+#[test]
+fn exchanges_that_a_limit_or_the_end_of_the_server_cuts_are_logged() {
+    let _dog = watchdog("exchanges_that_a_limit_or_the_end_of_the_server_cuts_are_logged");
+    for driver in drivers() {
+        let limits = Limits {
+            total_timeout_ms: 200,
+            ..Limits::default()
+        };
+        let mark = format!("/never?late-{driver:?}");
+        let server = logged(driver, limits);
+        let mut stream = server.connect();
+        stream.write_all(get(&mark).as_bytes()).unwrap();
+        let entry = wait_for(&mark, 1).remove(0);
+        expect(&entry, &[("end", "timed_out"), ("sent_bytes", "0")]);
+
+        let server = logged(driver, Limits::default());
+        let (cut, stopped) = (
+            format!("/broken?{driver:?}"),
+            format!("/never?stop-{driver:?}"),
+        );
+        let mut stream = server.connect();
+        stream.write_all(get(&cut).as_bytes()).unwrap();
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response);
+        let entry = wait_for(&cut, 1).remove(0);
+        expect(&entry, &[("status", "200"), ("end", "cut_off")]);
+
+        let mut stream = server.connect();
+        let requests = get("/hello") + &get(&stopped);
+        stream.write_all(requests.as_bytes()).unwrap();
+        stream
+            .read_exact(&mut [0; 9])
+            .expect("the request after it has begun");
+        server.running().handle().shutdown_now();
+        server.wait().expect("no worker failed");
+        let entry = wait_for(&stopped, 1).remove(0);
+        expect(&entry, &[("end", "stopped"), ("sent_bytes", "0")]);
+    }
+}
+
+#[test]
+fn what_is_evicted_when_memory_is_short_is_logged() {
+    keep_entries();
+    let limits = Limits::default();
+    let net = plain(1 << 16);
+    let mut sim = Simulation::with_access_log(1, &application, limits, net, 1 << 20);
+    // Incomplete heads, of which more come than there is memory for.
+    let head = format!(
+        "GET /evicted HTTP/1.1\r\nHost: t\r\nX: {}",
+        "x".repeat(6000)
+    );
+    let mut clients: Vec<_> = (0..400).map(|_| sim.connect()).collect();
+    for client in &clients {
+        sim.send(client, head.as_bytes());
+    }
+    sim.run();
+    let entries: Vec<Entry> = entries().clone();
+    let evicted = |entry: &&Entry| entry["end"] == "evicted";
+    let evicted: Vec<&Entry> = entries.iter().filter(evicted).collect();
+    assert!((100..400).contains(&evicted.len()), "{}", evicted.len());
+    for entry in evicted {
+        expect(entry, &[("status", "408")]);
+        assert!(number(entry, "sent_bytes") > number(entry, "body_bytes"));
+    }
+    clients.clear();
+    sim.run();
+}
+
+#[test]
+fn nothing_is_logged_unless_it_is_asked_for() {
+    keep_entries();
+    let mut sim = calm(&application, Limits::default());
+    let client = sim.connect();
+    assert!(common::ask(&mut sim, &client, &get("/hello?off")).ends_with("hello"));
+    assert!(marked("/hello?off").is_empty());
+}
