@@ -203,7 +203,7 @@ impl Response {
     /// assert_eq!(response.header("vary"), Some(&b"Accept"[..]));
     /// assert_eq!(response.header_values("Vary").count(), 2);
     /// assert_eq!(response.headers().count(), 4); // `Content-Type` is the first.
-    /// # Ok::<(), onrush::response::FieldError>(())
+    /// # Ok::<(), onrush::FieldError>(())
     /// ```
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         match self.content_type {
