@@ -130,8 +130,11 @@ fn a_subscriber_that_panics() {
             stream.write_all(request.as_bytes()).unwrap();
             let mut response = Vec::new();
             let _ = stream.read_to_end(&mut response);
-            let cut = path.ends_with("stream-error"); // Before anything was sent.
-            assert_eq!(response.is_empty(), cut, "{driver:?} {path}");
+            match path {
+                // The head may be lost by the reset; the end of the content is never sent.
+                "/other/stream-error" => assert!(!response.ends_with(b"0\r\n\r\n")),
+                _ => assert!(!response.is_empty(), "{driver:?} {path}"),
+            }
             assert!(
                 ask(&mut before, "/").ends_with("hello"),
                 "{driver:?} {path}"
