@@ -168,45 +168,19 @@ impl Written {
     }
 }
 
-impl TryFrom<Written> for Time {
-    type Error = String;
+macro_rules! from_written {
+    ($($unit:ty)*) => {$(
+        impl TryFrom<Written> for $unit {
+            type Error = String;
 
-    fn try_from(written: Written) -> Result<Time, String> {
-        written.parse()
-    }
+            fn try_from(written: Written) -> Result<$unit, String> {
+                written.parse()
+            }
+        }
+    )*};
 }
 
-impl TryFrom<Written> for Size {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<Size, String> {
-        written.parse()
-    }
-}
-
-impl TryFrom<Written> for SizeMax {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<SizeMax, String> {
-        written.parse()
-    }
-}
-
-impl TryFrom<Written> for SizeOrOff {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<SizeOrOff, String> {
-        written.parse()
-    }
-}
-
-impl TryFrom<Written> for Rate {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<Rate, String> {
-        written.parse()
-    }
-}
+from_written! { Time Size SizeMax SizeOrOff Rate }
 
 #[cfg(test)]
 mod tests {

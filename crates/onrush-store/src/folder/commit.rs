@@ -109,12 +109,12 @@ fn publish(
         }
     };
     inner.stripes.bump(key);
-    let settled = undo_failed_commit(inner, temp, parent, &undo, sync_failures);
-    if settled.is_err() {
+    let durable = make_durable(inner, temp, parent, &undo, sync_failures);
+    if durable.is_err() {
         undo.take_back(temp, parent, key);
         inner.stripes.bump(key);
     }
-    settled?;
+    durable?;
     Ok(Some(Committed {
         created: current.is_none(),
         meta,
@@ -170,7 +170,7 @@ fn place(
 }
 
 /// Makes the new name durable, and lets go of the old object.
-fn undo_failed_commit(
+fn make_durable(
     inner: &Inner,
     temp: &mut Temp,
     parent: &Parent<'_>,

@@ -62,9 +62,7 @@ impl Staging {
         }
         Err(io::ErrorKind::WouldBlock.into())
     }
-}
 
-impl Staging {
     /// Whether staged files, and so objects, can have metadata: extended attributes.
     pub(super) fn keeps_metadata(&self) -> bool {
         self.keeps_metadata
@@ -179,10 +177,7 @@ impl Drop for Staged {
 /// The content of an object whose name goes. Where changes are made by the worker itself, the
 /// memory of a large object is freed by the pool: 1 GB takes 50 ms, and the worker would serve
 /// nobody meanwhile. The file is held open until this is dropped, and closed on the pool.
-pub(super) struct Release {
-    pool: BlockingPool,
-    file: Option<File>,
-}
+pub(super) struct Release(Option<(BlockingPool, File)>);
 
 impl Release {
     /// An object of fewer bytes is freed at once, which takes less than to hand it over.
@@ -193,18 +188,15 @@ impl Release {
         let is_large = |meta: &Meta| meta.kind == Kind::File && meta.size >= Self::BYTES_MIN;
         let is_held = inner.changes.is_inline() && meta.is_some_and(is_large);
         // A file that cannot be opened (no permission to read) is freed at once.
-        let open = || dir.open(name, OpenHow::READ).ok();
-        Release {
-            pool: inner.pool.clone(),
-            file: is_held.then(open).flatten(),
-        }
+        let open = || Some((inner.pool.clone(), dir.open(name, OpenHow::READ).ok()?));
+        Release(is_held.then(open).flatten())
     }
 }
 
 impl Drop for Release {
     fn drop(&mut self) {
-        if let Some(file) = self.file.take() {
-            self.pool.run(move || drop(file)).detach();
+        if let Some((pool, file)) = self.0.take() {
+            pool.run(move || drop(file)).detach();
         }
     }
 }
