@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ALL, Rig, Transport, on, pattern, whose};
+use common::{ALL, KERNEL, Rig, Transport, on, pattern, whose};
 use onrush_rt::driver::sim::Random;
 use onrush_rt::driver::{Event, StreamId};
 use std::io;
@@ -329,5 +329,25 @@ fn reused_places_get_only_their_own_events() {
                 }
             }
         }
+    });
+}
+
+/// io_uring receives ahead: the bytes are in its completion queue then, and no longer in the
+/// socket.
+#[test]
+fn bytes_that_no_event_has_delivered_are_unread() {
+    on(&KERNEL, "bytes_that_no_event_has_delivered", |rig| {
+        let (client, server) = rig.pair(Transport::Tcp4);
+        rig.driver.receive(server);
+        rig.poll_until_idle(); // The receive is in the kernel.
+        assert!(!rig.driver.has_unread(server));
+        send_all(rig, client, b"request");
+        let wait = std::time::Duration::from_millis(20);
+        rig.driver.poll_events(Some(wait)).expect("polled");
+        assert!(rig.driver.has_unread(server), "{:?}", rig.kind);
+        assert!(!rig.driver.has_unread(client));
+        let event = rig.driver.next();
+        assert!(matches!(event, Some(Event::Data { .. })), "{event:?}");
+        assert!(!rig.driver.has_unread(server), "{:?}", rig.kind);
     });
 }

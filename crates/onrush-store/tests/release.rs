@@ -62,3 +62,29 @@ fn the_pool_frees_what_is_replaced_and_deleted() {
         assert_eq!(held(dir.path()), 0);
     }
 }
+
+/// A reader keeps the content of an object that is deleted meanwhile. Its end frees the content on
+/// the pool, and frees nothing if the object still exists.
+#[test]
+fn the_pool_frees_what_a_reader_held_last() {
+    let dir = TempDir::beneath(Path::new("/dev/shm"));
+    let pool = BlockingPool::threads(1, 1);
+    let folder = Folder::open(dir.path(), pool.clone(), FolderOptions::default()).unwrap();
+    put(&folder, "large", &vec![1; LARGE]).unwrap();
+    put(&folder, "kept", &vec![1; LARGE]).unwrap();
+    let open = |name| block_on(folder.get(&key(name))).unwrap();
+    let (reader, other) = (open("large"), open("kept"));
+    delete(&folder, "large").unwrap();
+    block_on(pool.run(|| ())).unwrap();
+    assert_eq!(held(dir.path()), 1, "the reader holds it");
+
+    let busy = occupied(&pool);
+    let jobs = pool.stats().queued_total;
+    drop(reader);
+    assert_eq!(held(dir.path()), 1, "the pool has not freed it yet");
+    drop(other);
+    assert_eq!(pool.stats().queued_total, jobs + 1, "nothing to free");
+    drop(busy);
+    block_on(pool.run(|| ())).unwrap();
+    assert_eq!(held(dir.path()), 0);
+}

@@ -92,6 +92,8 @@ struct WorkerSlot<T> {
     busy: Arc<WorkerLoad>,
     /// What it runs. Without a lock, unlike what is in `busy`.
     poll_monitor: OnceLock<Arc<PollMonitor>>,
+    /// It has no idle connection to close before this time, in ms of `CLOCK_MONOTONIC`.
+    no_idle_until_ms: AtomicU64,
 }
 
 /// How busy a worker says it is.
@@ -165,6 +167,7 @@ impl<T> WorkerSet<T> {
             }),
             busy: Arc::default(),
             poll_monitor: OnceLock::new(),
+            no_idle_until_ms: AtomicU64::new(0),
         };
         WorkerSet {
             placement,
@@ -271,6 +274,24 @@ impl<T> WorkerSet<T> {
         let mut peer_loads =
             slots.filter_map(|(at, slot)| slot.poll_monitor.get().filter(|_| at != own));
         peer_loads.any(|poll_monitor| poll_monitor.iteration_ms(now_ms) > limit_ms)
+    }
+
+    /// The worker `own` found no idle connection to close, and looks again at `until_ms`.
+    pub(crate) fn set_no_idle_until(&self, own: usize, until_ms: u64) {
+        let no_idle_until_ms = &self.slots[own].no_idle_until_ms;
+        no_idle_until_ms.store(until_ms, Ordering::Relaxed);
+    }
+
+    /// The next worker after `own` that may have an idle connection to close.
+    pub(crate) fn next_with_idle(&self, own: usize, now_ms: u64) -> Option<usize> {
+        let may_have_idle = |&other: &usize| {
+            let no_idle_until_ms = &self.slots[other].no_idle_until_ms;
+            self.is_receiving(other)
+                && no_idle_until_ms.load(Ordering::Relaxed) <= now_ms
+                && !self.is_blocked(other, now_ms)
+        };
+        let others = (own + 1..self.slots.len()).chain(0..own);
+        others.filter(|_| !self.is_draining()).find(may_have_idle)
     }
 
     /// Whether connections may be served by another worker than the one that accepts them.

@@ -323,9 +323,15 @@ impl Driver {
         }
     }
 
-    /// Whether unread bytes of the peer are in the kernel (`FIONREAD`, tcp(7)): closing now would
-    /// reset the connection.
+    /// Whether the peer has sent bytes that no event has delivered: they are in the kernel
+    /// (`FIONREAD`, tcp(7)), where closing would reset the connection, or io_uring has received
+    /// them and their completion is not processed yet.
     pub fn has_unread(&mut self, stream: StreamId) -> bool {
+        if let Driver::Uring(driver) = self
+            && driver.has_completed_receive(stream)
+        {
+            return true;
+        }
         self.unread_bytes(stream) > 0
     }
 

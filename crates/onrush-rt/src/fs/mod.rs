@@ -9,7 +9,7 @@
 //!
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
-//! This module does not depend on tasks, drivers, pools or objects.
+//! This module does not depend on tasks, drivers or objects.
 
 mod kernel;
 mod resident;
@@ -18,11 +18,12 @@ pub mod sim;
 mod tests;
 mod walk;
 
+use crate::blocking::BlockingPool;
 use crate::descriptors::{FilePermit, FileUse};
 use std::ffi::CStr;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Callback of [`Dir::read_dir`] for an entry: its name, and its kind if the file system provides
@@ -128,12 +129,44 @@ enum DirInner {
 /// An open file. It may be a directory or a FIFO; callers check that by [`File::metadata`]. Closed
 /// when dropped.
 #[derive(Debug)]
-pub struct File(FileInner, Option<FilePermit>);
+pub struct File {
+    // Fields are dropped in this order: a permit is returned after the file is closed, and the last
+    // reference to its content is closed after this one.
+    inner: FileInner,
+    permit: Option<FilePermit>,
+    last_reference: Option<LastReference>,
+}
 
 #[derive(Debug)]
 enum FileInner {
     Kernel(kernel::File),
     Sim(sim::SimFile),
+}
+
+/// Frees the content of a removed file on a pool, see [`File::release_on`].
+#[derive(Debug)]
+struct LastReference {
+    pool: BlockingPool,
+    /// A duplicate of the descriptor, made when the file is dropped.
+    descriptor: Option<OwnedFd>,
+}
+
+impl Drop for LastReference {
+    fn drop(&mut self) {
+        if let Some(descriptor) = self.descriptor.take() {
+            self.pool.run(move || drop(descriptor)).detach();
+        }
+    }
+}
+
+impl From<FileInner> for File {
+    fn from(inner: FileInner) -> File {
+        File {
+            inner,
+            permit: None,
+            last_reference: None,
+        }
+    }
 }
 
 /// Calls the back end of `self`.
@@ -173,10 +206,8 @@ impl Dir {
     /// within are followed, except in the fallback.
     pub fn open(&self, path: &[u8], how: OpenHow) -> io::Result<File> {
         match &self.0 {
-            DirInner::Kernel(dir) => dir
-                .open(path, how)
-                .map(|f| File(FileInner::Kernel(f), None)),
-            DirInner::Sim(dir) => dir.open(path, how).map(|f| File(FileInner::Sim(f), None)),
+            DirInner::Kernel(dir) => dir.open(path, how).map(|f| FileInner::Kernel(f).into()),
+            DirInner::Sim(dir) => dir.open(path, how).map(|f| FileInner::Sim(f).into()),
         }
     }
 
@@ -185,10 +216,8 @@ impl Dir {
     /// [`WouldBlock`](io::ErrorKind::WouldBlock); use [`Dir::open`] on the pool then.
     pub fn open_cached(&self, path: &[u8]) -> io::Result<File> {
         match &self.0 {
-            DirInner::Kernel(dir) => dir
-                .open_cached(path)
-                .map(|f| File(FileInner::Kernel(f), None)),
-            DirInner::Sim(dir) => dir.open_cached(path).map(|f| File(FileInner::Sim(f), None)),
+            DirInner::Kernel(dir) => dir.open_cached(path).map(|f| FileInner::Kernel(f).into()),
+            DirInner::Sim(dir) => dir.open_cached(path).map(|f| FileInner::Sim(f).into()),
         }
     }
 
@@ -321,44 +350,56 @@ impl Dir {
 
 impl File {
     /// The file with its permit of a descriptor budget, which is dropped after the file is closed.
-    pub fn with_permit(self, permit: FilePermit) -> File {
-        File(self.0, Some(permit))
+    pub fn with_permit(mut self, permit: FilePermit) -> File {
+        self.permit = Some(permit);
+        self
+    }
+
+    /// Frees the content on `pool` if all names of the file are removed when this is dropped. The
+    /// last close of a large file without a name takes long (50 ms for 1 GB in memory). If no
+    /// descriptor is free at that moment, the content is freed by the drop itself.
+    pub fn release_on(mut self, pool: &BlockingPool) -> File {
+        self.last_reference = Some(LastReference {
+            pool: pool.clone(),
+            descriptor: None,
+        });
+        self
     }
 
     /// Whether the budget allows this file to stay open for `what_for`; always without a budget.
     pub fn may_stay_open(&self, what_for: FileUse) -> bool {
-        let permit = self.1.as_ref();
+        let permit = self.permit.as_ref();
         permit.is_none_or(|permit| permit.allows(what_for))
     }
 
     /// Reads at `offset` into `buf` (`pread(2)`). Returns the number of bytes read, possibly fewer
     /// than requested; 0 at the end.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        either!(&self.0, FileInner, file => file.read_at(buf, offset))
+        either!(&self.inner, FileInner, file => file.read_at(buf, offset))
     }
 
     /// Like [`File::read_at`], but appends at most `len` bytes to `buf`, within its spare capacity;
     /// no byte is zeroed first.
     pub fn read_to_vec(&self, buf: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<usize> {
-        either!(&self.0, FileInner, file => file.read_to_vec(buf, len, offset, false))
+        either!(&self.inner, FileInner, file => file.read_to_vec(buf, len, offset, false))
     }
 
     /// Like [`File::read_at`], but reads only from the page cache (`preadv2(2)` with `RWF_NOWAIT`).
     /// `WouldBlock` if the first byte is not cached, or if the file system cannot tell.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        either!(&self.0, FileInner, file => file.try_read_at(buf, offset))
+        either!(&self.inner, FileInner, file => file.try_read_at(buf, offset))
     }
 
     /// Like [`File::read_to_vec`], but reads only from the page cache, as [`File::try_read_at`]
     /// does.
     pub fn try_read_to_vec(&self, buf: &mut Vec<u8>, len: usize, offset: u64) -> io::Result<usize> {
-        either!(&self.0, FileInner, file => file.read_to_vec(buf, len, offset, true))
+        either!(&self.inner, FileInner, file => file.read_to_vec(buf, len, offset, true))
     }
 
     /// Writes some of `buf` at `offset` (`pwrite(2)`). Returns the number of bytes, at least one if
     /// `buf` is not empty.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
-        either!(&self.0, FileInner, file => file.write_at(buf, offset))
+        either!(&self.inner, FileInner, file => file.write_at(buf, offset))
     }
 
     /// Writes all of `buf` at `offset`; after an error an unknown part of it has been written.
@@ -380,55 +421,55 @@ impl File {
     /// Makes content and metadata durable (`fsync(2)`). After a failure the kernel drops the pages
     /// that were to be written; a later success says nothing about them.
     pub fn sync(&self) -> io::Result<()> {
-        either!(&self.0, FileInner, file => file.sync(false))
+        either!(&self.inner, FileInner, file => file.sync(false))
     }
 
     /// Makes content and size durable, but not the time (`fdatasync(2)`). Fails like
     /// [`File::sync`].
     pub fn sync_data(&self) -> io::Result<()> {
-        either!(&self.0, FileInner, file => file.sync(true))
+        either!(&self.inner, FileInner, file => file.sync(true))
     }
 
     /// Kind, size, times (`statx(2)` of the descriptor; does not block on a local file system).
     pub fn metadata(&self) -> io::Result<Metadata> {
-        either!(&self.0, FileInner, file => file.metadata())
+        either!(&self.inner, FileInner, file => file.metadata())
     }
 
     /// Sets the modification time (`utimensat(2)`), in nanoseconds since 1970. File systems may
     /// store it more coarsely; [`File::metadata`] returns the stored time.
     pub fn set_modified(&self, modified_ns: i64) -> io::Result<()> {
-        either!(&self.0, FileInner, file => file.set_modified(modified_ns))
+        either!(&self.inner, FileInner, file => file.set_modified(modified_ns))
     }
 
     /// Sets the extended attribute `name`, such as `user.origin`, or replaces it (`fsetxattr(2)`).
     /// [`File::sync`] makes it durable. `EOPNOTSUPP` where the file system keeps none, `ENOSPC`
     /// where it has no room for one of this length (ext4: a block for all attributes of a file).
     pub fn set_attribute(&self, name: &CStr, value: &[u8]) -> io::Result<()> {
-        either!(&self.0, FileInner, file => file.set_attribute(name, value))
+        either!(&self.inner, FileInner, file => file.set_attribute(name, value))
     }
 
     /// The extended attribute `name` (`fgetxattr(2)`). `None` if the file has none of that name, or
     /// the file system keeps none. `ERANGE` if it is longer than `len_max` bytes. May block, unless
     /// the file has no attribute at all.
     pub fn attribute(&self, name: &CStr, len_max: usize) -> io::Result<Option<Vec<u8>>> {
-        either!(&self.0, FileInner, file => file.attribute(name, len_max))
+        either!(&self.inner, FileInner, file => file.attribute(name, len_max))
     }
 
     /// Reserves disk space for the first `len` bytes without changing the size (`fallocate(2)` with
     /// `FALLOC_FL_KEEP_SIZE`), so that a full disk is detected early (`ENOSPC`). Does nothing if
     /// the file system does not support it.
     pub fn allocate(&self, len: u64) -> io::Result<()> {
-        either!(&self.0, FileInner, file => file.allocate(len))
+        either!(&self.inner, FileInner, file => file.allocate(len))
     }
 
     /// Sets the size (`ftruncate(2)`); new bytes are zero.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
-        either!(&self.0, FileInner, file => file.set_len(len))
+        either!(&self.inner, FileInner, file => file.set_len(len))
     }
 
     /// Makes the kernel read ahead more (`posix_fadvise(2)`). A hint: never fails.
     pub fn advise_sequential(&self) {
-        match &self.0 {
+        match &self.inner {
             FileInner::Kernel(file) => file.advise_sequential(),
             FileInner::Sim(_) => {}
         }
@@ -439,7 +480,7 @@ impl File {
     /// takes nothing beyond the range, and a later send of the range starts no further reading.
     /// A hint: never fails. May block while the disk's queue is full.
     pub fn advise_needed(&self, offset: u64, len: u64) {
-        match &self.0 {
+        match &self.inner {
             FileInner::Kernel(file) => file.advise_needed(offset, len),
             FileInner::Sim(_) => {}
         }
@@ -449,7 +490,7 @@ impl File {
     /// `fsync` at the end of a long upload has little to do. A hint: never fails, and guarantees
     /// nothing. May block while the disk's queue is full.
     pub fn start_writeback(&self, offset: u64, len: u64) {
-        match &self.0 {
+        match &self.inner {
             FileInner::Kernel(file) => resident::start_writeback(file.as_fd(), offset, len),
             FileInner::Sim(_) => {}
         }
@@ -460,7 +501,7 @@ impl File {
     /// must lie within the file. A hint: pages may leave the cache at any moment, and a positive
     /// result is reused for a tenth of a second.
     pub fn is_resident(&self, offset: u64, len: u64) -> bool {
-        match &self.0 {
+        match &self.inner {
             FileInner::Kernel(file) => resident::is_resident(file, offset, len),
             FileInner::Sim(file) => file.is_resident(),
         }
@@ -468,9 +509,22 @@ impl File {
 
     /// The descriptor, for `sendfile(2)` or operations of a driver; `None` in the simulator.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.0 {
+        match &self.inner {
             FileInner::Kernel(file) => Some(file.as_fd()),
             FileInner::Sim(_) => None,
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let Some(last_reference) = &mut self.last_reference else {
+            return;
+        };
+        if let FileInner::Kernel(file) = &self.inner
+            && file.metadata().is_ok_and(|found| found.nlink == 0)
+        {
+            last_reference.descriptor = file.as_fd().try_clone_to_owned().ok();
         }
     }
 }

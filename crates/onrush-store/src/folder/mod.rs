@@ -41,6 +41,10 @@ use stripes::Stripes;
 /// times in units of 100 ns; the stamps must differ there too.
 const STAMP_STEP_NS: i64 = 1000;
 
+/// The content of an object of at least so many bytes is freed by the pool. To free less takes no
+/// longer than to hand it over.
+const RELEASE_ON_POOL_BYTES_MIN: u64 = 1 << 20;
+
 /// What an answered change survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
@@ -216,6 +220,11 @@ impl Inner {
     }
 
     fn object(&self, (meta, file): (Meta, File)) -> Object {
+        // Its reader may be the last one that holds it, after a delete or a replacement.
+        let file = match meta.size >= RELEASE_ON_POOL_BYTES_MIN {
+            true => file.release_on(&self.pool),
+            false => file,
+        };
         Object::from_file(meta, Arc::new(file), self.pool.clone())
     }
 

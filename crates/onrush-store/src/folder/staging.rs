@@ -4,11 +4,10 @@
 //!
 //! This module must not know keys or conditions.
 
-use super::Inner;
+use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
 use crate::error::{Result, StoreError};
 use crate::key::OWN;
 use crate::meta::{Kind, Meta};
-use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
 use std::io;
@@ -174,30 +173,23 @@ impl Drop for Staged {
     }
 }
 
-/// The content of an object whose name goes. Where changes are made by the worker itself, the
-/// memory of a large object is freed by the pool: 1 GB takes 50 ms, and the worker would serve
-/// nobody meanwhile. The file is held open until this is dropped, and closed on the pool.
-pub(super) struct Release(Option<(BlockingPool, File)>);
+/// Holds the content of a large object while its name is removed, so that the pool frees it
+/// ([`File::release_on`]). Otherwise a worker that makes changes itself would do that, and serve no
+/// one meanwhile.
+pub(super) struct Release(#[expect(dead_code, reason = "held")] Option<File>);
 
 impl Release {
-    /// An object of fewer bytes is freed at once, which takes less than to hand it over.
-    const BYTES_MIN: u64 = 1 << 20;
-
-    /// To be made before the name goes. `meta`: what is known of the object.
+    /// Call this before the name is removed. `meta`: what is known of the object.
     pub(super) fn of(inner: &Inner, dir: &Dir, name: &[u8], meta: Option<&Meta>) -> Release {
-        let is_large = |meta: &Meta| meta.kind == Kind::File && meta.size >= Self::BYTES_MIN;
-        let is_held = inner.changes.is_inline() && meta.is_some_and(is_large);
-        // A file that cannot be opened (no permission to read) is freed at once.
-        let open = || Some((inner.pool.clone(), dir.open(name, OpenHow::READ).ok()?));
-        Release(is_held.then(open).flatten())
-    }
-}
-
-impl Drop for Release {
-    fn drop(&mut self) {
-        if let Some((pool, file)) = self.0.take() {
-            pool.run(move || drop(file)).detach();
+        let is_large =
+            |meta: &Meta| meta.kind == Kind::File && meta.size >= RELEASE_ON_POOL_BYTES_MIN;
+        if !inner.changes.is_inline() || !meta.is_some_and(is_large) {
+            return Release(None);
         }
+        // Without a descriptor or the permission to read, the content is freed at once.
+        let permit = inner.options.descriptors.open_file(FileUse::Brief);
+        let file = permit.zip(dir.open(name, OpenHow::READ).ok());
+        Release(file.map(|(permit, file)| file.with_permit(permit).release_on(&inner.pool)))
     }
 }
 

@@ -3,8 +3,9 @@
 //!
 //! When there is no place for a new connection, the connection of this worker that has been idle
 //! for the longest time is closed, as nginx closes its reusable connections when it runs out of
-//! `worker_connections`. A new connection is answered 503 only when no connection is idle. So
-//! clients that connect and stay silent cannot lock others out.
+//! `worker_connections`. If this worker has no idle connection, the other workers try the same, one
+//! after the other. A new connection gets 503 only when no connection is idle. So clients that
+//! connect and stay silent cannot lock others out.
 //!
 //! The order of idleness costs requests nothing: it is found when it is needed, by one pass over
 //! the connections, and holds until its last entry has been used. Whoever becomes idle after the
@@ -13,6 +14,7 @@
 //! Must not know how a connection is served.
 
 use super::connection::{Conn, Phase, Then};
+use super::migration::Transfer;
 use super::{Engine, Settings, count};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
@@ -74,9 +76,37 @@ impl Conn {
 impl Engine {
     pub(super) fn accept(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.accepted);
-        match self.reserve_place() || self.reserve_place_of_idle() {
-            true => self.place_connection(socket),
-            false => self.reject_over_limit(socket),
+        self.admit(socket, 0);
+    }
+
+    /// Serves a new connection for which `asked` other workers have found no place, has the next
+    /// worker do this, or rejects it.
+    pub(super) fn admit(self: &Rc<Self>, socket: Socket, asked: usize) {
+        if self.reserve_place() || self.reserve_place_of_idle() {
+            return self.place_connection(socket);
+        }
+        match self.pass_over_limit(socket, asked + 1) {
+            Ok(()) => {}
+            Err(socket) => self.reject_over_limit(socket),
+        }
+    }
+
+    /// Passes a connection to the next worker that may have an idle connection to close. `asked`
+    /// counts the workers that had none, this one included.
+    #[cold]
+    fn pass_over_limit(&self, socket: Socket, asked: usize) -> Result<(), Socket> {
+        let (worker_set, own) = (&self.settings.worker_set, self.context.index());
+        let next = worker_set.next_with_idle(own, self.context.now_ms());
+        let Some(to) = next.filter(|_| asked < worker_set.workers()) else {
+            return Err(socket);
+        };
+        worker_set.reserve(to);
+        match worker_set.transfer(own, to, Transfer::OverLimit(socket, asked)) {
+            Err(Transfer::OverLimit(socket, _)) => {
+                worker_set.release(own);
+                Err(socket)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -102,7 +132,7 @@ impl Engine {
     }
 
     /// Closes the connection of this worker that has been idle for the longest time; `false` when
-    /// none is idle.
+    /// none is idle, which the other workers are informed of.
     ///
     /// At most one pass takes place per call. A connection whose request waits in the kernel is
     /// found idle by each pass and is never closed, so further passes would find it again.
@@ -118,6 +148,9 @@ impl Engine {
                 if !may_pass {
                     self.delay_next_pass(self.conns.borrow().open());
                 }
+                let next_ms = (self.context.now_ms() + 1).max(self.idle_order.next_pass_ms.get());
+                let worker_set = &self.settings.worker_set;
+                worker_set.set_no_idle_until(self.context.index(), next_ms);
                 return false;
             };
             let is_idle = {

@@ -25,6 +25,9 @@ pub(crate) enum Transfer {
     Accepted(Socket),
     /// A connection between two requests.
     Established(Box<EstablishedConn>),
+    /// A connection for which so many workers had no place and no idle connection to close. It is
+    /// counted at the worker that it goes to, but not against the connection limit.
+    OverLimit(Socket, usize),
 }
 
 /// A connection on its way.
@@ -72,6 +75,10 @@ impl Engine {
                 Transfer::Established(live) => {
                     count(&self.counters.taken_over);
                     self.resume_connection(*live);
+                }
+                Transfer::OverLimit(socket, asked) => {
+                    self.settings.worker_set.release(self.context.index());
+                    self.admit(socket, asked);
                 }
             });
             if served.is_none() {

@@ -3,7 +3,7 @@
 //! Does not build submissions; it queues what is to be submitted.
 #![allow(unsafe_code)]
 
-use super::{COMPLETIONS, Kind, POLL_END, POLL_READ, POLL_WRITE, Receive, Stream, Uring};
+use super::{COMPLETIONS, Kind, POLL_END, POLL_READ, POLL_WRITE, Receive, Stream, Uring, tag};
 use crate::buf::{Block, Buf};
 use crate::driver::{ACCEPT_PAUSE, Event, ListenerId, Socket, StreamId, direct};
 use io_uring::cqueue;
@@ -54,6 +54,23 @@ impl Uring {
                 return event;
             }
         }
+    }
+
+    /// Whether the completion queue holds received bytes of this stream. Costs a look at each
+    /// completion that is not processed yet.
+    pub(in crate::driver) fn has_completed_receive(&mut self, id: StreamId) -> bool {
+        let in_kernel = |stream: &mut Stream| {
+            matches!(stream.receive, Receive::Armed | Receive::Cancelling)
+        };
+        if !self.stream(id).is_some_and(in_kernel) {
+            return false;
+        }
+        let data = tag(Kind::Receive, id.index, id.generation);
+        let mut completions = self.ring.completion();
+        let found = completions.any(|entry| entry.user_data() == data && entry.result() > 0);
+        // Dropping this view would mark the entries as processed.
+        std::mem::forget(completions);
+        found
     }
 
     /// Receives by a plain call what a stream sent before it was attached.
