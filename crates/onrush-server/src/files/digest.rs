@@ -257,7 +257,8 @@ mod tests {
             .try_for_each(|value| digests.see_md5(value.as_bytes()));
         let seen = seen.and_then(|()| {
             let fields = fields.iter().zip(CONTENT_MD5 + 1..);
-            let mut lines = fields.flat_map(|(lines, field)| lines.iter().map(move |&l| (field, l)));
+            let mut lines =
+                fields.flat_map(|(lines, field)| lines.iter().map(move |&l| (field, l)));
             lines.try_for_each(|(field, line)| digests.see_dictionary(field, line.as_bytes()))
         });
         if let Err(failure) = seen {
@@ -307,7 +308,11 @@ mod tests {
         for (first, last, status) in [(SHA_256, &other[..], 400), (&other[..], SHA_256, 200)] {
             let one_line = format!("{first}, {last}");
             assert_eq!(verdict(&[], &[&one_line], b"hello"), status, "the last one");
-            assert_eq!(verdict(&[], &[first, last], b"hello"), status, "the last one");
+            assert_eq!(
+                verdict(&[], &[first, last], b"hello"),
+                status,
+                "the last one"
+            );
         }
         let empty = "sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:";
         assert_eq!(verdict(&[], &[empty], b""), 200);

@@ -59,9 +59,8 @@ impl Uring {
     /// Whether the completion queue holds received bytes of this stream. Costs a look at each
     /// completion that is not processed yet.
     pub(in crate::driver) fn has_completed_receive(&mut self, id: StreamId) -> bool {
-        let in_kernel = |stream: &mut Stream| {
-            matches!(stream.receive, Receive::Armed | Receive::Cancelling)
-        };
+        let in_kernel =
+            |stream: &mut Stream| matches!(stream.receive, Receive::Armed | Receive::Cancelling);
         if !self.stream(id).is_some_and(in_kernel) {
             return false;
         }
