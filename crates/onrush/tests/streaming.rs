@@ -296,23 +296,47 @@ fn small_pieces_do_not_wait_for_a_full_buffer() {
     }
 }
 
-/// What a producer made before its error reaches the client, also when it never paused.
+/// What a producer made before it fails reaches the client, also when it never paused.
 #[test]
 fn pieces_before_an_error_arrive() {
+    type Item = fn(usize) -> Option<io::Result<Bytes>>;
     let _dog = watchdog("pieces_before_an_error");
+    let some = || Some(Ok(Bytes::from_static(b"some")));
+    let cases: [(&str, Option<u64>, Item); 5] = [
+        ("an error", None, |_| Some(Err(io::Error::other("test")))),
+        ("an error, length declared", Some(8), |_| {
+            Some(Err(io::Error::other("test")))
+        }),
+        ("a panic", None, |_| panic!("test")),
+        ("more than declared", Some(7), |_| {
+            Some(Ok(Bytes::from_static(b"more")))
+        }),
+        ("less than declared", Some(5), |_| None),
+    ];
     for driver in drivers() {
-        let server = serve(driver, async |_: Request| {
-            let item = |index| match index {
-                0 => Some(Ok(Bytes::from_static(b"some"))),
-                _ => Some(Err(io::Error::other("on purpose"))),
+        for (name, declared, second) in cases {
+            let server = serve(driver, async move |_: Request| {
+                let item = move |index| match index {
+                    0 => some(),
+                    _ => second(index),
+                };
+                Response::with_body(Body::stream(Unpaused(item, 0), declared))
+            });
+            let mut stream = server.connect();
+            stream.write_all(get("/").as_bytes()).unwrap();
+            let mut response = Vec::new();
+            let ended = stream.read_to_end(&mut response);
+            let error = ended.expect_err(name).kind();
+            assert_eq!(error, io::ErrorKind::ConnectionReset, "{driver:?} {name}");
+            let end: &[u8] = match declared {
+                None => b"\r\n\r\n4\r\nsome\r\n",
+                Some(_) => b"\r\n\r\nsome",
             };
-            Response::with_body(Body::stream(Unpaused(item, 0), None))
-        });
-        let mut stream = server.connect();
-        stream.write_all(get("/").as_bytes()).unwrap();
-        let mut response = Vec::new();
-        let ended = stream.read_to_end(&mut response);
-        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
-        assert!(response.ends_with(b"4\r\nsome\r\n"), "{}", text(&response));
+            assert!(
+                response.ends_with(end),
+                "{driver:?} {name}: {}",
+                text(&response)
+            );
+        }
     }
 }

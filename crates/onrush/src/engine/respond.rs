@@ -3,7 +3,7 @@
 //! Must not know how requests are parsed.
 
 use super::connection::Conn;
-use super::{DRAIN_BYTES, Engine, requests_within};
+use super::{DRAIN_BYTES, Engine, guarded, requests_within};
 use crate::body::{Content, Part};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
@@ -336,7 +336,8 @@ impl Engine {
             let mut step = (end - offset).min(FILE_STEP_BYTES);
             if !file.is_resident(offset, step) {
                 step = step.min(DISK_STEP_BYTES);
-                self.read_ahead(file, offset, step).await?;
+                let next_step = (end - offset - step).min(DISK_STEP_BYTES);
+                self.read_ahead(file, offset, step, next_step).await?;
             }
             let step_end = offset + step;
             while offset < step_end {
@@ -354,8 +355,14 @@ impl Engine {
 
     /// Brings a part of a file into the page cache without holding up the worker. Exactly this
     /// part: the read-ahead that plain reads start goes on when `sendfile(2)` reaches its mark,
-    /// and then on the worker.
-    async fn read_ahead(&self, file: &Arc<File>, offset: u64, length: u64) -> io::Result<()> {
+    /// and then on the worker. The kernel reads the `next` bytes while this part is sent.
+    async fn read_ahead(
+        &self,
+        file: &Arc<File>,
+        offset: u64,
+        length: u64,
+        next: u64,
+    ) -> io::Result<()> {
         let file = file.clone();
         let job = self.context.blocking().run(move || {
             file.advise_needed(offset, length);
@@ -366,6 +373,9 @@ impl Engine {
                     0 => break,
                     n => at += n as u64,
                 }
+            }
+            if next > 0 {
+                file.advise_needed(end, next);
             }
             Ok(())
         });
@@ -394,7 +404,8 @@ impl Engine {
                     return Poll::Ready(None);
                 }
                 ready!(coop::poll_proceed(cx));
-                match stream.get_mut().as_mut().poll_next(cx) {
+                let polled = guarded(self, || stream.get_mut().as_mut().poll_next(cx));
+                match polled.unwrap_or_else(|| Poll::Ready(Some(Err(stream_panicked())))) {
                     Poll::Ready(item) => Poll::Ready(Some(item)),
                     Poll::Pending if pending.is_empty() => Poll::Pending,
                     Poll::Pending => Poll::Ready(None),
@@ -406,18 +417,28 @@ impl Engine {
                 continue;
             };
             coop::spend(0); // Also for an empty item, of which nothing is sent.
-            let bytes = match item {
-                Some(Ok(bytes)) => PanicGuard::new(bytes),
-                Some(Err(error)) => {
-                    // The client gets what was made before the error.
+            let piece = match item {
+                None => break,
+                Some(Err(error)) => Err(error),
+                Some(Ok(bytes)) => {
+                    let bytes = PanicGuard::new(bytes);
+                    match left.checked_sub(bytes.get().len() as u64) {
+                        Some(rest) => Ok((bytes, rest)),
+                        None => Err(io::ErrorKind::InvalidData.into()),
+                    }
+                }
+            };
+            let bytes = match piece {
+                Ok((bytes, rest)) => {
+                    left = rest;
+                    bytes
+                }
+                Err(error) => {
+                    // The client receives what was produced before the error.
                     self.send_rendered(id, &pending).await?;
                     return Err(error);
                 }
-                None => break,
             };
-            left = left
-                .checked_sub(bytes.get().len() as u64)
-                .ok_or(io::ErrorKind::InvalidData)?;
             self.send_piece(id, &mut pending, bytes.get(), send_as)
                 .await?;
         }
@@ -427,7 +448,10 @@ impl Engine {
                 let conn = conns.get(id).ok_or(io::ErrorKind::ConnectionAborted)?;
                 conn.machine.send_end(&[], &mut pending);
             }
-            SendAs::Length(_) if left > 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            SendAs::Length(_) if left > 0 => {
+                self.send_rendered(id, &pending).await?;
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             _ => {}
         }
         self.send_rendered(id, &pending).await
@@ -459,4 +483,9 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn stream_panicked() -> io::Error {
+    io::Error::other("the stream of a response panicked")
 }
