@@ -12,19 +12,21 @@
 //! This module does not depend on tasks, drivers or objects.
 
 mod kernel;
+mod release;
 mod resident;
 pub mod sim;
 #[cfg(test)]
 mod tests;
 mod walk;
 
-use crate::blocking::BlockingPool;
 use crate::descriptors::{FilePermit, FileUse};
+pub use release::Releaser;
 use std::ffi::CStr;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Callback of [`Dir::read_dir`] for an entry: its name, and its kind if the file system provides
 /// it; `Break` ends the reading.
@@ -143,10 +145,10 @@ enum FileInner {
     Sim(sim::SimFile),
 }
 
-/// Frees the content of a removed file on a pool, see [`File::release_on`].
+/// Has the content of a removed file freed elsewhere, see [`File::release_on`].
 #[derive(Debug)]
 struct LastReference {
-    pool: BlockingPool,
+    releaser: Arc<Releaser>,
     /// A duplicate of the descriptor, made when the file is dropped.
     descriptor: Option<OwnedFd>,
 }
@@ -154,7 +156,7 @@ struct LastReference {
 impl Drop for LastReference {
     fn drop(&mut self) {
         if let Some(descriptor) = self.descriptor.take() {
-            self.pool.run(move || drop(descriptor)).detach();
+            self.releaser.add(descriptor);
         }
     }
 }
@@ -355,12 +357,12 @@ impl File {
         self
     }
 
-    /// Frees the content on `pool` if all names of the file are removed when this is dropped. The
-    /// last close of a large file without a name takes long (50 ms for 1 GB in memory). If no
+    /// Has `releaser` free the content if all names of the file are removed when this is dropped.
+    /// The last close of a large file without a name takes long (50 ms for 1 GB in memory). If no
     /// descriptor is free at that moment, the content is freed by the drop itself.
-    pub fn release_on(mut self, pool: &BlockingPool) -> File {
+    pub fn release_on(mut self, releaser: &Arc<Releaser>) -> File {
         self.last_reference = Some(LastReference {
-            pool: pool.clone(),
+            releaser: releaser.clone(),
             descriptor: None,
         });
         self

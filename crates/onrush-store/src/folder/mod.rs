@@ -26,7 +26,7 @@ use crate::store::{Condition, ListHow, LocalFuture, Object, Page, Store, Upload,
 use listing_queue::{ListingQueue, ListingTurn, Query};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::{Descriptors, FileUse};
-use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
+use onrush_rt::fs::{Dir, File, FileKind, OpenHow, Releaser};
 use parents::Parents;
 use staging::Staging;
 use std::fmt;
@@ -42,7 +42,7 @@ use stripes::Stripes;
 const STAMP_STEP_NS: i64 = 1000;
 
 /// The content of an object of at least so many bytes is freed by the pool. To free less takes no
-/// longer than to hand it over.
+/// longer than to transfer it.
 const RELEASE_ON_POOL_BYTES_MIN: u64 = 1 << 20;
 
 /// What an answered change survives.
@@ -97,6 +97,8 @@ struct Inner {
     pool: BlockingPool,
     /// For changes: the same, or none when there is no disk to wait for.
     changes: BlockingPool,
+    /// Frees large objects that are removed.
+    releaser: Arc<Releaser>,
     options: FolderOptions,
     /// `None` if read-only.
     staging: Option<Staging>,
@@ -126,12 +128,14 @@ impl Folder {
     fn build(root: Dir, pool: BlockingPool, options: FolderOptions) -> io::Result<Folder> {
         let staging = options.writable.then(|| Staging::open(&root)).transpose()?;
         // Two hand-overs between threads cost more than a change in memory.
-        let changes = match root.is_in_memory() {
+        let is_in_memory = root.is_in_memory();
+        let changes = match is_in_memory {
             true => BlockingPool::inline(),
             false => pool.clone(),
         };
         let pool_threads = pool.threads_max();
         let inner = Inner {
+            releaser: Releaser::new(&pool, is_in_memory),
             root,
             pool,
             changes,
@@ -222,7 +226,7 @@ impl Inner {
     fn object(&self, (meta, file): (Meta, File)) -> Object {
         // Its reader may be the last one that holds it, after a delete or a replacement.
         let file = match meta.size >= RELEASE_ON_POOL_BYTES_MIN {
-            true => file.release_on(&self.pool),
+            true => file.release_on(&self.releaser),
             false => file,
         };
         Object::from_file(meta, Arc::new(file), self.pool.clone())

@@ -189,7 +189,7 @@ impl Release {
         // Without a descriptor or the permission to read, the content is freed at once.
         let permit = inner.options.descriptors.open_file(FileUse::Brief);
         let file = permit.zip(dir.open(name, OpenHow::READ).ok());
-        Release(file.map(|(permit, file)| file.with_permit(permit).release_on(&inner.pool)))
+        Release(file.map(|(permit, file)| file.with_permit(permit).release_on(&inner.releaser)))
     }
 }
 
