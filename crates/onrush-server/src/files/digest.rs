@@ -349,8 +349,8 @@ mod tests {
             sim.run();
             let _ = client.receive();
         }
-        // Two algorithms; a poll has a budget of 256 KiB.
-        let least = 2 * BYTES * STEP_COST / (256 * 1024);
+        // Two algorithms.
+        let least = 2 * BYTES * STEP_COST / coop::BYTES as usize;
         let polls = polls.load(Ordering::Relaxed);
         assert!(polls >= least, "{polls} polls, {least} at least");
     }
