@@ -152,11 +152,11 @@ impl Engine {
         started: &mut usize,
     ) -> Option<Then> {
         let mut responses = 0;
-        let mut rest = next;
+        let mut remaining = next;
         let mut started_max = 1;
         loop {
-            let input = match rest.take() {
-                Some(rest) => rest, // No partial head precedes it.
+            let input = match remaining.take() {
+                Some(remaining) => remaining, // No partial head precedes it.
                 None if data.is_none() && !self.has_queue(id)? => return Some(Then::Continue),
                 None => match self.next_input(id, data.take())? {
                     Some(input) => input,
@@ -173,7 +173,7 @@ impl Engine {
             }
             *started += 1;
             match self.step(id, input, out) {
-                Next::Again(behind) => rest = Some(behind).filter(|behind| !behind.is_empty()),
+                Next::Again(behind) => remaining = Some(behind).filter(|data| !data.is_empty()),
                 Next::NeedMore => {
                     // Queued input behind a partial head continues it.
                     let mut conns = self.conns.borrow_mut();
@@ -192,8 +192,9 @@ impl Engine {
             responses += 1;
             if responses >= self.limits().pipelined_requests_max || out.len() > OUT_BYTES_MAX {
                 responses = 0;
-                if let Some(rest) = rest.take() {
-                    self.conns.borrow_mut().get(id)?.active().unpop_input(rest);
+                if let Some(remaining) = remaining.take() {
+                    let mut conns = self.conns.borrow_mut();
+                    conns.get(id)?.active().unpop_input(remaining);
                 }
                 coop::spend(out.len());
                 let sent = self.flush(id, out, Then::Continue);
