@@ -17,24 +17,24 @@ pub enum AccessLog {
     Off,
     /// One `tracing` event at level INFO for each exchange, with the target `onrush::access`.
     ///
-    /// The event is made when the kernel has accepted the last byte of the response, or when the
+    /// The event is emitted when the kernel has accepted the last byte of the response, or when the
     /// connection ends before that. Its fields are:
     ///
-    /// - `method`, `target`, `version`: the request line. A request head that is rejected has the
-    ///   field `request` instead, which is its first line as received.
+    /// - `method`, `target`, `version`: the request line. A rejected request head has the field
+    ///   `request` instead: its first line as received.
     /// - `peer`: the address of the client; absent for a Unix socket.
-    /// - `status`: of the response; absent when no response was begun.
+    /// - `status`: the status of the response; absent when no response was started.
     /// - `end`: how the exchange ended: `complete`; `rejected` (the response was sent, but the
-    ///   request head broke a rule or came too slowly); `client_gone`; `timed_out`; `cut_off` (the
-    ///   response could not be finished); `evicted` (memory or descriptors were short); `stopped`
-    ///   (the server ended).
-    /// - `received_bytes`: of the request: its head, and what was read of its body.
-    /// - `sent_bytes`: of the response: what the kernel accepted.
+    ///   request head broke a rule or arrived too slowly); `client_gone`; `timed_out`; `cut_off`
+    ///   (the response could not be finished); `evicted` (memory or descriptors were short);
+    ///   `stopped` (the server ended).
+    /// - `received_bytes`: the size of the request head and of the body bytes that were read.
+    /// - `sent_bytes`: the bytes of the response that the kernel accepted.
     /// - `body_bytes`: the part of `sent_bytes` that follows the head, with the framing of chunks.
     ///   0 for HEAD.
-    /// - `duration_us`: from the whole request head to the end, in microseconds.
-    /// - `user_agent`, `referer`: as sent (RFC 9110 §10.1.3, §10.1.5), where present. Bytes that
-    ///   are not UTF-8 are replaced by U+FFFD.
+    /// - `duration_us`: the time from the complete request head to the end, in microseconds.
+    /// - `user_agent`, `referer`: the fields as sent (RFC 9110 §10.1.3, §10.1.5), if present. Bytes
+    ///   that are not UTF-8 are replaced by U+FFFD.
     On,
 }
 

@@ -40,11 +40,11 @@ impl<T> PanicGuard<T> {
     }
 
     pub(crate) fn get(&self) -> &T {
-        self.0.as_ref().expect("there until dropped")
+        self.0.as_ref().expect("present until the drop")
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut T {
-        self.0.as_mut().expect("there until dropped")
+        self.0.as_mut().expect("present until the drop")
     }
 }
 

@@ -177,8 +177,8 @@ impl Engine {
             0 => None,
             bytes => self.context.pool().take_exact(bytes),
         };
-        let homeless = block.is_none() && !live.input.is_empty();
-        if homeless && !live.returned && live.from != self.context.index() {
+        let lacks_memory = block.is_none() && !live.input.is_empty();
+        if lacks_memory && !live.returned && live.from != self.context.index() {
             live.returned = true;
             match self.send_transfer(live.from, Box::new(live)) {
                 Ok(()) => return,
@@ -190,8 +190,8 @@ impl Engine {
         };
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(), from = live.from,
             input_bytes = live.input.len(); "connection migrated from another worker");
-        if homeless {
-            // Its requests are lost. A reset tells the client so.
+        if lacks_memory {
+            // Its input is lost. The reset shows the client that its requests were not processed.
             return self.abort(id, CloseReason::Exhausted);
         }
         let input = block.map(|mut block| {
@@ -232,9 +232,9 @@ impl Engine {
             (conn.leaving, conn.ended) = (None, true);
         }
         self.resume_reading(id);
-        let is_over = |conn: &mut Conn| conn.phase == Phase::Ready;
-        let over = self.conns.borrow_mut().get(id).is_some_and(is_over);
-        if over {
+        let is_ready = |conn: &mut Conn| conn.phase == Phase::Ready;
+        let ready = self.conns.borrow_mut().get(id).is_some_and(is_ready);
+        if ready {
             self.close(id, CloseReason::Client);
         }
     }

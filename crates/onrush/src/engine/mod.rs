@@ -70,7 +70,7 @@ pub(crate) const OVER_LIMIT_MIN: usize = 4;
 /// and a request may be on its way.
 const DRAIN_BYTES: u64 = 64 * 1024;
 
-/// The largest number of requests in so many bytes of input. The shortest request is `GET /
+/// The largest number of requests in `bytes` bytes of input. The shortest one consists of `GET /
 /// HTTP/1.0` and two line ends.
 fn requests_within(bytes: u64) -> u64 {
     bytes / 18 + 1
@@ -120,7 +120,7 @@ pub(crate) struct Engine {
     request_pool: Rc<RequestPool>,
     /// Responses rendered in the present call and not sent yet. Empty while a call uses the buffer.
     out: Cell<Vec<u8>>,
-    /// The second that `date` was rendered for.
+    /// The second for which `date` was rendered.
     date_s: Cell<u64>,
     date: Cell<[u8; 29]>,
     head_cache: RefCell<HeadCache>,
@@ -251,7 +251,7 @@ impl Engine {
         &self.settings.limits
     }
 
-    /// Starts accepting from a listening socket.
+    /// Starts to accept from a listening socket.
     pub(crate) fn listen(&self, socket: ListenSocket) -> io::Result<()> {
         let listener = self.context.driver().listen(socket)?;
         self.listeners.borrow_mut().push(listener);
@@ -282,7 +282,7 @@ impl Engine {
             let pending = queued as u64 + self.context.driver().unread_bytes(conn.stream);
             self.note_drain(id, pending);
             if pending == 0 && matches!(conn.phase, Phase::Busy | Phase::Flushing) {
-                conn.machine.close_after_next(); // Its response may have begun.
+                conn.machine.close_after_next(); // Its response may have started.
             }
             if conn.phase == Phase::Ready && queued == 0 {
                 conn.in_head = false; // A new head gets the full time limit.
@@ -298,7 +298,7 @@ impl Engine {
         self.drain_requests.borrow_mut().insert(id, requests);
     }
 
-    /// Closes everything at once.
+    /// Closes all connections at once.
     pub(crate) fn close_all(&self) {
         self.request_pool.close();
         let ids = self.conns.borrow().ids();
@@ -429,7 +429,7 @@ impl Engine {
         onrush_rt::net::peer_address(self.context.driver().descriptor(conn.stream)?)
     }
 
-    /// The peer ended its direction (`Ok`) or the connection broke.
+    /// Handles the end of the client's direction (`Ok`) or a broken connection.
     fn ended(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
         if result.is_err() {
             return self.close(id, CloseReason::Broken);

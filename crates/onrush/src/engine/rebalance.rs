@@ -104,15 +104,15 @@ impl Engine {
             .sum();
         let mut left = busy - mean;
         for other in peers {
-            let gives = left.min(mean.saturating_sub(other.busy));
-            let share = u64::from(gives) * all / u64::from(busy);
+            let moved = left.min(mean.saturating_sub(other.busy));
+            let share = u64::from(moved) * all / u64::from(busy);
             let chosen = select_to_migrate(&mut counts, share);
             if chosen.is_empty() {
                 continue;
             }
-            left -= gives;
+            left -= moved;
             // Connections on their way count at once, because other workers read this load, too.
-            worker_set.set_busy(other.index, other.busy + gives, now_ms);
+            worker_set.set_busy(other.index, other.busy + moved, now_ms);
             for id in chosen {
                 self.migrate_to(id, other.index);
             }
@@ -137,8 +137,8 @@ impl Engine {
             let conn = conns.get(id)?;
             let response_count = conn.response_count.wrapping_sub(conn.response_count_before);
             let requests = response_count + u32::from(conn.phase == Phase::Busy);
-            let may_go = !conn.over_limit && conn.leaving.is_none();
-            (requests > 0 && may_go).then_some((id, requests))
+            let is_movable = !conn.over_limit && conn.leaving.is_none();
+            (requests > 0 && is_movable).then_some((id, requests))
         })
         .collect()
     }
@@ -150,12 +150,12 @@ fn select_to_migrate(counts: &mut Vec<(ConnId, u32)>, requests: u64) -> Vec<Conn
     let (mut left, mut chosen) = (requests, Vec::new());
     counts.sort_unstable_by_key(|&(_, requests)| std::cmp::Reverse(requests));
     counts.retain(|&(id, requests)| {
-        let takes = u64::from(requests) <= left && chosen.len() < MOVES_MAX;
-        if takes {
+        let selected = u64::from(requests) <= left && chosen.len() < MOVES_MAX;
+        if selected {
             left -= u64::from(requests);
             chosen.push(id);
         }
-        !takes
+        !selected
     });
     chosen
 }

@@ -23,7 +23,7 @@ use onrush_rt::{coop, diagnose, user};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Rendered responses are sent when they reach this size, even if more input can be parsed.
+/// Rendered responses are sent at this size, even if more input can be parsed.
 const OUT_BYTES_MAX: usize = 128 * 1024;
 /// The response buffer is freed after a call that made it larger than this.
 const OUT_KEPT_BYTES: usize = 256 * 1024;
