@@ -1,8 +1,8 @@
-//! What a handler may do with the worker that it runs on.
+//! The handle to a worker that handlers use.
 //!
-//! The runtime's own handle ([`WorkerContext`]) reaches the driver, the timers and the buffers that
-//! all connections of the worker share. A handler must not hold those, so it gets this one instead.
-//! Must not know requests or connections.
+//! The runtime's own handle ([`WorkerContext`]) gives access to the driver, the timers and the
+//! buffers that all connections of the worker share. A handler must not borrow those, so it
+//! receives this one instead.
 
 use crate::offload::{self, Offload};
 use onrush_rt::worker::WorkerContext;
@@ -18,8 +18,8 @@ pub use onrush_rt::worker::Sleep;
 /// A handle to the worker of a request, for handlers and their tasks. See
 /// [`Request::worker`](crate::Request::worker).
 ///
-/// It is cheap to clone and not `Send`. Every method may be called at any time, also from a
-/// destructor and from a waker; none gives access to what other requests of the worker use.
+/// It is cheap to clone and not `Send`. Every method may be called at any time, including from a
+/// destructor or a waker. None gives access to state that other requests of the worker use.
 #[derive(Clone)]
 pub struct WorkerHandle(WorkerContext);
 
@@ -28,7 +28,8 @@ impl WorkerHandle {
         WorkerHandle(context.clone())
     }
 
-    /// The worker that runs the calling code; `None` on a thread that runs no worker now.
+    /// The worker that runs the calling code; `None` on a thread that is not running a worker at
+    /// the moment.
     pub fn current() -> Option<WorkerHandle> {
         WorkerContext::current().map(WorkerHandle)
     }
@@ -38,9 +39,9 @@ impl WorkerHandle {
         self.0.index()
     }
 
-    /// Milliseconds of the worker's monotonic clock (`CLOCK_MONOTONIC`), as of the beginning of
-    /// the present event-loop iteration: reading it costs no system call. In a simulation it is
-    /// the simulated time.
+    /// Milliseconds of the worker's monotonic clock (`CLOCK_MONOTONIC`), as of the beginning of the
+    /// present event-loop iteration. Reading it costs no system call. In a simulation it is the
+    /// simulated time.
     pub fn now_ms(&self) -> u64 {
         self.0.now_ms()
     }
@@ -61,18 +62,20 @@ impl WorkerHandle {
         self.0.live_tasks()
     }
 
-    /// Waits for `duration`, measured from this call; never less, and up to a millisecond more.
+    /// Waits for `duration`, measured from this call. It never waits for less, and for up to a
+    /// millisecond more.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         self.0.sleep(duration)
     }
 
-    /// The output of `future`, or `None` when it has none after `duration`; it is dropped then.
+    /// The output of `future`, or `None` if it is not ready within `duration`. Then the future is
+    /// dropped.
     pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Option<F::Output> {
         self.0.timeout(duration, future).await
     }
 
-    /// Starts a task on this worker. It is first polled in the present event-loop iteration or the
-    /// next. A panic in it ends the task alone.
+    /// Starts a task on this worker. It is first polled in the present event-loop iteration or in
+    /// the next one. A panic in the task ends only the task.
     pub fn spawn<F>(&self, future: F) -> Task<F::Output>
     where
         F: Future + 'static,
@@ -82,9 +85,9 @@ impl WorkerHandle {
     }
 
     /// Runs `job` on the server's thread pool for calls that may block, such as file operations
-    /// (see [`Server::blocking_threads`](crate::Server::blocking_threads)). The future gives its
-    /// result, or [`JobPanicked`]. Dropping the future cancels a job that has not started;
-    /// [`Blocking::detach`] lets it run without anybody waiting.
+    /// (see [`Server::blocking_threads`](crate::Server::blocking_threads)). The future resolves to
+    /// the result of `job`, or to [`JobPanicked`]. Dropping the future cancels a job that has not
+    /// started; [`Blocking::detach`] lets it run without waiting for it.
     pub fn blocking<T, F>(&self, job: F) -> Blocking<T>
     where
         T: Send + 'static,
@@ -102,7 +105,7 @@ impl WorkerHandle {
         offload::on(&self.0, move |_| job())
     }
 
-    /// Lets the other tasks and connections of this worker run before the caller goes on.
+    /// Yields to the other tasks and connections of this worker.
     pub async fn yield_now(&self) {
         coop::yield_now().await;
     }

@@ -1,6 +1,4 @@
-//! Answers: small ones rendered behind each other into one buffer, larger ones sent by a future.
-//!
-//! Must not know how requests are parsed.
+//! Renders responses. Small ones are appended to one buffer; a future sends larger ones.
 
 use super::connection::Conn;
 use super::{DRAIN_BYTES, Engine, guarded, requests_within};
@@ -24,30 +22,32 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
-/// Content up to this size leaves in one buffer with its head.
+/// Content up to this size is sent in one buffer with its head.
 const SMALL_BYTES: usize = 16 * 1024;
 /// The end of a chunk, behind its data (RFC 9112, section 7.1).
 const CHUNK_END: &[u8] = b"\r\n";
 /// The most of a file that is sent by one call. The cooperative budget counts it afterwards.
 const FILE_STEP_BYTES: u64 = 1 << 20;
-/// What is not in memory is read from the disk in steps of this size, by the blocking pool.
+/// File content that is not in the page cache is read in steps of this size by the blocking thread
+/// pool.
 const DISK_STEP_BYTES: u64 = 256 * 1024;
 
-/// Sends the rest of an answer; gives what follows, or `None` when the connection had to be ended.
+/// Sends the rest of a response. Its output is what follows, or `None` when the connection had to
+/// be closed.
 pub(super) type SendFuture = Pin<Box<dyn Future<Output = Option<After>>>>;
 
-/// What became of an answer.
+/// The result of rendering a response.
 pub(super) enum Rendered {
     /// The connection is gone.
     Gone,
-    /// It is whole in the buffer.
+    /// The buffer holds the complete response.
     Whole(After),
-    /// The buffer was taken, to be sent with the rest.
+    /// The future has taken the buffer, and sends it with the rest of the response.
     Sending(SendFuture),
 }
 
 impl Engine {
-    /// [`Engine::render_response`], out of line: for answers that were not ready at once.
+    /// [`Engine::render_response`], not inlined: for responses that were not ready at once.
     #[inline(never)]
     pub(super) fn render_response_cold(
         self: &Rc<Self>,
@@ -58,8 +58,8 @@ impl Engine {
         self.render_response(id, response, out, 0)
     }
 
-    /// Renders an answer behind what is in `out`, as far as that goes. `behind`: bytes that were
-    /// received behind this request, besides those that are queued.
+    /// Appends a response to `out`, or prepares a future that sends it. `behind`: bytes received
+    /// behind this request, in addition to the queued input.
     #[inline(always)]
     pub(super) fn render_response(
         self: &Rc<Self>,
@@ -85,8 +85,8 @@ impl Engine {
         self.render::<true>(id, behind, response, out)
     }
 
-    /// [`Engine::render_response`], compiled once with an access log and once without: what the log
-    /// needs to know costs registers on the hot path.
+    /// [`Engine::render_response`], compiled once with an access log and once without: the values
+    /// that the log needs occupy registers on the hot path.
     #[inline(always)]
     fn render<const LOGS: bool>(
         self: &Rc<Self>,
@@ -103,7 +103,7 @@ impl Engine {
         };
         let reject = conn.active.as_mut().and_then(|active| active.reject.take());
         if let Some(reject) = reject.filter(|_| response.status.0 < 400) {
-            // The request broke the rules after it was handed out: no success can be told.
+            // The body broke a rule after the handler had started, so the response is an error.
             conn.machine.send_reject(reject, &date, out);
             self.record_response(conn, reject.status, None);
             if LOGS {
@@ -175,7 +175,8 @@ impl Engine {
         let received = (behind + queued) as u64;
         let is_behind = match conn.machine.body_ended() {
             true => received > 0 || self.context.driver().has_unread(conn.stream),
-            // The rest of the request's own body comes first. Its end must be known and received.
+            // The rest of this request's body precedes the next request. Its length must be known,
+            // and all of it received.
             false => (conn.machine.body_remaining()).is_some_and(|rest| received > rest),
         };
         let mut left = self.drain_requests.borrow_mut();
@@ -197,7 +198,7 @@ impl Engine {
         Box::pin(self.clone().send_response(id, head, content, send_as))
     }
 
-    /// Remembers of an answer what is measured of it.
+    /// Stores the status and size of a response in its measurement.
     #[inline(never)]
     fn record_response(&self, conn: &mut Conn, status: u16, body_bytes: Option<u64>) {
         let mut measuring = self.measuring.borrow_mut();
@@ -210,7 +211,8 @@ impl Engine {
         }
     }
 
-    /// The answer is on its way: what follows, and no reading of this request's body any more.
+    /// Ends the present request after its response; returns what follows. Its body can no longer be
+    /// read.
     #[inline]
     fn next_request(&self, conn: &mut Conn) -> After {
         if self.recorder.is_some() {
@@ -220,7 +222,7 @@ impl Engine {
         conn.machine.finish_response()
     }
 
-    /// The present request is answered.
+    /// Records the measurement of the present request.
     #[inline(never)]
     fn finish_measurement(&self, conn: &mut Conn) {
         let waiting = || conn.active.as_mut()?.measured.take();
@@ -246,7 +248,7 @@ impl Engine {
             Content::Stream(streamed) => self.send_stream(id, head, streamed.stream, send_as).await,
         };
         if let Err(error) = result {
-            panic_guard::log(|| tracing::debug!(%error, "an answer was not sent whole"));
+            panic_guard::log(|| tracing::debug!(%error, "a response was not sent completely"));
             let ending = match error.kind() {
                 io::ErrorKind::TimedOut => CloseReason::TimedOut,
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => CloseReason::Broken,
@@ -271,7 +273,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends what was rendered by the engine: it counts as its memory for as long as it waits.
+    /// Sends bytes that the engine rendered. They count as its memory while they wait.
     async fn send_rendered(&self, id: ConnId, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let sent = poll_fn(|cx| self.poll_send_rendered(id, cx, bytes)).await?;
@@ -280,7 +282,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends what is rendered, whose memory is free when it has been taken, and content behind it.
+    /// Sends rendered bytes and content behind them. Frees the rendered bytes when the kernel has
+    /// accepted them.
     async fn send_both(&self, id: ConnId, first: &mut Vec<u8>, second: &[u8]) -> io::Result<()> {
         let mut sent = 0;
         while sent < first.len() {
@@ -344,7 +347,7 @@ impl Engine {
                 let left = (step_end - offset) as usize;
                 let sent = poll_fn(|cx| self.poll_send_file(id, cx, file, offset, left)).await?;
                 if sent == 0 {
-                    // It was cut short while it was sent: the length that was promised is gone.
+                    // The file was truncated meanwhile, so the announced length cannot be sent.
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 offset += sent as u64;
@@ -353,9 +356,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Brings a part of a file into the page cache without holding up the worker. Exactly this
-    /// part: the read-ahead that plain reads start goes on when `sendfile(2)` reaches its mark,
-    /// and then on the worker. The kernel reads the `next` bytes while this part is sent.
+    /// Reads a part of a file into the page cache without blocking the worker. It reads exactly
+    /// this part: read-ahead by plain reads would continue within `sendfile(2)`, on the worker. The
+    /// kernel reads the `next` bytes while this part is sent.
     async fn read_ahead(
         &self,
         file: &Arc<File>,
@@ -395,10 +398,10 @@ impl Engine {
             _ => u64::MAX,
         };
         loop {
-            // What is pending leaves before the producer is waited for. While the producer is
-            // ready, it leaves with the next piece: a call for the two bytes behind each chunk
-            // would wake the client twice for it. Small pieces wait for no more than one budget:
-            // what is pending then leaves before the producer goes on.
+            // Pending bytes are sent before waiting for the producer. While the producer is ready,
+            // they are sent with the next piece: a separate call for the two bytes behind each
+            // chunk would wake the client twice. Small pieces are collected for one budget at most;
+            // then they are sent before the producer continues.
             let polled = poll_fn(|cx| {
                 if coop::is_exhausted() && pending.len() > CHUNK_END.len() {
                     return Poll::Ready(None);
@@ -416,7 +419,7 @@ impl Engine {
                 pending.clear();
                 continue;
             };
-            coop::spend(0); // Also for an empty item, of which nothing is sent.
+            coop::spend(0); // Counts an empty item, too.
             let piece = match item {
                 None => break,
                 Some(Err(error)) => Err(error),
@@ -434,7 +437,7 @@ impl Engine {
                     bytes
                 }
                 Err(error) => {
-                    // The client receives what was produced before the error.
+                    // The client receives the bytes that precede the error.
                     self.send_rendered(id, &pending).await?;
                     return Err(error);
                 }
@@ -457,8 +460,8 @@ impl Engine {
         self.send_rendered(id, &pending).await
     }
 
-    /// Appends one piece to what is pending, as a chunk where due. Sends all of it but the end of
-    /// the chunk when the piece is large, or when many small ones have come together.
+    /// Appends one piece to the pending bytes, as a chunk if the response is chunked. Sends all but
+    /// the end of the chunk when the piece is large or many small pieces have accumulated.
     async fn send_piece(
         &self,
         id: ConnId,
@@ -467,7 +470,7 @@ impl Engine {
         send_as: SendAs,
     ) -> io::Result<()> {
         if bytes.is_empty() {
-            return Ok(()); // As a chunk it would end the body.
+            return Ok(()); // An empty chunk would end the body.
         }
         let chunked = send_as == SendAs::Chunked;
         if chunked {
