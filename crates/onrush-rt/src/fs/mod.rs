@@ -9,7 +9,8 @@
 //!
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
-//! This module does not depend on tasks, drivers, pools or objects.
+//! Modules, lowest first: `resident`, `walk` · `kernel`, [`sim`]. They do not depend on tasks,
+//! drivers, pools or objects.
 
 mod kernel;
 mod resident;
@@ -450,7 +451,7 @@ impl File {
     /// nothing. May block while the disk's queue is full.
     pub fn start_writeback(&self, offset: u64, len: u64) {
         match &self.0 {
-            FileInner::Kernel(file) => resident::start_writeback(file.as_fd(), offset, len),
+            FileInner::Kernel(file) => file.start_writeback(offset, len),
             FileInner::Sim(_) => {}
         }
     }
@@ -461,7 +462,7 @@ impl File {
     /// result is reused for a tenth of a second.
     pub fn is_resident(&self, offset: u64, len: u64) -> bool {
         match &self.0 {
-            FileInner::Kernel(file) => resident::is_resident(file, offset, len),
+            FileInner::Kernel(file) => file.is_resident(offset, len),
             FileInner::Sim(file) => file.is_resident(),
         }
     }
