@@ -1,6 +1,6 @@
 //! Channels between the coroutines of one worker, named as in `std::sync::mpsc`.
 
-use super::switch::{spend_operation, try_wait};
+use super::suspend::{spend_operation, try_wait};
 use super::thread::context;
 use crate::wakers::wake;
 use std::cell::RefCell;

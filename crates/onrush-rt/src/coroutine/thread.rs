@@ -2,7 +2,8 @@
 //!
 //! A coroutine stays on the worker that it was started on.
 
-use super::switch::{Coroutine, Unwinding, is_unwinding, try_wait};
+use super::suspend::{Unwinding, is_unwinding, try_wait};
+use super::switch::Coroutine;
 use crate::coop;
 use crate::executor::{FallibleTask, Task};
 use crate::worker::WorkerContext;
