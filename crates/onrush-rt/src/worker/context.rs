@@ -98,14 +98,16 @@ impl WorkerContext {
         self.0.unix_seconds.get()
     }
 
-    /// How many iterations the worker's event loop has begun: calls of [`Worker::poll`](super::Worker::poll).
+    /// How many iterations the worker's event loop has begun: calls of
+    /// [`Worker::poll`](super::Worker::poll).
     #[inline]
     pub fn iteration(&self) -> u64 {
         self.0.iteration.get()
     }
 
     /// When the timer wheel next has something to do, in ms of this worker's clock; `None` without
-    /// timers. During [`EventHandler::on_wake`](super::EventHandler::on_wake), expired timers have not fired yet.
+    /// timers. During [`EventHandler::on_wake`](super::EventHandler::on_wake), expired timers have
+    /// not fired yet.
     pub fn next_timer_ms(&self) -> Option<u64> {
         self.0.wheel.borrow().next_ms()
     }
@@ -156,8 +158,8 @@ impl WorkerContext {
         self.0.executor.live_tasks()
     }
 
-    /// Calls [`EventHandler::on_timer`](super::EventHandler::on_timer) with `payload` (top bit clear) at `deadline_ms` of this
-    /// worker's clock or soon after.
+    /// Calls [`EventHandler::on_timer`](super::EventHandler::on_timer) with `payload` (top bit
+    /// clear) at `deadline_ms` of this worker's clock or soon after.
     pub fn schedule(&self, deadline_ms: u64, payload: u64) -> TimerId {
         debug_assert!(payload & RUNTIME == 0);
         self.0.wheel.borrow_mut().schedule(deadline_ms, payload)
