@@ -8,76 +8,17 @@
 //! Does not depend on sockets, rings or HTTP.
 #![allow(unsafe_code)]
 
+mod budget;
 #[cfg(test)]
 mod tests;
+
+pub use budget::Budget;
 
 use std::alloc::{self, Layout};
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
-
-/// The memory that one worker may hold in buffers, and what it holds now, in bytes.
-#[derive(Debug)]
-pub struct Budget {
-    used: Cell<usize>,
-    max: usize,
-}
-
-impl Budget {
-    /// A budget of `bytes_max` bytes.
-    pub fn new(bytes_max: usize) -> Rc<Budget> {
-        Rc::new(Budget {
-            used: Cell::new(0),
-            max: bytes_max,
-        })
-    }
-
-    /// Charges `bytes`; `false` and no change when that much is not left.
-    ///
-    /// Private, like [`Budget::refund`]: only blocks are charged, each once, and refunded when they
-    /// are freed. So the counter cannot wrap.
-    fn charge(&self, bytes: usize) -> bool {
-        let used = self.used.get();
-        if bytes > self.max.saturating_sub(used) {
-            return false;
-        }
-        self.used.set(used + bytes);
-        true
-    }
-
-    /// Charges `bytes` even if they are not left, as long as the cap has not been reached; so at
-    /// most one such charge exceeds the cap. `false` and no change at or above the cap.
-    fn overdraw(&self, bytes: usize) -> bool {
-        let used = self.used.get();
-        if used >= self.max {
-            return false;
-        }
-        self.used.set(used.saturating_add(bytes));
-        true
-    }
-
-    /// Refunds a charge.
-    fn refund(&self, bytes: usize) {
-        assert!(
-            bytes <= self.used.get(),
-            "more is given back than was taken"
-        );
-        self.used.set(self.used.get() - bytes);
-    }
-
-    /// Bytes charged now.
-    #[inline]
-    pub fn used_bytes(&self) -> usize {
-        self.used.get()
-    }
-
-    /// The cap, in bytes.
-    #[inline]
-    pub fn max_bytes(&self) -> usize {
-        self.max
-    }
-}
 
 /// Precedes the bytes of every block.
 struct Header {
@@ -372,6 +313,19 @@ impl std::fmt::Debug for Block {
 
 /// A counted, read-only view into a block. Cloning and slicing copy no bytes. Not `Send`: it
 /// belongs to its worker.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::buf::{Budget, BufferPool};
+///
+/// let pool = BufferPool::new(4_096, 16, Budget::new(1 << 20));
+/// let mut block = pool.take().expect("the budget is not used up");
+/// block.extend(b"GET /index HTTP/1.1");
+/// let head = block.into_buf();
+/// let target = head.slice(4..10);
+/// drop(head);
+/// assert_eq!(&*target, b"/index"); // The view keeps its block.
+/// ```
 pub struct Buf {
     header: NonNull<Header>,
     start: u32,

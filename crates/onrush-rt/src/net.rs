@@ -33,6 +33,32 @@ pub fn peer_address(descriptor: impl AsFd) -> Option<SocketAddr> {
 }
 
 /// A connected stream socket: TCP, Unix or simulated. Dropping it closes it.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::driver::{Socket, sim::{Behaviour, Net}};
+/// use onrush_rt::net::Stream;
+/// use onrush_rt::worker::Worker;
+///
+/// let net = Net::new(1, Behaviour::default());
+/// let mut worker = Worker::simulated(net.clone(), 0)?;
+/// let (one, other) = net.pair();
+/// let mut sender = Stream::new(worker.context(), Socket::Sim(one))?;
+/// let mut receiver = Stream::new(worker.context(), Socket::Sim(other))?;
+/// let received = worker.block_on(async {
+///     sender.write_all(b"hello").await?;
+///     sender.shutdown_write();
+///     let (mut all, mut part) = (Vec::new(), [0; 100]);
+///     loop {
+///         match receiver.read(&mut part).await? {
+///             0 => return std::io::Result::Ok(all), // The end of the stream.
+///             bytes => all.extend_from_slice(&part[..bytes]),
+///         }
+///     }
+/// })??;
+/// assert_eq!(received, b"hello");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Stream {
     context: WorkerContext,
@@ -257,6 +283,35 @@ impl Drop for Stream {
 }
 
 /// A listener that futures accept connections from. Dropping it stops accepting.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::net::{Address, ListenMode, ListenOptions, Listener, Stream, listen};
+/// # use onrush_rt::driver::{Config, Preference, choose};
+/// # use onrush_rt::worker::{Pools, Worker};
+/// # let config = Config::default();
+/// # let choice = choose(Preference::Auto, &config)?;
+/// # let mut worker = Worker::new(&choice, &config, Pools::inline(), 0)?;
+///
+/// let any = Address::Tcp(([127, 0, 0, 1], 0).into());
+/// let (mut sockets, address) = listen(&any, ListenMode::Shared, 1, &ListenOptions::default())?;
+/// let Address::Tcp(address) = address else { unreachable!("as requested") };
+/// let context = worker.context().clone();
+/// let mut listener = Listener::new(&context, sockets.remove(0))?;
+/// let received = worker.block_on(async {
+///     let server = context.spawn(async move {
+///         let mut stream = listener.accept().await?;
+///         stream.write_all(b"hello").await
+///     });
+///     let mut client = Stream::connect(&context, address).await?;
+///     let mut bytes = [0; 100];
+///     let received = client.read(&mut bytes).await?;
+///     server.await?;
+///     std::io::Result::Ok(bytes[..received].to_vec())
+/// })??;
+/// assert_eq!(received, b"hello");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     context: WorkerContext,

@@ -19,6 +19,30 @@ use std::task::{Context, Poll, Waker};
 const FREE_SLOTS_MAX: usize = 1024;
 
 /// A task without a future. Its waker is effective already.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::coop::yield_now;
+/// use std::{cell::Cell, future::Future, rc::Rc, task::Context};
+/// # use onrush_rt::driver::sim::{Behaviour, Net};
+/// # use onrush_rt::worker::Worker;
+/// # let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0)?;
+/// let has_ended = Rc::new(Cell::new(false));
+/// let ended = has_ended.clone();
+/// let mut future = Box::pin(async move {
+///     yield_now().await;
+///     ended.set(true);
+/// });
+/// let slot = worker.context().task_slot();
+/// let mut cx = Context::from_waker(slot.waker());
+/// if future.as_mut().poll(&mut cx).is_pending() {
+///     slot.start(future).detach(); // Polled again when it is woken.
+/// }
+/// while !has_ended.get() {
+///     worker.poll(&(), false)?;
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct TaskSlot(Rc<SlotInner>);
 

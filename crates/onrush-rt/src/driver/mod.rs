@@ -90,6 +90,37 @@ impl Default for Config {
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The driver of one worker. An enum, so that no signature has a type parameter for it.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::driver::sim::{Behaviour, Net, SimDriver};
+/// use onrush_rt::driver::{Driver, Event};
+/// use std::time::Duration;
+///
+/// let behaviour = Behaviour { split: false, ..Behaviour::default() };
+/// let net = Net::new(1, behaviour);
+/// let mut driver = Driver::Sim(Box::new(SimDriver::new(net.clone(), 1 << 20)));
+/// let (socket, address) = net.listen();
+/// driver.listen(socket)?;
+/// let client = address.connect()?;
+/// client.send(b"hello")?;
+/// let mut received = Vec::new();
+/// while received.len() < 5 {
+///     driver.poll_events(Some(Duration::ZERO))?; // Enters the kernel once.
+///     while let Some(event) = driver.next() {
+///         match event {
+///             Event::Accepted { socket, .. } => {
+///                 let stream = driver.attach(socket, 7)?; // Its events have the token 7.
+///                 driver.receive(stream);
+///             }
+///             Event::Data { data, token: 7, .. } => received.extend_from_slice(&data),
+///             _ => {}
+///         }
+///     }
+/// }
+/// assert_eq!(received, b"hello");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub enum Driver {
     /// io_uring: multishot accept and receive, ring-mapped buffers.

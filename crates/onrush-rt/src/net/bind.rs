@@ -87,6 +87,18 @@ impl std::fmt::Display for Address {
 /// to another process and has `SO_REUSEPORT`, so that the kernel would let both share the port.
 /// Binding is retried for half a second: the kernel tears down the io_uring rings of an ended
 /// process asynchronously, and they hold its port.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::net::{Address, ListenMode, ListenOptions, listen};
+///
+/// let any = Address::Tcp(([127, 0, 0, 1], 0).into());
+/// let options = ListenOptions { backlog: 128, ..ListenOptions::default() };
+/// let (sockets, address) = listen(&any, ListenMode::PerWorker, 2, &options)?;
+/// assert_eq!(sockets.len(), 2);
+/// println!("listening on {address}"); // With the port that the kernel has chosen.
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn listen(
     address: &Address,
     spread: ListenMode,

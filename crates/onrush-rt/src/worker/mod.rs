@@ -44,6 +44,32 @@ use std::time::Duration;
 /// implements it.
 ///
 /// Calls are never nested. Methods take `&self`, because handlers called from here call back.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::driver::{Event, sim::{Behaviour, Net}};
+/// use onrush_rt::worker::{EventHandler, Worker};
+/// use std::cell::Cell;
+///
+/// struct LastTimer(Cell<u64>);
+///
+/// impl EventHandler for LastTimer {
+///     fn on_event(&self, _: Event) {}
+///     fn on_timer(&self, payload: u64) {
+///         self.0.set(payload);
+///     }
+///     fn on_notify(&self) {}
+/// }
+///
+/// let net = Net::new(1, Behaviour::default());
+/// let mut worker = Worker::simulated(net.clone(), 0)?;
+/// worker.context().schedule(10, 7); // After 10 ms, with the payload 7.
+/// net.advance(10);
+/// let handler = LastTimer(Cell::new(0));
+/// worker.poll(&handler, false)?;
+/// assert_eq!(handler.0.get(), 7);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub trait EventHandler {
     /// An event of a listener, or of a stream whose token has the top bit clear.
     fn on_event(&self, event: Event);
@@ -148,16 +174,83 @@ impl Default for Pools {
 }
 
 /// A handle to a worker, for its event handler and its futures. Cheap to clone; not `Send`.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::worker::{Pools, Worker};
+/// use std::future::pending;
+/// use std::time::Duration;
+/// # use onrush_rt::driver::{Config, Preference, choose};
+/// # let config = Config::default();
+/// # let choice = choose(Preference::Auto, &config)?;
+///
+/// let mut worker = Worker::new(&choice, &config, Pools::inline(), 0)?;
+/// let context = worker.context().clone();
+/// let limited = context.timeout(Duration::from_millis(5), pending::<()>());
+/// assert_eq!(worker.block_on(limited)?, None);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct WorkerContext(Rc<Inner>);
 
 /// A worker. The thread that owns it polls it.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::driver::{Config, Preference, choose};
+/// use onrush_rt::worker::{Pools, Worker};
+/// use std::time::Duration;
+///
+/// let config = Config::default();
+/// let choice = choose(Preference::Auto, &config)?;
+/// let mut worker = Worker::new(&choice, &config, Pools::inline(), 0)?;
+/// let context = worker.context().clone();
+/// let output = worker.block_on(async move {
+///     let task = context.spawn(async { 6 * 7 });
+///     context.sleep(Duration::from_millis(1)).await;
+///     task.await
+/// })?;
+/// assert_eq!(output, 42);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Worker {
     context: WorkerContext,
 }
 
 /// A handle to a worker for other threads.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::driver::Event;
+/// use onrush_rt::worker::{EventHandler, Pools, Worker};
+/// use std::cell::Cell;
+/// use std::thread;
+/// # use onrush_rt::driver::{Config, Preference, choose};
+/// # let config = Config::default();
+/// # let choice = choose(Preference::Auto, &config)?;
+///
+/// #[derive(Default)]
+/// struct Notified(Cell<bool>);
+///
+/// impl EventHandler for Notified {
+///     fn on_event(&self, _: Event) {}
+///     fn on_timer(&self, _: u64) {}
+///     fn on_notify(&self) {
+///         self.0.set(true);
+///     }
+/// }
+///
+/// let mut worker = Worker::new(&choice, &config, Pools::inline(), 0)?;
+/// let notifier = worker.notifier();
+/// let other = thread::spawn(move || notifier.notify());
+/// let handler = Notified::default();
+/// while !handler.0.get() {
+///     worker.poll(&handler, true)?; // Sleeps in the kernel until there is something to do.
+/// }
+/// other.join().unwrap();
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Notifier(Arc<Mailbox>, Arc<PollMonitor>);
 
