@@ -9,8 +9,8 @@
 //!
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
-//! Modules, lowest first: `types` · `resident`, `walk` · `kernel`, [`sim`]. They do not depend on tasks,
-//! drivers, pools or objects.
+//! Modules, lowest first: `types` · `resident`, `walk` · `kernel`, [`sim`]. They do not depend on
+//! tasks, drivers, pools or objects.
 
 mod kernel;
 mod resident;
