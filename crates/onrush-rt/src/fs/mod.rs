@@ -9,7 +9,8 @@
 //!
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
-//! This module does not depend on tasks, drivers or objects.
+//! Modules, lowest first: `types` · `release`, `resident`, `walk` · `kernel`, [`sim`]. They do not
+//! depend on tasks, drivers or objects.
 
 mod kernel;
 mod release;
@@ -17,10 +18,13 @@ mod resident;
 pub mod sim;
 #[cfg(test)]
 mod tests;
+mod types;
 mod walk;
 
-use crate::descriptors::{FilePermit, FileUse};
 pub use release::Releaser;
+pub use types::{Beneath, Create, FileKind, Metadata, OpenHow};
+
+use crate::descriptors::{FilePermit, FileUse};
 use std::ffi::CStr;
 use std::io;
 use std::ops::ControlFlow;
@@ -32,93 +36,25 @@ use std::sync::Arc;
 /// it; `Break` ends the reading.
 pub type EachEntry<'a> = dyn FnMut(&[u8], Option<FileKind>) -> ControlFlow<()> + 'a;
 
-/// What a directory entry is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A symbolic link, not followed.
-    Symlink,
-    /// A FIFO, socket, device, or an unknown kind.
-    Special,
-}
-
-/// The result of `statx(2)` for a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Metadata {
-    /// Regular file, directory, …
-    pub kind: FileKind,
-    /// Bytes of content.
-    pub size: u64,
-    /// Inode number, unique on its device while the file exists.
-    pub inode: u64,
-    /// Device number, major and minor in one.
-    pub device: u64,
-    /// Time of the last change of content, in nanoseconds since 1970 (negative before).
-    pub modified_ns: i64,
-    /// Permission bits (`0o7777` at most).
-    pub mode: u32,
-    /// The number of names (hard links) of the file.
-    pub nlink: u32,
-}
-
-/// Whether an open may create the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Create {
-    /// It must exist.
-    No,
-    /// It is created unless it exists (`O_CREAT`).
-    IfMissing,
-    /// It must not exist (`O_CREAT | O_EXCL`).
-    New,
-}
-
-/// How to open a file. `O_CLOEXEC`, `O_NONBLOCK` and `O_NOCTTY` are always added, so that a FIFO
-/// cannot block the open and a terminal cannot become the controlling one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenHow {
-    /// Opens for reading.
-    pub read: bool,
-    /// Opens for writing.
-    pub write: bool,
-    /// Whether it is created.
-    pub create: Create,
-    /// Permission bits of a created file, before the process's umask.
-    pub mode: u32,
-}
-
-impl OpenHow {
-    /// An existing file, for reading.
-    pub const READ: OpenHow = OpenHow {
-        read: true,
-        write: false,
-        create: Create::No,
-        mode: 0,
-    };
-
-    /// A file that must not exist yet, for reading and writing.
-    pub const fn create_new(mode: u32) -> OpenHow {
-        OpenHow {
-            read: true,
-            write: true,
-            create: Create::New,
-            mode,
-        }
-    }
-}
-
-/// How paths are confined to their directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beneath {
-    /// `openat2(2)` if the kernel has it and allows it, otherwise as [`Beneath::Walk`].
-    Auto,
-    /// Segment by segment with `O_NOFOLLOW`: every symbolic link is refused (`ELOOP`).
-    Walk,
-}
-
 /// An open directory; everything is looked up beneath it. Closed when dropped.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::fs::{Dir, OpenHow};
+/// # let folder = std::env::temp_dir().join(format!("onrush-doc-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+///
+/// let dir = Dir::open_root(&folder)?;
+/// let file = dir.open(b"new", OpenHow::create_new(0o644))?;
+/// file.write_all_at(b"hello", 0)?;
+/// file.sync()?;
+/// dir.rename(b"new", &dir, b"greeting", false)?;
+/// dir.sync()?; // The content and its new name are durable now.
+/// assert_eq!(dir.metadata(b"greeting")?.size, 5);
+/// assert!(dir.open(b"../other", OpenHow::READ).is_err()); // No path leads out.
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Dir(DirInner);
 
@@ -130,6 +66,19 @@ enum DirInner {
 
 /// An open file. It may be a directory or a FIFO; callers check that by [`File::metadata`]. Closed
 /// when dropped.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::fs::{OpenHow, sim::SimFs};
+///
+/// let root = SimFs::new(1).root()?; // Or `Dir::open_root`, for a folder of the kernel.
+/// let file = root.open(b"digits", OpenHow::create_new(0o644))?;
+/// file.write_all_at(b"0123456789", 0)?;
+/// let mut part = [0; 4];
+/// assert_eq!(file.read_at(&mut part, 8)?, 2); // The end of the file.
+/// assert_eq!(&part[..2], b"89");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct File {
     // Fields are dropped in this order: a permit is returned after the file is closed, and the last
@@ -493,7 +442,7 @@ impl File {
     /// nothing. May block while the disk's queue is full.
     pub fn start_writeback(&self, offset: u64, len: u64) {
         match &self.inner {
-            FileInner::Kernel(file) => resident::start_writeback(file.as_fd(), offset, len),
+            FileInner::Kernel(file) => file.start_writeback(offset, len),
             FileInner::Sim(_) => {}
         }
     }
@@ -504,7 +453,7 @@ impl File {
     /// result is reused for a tenth of a second.
     pub fn is_resident(&self, offset: u64, len: u64) -> bool {
         match &self.inner {
-            FileInner::Kernel(file) => resident::is_resident(file, offset, len),
+            FileInner::Kernel(file) => file.is_resident(offset, len),
             FileInner::Sim(file) => file.is_resident(),
         }
     }
