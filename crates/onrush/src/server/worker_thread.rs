@@ -29,7 +29,7 @@ pub(super) struct WorkerThread {
     pub(super) sockets: Vec<ListenSocket>,
     /// The files are removed when the last worker has ended.
     pub(super) _socket_files: Arc<Vec<SocketFile>>,
-    /// The sockets come from another process, which may continue to listen on them.
+    /// The sockets were inherited, so another process may continue to listen on them.
     pub(super) inherited: bool,
     pub(super) pools: Pools,
     pub(super) application: Arc<dyn Application>,
