@@ -2,8 +2,8 @@
 //!
 //! Each worker has its own counters and writes them by plain loads and stores. Rendering adds the
 //! counters of all workers. So a request takes no lock and needs no atomic read-modify-write, and
-//! no two workers write to the same cache line. Metrics of requests have the names that OpenTelemetry
-//! defines for HTTP servers, in the spelling of Prometheus.
+//! no two workers write to the same cache line. Metrics of requests have the names that
+//! OpenTelemetry defines for HTTP servers, in the spelling of Prometheus.
 //!
 //! Modules, lowest first: `cell` · `kinds` · `requests` · `text` · `offload` · `process`.
 
