@@ -315,7 +315,7 @@ impl Request {
     /// let client = sim.connect();
     /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
     /// assert!(client.receive()?.is_empty());
-    /// sim.advance(1001); // Milliseconds.
+    /// sim.advance(2000); // Milliseconds.
     /// assert!(client.receive()?.ends_with(b"done"));
     /// # Ok::<(), std::io::Error>(())
     /// ```

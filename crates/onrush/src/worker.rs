@@ -20,6 +20,22 @@ pub use onrush_rt::worker::Sleep;
 ///
 /// It is cheap to clone and not `Send`. Every method may be called at any time, also from a
 /// destructor and from a waker; none gives access to what other requests of the worker use.
+///
+/// # Examples
+/// ```
+/// use onrush::{Limits, Request, Response, WorkerHandle, sim::Simulation};
+///
+/// async fn handler(request: Request) -> Response {
+///     let worker: WorkerHandle = request.worker().clone();
+///     let task = worker.spawn(async { 6 * 7 });
+///     Response::text(format!("worker {}: {}", worker.index(), task.await))
+/// }
+/// # let mut sim = Simulation::new(1, &handler, Limits::default());
+/// # let client = sim.connect();
+/// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// # assert!(client.receive()?.ends_with(b"worker 0: 42"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct WorkerHandle(WorkerContext);
 
@@ -29,6 +45,11 @@ impl WorkerHandle {
     }
 
     /// The worker that runs the calling code; `None` on a thread that runs no worker now.
+    ///
+    /// # Examples
+    /// ```
+    /// assert!(onrush::WorkerHandle::current().is_none());
+    /// ```
     pub fn current() -> Option<WorkerHandle> {
         WorkerContext::current().map(WorkerHandle)
     }
@@ -62,17 +83,74 @@ impl WorkerHandle {
     }
 
     /// Waits for `duration`, measured from this call; never less, and up to a millisecond more.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    /// use std::time::Duration;
+    ///
+    /// async fn handler(request: Request) -> Response {
+    ///     let worker = request.worker();
+    ///     let start_ms = worker.now_ms();
+    ///     worker.sleep(Duration::from_millis(20)).await;
+    ///     assert!(worker.now_ms() >= start_ms + 20);
+    ///     Response::new(204)
+    /// }
+    /// # let mut sim = Simulation::new(1, &handler, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.is_empty());
+    /// # sim.advance(1000);
+    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn sleep(&self, duration: Duration) -> Sleep {
         self.0.sleep(duration)
     }
 
     /// The output of `future`, or `None` when it has none after `duration`; it is dropped then.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    /// use std::time::Duration;
+    ///
+    /// async fn handler(request: Request) -> Response {
+    ///     let endless = std::future::pending::<Response>();
+    ///     let result = request.worker().timeout(Duration::from_secs(1), endless).await;
+    ///     result.unwrap_or_else(|| Response::new(504))
+    /// }
+    /// # let mut sim = Simulation::new(1, &handler, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # sim.advance(2000);
+    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 504 Gateway Timeout\r\n"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Option<F::Output> {
         self.0.timeout(duration, future).await
     }
 
     /// Starts a task on this worker. It is first polled in the present event-loop iteration or the
     /// next. A panic in it ends the task alone.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    ///
+    /// async fn handler(request: Request) -> Response {
+    ///     let worker = request.worker().clone();
+    ///     let background = worker.spawn(async { println!("after the response") });
+    ///     background.detach(); // Dropping it would cancel the task.
+    ///     Response::new(202)
+    /// }
+    /// # let mut sim = Simulation::new(1, &handler, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 202 Accepted\r\n"));
+    /// # assert_eq!(sim.worker().live_tasks(), 0);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn spawn<F>(&self, future: F) -> Task<F::Output>
     where
         F: Future + 'static,
@@ -85,6 +163,26 @@ impl WorkerHandle {
     /// (see [`Server::blocking_threads`](crate::Server::blocking_threads)). The future gives its
     /// result, or [`JobPanicked`]. Dropping the future cancels a job that has not started;
     /// [`Blocking::detach`] lets it run without anybody waiting.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    /// use onrush::worker::JobPanicked;
+    ///
+    /// async fn handler(request: Request) -> Response {
+    ///     let job = request.worker().blocking(|| std::fs::read_to_string("/proc/version"));
+    ///     match job.await {
+    ///         Ok(Ok(version)) => Response::text(version),
+    ///         Ok(Err(_)) => Response::new(404), // The file could not be read.
+    ///         Err(JobPanicked) => Response::new(500),
+    ///     }
+    /// }
+    /// # let mut sim = Simulation::new(1, &handler, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 200 OK\r\n"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn blocking<T, F>(&self, job: F) -> Blocking<T>
     where
         T: Send + 'static,
@@ -103,12 +201,41 @@ impl WorkerHandle {
     }
 
     /// Lets the other tasks and connections of this worker run before the caller goes on.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    ///
+    /// async fn handler(request: Request) -> Response {
+    ///     let mut sum = 0_u64;
+    ///     for round in 0..10 {
+    ///         sum += (0..1000).map(|number| number * round).sum::<u64>();
+    ///         request.worker().yield_now().await;
+    ///     }
+    ///     Response::text(sum.to_string())
+    /// }
+    /// # let mut sim = Simulation::new(1, &handler, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.ends_with(b"22477500"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub async fn yield_now(&self) {
         coop::yield_now().await;
     }
 }
 
 /// The future result of [`WorkerHandle::blocking`].
+///
+/// # Examples
+/// ```
+/// use onrush::WorkerHandle;
+/// use onrush::worker::Blocking;
+///
+/// fn read(worker: &WorkerHandle) -> Blocking<std::io::Result<Vec<u8>>> {
+///     worker.blocking(|| std::fs::read("/proc/version"))
+/// }
+/// ```
 pub type Blocking<T> = blocking::BlockingJob<T>;
 
 impl fmt::Debug for WorkerHandle {
