@@ -1,6 +1,6 @@
 //! Requests: the head as a view into received memory, and the body as it arrives.
 //!
-//! This module reads bodies through [`Host`] and does not depend on connections.
+//! Bodies are read through the trait `Host`, so this module does not depend on connections.
 
 use crate::host::{BodyId, ConnId, Host};
 use crate::params::Params;
