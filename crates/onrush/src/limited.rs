@@ -28,6 +28,27 @@ use std::task::{Context, Poll};
 /// ```
 ///
 /// Clones share one limit. To share a limit between several routes, clone the limited handler.
+///
+/// # Examples
+/// ```
+/// use onrush::{Limits, Request, Response, limited, sim::Simulation};
+/// use std::time::Duration;
+///
+/// async fn report(request: Request) -> Response {
+///     request.worker().sleep(Duration::from_secs(1)).await;
+///     Response::text("a large one")
+/// }
+///
+/// let mut sim = Simulation::new(1, &limited(1, report), Limits::default());
+/// let (first, second) = (sim.connect(), sim.connect());
+/// for client in [&first, &second] {
+///     sim.send(client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// }
+/// assert!(second.receive()?.starts_with(b"HTTP/1.1 503 Service Unavailable\r\n"));
+/// sim.advance(2000);
+/// assert!(first.receive()?.ends_with(b"a large one"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn limited<H: Handler>(requests_max: usize, handler: H) -> Limited<H> {
     Limited {
         handler,
@@ -39,6 +60,17 @@ pub fn limited<H: Handler>(requests_max: usize, handler: H) -> Limited<H> {
 }
 
 /// See [`limited`].
+///
+/// # Examples
+/// ```
+/// use onrush::limited::Limited;
+/// use onrush::{Metrics, Router, limited};
+///
+/// // One limit for both routes.
+/// let metrics: Limited<Metrics> = limited(2, Metrics::new());
+/// let router = Router::new().get("/metrics", metrics.clone()).get("/-/metrics", metrics);
+/// # let _ = router;
+/// ```
 #[derive(Clone, Debug)]
 pub struct Limited<H> {
     handler: H,

@@ -10,6 +10,16 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 /// Whether requests are logged.
+///
+/// # Examples
+/// ```no_run
+/// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+/// use onrush::{AccessLog, Server};
+///
+/// // The program installs a `tracing` subscriber before.
+/// Server::bind("127.0.0.1:8080").access_log(AccessLog::On).serve(hello)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessLog {
     /// No events.

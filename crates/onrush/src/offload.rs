@@ -45,6 +45,22 @@ pub use onrush_rt::offload::{
 ///
 /// # Panics
 /// If called outside of a worker, that is, neither in a handler nor in a task of one.
+///
+/// # Examples
+/// ```
+/// use onrush::offload::{OffloadError, offload};
+/// use onrush::{Limits, Request, Response, sim::Simulation};
+///
+/// async fn sum(_: Request) -> Result<Response, OffloadError> {
+///     let sum = offload(|| (1..=1000).sum::<u64>()).await?;
+///     Ok(Response::text(sum.to_string()))
+/// }
+/// # let mut sim = Simulation::new(1, &sum, Limits::default());
+/// # let client = sim.connect();
+/// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// # assert!(client.receive()?.ends_with(b"500500"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn offload<T, F>(job: F) -> Offload<T>
 where
     T: Send + 'static,
@@ -93,6 +109,27 @@ where
 }
 
 /// The future result of a job of [`offload()`]. Dropping it cancels the job; the drop never waits.
+///
+/// # Examples
+/// ```
+/// use onrush::offload::{OffloadOptions, OffloadPool, offload};
+/// use onrush::{Limits, Metrics, Request, Response, sim::Simulation};
+/// use onrush_rt::driver::sim::Behaviour;
+///
+/// async fn impatient(_: Request) -> Response {
+///     drop(offload(|| 6 * 7));
+///     Response::new(204)
+/// }
+///
+/// let (pool, executor) = OffloadPool::manual(&OffloadOptions::default());
+/// let (limits, network, metrics) = (Limits::default(), Behaviour::default(), Metrics::new());
+/// let mut sim = Simulation::with_offload(1, &impatient, limits, network, &metrics, pool);
+/// let client = sim.connect();
+/// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));
+/// assert!(!executor.run_one()); // No job waits.
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[must_use = "a job is cancelled when its future is dropped"]
 pub struct Offload<T> {
     job: OffloadJob<T>,
@@ -129,6 +166,16 @@ impl<T> fmt::Debug for Offload<T> {
 }
 
 /// 503 with `Retry-After: 1` for a refused job, 500 for a panic.
+///
+/// # Examples
+/// ```
+/// use onrush::{IntoResponse, offload::OffloadError};
+///
+/// let response = OffloadError::Full.into_response();
+/// assert_eq!(response.status(), 503);
+/// assert_eq!(response.header("retry-after"), Some(&b"1"[..]));
+/// assert_eq!(OffloadError::Panicked.into_response().status(), 500);
+/// ```
 impl IntoResponse for OffloadError {
     fn into_response(self) -> Response {
         match self {

@@ -31,6 +31,30 @@ use std::sync::Arc;
 const RECEIVE_BYTES_MAX: usize = 64 << 20;
 
 /// Simulated workers. The first one has a listener.
+///
+/// # Examples
+/// A handler that waits, and a test that does not:
+///
+/// ```
+/// use onrush::{Limits, Request, Response, sim::Simulation};
+/// use std::time::Duration;
+///
+/// async fn slow(request: Request) -> Response {
+///     request.worker().sleep(Duration::from_secs(60)).await;
+///     Response::text("done")
+/// }
+///
+/// for seed in 0..10 {
+///     let mut sim = Simulation::new(seed, &slow, Limits::default());
+///     let client = sim.connect();
+///     sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+///     sim.advance(59_000);
+///     assert!(client.receive()?.is_empty());
+///     sim.advance(2_000);
+///     assert!(client.receive()?.ends_with(b"done"));
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Simulation {
     net: Net,
@@ -52,6 +76,27 @@ impl Simulation {
     }
 
     /// [`Simulation::new`] with a network of the given behaviour.
+    ///
+    /// # Examples
+    /// A client that reads slowly:
+    ///
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    /// use onrush_rt::driver::sim::Behaviour;
+    ///
+    /// async fn large(_: Request) -> Response {
+    ///     Response::with_body(vec![b'x'; 100_000])
+    /// }
+    ///
+    /// let network = Behaviour { pipe_bytes: 1000, ..Behaviour::default() };
+    /// let mut sim = Simulation::with_behaviour(1, &large, Limits::default(), network);
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// assert_eq!(client.receive()?.len(), 1000);
+    /// sim.run();
+    /// assert_eq!(client.receive()?.len(), 1000);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn with_behaviour(
         seed: u64,
         application: &impl Application,
@@ -115,6 +160,28 @@ impl Simulation {
 
     /// [`Simulation::with_metrics`] with a pool for CPU work that is not inline, for example one
     /// whose jobs the test runs itself ([`offload::OffloadPool::manual`]).
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::offload::{OffloadError, OffloadOptions, OffloadPool, offload};
+    /// use onrush::{Limits, Metrics, Request, Response, sim::Simulation};
+    /// use onrush_rt::driver::sim::Behaviour;
+    ///
+    /// async fn work(_: Request) -> Result<Response, OffloadError> {
+    ///     Ok(Response::text(offload(|| "worked").await?))
+    /// }
+    ///
+    /// let (pool, executor) = OffloadPool::manual(&OffloadOptions::default());
+    /// let (limits, network, metrics) = (Limits::default(), Behaviour::default(), Metrics::new());
+    /// let mut sim = Simulation::with_offload(1, &work, limits, network, &metrics, pool);
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// assert!(client.receive()?.is_empty());
+    /// assert!(executor.run_one());
+    /// sim.run();
+    /// assert!(client.receive()?.ends_with(b"worked"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn with_offload(
         seed: u64,
         application: &impl Application,
@@ -249,6 +316,20 @@ impl Simulation {
     }
 
     /// Advances the clock by `ms` milliseconds, and runs the server at each deadline on the way.
+    ///
+    /// # Examples
+    /// ```
+    /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # async fn hello(_: Request) -> Response { Response::text("hello") }
+    /// let limits = Limits { idle_timeout_ms: 10_000, ..Limits::default() };
+    /// let mut sim = Simulation::new(1, &hello, limits);
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// sim.advance(9_000);
+    /// assert_eq!(sim.open_connections(), 1);
+    /// sim.advance(2_000);
+    /// assert_eq!(sim.open_connections(), 0);
+    /// ```
     pub fn advance(&mut self, ms: u64) {
         let end = self.net.now_ms() + ms;
         self.run();
@@ -271,6 +352,21 @@ impl Simulation {
     }
 
     /// Begins a graceful shutdown, as [`crate::Handle::shutdown`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # async fn hello(_: Request) -> Response { Response::text("hello") }
+    /// let mut sim = Simulation::new(1, &hello, Limits::default());
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// sim.drain();
+    /// sim.advance(1000);
+    /// assert_eq!(sim.open_connections(), 0);
+    /// assert!(!client.receive()?.is_empty());
+    /// assert!(client.at_end());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn drain(&mut self) {
         for member in &self.members {
             member.engine.drain();
@@ -279,6 +375,23 @@ impl Simulation {
     }
 
     /// Moves all connections of one worker to another, each as soon as it is between two requests.
+    ///
+    /// # Examples
+    /// ```
+    /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # async fn hello(_: Request) -> Response { Response::text("hello") }
+    /// use onrush_rt::driver::sim::Behaviour;
+    ///
+    /// let (limits, network) = (Limits::default(), Behaviour::default());
+    /// let mut sim = Simulation::with_workers(1, &hello, limits, network, 2);
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// sim.migrate(0, 1);
+    /// sim.run();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// assert_eq!(sim.counters_of(0).requests.get(), 1);
+    /// assert_eq!(sim.counters_of(1).requests.get(), 1);
+    /// ```
     pub fn migrate(&mut self, from: usize, to: usize) {
         self.members[from].engine.migrate_all_to(to);
     }
