@@ -1,5 +1,5 @@
-//! The command line: what it looks like, what is wrong with it, and the pages it prints about
-//! itself. Must not know what the options do.
+//! The command line: its flags, the messages for wrong usage, and the help, completion and manual
+//! pages. `config` interprets the values.
 
 use crate::config;
 use crate::failure::{self, Failure};
@@ -56,8 +56,8 @@ Example:
 
 Options:
   Every option can be given as a flag, as an environment variable, or in the TOML file of --config;
-  the first of these that is present counts. --log-level has the variable ONRUSH_LOG_LEVEL and the
-  key log-level; DIR has ONRUSH_DIR and dir. An example of a file:
+  the first of these that is present takes effect. --log-level has the variable ONRUSH_LOG_LEVEL and
+  the key log-level; DIR has ONRUSH_DIR and dir. An example of a file:
       dir = \"/srv/data\"
       allow = [\"put\", \"delete\"]
       bind = [\"0.0.0.0:8080\", \"unix:/run/onrush.sock\"]
@@ -77,16 +77,16 @@ Signals:
 Exit code:
   0 after a signal, 1 on failure, 2 on wrong usage.";
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// To serve, with these options.
+    /// Serve with these options.
     Serve(Box<Options>),
-    /// To print this, and end.
+    /// Print this page and exit.
     Print(Vec<u8>),
 }
 
-/// The command line. Variables are named by one rule, which the help states once.
+/// The command line. One rule names all environment variables; the help states it once.
 fn command() -> clap::Command {
     Arguments::command().mut_args(|argument| {
         let argument = argument.hide_env(true);
@@ -94,7 +94,7 @@ fn command() -> clap::Command {
         match Options::NAMES.iter().position(|name| *name == id) {
             Some(place) => {
                 let variable: &'static str = Box::leak(variable(id).into_boxed_str());
-                // Also for DIR, which clap would not keep in its place.
+                // Positional arguments need the order as well.
                 argument.env(variable).display_order(place)
             }
             None => argument,
@@ -107,8 +107,8 @@ fn variable(option: &str) -> String {
     format!("ONRUSH_{}", option.to_uppercase())
 }
 
-/// The environment variables of the process that look like options and are none: misspelled,
-/// probably.
+/// The environment variables that begin with `ONRUSH_` but name no option. They are probably
+/// misspelled.
 pub(crate) fn unknown_variables() -> Vec<String> {
     let command = command();
     let variables = command.get_arguments().filter_map(clap::Arg::get_env);
@@ -125,17 +125,17 @@ pub(crate) fn read(arguments: Vec<OsString>) -> Result<Request, Failure> {
         Ok(matches) => matches,
         Err(error) if !error.use_stderr() => {
             let text = error.render();
-            // What is shown on a terminal may be bold.
+            // Only a terminal shows styles such as bold text.
             let shown = match std::io::IsTerminal::is_terminal(&io::stdout()) {
                 true => text.ansi().to_string(),
                 false => text.to_string(),
             };
             return Ok(Request::Print(shown.into_bytes()));
         }
-        Err(error) => return Err(Failure::Usage(explain(&error, &command, &arguments))),
+        Err(error) => return Err(Failure::Usage(usage_message(&error, &command, &arguments))),
     };
     let read = Arguments::from_arg_matches(&matches)
-        .map_err(|error| Failure::Usage(explain(&error, &command, &arguments)))?;
+        .map_err(|error| Failure::Usage(usage_message(&error, &command, &arguments)))?;
     let mut page = Vec::new();
     if let Some(shell) = read.completions {
         clap_complete::generate(shell, &mut command, "onrush", &mut page);
@@ -155,7 +155,7 @@ pub(crate) fn read(arguments: Vec<OsString>) -> Result<Request, Failure> {
     Ok(Request::Serve(Box::new(read.options.or(file))))
 }
 
-/// Prints a page. Whoever has read enough of it and closed the pipe is no error.
+/// Prints a page. It is not an error if the reader closes the pipe early.
 pub(crate) fn print(page: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(page).and_then(|()| out.flush()) {
@@ -167,8 +167,9 @@ pub(crate) fn print(page: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Says in one line what `error` says in several, and which variable a wrong value is from.
-fn explain(error: &clap::Error, command: &clap::Command, arguments: &[OsString]) -> String {
+/// The message of `error` in one line. It names the environment variable if the wrong value is from
+/// one.
+fn usage_message(error: &clap::Error, command: &clap::Command, arguments: &[OsString]) -> String {
     let text = error.render().to_string();
     let mut message = String::new();
     for line in text.lines().map(str::trim) {
@@ -183,14 +184,19 @@ fn explain(error: &clap::Error, command: &clap::Command, arguments: &[OsString])
         }
         message.push_str(line.trim_start_matches("error: "));
     }
-    if let Some(variable) = origin(error, command, arguments) {
+    if let Some(variable) = source_variable(error, command, arguments) {
         message = format!("{message} (from {variable})");
     }
-    message + " (onrush --help tells more)"
+    message + " (see onrush --help)"
 }
 
-/// The environment variable that a refused value is from, if it is from one: flags come first.
-fn origin(error: &clap::Error, command: &clap::Command, arguments: &[OsString]) -> Option<String> {
+/// The environment variable that an invalid value is from. `None` if it is from a flag: flags take
+/// precedence.
+fn source_variable(
+    error: &clap::Error,
+    command: &clap::Command,
+    arguments: &[OsString],
+) -> Option<String> {
     if !matches!(
         error.kind(),
         ErrorKind::InvalidValue | ErrorKind::ValueValidation
@@ -263,7 +269,7 @@ mod tests {
                 id == "dir" || argument.get_long() == Some(&id.replace('_', "-")),
                 "{id}"
             );
-            assert!(argument.get_help_heading().is_some(), "{id} is in no group");
+            assert!(argument.get_help_heading().is_some(), "{id} has no group");
         }
     }
 
@@ -272,12 +278,12 @@ mod tests {
         for argument in Arguments::command().get_arguments() {
             let id = argument.get_id().as_str();
             let key = id.replace('_', "-");
-            let (_, complaint) = config::parse(&format!("{key} = {{}}")).expect_err("no table");
-            let of_line = ["config", "completions", "man", "help", "version"].contains(&id);
+            let (_, message) = config::parse(&format!("{key} = {{}}")).expect_err("not a table");
+            let has_no_key = ["config", "completions", "man", "help", "version"].contains(&id);
             assert_eq!(
-                complaint.starts_with("unknown key"),
-                of_line,
-                "{key}: {complaint}"
+                message.starts_with("unknown key"),
+                has_no_key,
+                "{key}: {message}"
             );
         }
     }
@@ -324,7 +330,7 @@ mod tests {
         }
         assert!(
             usage(&["--prot", "1"]).contains("'--port'"),
-            "it makes a suggestion"
+            "a similar flag is suggested"
         );
         assert!(usage(&["--driver", "x"]).contains("[possible values: auto, io_uring, epoll]"));
         assert!(usage(&["--header-timeout", "30"]).contains("write a unit, as in 30s"));

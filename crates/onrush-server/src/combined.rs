@@ -1,13 +1,13 @@
 //! Entries of the access log in Apache's "combined" format
-//! (`%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i"`, Apache's mod_log_config). Must not
-//! know where they are written.
+//! (`%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i"`, Apache's mod_log_config). `logging`
+//! writes them.
 
 use onrush_proto::date;
 use std::fmt::{self, Debug, Write};
 use std::net::SocketAddr;
 use tracing::field::{Field, Visit};
 
-/// The fields of an entry, as the engine names them.
+/// The fields of an entry. Their names are those of the engine's event.
 #[derive(Debug, Default)]
 pub(crate) struct Combined {
     request: Option<String>,
@@ -53,11 +53,11 @@ impl Visit for Combined {
 }
 
 impl Combined {
-    /// Writes the entry as a line. `now_us`: since the epoch. The time of the entry is that of the
-    /// request, in UTC.
+    /// Writes the entry as a line. `now_us`: microseconds since the epoch. The entry contains the
+    /// time of the request, in UTC.
     ///
-    /// What is not known is `-`, as in Apache: the address of a client on a Unix socket, the status
-    /// of a request without a response, 0 bytes of content.
+    /// An unknown value is written as `-`, as in Apache. Examples are the address of a client on a
+    /// Unix socket, the status of a request without a response, and 0 bytes of content.
     pub(crate) fn write(&self, now_us: u64, line: &mut dyn Write) -> fmt::Result {
         match self.peer {
             Some(peer) => write!(line, "{}", peer.ip())?,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_as_apache_writes_it() {
+    fn an_entry_has_the_form_of_apache() {
         let entry = Combined {
             method: "GET".to_owned(),
             target: "/a%20b?c=\"d\"".to_owned(),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_a_dash() {
+    fn an_unknown_value_is_a_dash() {
         let date = "[06/Nov/1994:08:49:37 +0000]";
         let entry = Combined::default();
         assert_eq!(
@@ -156,11 +156,11 @@ mod tests {
             format!("- - - {date} \"-\" - - \"-\" \"-\"\n")
         );
         let entry = Combined {
-            request: Some("no request\r\nat all".to_owned()),
+            request: Some("not a request\r\nline".to_owned()),
             status: Some("400".to_owned()),
             ..Combined::default()
         };
-        let expected = format!("- - - {date} \"no request\\r\\nat all\" 400 - \"-\" \"-\"\n");
+        let expected = format!("- - - {date} \"not a request\\r\\nline\" 400 - \"-\" \"-\"\n");
         assert_eq!(line(&entry), expected);
     }
 }

@@ -1,5 +1,5 @@
-//! The configuration file, and what all options together come to. Must not know how the program is
-//! called, nor do what is asked for.
+//! The configuration file, and the settings that result from all options. It parses and checks
+//! values; `main` applies them.
 
 use crate::failure::{self, Failure};
 use crate::memory::{self, Shortage};
@@ -18,23 +18,24 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The largest configuration file; what is longer is no such file.
+/// The maximum size of a configuration file. A larger file was probably named by mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Receive memory a worker's ring may hold.
+/// The maximum size of all receive buffers of a worker's ring.
 const RING_BYTES_MAX: u64 = 128 << 20;
 
-/// Receive memory of all workers, and of one at least.
+/// The default receive memory of all workers together.
 const RECEIVE_BYTES: u64 = 256 << 20;
+/// The minimum receive memory of one worker.
 const WORKER_BYTES_MIN: usize = 1 << 20;
 
-/// Everything the server is to do, with nothing left open.
+/// All settings of the server, with the defaults filled in.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) dir: PathBuf,
     pub(crate) files: FilesOptions,
-    /// One or more, as `onrush::Server::bind` takes them.
+    /// One or more, in the form of `onrush::Server::bind`.
     pub(crate) addresses: Vec<String>,
-    /// Names that are answered besides those that the addresses have.
+    /// Host names that are served besides those of the addresses.
     pub(crate) hosts: Vec<String>,
     pub(crate) backlog: u32,
     pub(crate) defer_accept: bool,
@@ -51,11 +52,11 @@ pub(crate) struct Settings {
     pub(crate) drain_timeout: Duration,
     pub(crate) log: LogSettings,
     pub(crate) access_log: AccessLog,
-    /// Set when the machine's memory, or a cgroup's limit, made a default smaller.
+    /// Set if the machine's memory or the limit of a cgroup reduced a default.
     pub(crate) shortage: Option<Shortage>,
 }
 
-/// What is logged, and how.
+/// The level and the formats of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogSettings {
     pub(crate) format: LogFormat,
@@ -78,7 +79,7 @@ pub(crate) fn read(path: &Path) -> Result<Options, Failure> {
         .map_err(|(line, what)| Failure::usage(format!("{}:{line}: {what}", path.display())))
 }
 
-/// Parses a configuration file; gives the line and what is wrong there.
+/// Parses a configuration file. An error is a line number and a message.
 pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
     toml::from_str(text).map_err(|error| {
         let start = error.span().map_or(0, |span| span.start);
@@ -86,14 +87,14 @@ pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
         let line = before.matches('\n').count();
         let shown = text.lines().nth(line).unwrap_or_default();
         let key = shown.split_once('=').map(|(key, _)| key.trim());
-        // The rest of that message is the list of all keys.
+        // The message ends with the list of all keys, which is too long to show.
         let message = match error.message().split_once(", expected") {
             Some((what, _)) if what.starts_with("unknown field") => {
                 let name = what.trim_start_matches("unknown field").trim();
                 format!("unknown key {name}; keys are the long flags of onrush --help")
             }
             _ => match key {
-                Some(key) => match value(shown, error.message()) {
+                Some(key) => match value_to_show(shown, error.message()) {
                     Some(value) => format!("{key}: {value}: {}", error.message()),
                     None => format!("{key}: {}", error.message()),
                 },
@@ -104,8 +105,8 @@ pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
     })
 }
 
-/// The value of `line`, unless `message` tells it or it is too long to be shown.
-fn value<'t>(line: &'t str, message: &str) -> Option<&'t str> {
+/// The value in `line`, unless `message` contains it or it is too long to be shown.
+fn value_to_show<'t>(line: &'t str, message: &str) -> Option<&'t str> {
     const BYTES_MAX: usize = 80;
     let value = line.split_once('=')?.1;
     let value = value
@@ -114,15 +115,15 @@ fn value<'t>(line: &'t str, message: &str) -> Option<&'t str> {
         .trim();
     let bare = value.trim_matches(['\'', '"']);
     let fits = (1..=BYTES_MAX).contains(&bare.len()) && !value.contains(char::is_control);
-    let is_told = ['\'', '`', '"']
+    let is_shown = ['\'', '`', '"']
         .iter()
         .any(|quote| message.contains(&format!("{quote}{bare}{quote}")));
-    (fits && !is_told).then_some(value)
+    (fits && !is_shown).then_some(value)
 }
 
 impl Settings {
-    /// Puts the defaults where nothing was said, and refuses what makes no sense. `memory_bytes`:
-    /// what the process may use, if that is known.
+    /// Fills in the defaults and checks the values. `memory_bytes`: the memory that the process may
+    /// use, if that is known. An error is [`Failure::Usage`].
     pub(crate) fn new(options: Options, memory_bytes: Option<u64>) -> Result<Settings, Failure> {
         let at_most = u32::MAX as usize;
         let log_format = options.log_format.unwrap_or(LogFormat::Text);
@@ -198,8 +199,9 @@ impl Settings {
 }
 
 impl Settings {
-    /// How each of `workers` builds its driver: with its share of the receive memory, in which its
-    /// ring's buffers fit twice: once posted, once with those who have not dealt with them yet.
+    /// The driver configuration of each of `workers`, with an equal share of the receive memory.
+    /// The share holds the ring's buffers twice: once posted to the kernel, once received and not
+    /// yet processed.
     pub(crate) fn driver_config(&self, workers: usize) -> driver::Config {
         let config = self.driver_config.clone();
         let ring = usize::from(config.ring_buffers) * (config.ring_buffer_bytes + 64);
@@ -216,7 +218,7 @@ fn files(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, F
     let allow = options.allow.as_deref().unwrap_or_default();
     if allow.contains(&Change::None) && allow.len() > 1 {
         return Err(Failure::usage(
-            "allow: none stands alone; accepted are put, delete, both, or none",
+            "allow: none cannot be combined; write put, delete, both, or none",
         ));
     }
     let default = FilesOptions::default();
@@ -267,12 +269,12 @@ fn ring(buffers: Option<u16>, size: Option<Size>) -> Result<driver::Config, Fail
     let bytes = size.unwrap_or(Size::kib(4)).bytes;
     if !buffers.is_power_of_two() || buffers < 2 {
         return Err(Failure::usage(format!(
-            "ring-buffers: {buffers} is no power of two from 2 to 32768"
+            "ring-buffers: {buffers} is not a power of two from 2 to 32768"
         )));
     }
     if !(512..=1 << 20).contains(&bytes) {
         return Err(Failure::usage(format!(
-            "ring-buffer-size: {bytes} is not in 512B to 1MiB"
+            "ring-buffer-size: {bytes} is not in the range from 512B to 1MiB"
         )));
     }
     if u64::from(buffers) * bytes > RING_BYTES_MAX {
@@ -287,7 +289,7 @@ fn ring(buffers: Option<u16>, size: Option<Size>) -> Result<driver::Config, Fail
     })
 }
 
-/// Slower transfers of objects are not worth the descriptors that they hold.
+/// The default of `--min-rate`. A slower transfer is not worth the descriptor that it holds.
 const RATE_DEFAULT: Rate = Rate { bytes_per_s: 100 };
 
 fn ms(time: Option<Time>, default_seconds: u32) -> u32 {
@@ -304,7 +306,7 @@ fn bounded(
         Some(value) if !range.contains(&value) => {
             let (least, most) = (range.start(), range.end());
             Err(Failure::usage(format!(
-                "{key}: {value} is not in {least} to {most}"
+                "{key}: {value} is not in the range from {least} to {most}"
             )))
         }
         value => Ok(value),

@@ -1,24 +1,25 @@
-//! The limit on open descriptors, and the budget that connections and files share within it. Must
-//! not know what else the server does with them.
+//! The limit on open file descriptors (`RLIMIT_NOFILE`), and the budget within it that connections
+//! and files share.
 
 use onrush_rt::descriptors::Descriptors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Fewer than this are worth a word: a server of this kind is made for thousands.
-const FEW: u64 = 4096;
+/// A limit below this number causes a warning: the server is meant for thousands of connections.
+const LOW_LIMIT: u64 = 4096;
 
-/// A thread for file work has this many open at a time: folders on the way to a file. Files have
-/// places in the budget.
-const OF_FILE_THREAD: u64 = 2;
-/// A worker's: its ring or epoll, what wakes it, and some that come and go.
-const OF_WORKER: u64 = 4;
-/// A worker's for each address that it listens on: the driver's, and one that keeps the port.
-const OF_LISTENER: u64 = 2;
-/// Of the process: its streams, signals, the folder served, the folders for uploads.
+/// Descriptors that a thread of the file pool has open at a time, for the folders of a path. The
+/// budget counts files.
+const PER_FILE_THREAD: u64 = 2;
+/// Descriptors of a worker: its ring or epoll instance, its eventfd, and some short-lived ones.
+const PER_WORKER: u64 = 4;
+/// Descriptors of a worker for each address that it listens on: the driver's, and one that keeps
+/// the port.
+const PER_LISTENER: u64 = 2;
+/// Descriptors of the process: standard streams, signals, the served folder, folders for uploads.
 const OF_PROCESS: u64 = 16;
 
-/// Raises the soft limit to the hard one (`setrlimit(2)`), and says so when that is low. Gives the
-/// limit in force; `None` when there is none.
+/// Raises the soft limit to the hard limit (`setrlimit(2)`). Logs a warning if the limit is low.
+/// Returns the limit in force, or `None` if there is no limit.
 pub(crate) fn raise() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let wanted = Rlimit {
@@ -27,13 +28,13 @@ pub(crate) fn raise() -> Option<u64> {
     };
     let raised = setrlimit(Resource::Nofile, wanted);
     if let Err(error) = &raised {
-        tracing::debug!(%error, "the limit on open descriptors stays");
+        tracing::debug!(%error, "cannot raise the limit on open files");
     }
     let in_force = match raised {
         Ok(()) => limit.maximum,
         Err(_) => limit.current,
     };
-    if let Some(descriptors) = in_force.filter(|&descriptors| descriptors < FEW) {
+    if let Some(descriptors) = in_force.filter(|&descriptors| descriptors < LOW_LIMIT) {
         tracing::warn!(
             descriptors,
             "few connections are possible; raise the limit on open files (ulimit -n)"
@@ -42,61 +43,62 @@ pub(crate) fn raise() -> Option<u64> {
     in_force
 }
 
-/// How many files may be kept open for whom asks next.
+/// The maximum number of files that the cache keeps open.
 pub(crate) fn cached_files_max(descriptors: Option<u64>) -> usize {
     const MAX: u64 = 1024;
     descriptors.map_or(MAX, |descriptors| (descriptors / 16).min(MAX)) as usize
 }
 
-/// How many threads for file work `wanted` ones come to: each holds descriptors while it works.
+/// The number of threads for file work: `wanted`, or fewer if descriptors are short. Each thread
+/// holds descriptors while it works.
 pub(crate) fn file_threads(descriptors: Option<u64>, wanted: usize) -> usize {
     let most = descriptors.map_or(u64::MAX, |descriptors| (descriptors / 32).max(2));
     wanted.min(usize::try_from(most).unwrap_or(usize::MAX))
 }
 
-/// The descriptors of one worker that listens on so many addresses.
-pub(crate) fn of_worker(listeners: usize) -> u64 {
-    OF_WORKER + OF_LISTENER * listeners.max(1) as u64
+/// The descriptors of one worker that listens on `listeners` addresses.
+pub(crate) fn per_worker(listeners: usize) -> u64 {
+    PER_WORKER + PER_LISTENER * listeners.max(1) as u64
 }
 
-/// How many workers there may be by default: all of them together use a quarter of the descriptors
-/// at most, and the rest is for connections and files.
+/// The maximum of the default number of workers. All workers together use at most a quarter of the
+/// descriptors; the others are for connections and files.
 pub(crate) fn workers_max(descriptors: Option<u64>, listeners: usize) -> usize {
     let most = descriptors.map_or(u64::MAX, |descriptors| {
-        (descriptors / 4 / of_worker(listeners)).max(1)
+        (descriptors / 4 / per_worker(listeners)).max(1)
     });
     usize::try_from(most).unwrap_or(usize::MAX)
 }
 
-/// How many connections the admin address takes.
+/// The maximum number of connections to the admin address.
 pub(crate) fn admin_connections_max(descriptors: Option<u64>) -> usize {
     const MAX: u64 = 64;
     descriptors.map_or(MAX, |descriptors| (descriptors / 16).clamp(4, MAX)) as usize
 }
 
-/// What the process needs descriptors for besides connections and files.
+/// What determines the descriptors that the process needs besides connections and files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OwnUse {
     pub(crate) workers: usize,
     /// Addresses that each worker listens on.
     pub(crate) listeners: usize,
     pub(crate) file_threads: usize,
-    /// Descriptors for other things.
-    pub(crate) aside: usize,
+    /// Descriptors for other purposes.
+    pub(crate) other: usize,
 }
 
-/// The budget for connections and files: what the process does not need for itself. Connections
-/// over the cap, which are about to get a 503, have descriptors too.
+/// The budget for connections and files: the descriptors that the process does not need itself.
+/// Connections over the limit have descriptors too until their 503 response is sent.
 pub(crate) fn budget(descriptors: Option<u64>, own: OwnUse) -> Descriptors {
     let Some(descriptors) = descriptors else {
         return Descriptors::default();
     };
     let (workers, file_threads) = (own.workers.max(1) as u64, own.file_threads as u64);
-    let of_workers = of_worker(own.listeners) * workers;
-    let needed = OF_PROCESS + of_workers + OF_FILE_THREAD * file_threads + own.aside as u64;
+    let for_workers = per_worker(own.listeners) * workers;
+    let needed = OF_PROCESS + for_workers + PER_FILE_THREAD * file_threads + own.other as u64;
     let left = descriptors.saturating_sub(needed);
-    let turned_away = workers * (left / 32 / workers).clamp(4, 64);
-    Descriptors::new(left.saturating_sub(turned_away))
+    let over_limit = workers * (left / 32 / workers).clamp(4, 64);
+    Descriptors::new(left.saturating_sub(over_limit))
 }
 
 #[cfg(test)]
@@ -104,13 +106,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_leave_descriptors_for_their_requests() {
-        let most = |descriptors, workers, threads, aside| {
+    fn the_budget_leaves_descriptors_for_files_and_for_the_process() {
+        let most = |descriptors, workers, threads, other| {
             let own = OwnUse {
                 workers,
                 listeners: 1,
                 file_threads: threads,
-                aside,
+                other,
             };
             budget(descriptors, own).connections_max()
         };
@@ -120,14 +122,14 @@ mod tests {
         let few = 128 - 16 - 12 - 8 - 8;
         assert_eq!(most(Some(128), 2, 4, 0), few - few / 16 - few / 8);
         assert_eq!(most(Some(128), 2, 4, 10), few - 10 - 4 - 9);
-        assert_eq!(most(Some(64), 2, 2, 0), 24 - 2 - 3, "not one only");
+        assert_eq!(most(Some(64), 2, 2, 0), 24 - 2 - 3, "more than one");
         assert_eq!(most(Some(3), 64, 1024, 0), 1);
-        // However many cores there are, and with an admin address.
+        // With up to 128 cores and an admin address.
         for descriptors in [64, 100, 128, 256] {
             let limit = Some(descriptors);
             let workers = workers_max(limit, 1).min(128);
-            let aside = admin_connections_max(limit) + 4 + of_worker(1) as usize;
-            let connections = most(limit, workers, file_threads(limit, 16), aside);
+            let other = admin_connections_max(limit) + 4 + per_worker(1) as usize;
+            let connections = most(limit, workers, file_threads(limit, 16), other);
             assert!(
                 connections as u64 >= descriptors / 16,
                 "{descriptors}: {connections}"
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn where_descriptors_are_few_so_are_threads() {
+    fn few_descriptors_mean_few_threads() {
         assert_eq!(file_threads(None, 16), 16);
         assert_eq!(file_threads(Some(512), 16), 16);
         assert_eq!(file_threads(Some(128), 16), 4);

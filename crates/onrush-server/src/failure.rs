@@ -1,21 +1,21 @@
-//! How the program ends when it cannot go on: one line on stderr, and an exit code. Must not know
-//! what went wrong.
+//! A fatal error of the program: one line on stderr and an exit code. The module also escapes text
+//! for terminals.
 
 use std::fmt::Write;
 use std::io;
 use std::process::ExitCode;
 
-/// Why the program ends early.
+/// Why the program exits with an error.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Wrong usage: a flag, an environment variable, the configuration file. Exit code 2.
+    /// Wrong usage: an invalid flag, environment variable or configuration file. Exit code 2.
     Usage(String),
-    /// It was asked for rightly and did not work. Exit code 1.
+    /// An error at run time. Exit code 1.
     Run(String),
 }
 
 impl Failure {
-    /// A failure at run time.
+    /// An error at run time.
     pub(crate) fn run(message: impl Into<String>) -> Failure {
         Failure::Run(message.into())
     }
@@ -25,8 +25,8 @@ impl Failure {
         Failure::Usage(message.into())
     }
 
-    /// Says it in one line, and gives the exit code. `as_event`: through the log, for those who
-    /// read nothing but JSON.
+    /// Prints the message as one line and returns the exit code. `as_event`: write it to the log
+    /// instead, so that stderr contains only JSON.
     pub(crate) fn report(&self, as_event: bool) -> ExitCode {
         let (message, code) = match self {
             Failure::Usage(message) => (message, 2),
@@ -41,7 +41,7 @@ impl Failure {
     }
 }
 
-/// What an error says, without the system's number for it, which means nothing to most.
+/// The text of an error without `(os error N)`.
 pub(crate) fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     let Some((before, after)) = text.split_once(" (os error ") else {
@@ -51,34 +51,35 @@ pub(crate) fn reason(error: &io::Error) -> String {
     format!("{before}{rest}")
 }
 
-/// Writes a line to stderr, control characters escaped. That nobody reads it stops nothing.
+/// Writes a line to stderr with control characters escaped. Errors are ignored: stderr may be
+/// closed.
 pub(crate) fn write_line(text: &str) {
     use io::Write as _;
     let line = one_line(text) + "\n";
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// The same text with everything escaped that could end a line, steer a terminal or hide.
+/// The text with all characters escaped that end a line, control a terminal or are invisible.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     escape(text, &mut line);
     line
 }
 
-/// Appends `text` to `line`, escaped as [`one_line`] says.
+/// Appends `text` to `line`, escaped as in [`one_line`].
 pub(crate) fn escape(text: &str, line: &mut String) {
     for c in text.chars() {
         if is_printable(c) {
             line.push(c);
         } else {
-            let _ = write!(line, "{}", c.escape_debug()); // A string takes everything.
+            let _ = write!(line, "{}", c.escape_debug()); // Writing to a String does not fail.
         }
     }
 }
 
-/// Whether a character shows as itself: no control, format or line separating character.
+/// Whether a character is displayed as itself: not a control, format or line separator character.
 pub(crate) fn is_printable(c: char) -> bool {
-    // The standard library escapes quotes and backslashes too, and they are harmless.
+    // `escape_debug` also escapes quotes and backslashes, which are harmless.
     matches!(c, ' '..='~') || (c > '~' && c.escape_debug().len() == 1)
 }
 
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_errors_are_left_out() {
+    fn error_numbers_are_removed() {
         let error = io::Error::from_raw_os_error(13);
         assert_eq!(reason(&error), "Permission denied");
         let error = io::Error::other(format!("refused: {error}; by a filter"));
@@ -96,11 +97,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_breaks_the_line() {
+    fn the_text_is_one_line() {
         assert_eq!(one_line("it's \\ \"so\""), "it's \\ \"so\"");
         assert_eq!(one_line("a\r\nb\t\0"), "a\\r\\nb\\t\\0");
         assert_eq!(one_line("\x1b[31m\x7f"), "\\u{1b}[31m\\u{7f}");
-        // A terminal's control sequences in one character; the other writing direction; a line end.
+        // The one-character form of a control sequence; a change of direction; a line separator.
         assert_eq!(
             one_line("\u{9b}\u{202e}\u{2028}"),
             "\\u{9b}\\u{202e}\\u{2028}"

@@ -1,15 +1,14 @@
-//! Requests that a web page of another site makes a browser send: refused before any handler sees
-//! them.
+//! Refuses requests that a web page of another site causes a browser to send, before they reach a
+//! handler.
 //!
-//! - *DNS rebinding.* A page of `evil.example` lets its name resolve to 127.0.0.1, and is then, to
-//!   the browser, of the same origin as a server on this machine. `Host` still says `evil.example`
-//!   (RFC 9110 §7.2), so on loopback only names of this machine are answered; the others get 421
-//!   (RFC 9110 §15.5.20).
-//! - *Writes across sites.* A request that may change something and that another site's page asked
-//!   for is refused with 403, by what browsers say of it: `Sec-Fetch-Site` (W3C Fetch Metadata) and
-//!   `Origin` (Fetch Standard §3.2). Other programs send neither, and are not concerned.
-//!
-//! Must not know objects or the command line.
+//! - *DNS rebinding.* A page of `evil.example` lets its name resolve to 127.0.0.1. The browser then
+//!   treats a server on this machine as the same origin. `Host` still contains `evil.example`
+//!   (RFC 9110 §7.2). Therefore a loopback listener serves only names of this machine; other names
+//!   get 421 (RFC 9110 §15.5.20).
+//! - *Cross-site writes.* A request with a method other than `GET`, `HEAD` and `OPTIONS` gets 403
+//!   if a page of another site caused it. Browsers state this in `Sec-Fetch-Site` (W3C Fetch
+//!   Metadata) and `Origin` (Fetch Standard §3.2). Other programs send neither field and are not
+//!   affected.
 
 use crate::files::failure::Failure;
 use onrush::handler::{Pending, Service};
@@ -20,28 +19,30 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Context;
 
 const MISDIRECTED: Failure = Failure::new(421, "this host is not served here");
-const CROSS_SITE: Failure =
-    Failure::new(403, "cross-site request refused: Origin is not this host");
+const CROSS_SITE: Failure = Failure::new(
+    403,
+    "cross-site request refused: a page of another origin sent it",
+);
 
-/// Which values of `Host` a listener answers.
+/// The values of `Host` that a listener serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
     rule: Rule,
-    /// Compared without case, without a dot at the end.
+    /// Without a trailing dot. They are compared without regard to case.
     names: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     Any,
-    /// `localhost`, loopback addresses and the names.
+    /// `localhost`, names beneath it, loopback addresses and the listed names.
     Loopback,
-    /// The same, and every other address.
+    /// The same, and every other IP address.
     Addresses,
 }
 
 impl Hosts {
-    /// Every host.
+    /// Accepts every host.
     pub fn any() -> Hosts {
         Hosts {
             rule: Rule::Any,
@@ -49,28 +50,29 @@ impl Hosts {
         }
     }
 
-    /// What a listener on `address` (as [`Server::bind`](onrush::Server::bind) takes it) answers,
-    /// with any port:
+    /// The hosts that a listener on `address` serves, with any port. `address` has the form of
+    /// [`Server::bind`](onrush::Server::bind).
     ///
     /// | address | hosts |
     /// | --- | --- |
     /// | a loopback address, or a name of one | `localhost`, 127.0.0.0/8, `[::1]`, that name, `names` |
     /// | any other, wildcards included | all; with `names` those, `localhost` and all IP addresses |
-    /// | `unix:PATH` | all: no browser gets there |
+    /// | `unix:PATH` | all: no browser connects to a Unix socket |
     ///
-    /// The address as configured decides, so a wildcard address counts as public even for
-    /// connections from this machine. An IP address in `Host` is no name that an attacker could
-    /// let resolve to this machine; a public listener therefore always answers it.
+    /// Only the configured address counts, so a wildcard address is public even for connections
+    /// from this machine. With an IP address in `Host` there is no name that an attacker could let
+    /// resolve to this machine. A public listener therefore always accepts IP addresses.
     ///
-    /// `names` are names or IP addresses without port. Resolves a name in `address`, and may block:
-    /// for start-up. A name that cannot be resolved counts as loopback.
+    /// `names` are host names or IP addresses without a port. The function resolves a name in
+    /// `address` and may block: call it at start-up. A name that cannot be resolved counts as
+    /// loopback.
     pub fn for_listener(address: &str, names: &[String]) -> Hosts {
         Hosts::for_listeners(&[address], names)
     }
 
-    /// [`Hosts::for_listener`] for a server with several addresses. It is restricted to loopback
-    /// hosts when all of its TCP addresses are loopback addresses: a server that is public on one
-    /// address is public. Unix sockets decide nothing unless there is no TCP address.
+    /// [`Hosts::for_listener`] for a server with several addresses. The hosts are restricted to
+    /// loopback if all TCP addresses are loopback addresses. One public address makes the server
+    /// public. Unix sockets are ignored unless there is no TCP address.
     pub fn for_listeners(addresses: &[impl AsRef<str>], names: &[String]) -> Hosts {
         let addresses = addresses.iter().map(AsRef::as_ref);
         let is_tcp = |address: &&str| !address.starts_with("unix:");
@@ -83,7 +85,10 @@ impl Hosts {
             let first = resolved.and_then(|mut found| found.next());
             first.is_none_or(|address| is_loopback(address.ip()))
         });
-        let mut names: Vec<String> = names.iter().map(|name| normal(name).to_owned()).collect();
+        let mut names: Vec<String> = names
+            .iter()
+            .map(|name| normalize(name).to_owned())
+            .collect();
         let rule = match (is_loopback, names.is_empty()) {
             (true, _) => Rule::Loopback,
             (false, true) => return Hosts::any(),
@@ -97,21 +102,21 @@ impl Hosts {
         Hosts { rule, names }
     }
 
-    /// Whether a request for `host` (with or without a port) is answered. `None`: none was sent,
-    /// which only HTTP/1.0 allows and no browser does.
+    /// Whether a request for `host` (with or without a port) is served. `None`: the request has no
+    /// `Host`. Only HTTP/1.0 allows that, and no browser does it.
     pub fn accept(&self, host: Option<&str>) -> bool {
         let (Some(host), false) = (host, self.rule == Rule::Any) else {
             return true;
         };
-        // What nearly every request to a loopback listener says.
+        // The hosts of nearly all requests to a loopback listener.
         let usual = host
             .strip_prefix("127.0.0.1")
             .or_else(|| host.strip_prefix("localhost"));
-        usual.is_some_and(is_port) || self.accept_unusual(host)
+        usual.is_some_and(is_port) || self.accept_slow(host)
     }
 
     #[cold]
-    fn accept_unusual(&self, host: &str) -> bool {
+    fn accept_slow(&self, host: &str) -> bool {
         let listed = |host: &str| {
             self.names
                 .iter()
@@ -129,8 +134,8 @@ impl Hosts {
     }
 }
 
-/// Whether a name is `localhost` or beneath it: resolvers give both the loopback address
-/// (RFC 6761 §6.3).
+/// Whether a name is `localhost` or beneath it. Both resolve to the loopback address (RFC 6761
+/// §6.3).
 fn is_localhost(name: &str) -> bool {
     let end = name.len().saturating_sub("localhost".len());
     let (beneath, last) = name.split_at_checked(end).unwrap_or((name, ""));
@@ -144,7 +149,7 @@ enum Name<'h> {
 }
 
 impl Name<'_> {
-    /// `None`: it is no host, with or without a port.
+    /// `None` if `host` is not a host with an optional port.
     fn parse(host: &str) -> Option<Name<'_>> {
         if let Some(rest) = host.strip_prefix('[') {
             let (address, port) = rest.split_once(']')?;
@@ -153,7 +158,7 @@ impl Name<'_> {
         }
         let end = host.find(':').unwrap_or(host.len());
         let (name, port) = host.split_at(end);
-        let name = normal(name);
+        let name = normalize(name);
         match name.parse() {
             _ if name.is_empty() || !is_port(port) => None,
             Ok(address) => Some(Name::Address(IpAddr::V4(address))),
@@ -162,8 +167,8 @@ impl Name<'_> {
     }
 }
 
-/// A name without brackets or the dot of the root.
-fn normal(name: &str) -> &str {
+/// A name without brackets and trailing dot.
+fn normalize(name: &str) -> &str {
     let bare = name
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'));
@@ -171,7 +176,7 @@ fn normal(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
 
-/// Whether `text` is nothing, or a colon and a port that may be empty (RFC 3986 §3.2.3).
+/// Whether `text` is empty, or a colon and a port, which may be empty (RFC 3986 §3.2.3).
 fn is_port(text: &str) -> bool {
     match text.strip_prefix(':') {
         Some(port) => port.bytes().all(|byte| byte.is_ascii_digit()),
@@ -183,8 +188,8 @@ fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-/// An application behind the checks of this module. `GET`, `HEAD` and `OPTIONS` cost it one
-/// comparison of `Host`, and nothing with [`Hosts::any`].
+/// An application behind the checks of this module. For `GET`, `HEAD` and `OPTIONS` it compares
+/// only `Host`, and nothing with [`Hosts::any`].
 #[derive(Clone, Debug)]
 pub struct Guard<A> {
     hosts: Hosts,
@@ -192,7 +197,8 @@ pub struct Guard<A> {
 }
 
 impl<A> Guard<A> {
-    /// Passes on to `application` what is for `hosts` and was not asked for by another site's page.
+    /// Passes requests to `application` if they are for `hosts` and no page of another site caused
+    /// them.
     pub fn new(hosts: Hosts, application: A) -> Guard<A> {
         Guard { hosts, application }
     }
@@ -241,15 +247,14 @@ impl Guarded {
     }
 }
 
-/// Refusals are logged once in this time: an operator has to learn of them, and an attacker must
-/// not fill the log.
-const LOG_S: u64 = 10;
+/// At most one refusal is logged in this time, so that an attacker cannot fill the log.
+const LOG_INTERVAL_S: u64 = 10;
 
 #[cold]
 fn log_refusal(failure: &Failure, request: &Request) {
     static LOGGED_S: AtomicU64 = AtomicU64::new(0);
     let (now_s, last_s) = (request.worker().unix_seconds(), LOGGED_S.load(Relaxed));
-    if now_s.abs_diff(last_s) < LOG_S {
+    if now_s.abs_diff(last_s) < LOG_INTERVAL_S {
         return;
     }
     LOGGED_S.store(now_s, Relaxed);
@@ -272,33 +277,34 @@ fn log_refusal(failure: &Failure, request: &Request) {
     }
 }
 
-/// Whether a browser says that a page of another origin asked for this.
+/// Whether the fields say that a page of another origin caused the request.
 ///
-/// `Sec-Fetch-Site` is told from inside the browser and survives proxies that change `Host` or end
-/// TLS: `same-origin` is believed, and all but that and `none` (the user asked, no page) is
-/// refused, `same-site` too, for that is another port or another name of the same domain. Where it
-/// does not say `same-origin`, `Origin` must be the host of the request, by `http` or, behind a
-/// proxy that ends TLS and preserves `Host`, by `https`.
+/// The browser sets `Sec-Fetch-Site`, and proxies that change `Host` or terminate TLS preserve it.
+/// `same-origin` is accepted. Any other value except `none` (the user caused the request) is
+/// refused. This includes `same-site`, which means another port or another name of the same domain.
+/// Without `same-origin`, `Origin` must be the host of the request, with the scheme `http`, or
+/// `https` behind a proxy that terminates TLS and preserves `Host`.
 fn is_cross_site<'r>(
     host: Option<&str>,
     headers: impl Iterator<Item = (&'r str, &'r [u8])>,
 ) -> bool {
-    let (mut vouched, mut foreign) = (false, false);
+    let (mut is_same_origin, mut is_other_origin) = (false, false);
     for (name, value) in headers {
         if name.eq_ignore_ascii_case("sec-fetch-site") {
             match value {
-                b"same-origin" => vouched = true,
+                b"same-origin" => is_same_origin = true,
                 b"none" => {}
                 _ => return true,
             }
         } else if name.eq_ignore_ascii_case("origin") {
-            foreign |= !host.is_some_and(|host| is_origin_of(value, host));
+            is_other_origin |= !host.is_some_and(|host| is_origin_of(value, host));
         }
     }
-    foreign && !vouched
+    is_other_origin && !is_same_origin
 }
 
-/// Whether `origin` is that of `http://host` or `https://host` (RFC 6454 §5). `null` is nobody's.
+/// Whether `origin` is the origin of `http://host` or `https://host` (RFC 6454 §5). `null` never
+/// is.
 fn is_origin_of(origin: &[u8], host: &str) -> bool {
     let without_port = |host: &[u8], port: &[u8]| {
         let end = host.strip_suffix(port).or(host.strip_suffix(b":"));
@@ -321,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn on_loopback_only_names_of_this_machine_are_answered() {
+    fn on_loopback_only_names_of_this_machine_are_accepted() {
         let hosts = Hosts::for_listener("127.0.0.1:8080", &names(&["files.example."]));
         for host in [
             "127.0.0.1",
@@ -412,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_is_told_by_the_browser() {
+    fn fields_of_the_browser_show_cross_site_requests() {
         type Fields<'f> = &'f [(&'f str, &'f str)];
         let table: [(&str, Fields<'_>, bool); 26] = [
             ("a:1", &[], false),

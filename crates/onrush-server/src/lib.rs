@@ -1,5 +1,5 @@
-//! A handler that serves a folder over HTTP. The binary `onrush` uses it, and so can any other
-//! server.
+//! A handler that serves a folder over HTTP. The binary `onrush` uses it; other servers can use it
+//! as well.
 //!
 //! ```no_run
 //! use onrush::{Router, Server};

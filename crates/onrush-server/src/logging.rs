@@ -1,6 +1,6 @@
-//! The log: events of `tracing` as lines on stderr, in a form for people or as JSON; entries of the
-//! access log in a format of their own if that is wanted. Whatever a client sends, one event is one
-//! line and no character of it steers a terminal. Must not know what is logged.
+//! The log: `tracing` events as lines on stderr, as text or JSON. The access log may have another
+//! format. Whatever a client sends, one event is one line, and no character of it controls a
+//! terminal.
 
 use crate::combined::Combined;
 use crate::config::LogSettings;
@@ -20,23 +20,23 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter}
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Sends all events of this process to stderr from now on; panics are events too.
+/// Writes all events of this process to stderr from now on. Panics are events too.
 pub(crate) fn start(settings: LogSettings) {
     let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    // There is none yet, and without one the server could serve all the same.
+    // This fails only if a subscriber is set already. The server can run without a log.
     let _ = tracing::subscriber::set_global_default(subscriber(settings, colors, io::stderr));
     std::panic::set_hook(Box::new(|panic| {
-        let message = words(panic.payload());
+        let message = panic_message(panic.payload());
         let place = panic.location().map(tracing::field::display);
         tracing::error!(place, "a thread panicked: {message}");
     }));
 }
 
-/// What a panic says.
-fn words(payload: &dyn Any) -> &str {
+/// The message of a panic.
+fn panic_message(payload: &dyn Any) -> &str {
     let constant = payload.downcast_ref::<&str>().copied();
     let made = || payload.downcast_ref::<String>().map(String::as_str);
-    constant.or_else(made).unwrap_or("without a word")
+    constant.or_else(made).unwrap_or("no message")
 }
 
 fn subscriber<W>(
@@ -47,7 +47,7 @@ fn subscriber<W>(
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    // A log that cannot be written must not take the server down: no words about that on stderr.
+    // By default the layer reports write errors with `eprintln!`, which panics if stderr is closed.
     let layer = tracing_subscriber::fmt::layer().log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter(settings.level));
     let json = || Form::Json(tracing_subscriber::fmt::format().json());
@@ -76,7 +76,7 @@ fn filter(level: LogLevel) -> Targets {
     Targets::new().with_default(level)
 }
 
-/// The form for people: `TIME LEVEL MESSAGE KEY=VALUE …`.
+/// The text format: `TIME LEVEL MESSAGE KEY=VALUE …`.
 struct Text {
     colors: bool,
 }
@@ -119,7 +119,7 @@ fn color(level: Level) -> &'static str {
     }
 }
 
-/// An event's fields, rendered and safe.
+/// The fields of an event, rendered and escaped.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -151,10 +151,10 @@ impl Visit for Fields {
     }
 }
 
-/// The target of the events that are entries of the access log.
+/// The target of access log events.
 const ACCESS: &str = "onrush::access";
 
-/// The forms of the log.
+/// The formats of the access log and of all other events.
 struct Forms {
     access: Form,
     other: Form,
@@ -186,7 +186,7 @@ where
             Form::Json(json) => {
                 let mut object = String::new();
                 json.format_event(context, Writer::new(&mut object), event)?;
-                write_ascii_controls(&object, &mut writer)
+                write_json(&object, &mut writer)
             }
             Form::Combined => {
                 let mut entry = Combined::default();
@@ -199,15 +199,15 @@ where
     }
 }
 
-/// Writes JSON, and escapes what JSON itself permits and terminals act on: DEL, and the control
-/// characters U+0080 to U+009F. They occur only inside strings.
-fn write_ascii_controls(object: &str, writer: &mut Writer<'_>) -> fmt::Result {
-    let steers = |c: char| c.is_control() && c != '\n';
-    if !object.contains(steers) {
+/// Writes JSON, and escapes control characters that JSON permits in strings: DEL and U+0080 to
+/// U+009F. Terminals interpret them. They occur only inside strings.
+fn write_json(object: &str, writer: &mut Writer<'_>) -> fmt::Result {
+    let is_escaped = |c: char| c.is_control() && c != '\n';
+    if !object.contains(is_escaped) {
         return writer.write_str(object);
     }
     for c in object.chars() {
-        match steers(c) {
+        match is_escaped(c) {
             true => write!(writer, "\\u{:04x}", u32::from(c))?,
             false => writer.write_char(c)?,
         }
@@ -310,7 +310,10 @@ mod tests {
             .map(|line| serde_json::from_str(line).expect("an object"))
             .collect();
         assert_eq!(objects.len(), 2);
-        assert_eq!(objects[0]["fields"]["target"], NASTY, "nothing is lost");
+        assert_eq!(
+            objects[0]["fields"]["target"], NASTY,
+            "no character is lost"
+        );
         assert_eq!(objects[0]["target"], "onrush::access");
         assert_eq!(objects[0]["fields"]["number"], 3);
         assert_eq!(objects[1]["fields"]["message"], "plain");
@@ -345,19 +348,19 @@ mod tests {
 
     #[test]
     fn only_levels_have_a_color_and_only_on_terminals() {
-        let event = || tracing::error!(x = 1, "words");
-        assert!(logged(LogFormat::Text, true, event).contains("\x1b[31mERROR\x1b[0m words x=1\n"));
+        let event = || tracing::error!(x = 1, "text");
+        assert!(logged(LogFormat::Text, true, event).contains("\x1b[31mERROR\x1b[0m text x=1\n"));
         assert!(!logged(LogFormat::Text, false, event).contains('\x1b'));
     }
 
     #[test]
-    fn panics_are_understood() {
+    fn panic_messages_are_found() {
         let caught = |act: fn()| std::panic::catch_unwind(act).expect_err("it panics");
-        assert_eq!(words(&*caught(|| panic!("constant"))), "constant");
-        assert_eq!(words(&*caught(|| panic!("{}", 1 + 1))), "2");
+        assert_eq!(panic_message(&*caught(|| panic!("constant"))), "constant");
+        assert_eq!(panic_message(&*caught(|| panic!("{}", 1 + 1))), "2");
         assert_eq!(
-            words(&*caught(|| std::panic::panic_any(1))),
-            "without a word"
+            panic_message(&*caught(|| std::panic::panic_any(1))),
+            "no message"
         );
     }
 

@@ -1,8 +1,8 @@
-//! The program `onrush`: a folder, served over HTTP.
+//! The program `onrush`: it serves a folder over HTTP.
 //!
-//! `units`, `written`, `failure`, `memory` · `values` · `options` (each option, once) · `config`
-//! (the file, and the settings that the options result in) · `cli` · `combined` · `logging`,
-//! `signals`, `descriptors` (the process) · this file, which puts them together and serves.
+//! Layers, lowest first: `units`, `written`, `failure`, `memory` · `values` · `options` (the list
+//! of options) · `config` (the file and the resulting settings) · `cli` · `combined` · `logging`,
+//! `signals`, `descriptors` (the process) · this file, which combines them and serves.
 
 #![forbid(unsafe_code)]
 
@@ -31,8 +31,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use values::{AdminAt, LogFormat};
 
-/// Connections to the admin address over its cap, each to be told so.
-const TURNED_AWAY: usize = 4;
+/// Connections to the admin address over its limit, which are open until they have received a 503.
+const ADMIN_OVER_LIMIT: usize = 4;
 
 fn main() -> ExitCode {
     let settings = match cli::read(std::env::args_os().collect()) {
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Serves until a signal ends it.
+/// Serves until a signal ends the server.
 fn serve(settings: Settings) -> Result<(), Failure> {
     logging::start(settings.log);
     tracing::debug!(?settings, "settings");
@@ -69,9 +69,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     if let Some(shortage) = settings.shortage {
         shortage.log();
     }
-    let ending = signals::watch().map_err(|error| {
+    let shutdown = signals::watch().map_err(|error| {
         Failure::run(format!(
-            "signals cannot be caught: {}",
+            "cannot handle signals: {}",
             failure::reason(&error)
         ))
     })?;
@@ -92,37 +92,38 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     })?;
     let metrics = Metrics::new();
     let admin = Admin::new(&metrics);
-    // First, so that its failure leaves nothing behind; it ends last, to tell of the end.
-    let aside = start_aside(&settings, &plan, &admin)?;
+    // It starts first, so that its failure needs no cleanup, and stops last, so that `/-/ready`
+    // reports the shutdown.
+    let admin_server = start_admin(&settings, &plan, &admin)?;
     let running = start(&settings, &plan, &files, &admin, &metrics)?;
     admin.watch(running.handle());
-    ending.serve(running.handle());
+    shutdown.serve(running.handle());
     announce(&running, &settings, &plan);
     let ended = running.wait();
-    if let Some(aside) = aside {
-        aside.handle().shutdown_now();
-        let _ = aside.wait(); // Nobody depends on how it ended.
+    if let Some(admin_server) = admin_server {
+        admin_server.handle().shutdown_now();
+        let _ = admin_server.wait(); // The exit code does not depend on it.
     }
     ended.map_err(|error| Failure::run(format!("a worker failed: {}", failure::reason(&error))))?;
-    if ending.was_cut() {
-        return Err(Failure::run("ended at once, by a second signal"));
+    if shutdown.was_forced() {
+        return Err(Failure::run("stopped at once by a second signal"));
     }
-    tracing::info!("ended");
+    tracing::info!("stopped");
     Ok(())
 }
 
-/// What the settings leave to this machine.
+/// Numbers that depend on the settings and on this machine.
 struct Plan {
     workers: usize,
     file_threads: usize,
     connections_max: usize,
     admin_connections_max: usize,
-    /// For connections and files.
+    /// The budget for connections and files.
     descriptors: Descriptors,
 }
 
 impl Plan {
-    /// `descriptors`: how many this process may have open; `None` when nothing bounds them.
+    /// `descriptors`: the limit on open files of this process; `None` if there is no limit.
     fn new(settings: &Settings, descriptors: Option<u64>) -> Plan {
         let listeners = settings.addresses.len();
         let workers = settings.workers.unwrap_or_else(|| {
@@ -131,9 +132,9 @@ impl Plan {
         });
         let file_threads = descriptors::file_threads(descriptors, settings.files.blocking_threads);
         let admin_connections_max = descriptors::admin_connections_max(descriptors);
-        let aside = match settings.admin {
+        let other = match settings.admin {
             Some(AdminAt::Own(_)) => {
-                admin_connections_max + TURNED_AWAY + descriptors::of_worker(1) as usize
+                admin_connections_max + ADMIN_OVER_LIMIT + descriptors::per_worker(1) as usize
             }
             _ => 0,
         };
@@ -141,7 +142,7 @@ impl Plan {
             workers,
             listeners,
             file_threads,
-            aside,
+            other,
         };
         let budget = descriptors::budget(descriptors, own);
         let possible = budget.connections_max();
@@ -150,7 +151,7 @@ impl Plan {
             tracing::warn!(
                 connections_max = wanted,
                 possible,
-                "more connections than the limit on open files (ulimit -n) is enough for"
+                "connections-max exceeds what the limit on open files (ulimit -n) permits"
             );
         }
         Plan {
@@ -182,11 +183,11 @@ fn start(
             server.metrics(metrics).start(Guard::new(hosts, router))
         }
     };
-    started.map_err(|error| refused(&error))
+    started.map_err(|error| start_failure(&error))
 }
 
-/// Starts what serves figures and health on an address of its own, if that is wanted.
-fn start_aside(
+/// Starts the server for metrics and health if it has its own address.
+fn start_admin(
     settings: &Settings,
     plan: &Plan,
     admin: &Admin,
@@ -201,15 +202,15 @@ fn start_aside(
         .driver(settings.driver)
         .connections_max(plan.admin_connections_max)
         .start(Guard::new(hosts, admin.router()));
-    let running = server.map_err(|error| refused(&error))?;
+    let running = server.map_err(|error| start_failure(&error))?;
     tracing::info!(address = %running.address(), "admin");
     Ok(Some(running))
 }
 
-fn refused(error: &io::Error) -> Failure {
+fn start_failure(error: &io::Error) -> Failure {
     let reason = failure::reason(error);
     let hint = match reason.starts_with("io_uring is refused") {
-        true => "; --driver auto takes epoll instead",
+        true => "; --driver auto uses epoll instead",
         false => "",
     };
     Failure::run(format!("{reason}{hint}"))
@@ -238,7 +239,7 @@ fn server(settings: &Settings, plan: &Plan) -> Server {
         .access_log(settings.access_log)
 }
 
-/// Tells people on stderr and programs on stdout where it serves.
+/// Logs the addresses with other properties of the server, and prints the addresses to stdout.
 fn announce(running: &Running, settings: &Settings, plan: &Plan) {
     let shown = |address: &Address| match address {
         Address::Tcp(address) => format!("http://{address}"),
@@ -255,16 +256,16 @@ fn announce(running: &Running, settings: &Settings, plan: &Plan) {
         workers = running.workers(),
         "serving"
     );
-    // Whoever started it may have closed its end.
+    // stdout may be closed.
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{}", addresses.join("\n")).and_then(|()| out.flush());
 }
 
-/// What clients may do, in a word or two.
+/// The permitted operations, for the log.
 fn allowed(files: &FilesOptions) -> &'static str {
     match (files.sink, files.allow.put, files.allow.delete) {
-        (true, _, false) => "get, put (thrown away)",
-        (true, _, true) => "get, put (thrown away), delete",
+        (true, _, false) => "get, put (discarded)",
+        (true, _, true) => "get, put (discarded), delete",
         (false, false, false) => "get",
         (false, true, false) => "get, put",
         (false, false, true) => "get, delete",

@@ -1,20 +1,20 @@
-//! How much memory the process may use: the least of the machine's and of the limits of its
-//! cgroups, and what default sizes follow. Must not know what the memory is for.
+//! The memory that the process may use, and default sizes that depend on it. It is the minimum of
+//! the machine's memory and the limits of the process's cgroups.
 //!
-//! The files are those of `cgroups(7)`, `proc_pid_cgroup(5)` and `proc_pid_mountinfo(5)`. A limit
-//! of version 2 is `memory.max`, one of version 1 `memory.limit_in_bytes`; it holds for all groups
-//! beneath, so the limits of all ancestors that are visible here count.
+//! `cgroups(7)`, `proc_pid_cgroup(5)` and `proc_pid_mountinfo(5)` describe the files. A limit of
+//! version 2 is in `memory.max`, one of version 1 in `memory.limit_in_bytes`. It applies to all
+//! descendant groups, so the limits of all visible ancestors count.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Default sizes are at most one part in so many of the memory: a quarter for what is received and
-/// for small objects together, and a sixteenth for buffers of uploads. The rest is for connections,
-/// stacks, and what the kernel holds for the process (buffers of sockets, cached files).
+/// Default sizes are at most the memory divided by these numbers: a quarter for received data and
+/// small objects together, and a sixteenth for upload buffers. The remaining memory is for
+/// connections, stacks, and the kernel's socket buffers and page cache.
 pub(crate) const RECEIVE_PART: u64 = 5;
 pub(crate) const CACHE_PART: u64 = 20;
 pub(crate) const UPLOAD_PART: u64 = 16;
 
-/// Less memory than the defaults are made for, and what was chosen.
+/// A memory limit that reduced defaults, and the resulting sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shortage {
     pub(crate) limit_bytes: u64,
@@ -29,12 +29,13 @@ impl Shortage {
             memory_bytes = self.limit_bytes,
             receive_memory_bytes = self.receive_bytes,
             cache_bytes = self.cache_bytes,
-            "smaller defaults, for the memory that this process may use"
+            "smaller defaults, because the memory is limited"
         );
     }
 }
 
-/// Bytes that this process may use, as far as that is known. `root` is `/`, or a copy for tests.
+/// The bytes of memory that this process may use; `None` if unknown. `root` is `/`, or a copy for
+/// tests.
 pub(crate) fn limit_bytes(root: &Path) -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
     let (groups, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
@@ -42,16 +43,16 @@ pub(crate) fn limit_bytes(root: &Path) -> Option<u64> {
         let group = groups.lines().find_map(|line| mount.group(line));
         group.map_or(Vec::new(), |group| mount.limits(root, group))
     });
-    of_groups.chain(physical(&read("proc/meminfo"))).min()
+    of_groups.chain(total_memory(&read("proc/meminfo"))).min()
 }
 
-/// A part of the memory, one in `part`, but not more than `default` bytes.
+/// The memory divided by `part`, but at most `default_bytes`.
 pub(crate) fn share(limit_bytes: Option<u64>, part: u64, default_bytes: u64) -> u64 {
     limit_bytes.map_or(default_bytes, |bytes| (bytes / part).min(default_bytes))
 }
 
 /// `MemTotal` of `proc_meminfo(5)`.
-fn physical(meminfo: &str) -> Option<u64> {
+fn total_memory(meminfo: &str) -> Option<u64> {
     let line = meminfo
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -59,9 +60,9 @@ fn physical(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// A place where memory cgroups are mounted.
+/// A mount of memory cgroups.
 struct Mount<'m> {
-    /// The group that is mounted, and where.
+    /// The group at the root of the mount, and the mount point.
     group: &'m str,
     at: &'m str,
     version: Version,
@@ -88,8 +89,8 @@ impl Mount<'_> {
         Some(Mount { group, at, version })
     }
 
-    /// The process's group, from a line of its list: `ID:CONTROLLERS:PATH`, no controllers for
-    /// version 2.
+    /// The process's group, from a line `ID:CONTROLLERS:PATH` of `/proc/self/cgroup`. Version 2 has
+    /// no controllers.
     fn group<'l>(&self, line: &'l str) -> Option<&'l str> {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
@@ -100,20 +101,20 @@ impl Mount<'_> {
         is_it.then_some(path)
     }
 
-    /// The limits of a group and of all above it that are visible here.
+    /// The limits of a group and of its visible ancestors.
     fn limits(&self, root: &Path, group: &str) -> Vec<u64> {
         let file = match self.version {
             Version::One => "memory.limit_in_bytes",
             Version::Two => "memory.max",
         };
-        // A group outside of what is mounted is not visible; its ancestor that is mounted counts.
+        // A group outside of the mount is not visible. The root of the mount is its ancestor.
         let is_inside = |path: &&Path| path.components().all(|part| part != Component::ParentDir);
         let below = Path::new(group).strip_prefix(self.group).ok();
         let below = below.filter(is_inside).unwrap_or(Path::new(""));
         let top = root.join(self.at.trim_start_matches('/'));
         let read = |folder: PathBuf| std::fs::read_to_string(folder.join(file)).ok();
         let folders = below.ancestors().map(|path| top.join(path));
-        // "max" is no number and no limit; version 1 has a number that is beyond any machine's.
+        // "max" is not a number and means no limit. In version 1, a huge number means no limit.
         let limits = folders.filter_map(read);
         limits.filter_map(|text| text.trim().parse().ok()).collect()
     }
@@ -127,7 +128,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-    /// A root with these files; gone with this.
+    /// A root folder with these files, removed on drop.
     struct Root(PathBuf);
 
     impl Root {
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn without_groups_it_is_the_machines() {
+    fn without_groups_the_machine_has_the_limit() {
         assert_eq!(Root::new("none", &[]).mib(), Some(8192));
         assert_eq!(limit_bytes(Path::new("/does/not/exist")), None);
     }
@@ -182,9 +183,10 @@ mod tests {
         assert_eq!(root.mib(), Some(1));
     }
 
-    /// In a container the group is mounted at the top, or the path leads out of the namespace.
+    /// In a container, the group is at the root of the mount, or its path is outside of the
+    /// namespace.
     #[test]
-    fn in_a_container_the_top_counts() {
+    fn in_a_container_the_root_of_the_mount_counts() {
         for path in ["/", "/docker/0123", "/../other"] {
             let root = Root::new(
                 "container",
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn version_one_has_files_of_its_own() {
+    fn version_one_has_other_files() {
         let mounts = "40 33 0:30 /docker/0123 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
             41 33 0:31 / /sys/fs/cgroup/cpu rw shared:9 - cgroup cgroup rw,cpu\n";
         let root = Root::new(
@@ -222,7 +224,7 @@ mod tests {
         );
         assert_eq!(root.mib(), Some(256));
         fs::remove_dir_all(root.0.join("sys/fs/cgroup/memory/x")).unwrap();
-        assert_eq!(root.mib(), Some(8192), "no limit but the machine's");
+        assert_eq!(root.mib(), Some(8192), "only the machine's memory limits");
     }
 
     #[test]

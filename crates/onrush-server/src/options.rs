@@ -1,9 +1,9 @@
-//! Every option of the server, declared once, by [`options!`]: from one entry come the flag, the
+//! The list of all options. The macro [`options!`] generates from each entry the flag, the
 //! environment variable, the key of the configuration file, the help text and the merge of the
-//! three sources. Must not know what an option does.
+//! three sources. `config` interprets the values.
 //!
-//! To add an option, add one entry to the list below, and read its field in `config`. The tests
-//! there fail until the option changes the settings.
+//! To add an option, add one entry to the list below and use its field in `config`. The tests of
+//! `config` fail until the option changes the settings.
 
 use crate::units::{Rate, Size, SizeMax, SizeOrOff, Time};
 use crate::values::{
@@ -17,8 +17,8 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Makes [`Options`] of a list of groups, each a heading of `--help` and the options below it. An
-/// option is one of:
+/// Generates [`Options`] from a list of groups. A group is a heading of `--help` and its options.
+/// An option is one of:
 ///
 /// - `positional NAME: TYPE`: the argument without a flag;
 /// - `value NAME: TYPE = "PLACEHOLDER"`: a flag with a value;
@@ -34,10 +34,10 @@ macro_rules! options {
     ($($heading:literal { $($entries:tt)* })*) => {
         options!(@ [] [] $($heading { $($entries)* })*);
     };
-    // The list is used up.
+    // The end of the list.
     (@ [$($fields:tt)*] [$($name:ident)*]) => {
-        /// What one source says: the command line with the environment, or the file. `None` where
-        /// it says nothing.
+        /// The options of one source: the command line with the environment, or the file. `None`:
+        /// the source does not set the option.
         #[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Eq)]
         #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
         pub(crate) struct Options { $($fields)* }
@@ -46,13 +46,13 @@ macro_rules! options {
             /// The names of all options.
             pub(crate) const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
-            /// What `self` says, and where it says nothing, what `other` does.
+            /// Merges two sources. `self` takes precedence.
             pub(crate) fn or(self, other: Options) -> Options {
                 Options { $($name: self.$name.or(other.$name)),* }
             }
         }
     };
-    // A group is used up.
+    // The end of a group.
     (@ [$($fields:tt)*] [$($names:ident)*] $heading:literal {} $($rest:tt)*) => {
         options!(@ [$($fields)*] [$($names)*] $($rest)*);
     };
@@ -133,7 +133,8 @@ options! {
         /// Serve a web site: index.html instead of listings, pages without a sandbox
         ///
         /// Without this option, HTML, SVG, other XML and scripts are sent with the header
-        /// Content-Security-Policy: sandbox, so that an uploaded page cannot act as its reader.
+        /// Content-Security-Policy: sandbox. It prevents an uploaded page from sending requests
+        /// with the rights of its reader.
         switch site;
 
         /// Receive and count uploads, but discard them
@@ -179,7 +180,7 @@ options! {
     }
 
     "Limits" {
-        /// The maximum size of a request body; larger ones get 413 [default: off, no limit]
+        /// The maximum size of a request body; a larger one gets 413 [default: off, no limit]
         value body_max: SizeMax = "SIZE";
 
         /// The maximum number of path segments of a PUT; more get 400 [default: 64]
@@ -203,7 +204,7 @@ options! {
         /// The maximum pause within a request body, or off [default: 60s]
         value body_timeout: Time = "TIME";
 
-        /// How long a client may read nothing of a response, or off [default: 60s]
+        /// The time limit for a client that reads nothing of a response, or off [default: 60s]
         value write_timeout: Time = "TIME";
 
         /// The minimum rate of uploads and downloads, in bytes per second, or off [default: 100]
@@ -212,13 +213,13 @@ options! {
         /// 408; a connection that reads too slowly is reset.
         value min_rate: Rate = "RATE";
 
-        /// How long a connection may be idle between requests, or off [default: 75s]
+        /// The maximum idle time of a connection between requests, or off [default: 75s]
         value idle_timeout: Time = "TIME";
 
         /// The time limit for a request with its response, or off [default: 24h]
         value total_timeout: Time = "TIME";
 
-        /// How long requests in progress may take after SIGTERM [default: 30s]
+        /// The time limit for requests in progress after SIGTERM or SIGINT [default: 30s]
         value drain_timeout: Time = "TIME";
     }
 
@@ -237,7 +238,7 @@ options! {
         /// The format of the log, which goes to stderr [default: text]
         value log_format: LogFormat = "FORMAT";
 
-        /// The minimum level of log messages [default: info]
+        /// The lowest severity that is logged [default: info]
         value log_level: LogLevel = "LEVEL";
     }
 
@@ -270,8 +271,8 @@ options! {
 
         /// The kernel interface for network I/O [default: auto]
         ///
-        /// auto uses the best one that works and logs the choice. io_uring fails where io_uring is
-        /// not available.
+        /// auto uses io_uring if it works, otherwise epoll, and logs the choice. With io_uring the
+        /// server does not start where io_uring is not available.
         value driver: Driver = "DRIVER";
 
         /// Which worker serves a new connection [default: least-loaded]
@@ -283,7 +284,7 @@ options! {
         /// Move connections from busy workers to idle ones [default: on]
         value rebalance: Switch = "SWITCH";
 
-        /// Accept a connection when its first bytes arrive, or after a second [default: on]
+        /// Accept a connection when its first bytes arrive, or after one second [default: on]
         ///
         /// This halves the cost of connections for a single request (TCP_DEFER_ACCEPT). When off,
         /// connections are accepted at once.
@@ -305,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_first_wins() {
+    fn the_first_source_takes_precedence() {
         let first = Options {
             port: Some(1),
             ..Options::default()

@@ -1,4 +1,4 @@
-//! Signals: what ends the server, and what does not. Must not know what it serves.
+//! Signals of the process: SIGTERM and SIGINT shut the server down, SIGHUP is logged.
 
 use onrush::server::Handle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -8,55 +8,64 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long a server that is to leave at once has for it, before the process just ends.
-const LEAVING: Duration = Duration::from_millis(500);
+/// The time limit for a forced shutdown. The process exits after it.
+const FORCED_EXIT_WAIT: Duration = Duration::from_millis(500);
 
-/// Signals so close behind the first are the same wish: `timeout(1)` signals its child and then the
-/// group that the child is in.
+/// Signals within this time after the first one count as the same request: `timeout(1)` signals its
+/// child and then the process group of the child.
 const BURST: Duration = Duration::from_millis(100);
 
-/// What signals have asked for, and the server to end, once there is one.
+/// The shutdown that signals have requested, and the server that it applies to, once it runs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ending(Arc<State>);
+pub(crate) struct Shutdown(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
     handle: OnceLock<Handle>,
-    cut: AtomicBool,
+    forced: AtomicBool,
 }
 
-impl Ending {
-    /// From now on signals end this server; until now they ended the process.
+impl Shutdown {
+    /// From now on, signals shut this server down. Before this call they end the process.
     pub(crate) fn serve(&self, handle: Handle) {
         let _ = self.0.handle.set(handle); // It is called once.
     }
 
-    /// Whether a second signal cut short what was in flight.
-    pub(crate) fn was_cut(&self) -> bool {
-        self.0.cut.load(Ordering::Acquire)
+    /// Whether a second signal forced short what was in flight.
+    pub(crate) fn was_forced(&self) -> bool {
+        self.0.forced.load(Ordering::Acquire)
     }
 
-    /// `first`: when the end was first asked for.
-    fn take(&self, signal: i32, first: &mut Option<Instant>) {
+    /// Handles one signal. `first`: the time of the first signal that requested a shutdown.
+    fn on_signal(&self, signal: i32, first: &mut Option<Instant>) {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
         match self.0.handle.get() {
             _ if signal == SIGHUP => {
-                tracing::info!(signal = name, "nothing is read again while it serves");
+                tracing::info!(
+                    signal = name,
+                    "signal ignored: options are read at start only"
+                );
             }
-            // Nobody has been served yet.
+            // The server does not run yet.
             None => std::process::exit(0),
             Some(_) if first.is_some_and(|first| first.elapsed() < BURST) => {
-                tracing::debug!(signal = name, "came with the first one");
+                tracing::debug!(
+                    signal = name,
+                    "signal ignored: it follows the first one at once"
+                );
             }
             Some(handle) if handle.is_ending() => {
-                self.0.cut.store(true, Ordering::Release);
+                self.0.forced.store(true, Ordering::Release);
                 handle.shutdown_now();
-                // A worker may wait for a disk.
-                std::thread::sleep(LEAVING);
+                // A worker may be waiting for a disk and not stop.
+                std::thread::sleep(FORCED_EXIT_WAIT);
                 std::process::exit(1);
             }
             Some(handle) => {
-                tracing::info!(signal = name, "ending when requests in flight are answered");
+                tracing::info!(
+                    signal = name,
+                    "shutting down; waiting for requests in progress"
+                );
                 *first = Some(Instant::now());
                 handle.shutdown();
             }
@@ -64,21 +73,20 @@ impl Ending {
     }
 }
 
-/// Takes the signals of this process, on a thread of its own.
+/// Handles the signals of this process on a separate thread.
 ///
-/// `SIGTERM` and `SIGINT` drain the server, and a second one, unless it comes with the first, ends
-/// it at once. `SIGHUP` is told in
-/// the log. `SIGPIPE` is ignored by the standard library already.
-pub(crate) fn watch() -> io::Result<Ending> {
+/// `SIGTERM` and `SIGINT` drain the server. A second one stops it at once, unless it follows within
+/// [`BURST`]. `SIGHUP` is logged. The standard library already ignores `SIGPIPE`.
+pub(crate) fn watch() -> io::Result<Shutdown> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    let ending = Ending::default();
-    let watching = ending.clone();
+    let shutdown = Shutdown::default();
+    let watching = shutdown.clone();
     let thread = std::thread::Builder::new().name("onrush-signals".to_owned());
     thread.spawn(move || {
         let mut first = None;
         for signal in signals.forever() {
-            watching.take(signal, &mut first);
+            watching.on_signal(signal, &mut first);
         }
     })?;
-    Ok(ending)
+    Ok(shutdown)
 }

@@ -1,10 +1,10 @@
-//! Durations and sizes as people write them: `30s`, `10MiB`. Must not know what they are for.
+//! Durations, sizes and rates in the form of options: `30s`, `10MiB`, `off`.
 
 use serde::Deserialize;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A length of time: a number and a unit (`ms`, `s`, `m`, `h`), `0`, or `off`, which is 0 too.
+/// A duration: a number and a unit (`ms`, `s`, `m`, `h`), `0`, or `off`, which means 0.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "Written")]
 pub(crate) struct Time {
@@ -29,7 +29,7 @@ impl FromStr for Time {
             return Ok(Time { ms: 0 });
         }
         let (number, unit) =
-            split(text).ok_or("a time is written like 30s, 500ms, 2m or 1h, or off")?;
+            split(text).ok_or("write a time as in 30s, 500ms, 2m or 1h, or off")?;
         let unit_ms = match unit {
             "ms" => 1,
             "s" => 1000,
@@ -64,7 +64,7 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Size, String> {
-        let (number, unit) = split(text).ok_or("a size is written like 10MiB or 4096")?;
+        let (number, unit) = split(text).ok_or("write a size as in 10MiB or 4096")?;
         let (base, power) = match unit.to_ascii_lowercase().as_str() {
             "" | "b" => (1, 0),
             "kib" => (1024, 1),
@@ -84,7 +84,7 @@ impl FromStr for Size {
     }
 }
 
-/// A size that bounds something, or `off` or `unlimited`, which are the same: there is no bound.
+/// A maximum size. `off` and `unlimited` mean no limit.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "Written")]
 pub(crate) struct SizeMax {
@@ -98,13 +98,13 @@ impl FromStr for SizeMax {
         if matches!(text, "off" | "unlimited") {
             return Ok(SizeMax { bytes: u64::MAX });
         }
-        let wrong = |error| format!("{error}; off or unlimited: no limit");
+        let wrong = |error| format!("{error}; off or unlimited means no limit");
         let size: Size = text.parse().map_err(wrong)?;
         Ok(SizeMax { bytes: size.bytes })
     }
 }
 
-/// A size of something that may be left out: `0` and `off` are the same.
+/// A size of an optional feature. `0` and `off` disable it.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "Written")]
 pub(crate) struct SizeOrOff {
@@ -123,7 +123,7 @@ impl FromStr for SizeOrOff {
     }
 }
 
-/// Bytes per second, written as a size; `0` and `off` are the same.
+/// A rate in bytes per second, written as a size. `0` and `off` mean no minimum.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "Written")]
 pub(crate) struct Rate {
@@ -134,7 +134,7 @@ impl FromStr for Rate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Rate, String> {
-        const FORM: &str = "bytes per second are written like 100 or 1KiB, less than 4GiB; or off";
+        const FORM: &str = "write bytes per second as in 100 or 1KiB, less than 4GiB; or off";
         if text == "off" {
             return Ok(Rate { bytes_per_s: 0 });
         }
@@ -144,14 +144,14 @@ impl FromStr for Rate {
     }
 }
 
-/// A whole number and what follows it, perhaps after a space.
+/// A whole number and the unit that follows it, possibly after spaces.
 fn split(text: &str) -> Option<(u64, &str)> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     Some((number.parse().ok()?, unit.trim_start_matches(' ')))
 }
 
-/// A value of a TOML file: text, or a bare number.
+/// A value of a TOML file: a string or a number.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected text such as \"30s\" or \"10MiB\"")]
 enum Written {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn off_means_no_limit_no_cache_or_no_rate() {
+    fn off_disables_a_limit_a_cache_or_a_rate() {
         let most = |text: &str| text.parse::<SizeMax>().ok().map(|size| size.bytes);
         assert_eq!(most("off"), Some(u64::MAX));
         assert_eq!(most("unlimited"), Some(u64::MAX));

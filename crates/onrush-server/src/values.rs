@@ -1,18 +1,17 @@
-//! The values that options take, and how they are written. Sizes, times and rates are in `units`.
-//! Must not know which option takes a value.
+//! The types of option values and their text forms. Sizes, times and rates are in `units`.
 
 use clap::ValueEnum;
 use serde::Deserialize;
 use std::str::FromStr;
 
-/// A kind of change.
+/// A kind of change that clients may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Change {
-    /// Objects may be made and replaced.
+    /// Objects may be created and replaced.
     Put,
     /// Objects and empty folders may be deleted.
     Delete,
-    /// Nothing: to take back what a file or the environment allows.
+    /// No change. It overrides a file or an environment variable that allows changes.
     None,
 }
 
@@ -56,7 +55,7 @@ pub(crate) enum PlacementName {
     LeastLoaded,
 }
 
-/// The form of the log.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
@@ -64,13 +63,13 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// The form of an entry of the access log.
+/// The format of the access log.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AccessLogFormat {
     Text,
     Json,
-    // As Apache has it.
+    // The format of Apache.
     Combined,
 }
 
@@ -88,7 +87,7 @@ pub(crate) enum LogLevel {
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Bind {
-    /// A host's name or address, an IPv6 address in brackets; and its port, if one is given.
+    /// A host name or IP address (IPv6 in brackets), and the port, if one is given.
     Host(String, Option<u16>),
     /// The path of a Unix socket.
     Unix(String),
@@ -98,10 +97,10 @@ impl FromStr for Bind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Bind, String> {
-        const FORM: &str = "an address is HOST, HOST:PORT, [IPV6]:PORT or unix:PATH";
+        const FORM: &str = "write an address as HOST, HOST:PORT, [IPV6]:PORT or unix:PATH";
         if let Some(path) = text.strip_prefix("unix:") {
             if path.is_empty() || path.contains('\0') {
-                return Err("a Unix socket is written unix:PATH".to_owned());
+                return Err("write a Unix socket as unix:PATH".to_owned());
             }
             return Ok(Bind::Unix(path.to_owned()));
         }
@@ -119,7 +118,7 @@ impl FromStr for Bind {
     }
 }
 
-/// A host's name or address without a port; an IPv6 address gets brackets.
+/// A host name or IP address without a port. An IPv6 address gets brackets.
 fn host(text: &str) -> Option<String> {
     let bare = text
         .strip_prefix('[')
@@ -132,7 +131,7 @@ fn host(text: &str) -> Option<String> {
     is_name.then(|| text.to_owned())
 }
 
-/// A name or IP address that `Host` may have; neither port nor brackets.
+/// A host name or IP address to accept in `Host`, without port and brackets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostName(pub(crate) String);
 
@@ -141,7 +140,7 @@ impl FromStr for HostName {
 
     fn from_str(text: &str) -> Result<HostName, String> {
         let Some(name) = host(text) else {
-            return Err("not a host name or address without a port".to_owned());
+            return Err("write a host name or address without a port".to_owned());
         };
         let bare = name
             .strip_prefix('[')
@@ -150,17 +149,17 @@ impl FromStr for HostName {
     }
 }
 
-/// Where figures and health are asked for.
+/// Where metrics and health are served.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "NumberOrText")]
 pub(crate) enum AdminAt {
-    /// Beside the objects.
+    /// On the address of the objects.
     Same,
-    /// An address and port of their own.
+    /// On a separate address, in the form HOST:PORT.
     Own(String),
 }
 
-/// A port may be written as a number.
+/// The form in a TOML file, where a port may be a number.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum NumberOrText {
@@ -191,7 +190,7 @@ impl FromStr for AdminAt {
         }
         match text.parse() {
             Ok(Bind::Host(_, Some(_))) => Ok(AdminAt::Own(text.to_owned())),
-            _ => Err("neither same nor a port nor an address and port".to_owned()),
+            _ => Err("write same, a port, or an address with a port".to_owned()),
         }
     }
 }
@@ -201,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_and_sockets_are_told_apart() {
+    fn hosts_and_unix_sockets_are_distinguished() {
         let host = |text: &str, port| Ok(Bind::Host(text.to_owned(), port));
         assert_eq!("127.0.0.1".parse(), host("127.0.0.1", None));
         assert_eq!("127.0.0.1:80".parse(), host("127.0.0.1", Some(80)));
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_hosts_have_no_port() {
+    fn host_names_have_no_port() {
         let name = |text: &str| Ok(HostName(text.to_owned()));
         assert_eq!("a.example".parse(), name("a.example"));
         assert_eq!("192.0.2.1".parse(), name("192.0.2.1"));
@@ -248,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn admin_is_here_or_elsewhere() {
+    fn admin_shares_the_address_or_has_its_own() {
         let own = |text: &str| Ok(AdminAt::Own(text.to_owned()));
         assert_eq!("same".parse(), Ok(AdminAt::Same));
         assert_eq!("9090".parse(), own("127.0.0.1:9090"));

@@ -1,12 +1,12 @@
-//! Lists and switches of a configuration file: an array or text, a boolean or a word. Must not know
-//! what they are for.
+//! Lists and switches in a configuration file. A list is an array or a string, a switch is a
+//! boolean or a string.
 
 use clap::ValueEnum;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::str::FromStr;
 
-/// A list in a configuration file: an array, or text with commas as on the command line.
+/// A list in a configuration file: an array, or a string with commas as on the command line.
 pub(crate) fn list<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -34,7 +34,7 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// A switch with a value, so that a flag can switch off what the environment switches on.
+/// A switch with a value, so that a flag can disable what an environment variable enables.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(try_from = "BoolOrText")]
 pub(crate) enum Switch {
@@ -60,14 +60,14 @@ impl TryFrom<BoolOrText> for Switch {
             BoolOrText::Text(text) => match text.as_str() {
                 "on" | "true" => true,
                 "off" | "false" => false,
-                _ => return Err("a switch is true, false, \"on\" or \"off\"".to_owned()),
+                _ => return Err("write true, false, \"on\" or \"off\"".to_owned()),
             },
         };
         Ok(if is_on { Switch::On } else { Switch::Off })
     }
 }
 
-/// A flag without a value, or with one such as `on`, `off`, `true` or `false`.
+/// An optional switch as a boolean, for serde.
 pub(crate) fn boolish<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<bool>, D::Error> {

@@ -160,7 +160,7 @@ fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
         log.contains(" workers=2") && log.contains("\"get, put, delete\""),
         "{log}"
     );
-    assert!(!log.contains("asked for"), "{log}");
+    assert!(!log.contains("selected explicitly"), "{log}");
 
     let flags = ["--workers", "1", "--allow", "none", "--driver", "epoll"];
     let log = serving(&flags, &environment, file).log();
@@ -168,7 +168,7 @@ fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
         log.contains(" workers=1") && log.contains(" allowed=get "),
         "{log}"
     );
-    assert!(log.contains("reason=\"asked for\""), "{log}");
+    assert!(log.contains("reason=\"selected explicitly\""), "{log}");
 }
 
 #[test]

@@ -274,7 +274,7 @@ fn a_drain_loses_no_upload() {
         let size = 3 << 20;
         let mut stream = upload(&server, "late", size, size / 2);
         server.signal("TERM");
-        server.logs("ending when requests in flight are answered");
+        server.logs("shutting down; waiting for requests in progress");
         sleep(MOMENT);
         assert!(
             server.child.try_wait().expect("ours").is_none(),
@@ -305,7 +305,7 @@ fn a_second_signal_ends_it_at_once() {
             let mut server = Server::start(folder.path(), &flags);
             let stream = upload(&server, "never", 1 << 20, 1 << 19);
             server.signal(first);
-            server.logs("ending when requests in flight are answered");
+            server.logs("shutting down; waiting for requests in progress");
             sleep(MOMENT);
             let begun = Instant::now();
             server.signal(second);
@@ -328,7 +328,7 @@ fn two_signals_in_a_burst_are_one() {
     let script = format!("kill -TERM {pid}; kill -TERM {pid}; kill -INT {pid}");
     let status = Command::new("sh").args(["-c", &script]).status();
     assert!(status.expect("started").success());
-    server.logs("ending when requests in flight are answered");
+    server.logs("shutting down; waiting for requests in progress");
     sleep(MOMENT);
     let rest = &program::pattern(7, size)[size / 2..];
     stream.write_all(rest).expect("it still reads");

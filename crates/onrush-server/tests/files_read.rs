@@ -138,13 +138,13 @@ fn ranges() {
             "bytes=26-",
             416,
             Some("bytes */26"),
-            b"the object has no such bytes\n",
+            b"the range contains no byte of the object\n",
         ),
         (
             "bytes=-0",
             416,
             Some("bytes */26"),
-            b"the object has no such bytes\n",
+            b"the range contains no byte of the object\n",
         ),
         ("bytes=5-2", 200, None, ALPHABET),
         ("bytes=x", 200, None, ALPHABET),
@@ -343,7 +343,7 @@ fn a_folder_that_cannot_be_opened_is_told_in_a_line() {
     let error = Files::open(&missing, FilesOptions::default()).unwrap_err();
     let text = error.to_string();
     assert!(
-        text.ends_with("does not exist; it is created only when writing is allowed"),
+        text.ends_with("does not exist; it is created only if writing is allowed"),
         "{text}"
     );
     Files::open(&missing, writable()).unwrap();

@@ -92,7 +92,7 @@ pub fn choose(preference: Preference, config: &Config) -> io::Result<Choice> {
     if preference == Preference::Epoll {
         return Ok(Choice {
             kind: Kind::Epoll,
-            reason: "asked for".to_owned(),
+            reason: "selected explicitly".to_owned(),
         });
     }
     match probe(config) {

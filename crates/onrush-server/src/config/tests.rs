@@ -1,4 +1,4 @@
-//! Configuration files, and the settings that they result in.
+//! Configuration files and the settings that result from them.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn refused(text: &str) -> (usize, String) {
 }
 
 #[test]
-fn a_file_says_what_flags_say() {
+fn a_file_sets_the_same_options_as_flags() {
     let text = "dir = '/srv'\nallow = ['put', 'delete']\nport = 81\nbind = '::1'\n\
         workers = 3\ndriver = 'io_uring'\nheader-timeout = '5s'\nmin-rate = '1KB'\n\
         body-max = '1GiB'\nring-buffer-size = 2048\nidle-timeout = 0\nlog-format = 'json'\n\
@@ -40,7 +40,7 @@ fn a_file_says_what_flags_say() {
 }
 
 #[test]
-fn nothing_said_is_read_only_and_near() {
+fn by_default_the_server_is_read_only_and_on_loopback() {
     let settings = Settings::new(parse("").unwrap(), None).unwrap();
     assert_eq!(settings.addresses, ["127.0.0.1:8080"]);
     let defaults = Limits {
@@ -49,7 +49,7 @@ fn nothing_said_is_read_only_and_near() {
         rate_bytes_per_s_min: 100,
         ..Limits::default()
     };
-    assert_eq!(settings.limits, defaults, "and --help says these times");
+    assert_eq!(settings.limits, defaults, "--help shows these times");
     assert_eq!(settings.files, FilesOptions::default());
     assert_eq!(settings.access_log, AccessLog::Off);
     assert_eq!(settings.drain_timeout, Duration::from_secs(30));
@@ -62,7 +62,7 @@ fn nothing_said_is_read_only_and_near() {
 }
 
 #[test]
-fn receive_memory_is_shared_and_never_too_little_for_a_ring() {
+fn receive_memory_is_shared_and_always_fits_a_ring() {
     let share = |text: &str, workers| {
         let settings = Settings::new(parse(text).unwrap(), None).unwrap();
         settings.driver_config(workers).receive_bytes_max
@@ -77,12 +77,12 @@ fn receive_memory_is_shared_and_never_too_little_for_a_ring() {
 }
 
 #[test]
-fn defaults_are_parts_of_the_memory_there_is() {
+fn defaults_depend_on_the_memory() {
     let with = |text: &str, mib: u64| {
         let settings = Settings::new(parse(text).unwrap(), Some(mib << 20)).unwrap();
         let cache = settings.files.cache_bytes_max as u64;
-        let told = settings.shortage.is_some();
-        (settings.receive_bytes_max >> 20, cache >> 20, told)
+        let is_reduced = settings.shortage.is_some();
+        (settings.receive_bytes_max >> 20, cache >> 20, is_reduced)
     };
     assert_eq!(with("", 4096), (256, 64, false));
     assert_eq!(with("", 1000), (200, 50, true));
@@ -95,7 +95,7 @@ fn defaults_are_parts_of_the_memory_there_is() {
 }
 
 #[test]
-fn mistakes_are_told_with_line_and_key() {
+fn errors_name_the_line_and_the_key() {
     let (line, what) = refused("port = 1\nprot = 2\n");
     assert_eq!(
         (line, what.contains("unknown key `prot`")),
@@ -103,8 +103,8 @@ fn mistakes_are_told_with_line_and_key() {
         "{what}"
     );
     let (line, what) = refused("port = 1\nmin-rate = 'x' # fast\n");
-    let is_told = what.starts_with("min-rate: 'x': bytes per second");
-    assert_eq!((line, is_told), (2, true), "{what}");
+    let is_named = what.starts_with("min-rate: 'x': write bytes per second");
+    assert_eq!((line, is_named), (2, true), "{what}");
     let (line, what) = refused("\nport = 'x'\n");
     assert_eq!((line, what.starts_with("port: ")), (2, true), "{what}");
     assert!(
@@ -173,7 +173,7 @@ fn lists_may_be_text_and_switches_may_be_words() {
 }
 
 #[test]
-fn several_addresses_have_ports_of_their_own_or_that_of_all() {
+fn an_address_without_a_port_has_the_port_of_the_port_option() {
     let addresses = |text: &str| Settings::new(parse(text).unwrap(), None).unwrap().addresses;
     let three = ["0.0.0.0:81", "[::1]:82", "unix:/run/s"];
     let list = "port = 81\nbind = ['0.0.0.0', '[::1]:82', 'unix:/run/s']";
@@ -186,7 +186,7 @@ fn several_addresses_have_ports_of_their_own_or_that_of_all() {
 }
 
 #[test]
-fn a_format_of_the_access_log_switches_it_on() {
+fn a_format_enables_the_access_log() {
     let log = |text: &str| {
         let settings = Settings::new(parse(text).unwrap(), None).unwrap();
         (settings.access_log, settings.log.access_format)
@@ -249,7 +249,7 @@ fn every_option_changes_the_settings() {
         let text = format!("{} = {value}", name.replace('_', "-"));
         let options = parse(&text).expect(&text);
         assert_ne!(shown(options.clone()), default, "{text}");
-        // The merge forgets no option, on neither side.
+        // The merge includes every option, on both sides.
         assert_eq!(Options::default().or(options.clone()), options, "{text}");
         assert_eq!(options.clone().or(Options::default()), options, "{text}");
     }
@@ -257,7 +257,7 @@ fn every_option_changes_the_settings() {
 }
 
 #[test]
-fn limits_are_switched_off_by_off() {
+fn off_disables_limits() {
     let times = ["header", "body", "write", "idle", "total"];
     for off in ["'off'", "0"] {
         let mut text = format!("min-rate = {off}\ncache-size = {off}\n");
@@ -286,7 +286,7 @@ fn limits_are_switched_off_by_off() {
 }
 
 #[test]
-fn mistakes_name_the_key_the_value_and_what_is_accepted() {
+fn errors_name_the_key_the_value_and_what_is_accepted() {
     for (text, key, value, accepted) in [
         ("min-rate = 'fast'", "min-rate: ", "'fast'", "or off"),
         (
@@ -324,14 +324,20 @@ fn mistakes_name_the_key_the_value_and_what_is_accepted() {
         assert!(what.contains(value) && what.contains(accepted), "{what}");
     }
     for (text, parts) in [
-        ("workers = 0", ["workers: ", "0 is not in 1 to 1024"]),
+        (
+            "workers = 0",
+            ["workers: ", "0 is not in the range from 1 to 1024"],
+        ),
         (
             "ring-buffer-size = '1B'",
-            ["ring-buffer-size: ", "1 is not in 512B to 1MiB"],
+            [
+                "ring-buffer-size: ",
+                "1 is not in the range from 512B to 1MiB",
+            ],
         ),
         (
             "ring-buffers = 3",
-            ["ring-buffers: ", "3 is no power of two from 2 to 32768"],
+            ["ring-buffers: ", "3 is not a power of two from 2 to 32768"],
         ),
     ] {
         let Err(Failure::Usage(what)) = Settings::new(parse(text).unwrap(), None) else {
@@ -358,17 +364,17 @@ fn types_are_a_table() {
             "types: \".ts\" is not an extension",
         ),
     ] {
-        let Err(Failure::Usage(told)) = settings(text) else {
+        let Err(Failure::Usage(message)) = settings(text) else {
             panic!("{text}");
         };
-        assert!(told.starts_with(what), "{told}");
+        assert!(message.starts_with(what), "{message}");
     }
     assert_eq!(refused("[types]\nts = 1").0, 2);
     assert_eq!(refused("types = 'a/b'").0, 1);
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_values_are_refused() {
     for text in [
         "workers = 0",
         "ring-buffers = 3",

@@ -1,17 +1,15 @@
-//! A number of bytes that may be held at a time, and leases of it.
-//!
-//! This module must not know what the bytes are for.
+//! A budget of bytes, and leases from it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that may still be taken.
+/// The bytes that are available.
 #[derive(Debug)]
 pub(super) struct Budget {
     left_bytes: AtomicUsize,
 }
 
-/// What somebody took; given back when dropped.
+/// Bytes taken from a budget. Dropping the lease returns them.
 #[derive(Debug)]
 pub(super) struct Lease {
     budget: Arc<Budget>,
@@ -25,7 +23,7 @@ impl Budget {
         })
     }
 
-    /// Takes so many bytes, or nothing when there are not as many left.
+    /// Takes `bytes` bytes; `None` if fewer are available.
     pub(super) fn take(self: &Arc<Budget>, bytes: usize) -> Option<Lease> {
         let take = |left: usize| left.checked_sub(bytes);
         self.left_bytes
@@ -51,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dropped_can_be_taken_again() {
+    fn a_dropped_lease_returns_its_bytes() {
         let budget = Budget::new(10);
         let lease = budget.take(7);
         assert!(lease.is_some() && budget.take(4).is_none() && budget.take(3).is_some());

@@ -1,65 +1,63 @@
-//! Small objects in memory and large ones open: each worker has its own part, so that no two of
-//! them share a lock or a reference count while they answer.
+//! The cache: the content of small objects, and open files of large objects. Each worker has its
+//! own shard, so that workers share no lock and no reference count when they respond.
 //!
-//! An entry is answered without looking at the disk while
-//! - the store's generation of its key is what it was before the object was opened: a change made
-//!   through this server is seen at once; and
-//! - its last look at the disk is at most `fresh_ms` old, or a tenth of a second for an open file:
-//!   a change made by others is seen within that time, as is a change made through this server
-//!   under another name of the same file (a link).
+//! An entry is served without access to the disk while both conditions hold:
+//! - The store's generation of its key is the same as before the object was opened. So a change
+//!   through this server is visible at once.
+//! - The object was opened at most `fresh_ms` ago; for an open file, at most a tenth of a second
+//!   ago. So a change by another program is visible within that time. The same holds for a change
+//!   through this server under another name of the file (a link).
 //!
-//! After that the object is opened anew; if it was only the time that had run out, and it still
-//! has the same version, the bytes in memory stay. Only objects whose version can be relied upon
-//! are kept (see `Found::settled`).
+//! Afterwards the object is opened again. If only the time had passed and the version is the same,
+//! the bytes in memory stay. The cache keeps only objects whose version is reliable (see
+//! `LoadedObject::is_settled`).
 //!
-//! A file that is open takes a descriptor, and disk space even when it is deleted. So few are kept,
-//! and none for much longer than a tenth of a second: whoever keeps the first must see to it that
-//! [`Cache::take_stale`] is called until none is left, and close what that gives where waiting for
-//! a disk is allowed, for the last one to close a deleted file frees its space. Others may write
-//! into a file while it is open, so whoever answers with one must look whether it has the version
-//! that the entry says.
-//!
-//! This module must not know requests, nor how objects are opened.
+//! An open file takes a descriptor, and disk space even after it is deleted. Therefore the cache
+//! keeps few, and none for much longer than a tenth of a second. The caller that adds the first one
+//! must call [`Cache::take_stale`] until no file is left. It must close the returned files where
+//! waiting for a disk is allowed, because closing a deleted file frees its space. Other programs
+//! may write to an open file, so its version must be checked before each response.
 
-use super::object::Found;
+use super::object::LoadedObject;
 use onrush_store::{Key, Version};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What an entry costs beside its bytes, about.
+/// The approximate memory of an entry without its content.
 const OVERHEAD_BYTES: usize = 512;
 
-/// How long a file is kept open at most, in milliseconds: opening one is little beside sending it,
-/// and until it is closed its space is not free when it is deleted.
+/// The maximum time that a file is kept open, in milliseconds. Opening a file is cheap compared to
+/// sending it, and an open file keeps its disk space after it is deleted.
 const OPEN_MS_MAX: u64 = 100;
 
 #[derive(Debug)]
 pub(super) struct Cache {
-    /// One for each worker, as long as there are enough.
-    parts: Box<[Mutex<Part>]>,
+    /// One for each core. With more workers than cores, some workers share one.
+    shards: Box<[Mutex<Shard>]>,
     fresh_ms: u64,
 }
 
-/// A worker's part. Who goes first is decided as by a clock's hand: in the order of arrival, but
-/// whoever was asked for since the hand last passed stays for another round.
+/// A worker's part of the cache. Entries in memory are evicted by the CLOCK algorithm: in the order
+/// of arrival, but an entry that was used since the last pass stays for another round.
 #[derive(Debug)]
-struct Part {
+struct Shard {
     entries: HashMap<Box<[u8]>, Entry>,
-    /// With the numbers of the entries that they are: those of others are gone.
-    hand: VecDeque<(Key, u64)>,
-    /// How many of the hand are gone.
-    gone: usize,
+    /// The keys of the entries in memory, with the number of each entry. An element was removed if
+    /// its key has no entry or an entry with another number.
+    eviction_queue: VecDeque<(Key, u64)>,
+    /// The number of elements of `eviction_queue` that were removed.
+    removed: usize,
     /// The number of the next entry.
     next: u64,
-    /// The entries that are open files, oldest first; they are not the hand's.
+    /// The entries that are open files, oldest first. They are not in `eviction_queue`.
     files: VecDeque<Key>,
-    /// Files that are nobody's any more, until they are taken to be closed.
-    stale: Vec<Found>,
-    /// Of both at most.
+    /// Files of removed entries. The caller of [`Cache::take_stale`] closes them.
+    stale: Vec<LoadedObject>,
+    /// The maximum of `files` and `stale` together.
     files_max: usize,
-    /// Somebody calls [`Cache::take_stale`] for as long as there are any.
-    closes: bool,
-    /// What the entries in memory cost.
+    /// Whether a task calls [`Cache::take_stale`] until no file is left.
+    closer_runs: bool,
+    /// The memory of all entries with content in memory.
     bytes: usize,
     bytes_max: usize,
 }
@@ -67,18 +65,18 @@ struct Part {
 #[derive(Debug)]
 struct Entry {
     key: Key,
-    found: Found,
+    found: LoadedObject,
     /// The store's generation before the object was opened.
     generation: u64,
-    /// When it was last opened.
-    seen_ms: u64,
-    /// Asked for since the hand last passed.
+    /// When the object was last opened.
+    opened_ms: u64,
+    /// Used since the last pass of the eviction queue.
     used: bool,
-    /// Its own in the hand.
+    /// Its number in the eviction queue.
     number: u64,
 }
 
-/// A moment on a worker: which one, and its clock.
+/// A point in time on a worker: the worker's index and its clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) worker: usize,
@@ -87,50 +85,51 @@ pub(super) struct Moment {
 }
 
 impl Cache {
-    /// `bytes_max` and `files_max` are of all workers together.
+    /// `bytes_max` and `files_max` apply to all workers together.
     pub(super) fn new(bytes_max: usize, files_max: usize, fresh_ms: u64) -> Cache {
-        let parts = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let part = || Part {
+        let shards = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let shard = || Shard {
             entries: HashMap::new(),
-            hand: VecDeque::new(),
-            gone: 0,
+            eviction_queue: VecDeque::new(),
+            removed: 0,
             next: 0,
             files: VecDeque::new(),
             stale: Vec::new(),
-            files_max: files_max / parts,
-            closes: false,
+            files_max: files_max / shards,
+            closer_runs: false,
             bytes: 0,
-            bytes_max: bytes_max / parts,
+            bytes_max: bytes_max / shards,
         };
         Cache {
-            parts: (0..parts).map(|_| Mutex::new(part())).collect(),
+            shards: (0..shards).map(|_| Mutex::new(shard())).collect(),
             fresh_ms,
         }
     }
 
-    /// For how long a file is kept open.
+    /// The time that a file is kept open.
     fn open_ms(&self) -> u64 {
         self.fresh_ms.min(OPEN_MS_MAX)
     }
 
-    fn part(&self, worker: usize) -> MutexGuard<'_, Part> {
-        let part = &self.parts[worker % self.parts.len()];
-        part.lock().unwrap_or_else(PoisonError::into_inner)
+    fn shard(&self, worker: usize) -> MutexGuard<'_, Shard> {
+        let shard = &self.shards[worker % self.shards.len()];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is kept for a key, given by its bytes or by a path as sent, if it may be answered as it
-    /// is. A path that is no key (with escapes or dot segments) finds nothing.
+    /// The entry of a key, if it may be served without opening the object. `key` is the bytes of a
+    /// key or a path as sent. A path that is not a key (with escapes or dot segments) finds no
+    /// entry.
     pub(super) fn fresh(
         &self,
         key: &[u8],
         at: Moment,
         generation: impl Fn(&Key) -> u64,
-    ) -> Option<Found> {
-        let mut part = self.part(at.worker);
-        let entry = part.entries.get_mut(key)?;
+    ) -> Option<LoadedObject> {
+        let mut shard = self.shard(at.worker);
+        let entry = shard.entries.get_mut(key)?;
         if generation(&entry.key) != entry.generation {
             if entry.found.memory().is_none() {
-                part.remove(key); // Its space may be wanted.
+                shard.remove(key); // Closing the file may free disk space.
             }
             return None;
         }
@@ -138,125 +137,132 @@ impl Cache {
             Some(_) => self.fresh_ms,
             None => self.open_ms(),
         };
-        if at.now_ms.saturating_sub(entry.seen_ms) >= fresh_ms {
+        if at.now_ms.saturating_sub(entry.opened_ms) >= fresh_ms {
             return None;
         }
         entry.used = true;
         Some(entry.found.clone())
     }
 
-    /// Keeps nothing for a key.
+    /// Removes the entry of a key.
     pub(super) fn forget(&self, key: &[u8], worker: usize) {
-        self.part(worker).remove(key);
+        self.shard(worker).remove(key);
     }
 
-    /// What is kept for a key that was opened just now and has `version`. `generation` is from
-    /// before the opening.
+    /// The entry of a key that was opened just now and has `version`. `generation` is from before
+    /// the opening.
     pub(super) fn confirmed(
         &self,
         key: &Key,
         at: Moment,
         generation: u64,
         version: &Version,
-    ) -> Option<Found> {
-        let mut part = self.part(at.worker);
-        let entry = part.entries.get_mut(key.as_bytes())?;
-        // After a change of ours not even the same version is proof enough: an inode number may
-        // have been used again for a file with the time of another.
+    ) -> Option<LoadedObject> {
+        let mut shard = self.shard(at.worker);
+        let entry = shard.entries.get_mut(key.as_bytes())?;
+        // After a change through this server, an equal version proves nothing: an inode number may
+        // have been reused for a file with the same time.
         let same = entry.generation == generation && entry.found.version() == version;
         if !same || entry.found.memory().is_none() {
-            return None; // A file is open anew already: nothing is won by keeping the other.
+            return None; // The new open file replaces the old one.
         }
-        (entry.seen_ms, entry.used) = (at.now_ms, true);
+        (entry.opened_ms, entry.used) = (at.now_ms, true);
         Some(entry.found.clone())
     }
 
-    /// Keeps what was opened just now, if it may be kept. `true` when from now on there are open
-    /// files here: the caller sees to [`Cache::take_stale`].
-    pub(super) fn keep(&self, key: &Key, at: Moment, generation: u64, found: &Found) -> bool {
-        let mut part = self.part(at.worker);
-        let before = part.entries.get(key.as_bytes());
+    /// Adds an object that was opened just now, if it may be kept. Returns `true` if this shard has
+    /// open files from now on: the caller then must call [`Cache::take_stale`].
+    pub(super) fn keep(
+        &self,
+        key: &Key,
+        at: Moment,
+        generation: u64,
+        found: &LoadedObject,
+    ) -> bool {
+        let mut shard = self.shard(at.worker);
+        let before = shard.entries.get(key.as_bytes());
         let in_memory = before.map(|before| before.found.memory().is_some());
-        let room = match found.memory() {
-            Some(_) => cost_bytes(key, found) <= part.bytes_max / 4,
-            None => self.fresh_ms > 0 && part.files.len() + part.stale.len() < part.files_max,
+        let has_room = match found.memory() {
+            Some(_) => cost_bytes(key, found) <= shard.bytes_max / 4,
+            None => self.fresh_ms > 0 && shard.files.len() + shard.stale.len() < shard.files_max,
         };
-        // `fresh` is asked with paths as sent, where a percent sign begins an escape.
+        // `fresh` compares paths as sent, where a percent sign begins an escape.
         let is_path = !key.as_bytes().contains(&b'%');
-        let keeps = room && is_path && found.settled(at.now_s);
+        let keeps = has_room && is_path && found.is_settled(at.now_s);
         let replaces = in_memory == Some(true) && found.memory().is_some();
         if !(keeps && replaces) {
-            part.remove(key.as_bytes());
+            shard.remove(key.as_bytes());
         }
         if keeps {
-            part.insert(Entry {
+            shard.insert(Entry {
                 key: key.clone(),
                 found: found.clone(),
                 generation,
-                seen_ms: at.now_ms,
+                opened_ms: at.now_ms,
                 used: false,
                 number: 0,
             });
         }
-        part.has_files() && !std::mem::replace(&mut part.closes, true)
+        shard.has_files() && !std::mem::replace(&mut shard.closer_runs, true)
     }
 
-    /// Takes files out that have been open for long enough, to be closed, and tells in how many
-    /// milliseconds there are more; `None` when none is left, and nobody need call this again.
-    pub(super) fn take_stale(&self, at: Moment) -> (Vec<Found>, Option<u64>) {
-        let mut part = self.part(at.worker);
+    /// Removes the files that have been open for long enough and returns them, to be closed, with
+    /// the milliseconds until the next ones. `None`: no file is left and no further call is needed.
+    pub(super) fn take_stale(&self, at: Moment) -> (Vec<LoadedObject>, Option<u64>) {
+        let mut shard = self.shard(at.worker);
         let mut next_ms = None;
-        while let Some(key) = part.files.front().cloned() {
-            let entry = part.entries.get(key.as_bytes());
-            let age_ms = entry.map_or(u64::MAX, |entry| at.now_ms.saturating_sub(entry.seen_ms));
+        while let Some(key) = shard.files.front().cloned() {
+            let entry = shard.entries.get(key.as_bytes());
+            let age_ms = entry.map_or(u64::MAX, |entry| at.now_ms.saturating_sub(entry.opened_ms));
             if age_ms < self.open_ms() {
                 next_ms = Some(self.open_ms() - age_ms);
                 break;
             }
-            part.remove(key.as_bytes());
+            shard.remove(key.as_bytes());
         }
-        part.closes = next_ms.is_some();
-        (std::mem::take(&mut part.stale), next_ms)
+        shard.closer_runs = next_ms.is_some();
+        (std::mem::take(&mut shard.stale), next_ms)
     }
 
-    /// Takes out, from every worker's part, the open files that no response is sent from, to be
-    /// closed: for when descriptors are scarce.
-    pub(super) fn take_idle(&self) -> Vec<Found> {
+    /// Removes the open files that no response is using from the shards of all workers and returns
+    /// them, to be closed. It is called when descriptors are short.
+    pub(super) fn take_idle_files(&self) -> Vec<LoadedObject> {
         let mut idle = Vec::new();
-        for worker in 0..self.parts.len() {
-            let mut part = self.part(worker);
+        for worker in 0..self.shards.len() {
+            let mut shard = self.shard(worker);
             let is_idle = |entries: &HashMap<Box<[u8]>, Entry>, key: &Key| {
                 let entry = entries.get(key.as_bytes());
                 entry.is_some_and(|entry| entry.found.is_idle_file())
             };
-            let (entries, files) = (&part.entries, &part.files);
+            let (entries, files) = (&shard.entries, &shard.files);
             let keys = files.iter().filter(|key| is_idle(entries, key));
             for key in keys.cloned().collect::<Vec<_>>() {
-                part.remove(key.as_bytes());
+                shard.remove(key.as_bytes());
             }
-            // `closes` stays: who calls `take_stale` finds nothing then, and ends.
-            idle.append(&mut part.stale);
+            // `closer_runs` stays set: the closer finds no files at its next call and ends.
+            idle.append(&mut shard.stale);
         }
         idle
     }
 
-    /// All open files, since nobody will call [`Cache::take_stale`] for this worker.
-    pub(super) fn abandon(&self, worker: usize) -> Vec<Found> {
-        let mut part = self.part(worker);
-        while let Some(key) = part.files.front().cloned() {
-            part.remove(key.as_bytes());
+    /// Takes all open files of a worker whose task for [`Cache::take_stale`] has ended.
+    pub(super) fn take_all_files(&self, worker: usize) -> Vec<LoadedObject> {
+        let mut shard = self.shard(worker);
+        while let Some(key) = shard.files.front().cloned() {
+            shard.remove(key.as_bytes());
         }
-        part.closes = false;
-        std::mem::take(&mut part.stale)
+        shard.closer_runs = false;
+        std::mem::take(&mut shard.stale)
     }
 }
 
-impl Part {
+impl Shard {
     fn has_files(&self) -> bool {
         !self.files.is_empty() || !self.stale.is_empty()
     }
 
-    /// An entry in memory keeps its place when it is replaced; a file must have been removed.
+    /// Adds an entry. An entry in memory may replace one, and keeps its place in the queue. An
+    /// entry that is a file must have been removed before.
     fn insert(&mut self, mut entry: Entry) {
         let (key, in_memory) = (entry.key.clone(), entry.found.memory().is_some());
         if in_memory {
@@ -272,7 +278,7 @@ impl Part {
                 entry.number = self.next;
                 self.next += 1;
                 match in_memory {
-                    true => self.hand.push_back((key.clone(), entry.number)),
+                    true => self.eviction_queue.push_back((key.clone(), entry.number)),
                     false => self.files.push_back(key.clone()),
                 }
                 self.entries.insert(key.as_bytes().into(), entry);
@@ -287,13 +293,13 @@ impl Part {
         };
         if entry.found.memory().is_some() {
             self.bytes -= cost_bytes(&entry.key, &entry.found);
-            // Looking for it would take long, so the hand finds that it is gone; in the end.
-            self.gone += 1;
-            if self.gone * 2 > self.hand.len() {
+            // A search for the element would take long. It stays until the queue is cleaned up.
+            self.removed += 1;
+            if self.removed * 2 > self.eviction_queue.len() {
                 let entries = &self.entries;
-                self.hand
-                    .retain(|(key, number)| is_entry(entries, key, *number));
-                self.gone = 0;
+                self.eviction_queue
+                    .retain(|(key, number)| is_current(entries, key, *number));
+                self.removed = 0;
             }
         } else {
             self.files.retain(|other| other.as_bytes() != key);
@@ -303,33 +309,33 @@ impl Part {
 
     fn shrink(&mut self) {
         while self.bytes > self.bytes_max {
-            let Some((key, number)) = self.hand.pop_front() else {
+            let Some((key, number)) = self.eviction_queue.pop_front() else {
                 return;
             };
             match self.entries.get_mut(key.as_bytes()) {
-                Some(entry) if entry.number != number => self.gone -= 1,
+                Some(entry) if entry.number != number => self.removed -= 1,
                 Some(entry) if entry.used => {
                     entry.used = false;
-                    self.hand.push_back((key, number));
+                    self.eviction_queue.push_back((key, number));
                 }
                 Some(_) => {
                     if let Some(entry) = self.entries.remove(key.as_bytes()) {
                         self.bytes -= cost_bytes(&key, &entry.found);
                     }
                 }
-                None => self.gone -= 1,
+                None => self.removed -= 1,
             }
         }
     }
 }
 
-/// Whether a key of the hand still is the entry that it was put there for.
-fn is_entry(entries: &HashMap<Box<[u8]>, Entry>, key: &Key, number: u64) -> bool {
+/// Whether an element of the eviction queue belongs to the present entry of its key.
+fn is_current(entries: &HashMap<Box<[u8]>, Entry>, key: &Key, number: u64) -> bool {
     let entry = entries.get(key.as_bytes());
     entry.is_some_and(|entry| entry.number == number)
 }
 
-fn cost_bytes(key: &Key, found: &Found) -> usize {
+fn cost_bytes(key: &Key, found: &LoadedObject) -> usize {
     let content = found.memory().map_or(0, |bytes| bytes.len());
     content + found.stored_bytes() + 2 * key.as_bytes().len() + OVERHEAD_BYTES
 }

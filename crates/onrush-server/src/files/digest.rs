@@ -1,14 +1,12 @@
-//! Digests that a `PUT` announces, checked while its body comes: `Content-MD5` (RFC 1864),
+//! The digests of a `PUT`, verified while the body is received: `Content-MD5` (RFC 1864),
 //! `Content-Digest` and `Repr-Digest` (RFC 9530).
 //!
-//! A `PUT` sends a whole representation, so all three are of the same bytes: the body, content
-//! codings not undone, transfer codings undone. Digests of algorithms that are not known here are
-//! ignored (RFC 9530 §2); a field that is malformed is refused before the body is read.
+//! A `PUT` sends a whole representation, so all three cover the same bytes: the body with its
+//! content codings, without transfer codings. Digests of unknown algorithms are ignored (RFC 9530
+//! §2). A malformed field is refused before the body is read.
 //!
-//! Hashing takes 0.2 to 4 µs for a KiB. It is done on the worker in steps that draw on the
-//! cooperative budget, so that other connections run between them.
-//!
-//! This module must not know where the body comes from or goes to.
+//! Hashing takes 0.2 to 4 µs per KiB. The worker hashes in steps that draw on the cooperative
+//! budget, so that other connections run between them.
 
 use super::failure::Failure;
 use base64::Engine;
@@ -22,12 +20,12 @@ use onrush_rt::coop;
 use sha2::{Digest, Sha256, Sha512};
 use std::future::poll_fn;
 
-/// Bytes that are hashed before others may run.
+/// Bytes that are hashed in one step.
 const STEP_BYTES: usize = 16 * 1024;
-/// A hashed byte costs as much of the cooperative budget as so many received ones.
+/// The cost of a hashed byte in the cooperative budget, in received bytes.
 const STEP_COST: usize = 4;
 
-/// As byte sequences of structured fields are read (RFC 8941 §4.2.7): padding may be missing.
+/// The form of byte sequences of structured fields (RFC 8941 §4.2.7): padding is optional.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -36,9 +34,9 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 const MALFORMED: Failure = Failure::new(400, "a digest field is malformed");
-const MISMATCH: Failure = Failure::new(400, "the body does not have the digest that was sent");
+const MISMATCH: Failure = Failure::new(400, "the digest of the body does not match");
 
-/// What a body must hash to.
+/// The digests that a body must have.
 #[derive(Debug, Default)]
 pub(super) struct Digests {
     hashes: Vec<Hash>,
@@ -63,7 +61,7 @@ enum State {
     Sha512(Box<Sha512>),
 }
 
-/// An algorithm that can be computed here.
+/// A supported algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     Md5,
@@ -72,9 +70,9 @@ enum Algorithm {
 }
 
 impl Algorithm {
-    /// By the name it has in digest fields (IANA: Hash Algorithms for HTTP Digest Fields). `md5` is
-    /// deprecated there and ignored, as all that is not known.
-    fn named(name: &[u8]) -> Option<Algorithm> {
+    /// Finds an algorithm by its name in digest fields (IANA: Hash Algorithms for HTTP Digest
+    /// Fields). `md5` is deprecated there and ignored, as unknown algorithms are.
+    fn from_name(name: &[u8]) -> Option<Algorithm> {
         match name {
             b"sha-256" => Some(Algorithm::Sha256),
             b"sha-512" => Some(Algorithm::Sha512),
@@ -126,26 +124,26 @@ impl State {
 }
 
 impl Digests {
-    /// The digests that a request announces; 400 when a field is malformed.
-    pub(super) fn of(request: &Request) -> Result<Digests, Failure> {
+    /// The digests in the fields of a request. Fails with 400 if a field is malformed.
+    pub(super) fn from_request(request: &Request) -> Result<Digests, Failure> {
         let mut digests = Digests::default();
         for (field, name) in FIELDS.into_iter().enumerate() {
             if request.header(name).is_none() {
-                continue; // Looking for one field is cheaper than a walk through all.
+                continue; // Looking up one field is cheaper than a pass over all fields.
             }
             let lines = request.headers();
             let lines = lines.filter(|(have, _)| have.eq_ignore_ascii_case(name));
             for (_, value) in lines {
                 match field {
-                    CONTENT_MD5 => digests.see_md5(value)?,
-                    _ => digests.see_dictionary(field, value)?,
+                    CONTENT_MD5 => digests.add_md5(value)?,
+                    _ => digests.add_dictionary(field, value)?,
                 }
             }
         }
         Ok(digests)
     }
 
-    fn see_md5(&mut self, value: &[u8]) -> Result<(), Failure> {
+    fn add_md5(&mut self, value: &[u8]) -> Result<(), Failure> {
         let expected = BASE64.decode(value).map_err(|_| MALFORMED)?;
         let before = self.expect(Algorithm::Md5, CONTENT_MD5, expected)?;
         match before {
@@ -156,14 +154,14 @@ impl Digests {
 
     /// One line of a dictionary of byte sequences (RFC 8941 §3.2, RFC 9530 §2). The last member
     /// with a key replaces the earlier ones, also those of earlier lines.
-    fn see_dictionary(&mut self, field: usize, value: &[u8]) -> Result<(), Failure> {
+    fn add_dictionary(&mut self, field: usize, value: &[u8]) -> Result<(), Failure> {
         if value.is_empty() {
-            return Ok(()); // An empty dictionary is the same as none.
+            return Ok(()); // An empty dictionary has no digests.
         }
         for member in token::list(value) {
             let (name, encoded) = member_of(member).ok_or(MALFORMED)?;
             let expected = BASE64.decode(encoded).map_err(|_| MALFORMED)?;
-            if let Some(algorithm) = Algorithm::named(name) {
+            if let Some(algorithm) = Algorithm::from_name(name) {
                 self.expect(algorithm, field, expected)?;
             }
         }
@@ -192,7 +190,7 @@ impl Digests {
         Ok(self.hashes[index].expected[field].replace(expected))
     }
 
-    /// Takes the next bytes of the body. Other connections run meanwhile, when there are many.
+    /// Hashes the next bytes of the body. Other connections run between the steps.
     pub(super) async fn update(&mut self, bytes: &[u8]) {
         for hash in &mut self.hashes {
             for step in bytes.chunks(STEP_BYTES) {
@@ -203,7 +201,7 @@ impl Digests {
         }
     }
 
-    /// Whether the bytes so far have all digests; 400 if not.
+    /// Verifies the digests of all bytes so far. Fails with 400 on a mismatch.
     pub(super) fn check(self) -> Result<(), Failure> {
         for Hash { state, expected } in self.hashes {
             let found = state.finish();
@@ -215,7 +213,8 @@ impl Digests {
     }
 }
 
-/// Name and encoded bytes of a member `name=:base64:`, parameters left out. `None` if it is none.
+/// The name and the encoded bytes of a member `name=:base64:`, without parameters. `None` if it is
+/// malformed.
 fn member_of(member: &[u8]) -> Option<(&[u8], &[u8])> {
     let equals = member.iter().position(|&byte| byte == b'=')?;
     let (name, value) = (&member[..equals], &member[equals + 1..]);
@@ -246,20 +245,20 @@ mod tests {
 
     /// The status for a body with these `Content-MD5` lines, and one dictionary field for each
     /// group of lines; 0 for a malformed field.
-    fn verdict(md5: &[&str], dictionaries: &[&str], body: &[u8]) -> u16 {
-        verdict_of_fields(md5, &[dictionaries], body)
+    fn check_digests(md5: &[&str], dictionaries: &[&str], body: &[u8]) -> u16 {
+        check_fields(md5, &[dictionaries], body)
     }
 
-    fn verdict_of_fields(md5: &[&str], fields: &[&[&str]], body: &[u8]) -> u16 {
+    fn check_fields(md5: &[&str], fields: &[&[&str]], body: &[u8]) -> u16 {
         let mut digests = Digests::default();
         let seen = md5
             .iter()
-            .try_for_each(|value| digests.see_md5(value.as_bytes()));
+            .try_for_each(|value| digests.add_md5(value.as_bytes()));
         let seen = seen.and_then(|()| {
             let fields = fields.iter().zip(CONTENT_MD5 + 1..);
             let mut lines =
                 fields.flat_map(|(lines, field)| lines.iter().map(move |&l| (field, l)));
-            lines.try_for_each(|(field, line)| digests.see_dictionary(field, line.as_bytes()))
+            lines.try_for_each(|(field, line)| digests.add_dictionary(field, line.as_bytes()))
         });
         if let Err(failure) = seen {
             assert_eq!(failure, MALFORMED);
@@ -289,37 +288,41 @@ mod tests {
             (&[], &[""]),
         ] {
             assert_eq!(
-                verdict(md5, dictionaries, b"hello"),
+                check_digests(md5, dictionaries, b"hello"),
                 200,
                 "{dictionaries:?}"
             );
             if !md5.is_empty() || dictionaries.iter().any(|value| value.contains("sha-")) {
-                assert_eq!(verdict(md5, dictionaries, b"hellO"), 400);
-                assert_eq!(verdict(md5, dictionaries, b""), 400);
+                assert_eq!(check_digests(md5, dictionaries, b"hellO"), 400);
+                assert_eq!(check_digests(md5, dictionaries, b""), 400);
             }
         }
         let unpadded = SHA_256
             .replace("=:", ":")
             .replacen("sha-256:", "sha-256=:", 1);
-        assert_eq!(verdict(&[], &[&unpadded], b"hello"), 200);
+        assert_eq!(check_digests(&[], &[&unpadded], b"hello"), 200);
         let other = SHA_256.replace("LPJ", "LPK");
-        let both = verdict_of_fields(&[], &[&[SHA_256], &[&other]], b"hello");
+        let both = check_fields(&[], &[&[SHA_256], &[&other]], b"hello");
         assert_eq!(both, 400, "both fields must hold");
         for (first, last, status) in [(SHA_256, &other[..], 400), (&other[..], SHA_256, 200)] {
             let one_line = format!("{first}, {last}");
-            assert_eq!(verdict(&[], &[&one_line], b"hello"), status, "the last one");
             assert_eq!(
-                verdict(&[], &[first, last], b"hello"),
+                check_digests(&[], &[&one_line], b"hello"),
+                status,
+                "the last one"
+            );
+            assert_eq!(
+                check_digests(&[], &[first, last], b"hello"),
                 status,
                 "the last one"
             );
         }
         let empty = "sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:";
-        assert_eq!(verdict(&[], &[empty], b""), 200);
+        assert_eq!(check_digests(&[], &[empty], b""), 200);
     }
 
     #[test]
-    fn other_tasks_run_while_much_is_hashed() {
+    fn other_tasks_run_while_a_large_body_is_hashed() {
         const BYTES: usize = 1 << 20;
         let polls = Arc::new(AtomicUsize::new(0));
         let counted = polls.clone();
@@ -328,7 +331,7 @@ mod tests {
             async move {
                 let mut digests = Digests::default();
                 for field in [SHA_256, SHA_512] {
-                    digests.see_dictionary(1, field.as_bytes()).expect("good");
+                    digests.add_dictionary(1, field.as_bytes()).expect("good");
                 }
                 let body = vec![0; BYTES];
                 let mut update = pin!(digests.update(&body));
@@ -349,23 +352,23 @@ mod tests {
             sim.run();
             let _ = client.receive();
         }
-        // Two algorithms.
+        // There are two algorithms.
         let least = 2 * BYTES * STEP_COST / coop::BYTES as usize;
         let polls = polls.load(Ordering::Relaxed);
-        assert!(polls >= least, "{polls} polls, {least} at least");
+        assert!(polls >= least, "{polls} polls, expected at least {least}");
     }
 
     #[test]
-    fn what_is_no_digest_is_malformed() {
+    fn malformed_digests_are_refused() {
         for md5 in [
             "",
             "x",
             "XUFAKrxLKna5cZ2REBfF",
             "XUFAKrxLKna5cZ2REBfFkg== x",
         ] {
-            assert_eq!(verdict(&[md5], &[], b"hello"), 0, "{md5}");
+            assert_eq!(check_digests(&[md5], &[], b"hello"), 0, "{md5}");
         }
-        assert_eq!(verdict(&[MD5, MD5], &[], b"hello"), 0, "two lines");
+        assert_eq!(check_digests(&[MD5, MD5], &[], b"hello"), 0, "two lines");
         for dictionary in [
             "sha-256",
             "sha-256=",
@@ -381,7 +384,11 @@ mod tests {
             "other=1",
             ",",
         ] {
-            assert_eq!(verdict(&[], &[dictionary], b"hello"), 0, "{dictionary}");
+            assert_eq!(
+                check_digests(&[], &[dictionary], b"hello"),
+                0,
+                "{dictionary}"
+            );
         }
     }
 }

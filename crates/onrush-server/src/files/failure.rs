@@ -1,24 +1,23 @@
-//! What is told when a request cannot be done: a status and one plain sentence.
+//! Error responses: a status and one plain sentence.
 //!
-//! The sentences are constants, so that neither a path of this machine nor anything a client sent
-//! can be in them. This module must not know paths or bodies.
+//! The sentences are constants, so they cannot contain a path of this machine or input of a client.
 
 use super::negotiate::prefers_json;
 use onrush::{Request, Response};
 use onrush_proto::response::reason_phrase;
 use onrush_store::StoreError;
 
-/// Why a request is refused.
+/// The reason for an error response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) status: u16,
     pub(super) detail: &'static str,
 }
 
-/// Which half of a request failed: what cannot be read is missing, what cannot be written is the
-/// request's mistake.
+/// Whether a request reads or writes. An invalid name is not found when it is read, and an error of
+/// the request when it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum While {
+pub(super) enum Operation {
     Reading,
     Writing,
 }
@@ -29,43 +28,53 @@ impl Failure {
     }
 
     pub(super) const NOT_FOUND: Failure = Failure::new(404, "there is no such object");
-    pub(super) const HIDDEN: Failure = Failure::new(403, "names like this are not for writing");
-    pub(super) const TOO_DEEP: Failure = Failure::new(400, "too many folders in the path");
-    pub(super) const NO_CODINGS: Failure = Failure::new(
+    pub(super) const NOT_WRITABLE: Failure =
+        Failure::new(403, "this name is hidden or reserved and cannot be written");
+    pub(super) const TOO_DEEP: Failure = Failure::new(400, "the path has too many segments");
+    pub(super) const ENCODING_UNSUPPORTED: Failure = Failure::new(
         415,
-        "this disk has no extended attributes, so Content-Encoding cannot be stored",
+        "the file system has no extended attributes, so Content-Encoding cannot be stored",
     );
-    pub(super) const CHANGED: Failure = Failure::new(412, "the object is not as expected");
+    pub(super) const PRECONDITION_FAILED: Failure =
+        Failure::new(412, "a precondition of the request does not hold");
 
-    /// The answer to a failure of the store.
-    pub(super) fn of(error: StoreError, at: While) -> Failure {
-        let (status, detail) = match (error, at) {
+    /// The response to an error of the store.
+    pub(super) fn of(error: StoreError, operation: Operation) -> Failure {
+        let (status, detail) = match (error, operation) {
             (StoreError::NotFound, _) => return Failure::NOT_FOUND,
-            (StoreError::InvalidKey, While::Reading) => return Failure::NOT_FOUND,
-            (StoreError::InvalidKey, While::Writing) => (400, "this name cannot be stored"),
-            (StoreError::NotDirectory, While::Reading) => return Failure::NOT_FOUND,
-            (StoreError::NotDirectory, While::Writing) => (409, "an object is in the way"),
+            (StoreError::InvalidKey, Operation::Read) => return Failure::NOT_FOUND,
+            (StoreError::InvalidKey, Operation::Write) => (400, "this name cannot be stored"),
+            (StoreError::NotDirectory, Operation::Read) => return Failure::NOT_FOUND,
+            (StoreError::NotDirectory, Operation::Write) => {
+                (409, "a folder of the path is an object")
+            }
             (StoreError::IsDirectory, _) => (409, "this is a folder"),
-            (StoreError::Conflict, _) => (409, "a folder, a link or an object is in the way"),
+            (StoreError::Conflict, _) => (
+                409,
+                "the name is a folder or a link, or a folder of the path is an object",
+            ),
             (StoreError::NotEmpty, _) => (409, "the folder is not empty"),
-            (StoreError::PreconditionFailed, _) => return Failure::CHANGED,
+            (StoreError::PreconditionFailed, _) => return Failure::PRECONDITION_FAILED,
             (StoreError::Full(_), _) => (507, "the disk is full"),
             (StoreError::ReadOnly, _) => (503, "the disk is read-only at the moment"),
-            (StoreError::TooLarge, _) => (413, "the object is too large for the disk"),
-            (StoreError::Forbidden, _) => (403, "access is refused"),
-            (StoreError::NoMetadata, _) => return Failure::NO_CODINGS,
-            (StoreError::Busy, _) => (503, "the server is out of files or memory, try again"),
+            (StoreError::TooLarge, _) => (413, "the object is too large for the file system"),
+            (StoreError::Forbidden, _) => (403, "permission denied"),
+            (StoreError::NoMetadata, _) => return Failure::ENCODING_UNSUPPORTED,
+            (StoreError::Busy, _) => (
+                503,
+                "the server is short of file descriptors or memory; try again later",
+            ),
             (_, _) => (500, "the disk failed"),
         };
         Failure { status, detail }
     }
 
-    /// The answer: a line of text, or a problem document (RFC 9457) where JSON is preferred.
+    /// The response: a line of text, or a problem document (RFC 9457) if the client prefers JSON.
     pub(crate) fn into_response(self, request: &Request) -> Response {
         self.render(prefers_json(request))
     }
 
-    /// As [`Failure::into_response`], for when the request's head is gone by then.
+    /// The same as [`Failure::into_response`], for use after the request's head was dropped.
     pub(super) fn render(self, json: bool) -> Response {
         let Failure { status, detail } = self;
         let title = reason_phrase(status);
@@ -85,7 +94,7 @@ impl Failure {
             .with_header("X-Content-Type-Options", "nosniff");
         match status {
             503 => response.with_header("Retry-After", "1"),
-            // Which codings would be accepted (RFC 9110 §12.5.3, §15.5.16).
+            // The codings that would be accepted (RFC 9110 §12.5.3, §15.5.16).
             415 => response.with_header("Accept-Encoding", "identity"),
             _ => response,
         }
@@ -98,13 +107,13 @@ mod tests {
     use std::io;
 
     fn full() -> StoreError {
-        // The only public way to a cause; the status depends on the variant.
+        // A public way to create a cause. The status depends only on the variant.
         StoreError::Full(io::ErrorKind::StorageFull.into())
     }
 
     #[test]
     fn failures_are_text_or_problem_documents() {
-        let failure = Failure::of(full(), While::Writing);
+        let failure = Failure::of(full(), Operation::Write);
         let response = failure.render(true);
         assert_eq!(response.status(), 507);
         assert_eq!(
@@ -113,7 +122,7 @@ mod tests {
         );
         assert_eq!(failure.render(false).body().length(), Some(17));
         assert_eq!(
-            Failure::of(StoreError::InvalidKey, While::Reading),
+            Failure::of(StoreError::InvalidKey, Operation::Read),
             Failure::NOT_FOUND
         );
     }

@@ -1,7 +1,5 @@
-//! A listing as a plain page: a table of links, readable in the light and in the dark, without any
-//! script. Links are relative, so that they work behind a proxy that moves paths.
-//!
-//! This module must not know where entries come from.
+//! A listing as an HTML page: a table of links with a light and a dark style, without scripts.
+//! Links are relative, so they work behind a proxy that changes paths.
 
 use super::json::rfc3339;
 use super::path;
@@ -9,7 +7,7 @@ use super::place::Place;
 use onrush_store::{Entry, Kind};
 use std::fmt::Write;
 
-/// Nothing may be loaded or run by the page but its own style.
+/// The page may load and run nothing except its own style.
 pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -46,7 +44,7 @@ pub(super) fn entry(out: &mut String, entry: &Entry) {
         Kind::File => "",
         Kind::Directory => "/",
     };
-    // With `./` before it no name looks like a scheme.
+    // With `./` in front, no name is parsed as a scheme.
     out.push_str("<tr><td><a href=\"./");
     path::encode(&entry.name, out);
     out.push_str(slash);
@@ -90,8 +88,8 @@ fn size(out: &mut String, bytes: u64) {
     out.push_str("</data>");
 }
 
-/// Appends text so that it is nothing but text, in content and in quoted attributes. Control
-/// characters and those that turn the direction of writing around become U+FFFD.
+/// Appends text, escaped for content and quoted attributes. Control characters and characters that
+/// change the direction of text become U+FFFD.
 fn escape(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {
@@ -127,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn text_stays_text() {
+    fn text_is_escaped() {
         let mut out = String::new();
         escape(&mut out, "<a href='x' \"&\u{1b}\u{202e}\n>");
         let expected = "&lt;a href=&#39;x&#39; &quot;&amp;\u{fffd}\u{fffd}\u{fffd}&gt;";

@@ -7,10 +7,8 @@
 //!  "next":"/a/?after=x"}
 //! ```
 //!
-//! `href` and `next` are paths of this server, encoded, ready to be asked for; `next` is `null` on
-//! the last page. Times are RFC 3339 in UTC.
-//!
-//! This module must not know where entries come from.
+//! `href` and `next` are encoded paths of this server, which a client can request as they are.
+//! `next` is `null` on the last page. Times are in UTC in the form of RFC 3339.
 
 use super::path;
 use super::place::Place;
@@ -58,7 +56,7 @@ pub(super) fn end(out: &mut String, place: &Place) {
     out.push_str("],\"next\":");
     match &place.next {
         Some(next) => {
-            // Encoded: there is nothing to escape in either.
+            // Both are encoded and need no escaping.
             out.push('"');
             out.push_str(&place.href);
             out.push_str(next);
@@ -75,8 +73,7 @@ fn string(out: &mut String, text: &str) {
         match c {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
-            // DEL and the C1 range too, for those who print it to a terminal; and `<`, for those
-            // who put it into a page.
+            // Also DEL and the C1 controls, for output to a terminal, and `<`, for use in a page.
             '\0'..='\x1f' | '\x7f'..='\u{9f}' | '<' | '\u{2028}' | '\u{2029}' => {
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }
@@ -86,10 +83,10 @@ fn string(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// `2026-11-20T19:04:00Z`; what was before 1970 is shown as its beginning.
+/// `2026-11-20T19:04:00Z`. A time before 1970 is shown as 1970-01-01T00:00:00Z.
 pub(super) fn rfc3339(modified_ns: i64) -> String {
     let text = date::format(u64::try_from(modified_ns).unwrap_or(0) / 1_000_000_000);
-    // `Sun, 06 Nov 1994 08:49:37 GMT`: all the parts are there, in another order.
+    // `Sun, 06 Nov 1994 08:49:37 GMT` contains all parts in another order.
     let text = std::str::from_utf8(&text).unwrap_or_default();
     let names = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let month = names.find(&text[8..11]).map_or(1, |at| at / 3 + 1);

@@ -1,17 +1,18 @@
-//! Listings: one page of a folder, rendered piece by piece while it is sent.
+//! Listings: one page of a folder, rendered in pieces while it is sent.
 //!
-//! `?limit=` bounds a page (1000 entries unless given, 10,000 at most), `?after=` begins it after a
-//! name, `?format=json` or `html` outranks `Accept`. In a query `+` is a space. Names that are not
-//! UTF-8 are shown with U+FFFD where they are not, and linked by their very bytes.
+//! `?limit=` limits the entries of a page (default 1000, maximum 10,000). `?after=` begins the page
+//! after a name. `?format=json` and `?format=html` take precedence over `Accept`. In a query, `+`
+//! is a space. Bytes of a name that are not UTF-8 are shown as U+FFFD; the link contains the exact
+//! bytes.
 //!
-//! A page stays in memory until its client has received it. All pages together have a budget for
-//! that; when slow clients have used it up, further pages end sooner than was asked for, and
-//! `next` tells where the following one begins, as it always does.
+//! A page stays in memory until its client has received it. All pages share a budget. When slow
+//! clients have used it up, further pages have fewer entries than requested. `next` always points
+//! to the following page.
 //!
-//! This module must not know how an entry looks: that is `html`'s and `json`'s.
+//! `html` and `json` render entries.
 
 use super::budget::{Budget, Lease};
-use super::failure::{Failure, While};
+use super::failure::{Failure, Operation};
 use super::path::{self, Split};
 use super::place::Place;
 use super::{Inner, html, json, negotiate};
@@ -24,51 +25,57 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::vec;
 
-/// A page is rendered in pieces of about this size, with a turn for others between two of them.
+/// The approximate size of a piece. Other tasks run between two pieces.
 const PIECE_BYTES: usize = 32 * 1024;
 
-/// Bytes of all pages that are on their way to clients, at most: some ten of the largest, or a
-/// hundred of the usual size.
+/// The maximum memory of all pages that are being sent: about ten of the largest, or a hundred of
+/// the usual size.
 pub(super) const PAGES_BYTES_MAX: usize = 16 << 20;
 
-/// So much of a page every request may hold, whatever others hold.
-const FREE_BYTES: usize = 16 * 1024;
+/// The memory that a page may use without the budget.
+const UNBUDGETED_BYTES: usize = 16 * 1024;
 
-/// What an entry costs beside itself and its name: the name's own allocation, about.
+/// The approximate overhead of an entry: the allocation of its name.
 const OVERHEAD_BYTES: usize = 16;
 
-/// What the query and the fields of a request want.
+/// The parameters of the query.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wanted {
+struct Query {
     after: Option<Vec<u8>>,
     limit: Option<usize>,
     json: Option<bool>,
 }
 
 impl Inner {
-    /// The answer to GET or HEAD of a folder.
+    /// The response to GET or HEAD of a folder.
     pub(super) async fn list(
         &self,
         request: &Request,
         split: Split<'_>,
         folder: Option<Key>,
     ) -> Result<Response, Failure> {
-        let wanted = Wanted::parse(request.query().unwrap_or_default())?;
+        let query = Query::parse(request.query().unwrap_or_default())?;
         let how = ListHow {
-            after: wanted.after.clone(),
-            limit: wanted.limit.unwrap_or(ListHow::default().limit),
+            after: query.after.clone(),
+            limit: query.limit.unwrap_or(ListHow::default().limit),
             hidden: self.options.hidden,
         };
         let page = self.store.list(folder.as_ref(), how).await;
-        let mut page = page.map_err(|error| self.failed(error, While::Reading, folder.as_ref()))?;
+        let mut page =
+            page.map_err(|error| self.failed(error, Operation::Read, folder.as_ref()))?;
         if self.options.admin_beside && folder.is_none() {
             page.entries.retain(|entry| entry.name != b"-");
         }
-        let lease = fit(&mut page, &self.listings);
-        let json = wanted
+        let lease = truncate_to_budget(&mut page, &self.listings);
+        let json = query
             .json
             .unwrap_or_else(|| negotiate::prefers_json(request));
-        let place = Place::new(split.mount, folder.as_ref(), &wanted.repeated(), &page);
+        let place = Place::new(
+            split.mount,
+            folder.as_ref(),
+            &query.next_page_query(),
+            &page,
+        );
         let response = Response::with_body(render(place, page, lease, json))
             .with_header("Vary", "Accept")
             .with_header("Cache-Control", "no-cache")
@@ -83,9 +90,9 @@ impl Inner {
     }
 }
 
-impl Wanted {
-    /// What the next page's query has to say again.
-    fn repeated(&self) -> String {
+impl Query {
+    /// The parameters that the query of the next page repeats.
+    fn next_page_query(&self) -> String {
         let mut query = String::new();
         if let Some(limit) = self.limit {
             query.push_str(&format!("&limit={limit}"));
@@ -96,35 +103,35 @@ impl Wanted {
         query
     }
 
-    fn parse(query: &str) -> Result<Wanted, Failure> {
-        let mut wanted = Wanted::default();
-        for pair in query.split('&') {
+    fn parse(text: &str) -> Result<Query, Failure> {
+        let mut query = Query::default();
+        for pair in text.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
-                "after" => wanted.after = Some(path::decode_query(value)?),
+                "after" => query.after = Some(path::decode_query(value)?),
                 "limit" => {
                     let digits = value.bytes().all(|b| b.is_ascii_digit());
                     let limit = value.parse().ok().filter(|_| digits);
                     let limit = limit.filter(|limit| (1..=ListHow::LIMIT_MAX).contains(limit));
-                    let failure = Failure::new(400, "limit is a number from 1 to 10000");
-                    wanted.limit = Some(limit.ok_or(failure)?);
+                    let failure = Failure::new(400, "limit must be a number from 1 to 10000");
+                    query.limit = Some(limit.ok_or(failure)?);
                 }
                 "format" => {
-                    wanted.json = Some(match value {
+                    query.json = Some(match value {
                         "json" => true,
                         "html" => false,
-                        _ => return Err(Failure::new(400, "format is json or html")),
+                        _ => return Err(Failure::new(400, "format must be json or html")),
                     });
                 }
                 _ => {}
             }
         }
-        Ok(wanted)
+        Ok(query)
     }
 }
 
-/// Ends a page where the room for it does, and takes that room.
-fn fit(page: &mut Page, budget: &Arc<Budget>) -> Option<Lease> {
+/// Shortens a page to the memory that the budget has, and takes that memory.
+fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>) -> Option<Lease> {
     let cost_bytes = |entries: &[Entry]| -> usize {
         let of = |entry: &Entry| size_of::<Entry>() + entry.name.capacity() + OVERHEAD_BYTES;
         entries.iter().map(of).sum()
@@ -132,7 +139,7 @@ fn fit(page: &mut Page, budget: &Arc<Budget>) -> Option<Lease> {
     let mut count = page.entries.len();
     let lease = loop {
         let bytes = cost_bytes(&page.entries[..count]);
-        if bytes <= FREE_BYTES {
+        if bytes <= UNBUDGETED_BYTES {
             break None;
         }
         match budget.take(bytes) {
@@ -148,7 +155,7 @@ fn fit(page: &mut Page, budget: &Arc<Budget>) -> Option<Lease> {
     lease
 }
 
-/// A page as a body: of known length when it fits one piece.
+/// Renders a page as a body. Its length is known if the page fits into one piece.
 fn render(place: Place, page: Page, lease: Option<Lease>, json: bool) -> Body {
     let mut text = String::new();
     if json {
@@ -163,43 +170,43 @@ fn render(place: Place, page: Page, lease: Option<Lease>, json: bool) -> Body {
         _lease: lease,
         first: true,
         ready: None,
-        rest: true,
+        has_more: true,
         yielded: false,
     };
     rendering.append(&mut text);
-    if !rendering.rest {
+    if !rendering.has_more {
         return Body::from(text);
     }
     rendering.ready = Some(text);
     Body::stream(rendering, None)
 }
 
-/// A page on its way.
+/// A page that is being rendered and sent.
 struct Rendering {
     place: Place,
     json: bool,
     entries: vec::IntoIter<Entry>,
-    /// The room that the entries take.
+    /// The memory of the entries.
     _lease: Option<Lease>,
-    /// No entry was rendered yet.
+    /// No entry has been rendered yet.
     first: bool,
-    /// A piece to be sent before more is rendered.
+    /// A rendered piece that is sent before more is rendered.
     ready: Option<String>,
     /// There is more to render.
-    rest: bool,
-    /// Others had their turn since the last piece.
+    has_more: bool,
+    /// The stream has yielded since the last piece.
     yielded: bool,
 }
 
 impl Rendering {
-    /// Renders until a piece is full, or to the end.
+    /// Renders until a piece is full or the page ends.
     fn append(&mut self, out: &mut String) {
         while out.len() < PIECE_BYTES {
             match self.entries.next() {
                 Some(entry) if self.json => json::entry(out, &self.place, &entry, self.first),
                 Some(entry) => html::entry(out, &entry),
                 None => {
-                    self.rest = false;
+                    self.has_more = false;
                     return if self.json {
                         json::end(out, &self.place);
                     } else {
@@ -220,7 +227,7 @@ impl Stream for Rendering {
         if let Some(text) = this.ready.take() {
             return Poll::Ready(Some(Ok(text.into())));
         }
-        if !this.rest {
+        if !this.has_more {
             return Poll::Ready(None);
         }
         this.yielded = !this.yielded;
@@ -262,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_slow_readers_keep_within_the_bound() {
+    fn pages_of_slow_clients_keep_within_the_limit() {
         let budget = Budget::new(PAGES_BYTES_MAX);
         let mut held = Vec::new();
         let mut shortest = usize::MAX;
@@ -270,7 +277,7 @@ mod tests {
             let count = [ListHow::LIMIT_MAX, 1000, 20][reader % 3];
             let mut page = page(count, [5, 40, 255][reader / 3 % 3]);
             let last = page.entries.last().map(|last| last.name.clone());
-            let lease = fit(&mut page, &budget);
+            let lease = truncate_to_budget(&mut page, &budget);
             assert!(!page.entries.is_empty());
             if page.entries.last().map(|last| last.name.clone()) == last {
                 assert_eq!((page.entries.len(), &page.next), (count, &None));
@@ -281,22 +288,19 @@ mod tests {
             held.push((page, lease));
         }
         let bytes: usize = held.iter().map(|(page, _)| held_bytes(page)).sum();
-        assert!(bytes <= PAGES_BYTES_MAX + 300 * FREE_BYTES, "{bytes}");
-        assert!(
-            bytes > PAGES_BYTES_MAX / 2,
-            "the budget is there to be used"
-        );
+        assert!(bytes <= PAGES_BYTES_MAX + 300 * UNBUDGETED_BYTES, "{bytes}");
+        assert!(bytes > PAGES_BYTES_MAX / 2, "most of the budget is used");
         assert!((20..200).contains(&shortest), "{shortest}");
         drop(held);
-        assert!(budget.take(PAGES_BYTES_MAX).is_some(), "all was given back");
+        assert!(budget.take(PAGES_BYTES_MAX).is_some(), "all is returned");
     }
 
     #[test]
-    fn queries_are_read_strictly() {
-        let wanted = Wanted::parse("after=a%20b+c&limit=7&format=json&other=1").unwrap();
-        assert_eq!(wanted.after.as_deref(), Some(&b"a b c"[..]));
-        assert_eq!((wanted.limit, wanted.json), (Some(7), Some(true)));
-        assert_eq!(Wanted::parse(""), Ok(Wanted::default()));
+    fn queries_are_parsed_strictly() {
+        let query = Query::parse("after=a%20b+c&limit=7&format=json&other=1").unwrap();
+        assert_eq!(query.after.as_deref(), Some(&b"a b c"[..]));
+        assert_eq!((query.limit, query.json), (Some(7), Some(true)));
+        assert_eq!(Query::parse(""), Ok(Query::default()));
         for bad in [
             "limit=",
             "limit=0",
@@ -309,7 +313,7 @@ mod tests {
             "after=%",
             "limit=99999999999999999999999",
         ] {
-            assert_eq!(Wanted::parse(bad).unwrap_err().status, 400, "{bad}");
+            assert_eq!(Query::parse(bad).unwrap_err().status, 400, "{bad}");
         }
     }
 }

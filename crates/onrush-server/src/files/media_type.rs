@@ -1,9 +1,8 @@
-//! The grammar of media types (RFC 9110 §8.3.1), checked before one that comes from outside is
-//! sent. Must not know which types there are.
+//! Validates media types (RFC 9110 §8.3.1) from outside before they are sent.
 
 use onrush_proto::token;
 
-/// Whether `value` is exactly one media type, parameters included: two in a list are none.
+/// Whether `value` is exactly one media type, with optional parameters. A list of types is invalid.
 pub(super) fn is_valid(value: &[u8]) -> bool {
     let end = value.iter().position(|&byte| byte == b';');
     let (essence, mut rest) = value.split_at(end.unwrap_or(value.len()));

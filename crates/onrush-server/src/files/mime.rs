@@ -1,15 +1,14 @@
-//! The media type of an object, by the end of its name.
-//!
-//! This module must not know content: nothing is sniffed, and clients are told not to either.
+//! The media type of an object, derived from the extension of its name. Content is not sniffed, and
+//! responses forbid clients to sniff it.
 
 use super::media_type;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// What is said of a name that says nothing.
+/// The type of a name without a known extension.
 const UNKNOWN: &str = "application/octet-stream";
 
-/// Types that the general table lacks, or has for another use of the extension, or without their
+/// Types that `mime_guess` lacks, assigns to another use of the extension, or has without a
 /// charset.
 const OWN: [(&str, &str); 8] = [
     ("ts", "video/mp2t"),
@@ -22,21 +21,18 @@ const OWN: [(&str, &str); 8] = [
     ("webmanifest", "application/manifest+json"),
 ];
 
-/// Media types by extension that come before the built-in ones.
+/// Media types by extension, which take precedence over the built-in ones.
 ///
-/// ```
-/// # use onrush_server::Types;
-/// let types = Types::new([("ts", "text/x-typescript; charset=utf-8")])?;
-/// assert!(Types::new([("ts", "typescript")]).is_err());
-/// # Ok::<(), String>(())
+/// ``` # use onrush_server::Types; let types = Types::new([("ts", "text/x-typescript;
+/// charset=utf-8")])?; assert!(Types::new([("ts", "typescript")]).is_err()); # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Types(Arc<HashMap<String, &'static str>>);
 
 impl Types {
-    /// From pairs of an extension, without its dot and in any case, and a media type (RFC 9110
-    /// §8.3.1). The error says in one line which pair is wrong. Types are kept until the process
-    /// ends, each once.
+    /// Creates the table from pairs of an extension and a media type (RFC 9110 §8.3.1). An
+    /// extension has no dot, and its case is ignored. The error names the invalid pair in one line.
+    /// Each distinct type is kept in memory until the process ends.
     pub fn new<E, T>(pairs: impl IntoIterator<Item = (E, T)>) -> Result<Types, String>
     where
         E: AsRef<str>,
@@ -61,14 +57,14 @@ impl Types {
                 .insert(extension.clone(), interned(content_type))
                 .is_some()
             {
-                return Err(format!("{extension} is there twice"));
+                return Err(format!("{extension} occurs twice"));
             }
         }
         Ok(Types(Arc::new(types)))
     }
 
-    /// The `Content-Type` for a name: text with its charset, `application/octet-stream` when
-    /// unknown.
+    /// The `Content-Type` for a name: text has a charset, and an unknown type is
+    /// `application/octet-stream`.
     pub(super) fn content_type(&self, name: &[u8]) -> &'static str {
         let extension = match name.iter().rposition(|&b| b == b'.') {
             Some(dot) if dot > 0 => std::str::from_utf8(&name[dot + 1..]).ok(),
@@ -93,17 +89,18 @@ impl Types {
     }
 }
 
-/// Whether a browser that opens an object of this type as a page runs scripts in it, with the
-/// rights of the server's origin: HTML, SVG, and every other XML, since any XML document may hold
-/// elements of HTML or SVG. Scripts themselves count too: a worker runs them.
+/// Whether a browser that opens an object of this type as a page runs its scripts with the rights
+/// of the server's origin. This holds for HTML, SVG and any other XML, because an XML document may
+/// contain elements of HTML or SVG. It holds for scripts as well, because a web worker can run
+/// them.
 ///
-/// PDF does not count: browsers run its scripts without an origin, and some show no PDF in a
-/// sandbox.
+/// It does not hold for PDF: browsers run its scripts without an origin, and some do not show PDF
+/// in a sandbox.
 pub(super) fn is_scriptable(content_type: &str) -> bool {
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     let essence = &essence.to_ascii_lowercase()[..];
     let (kind, subtype) = essence.split_once('/').unwrap_or((essence, ""));
-    // What a browser would read in a list or a quoted string is not known.
+    // It is not known how a browser parses a list or a quoted string.
     let is_odd = content_type.contains(['"', ',']);
     is_odd
         || matches!(kind, "multipart" | "message")
@@ -135,8 +132,8 @@ fn with_charset(raw: &'static str) -> &'static str {
     }
 }
 
-/// The same text for as long as the process runs, made once. There are only as many as `mime_guess`
-/// and the configuration know.
+/// A copy of the text that lives as long as the process. Each distinct text is copied once. There
+/// are only as many as `mime_guess` and the configuration have.
 fn interned(text: &str) -> &'static str {
     static MADE: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn types_can_be_given() {
+    fn given_types_take_precedence() {
         let pairs = [("TS", "text/x-typescript"), ("log", "text/plain")];
         let types = Types::new(pairs).expect("good ones");
         for (name, expected) in [
@@ -187,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn types_follow_names() {
+    fn the_extension_determines_the_type() {
         for (name, expected) in [
             ("a.html", "text/html; charset=utf-8"),
             ("A.TXT", "text/plain; charset=utf-8"),
@@ -214,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_in_a_browser_is_known_by_its_type() {
+    fn types_with_scripts_are_recognised() {
         let runs = [
             "html", "htm", "xhtml", "xht", "svg", "svgz", "xml", "xsl", "xslt", "rss", "atom",
             "mathml", "dtd", "xsd", "rdf", "kml", "js", "mjs", "wasm", "eml", "mht", "mhtml",
         ];
         for extension in runs {
             let content_type = content_type(format!("a.{extension}").as_bytes());
-            let unknown = content_type == UNKNOWN; // Downloaded, since sniffing is forbidden.
+            let unknown = content_type == UNKNOWN; // Browsers download it: no sniffing.
             assert!(
                 unknown || is_scriptable(content_type),
                 "{extension}: {content_type}"

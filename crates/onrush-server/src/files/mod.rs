@@ -1,13 +1,13 @@
 //! Objects and folders over HTTP: the handler [`Files`].
 //!
-//! Files, lowest first: `negotiate` and `failure` (how refusals look) · `path` (paths and keys) ·
-//! `storage_log` · `budget` · `buffers` · `media_type` · `mime` · `stored` (fields of a PUT) ·
-//! `digest` · `object` (an object ready to be answered) · `cache` · `ranges` ·
-//! `upload` (receiving) · `place` · `json` and `html` (how listings look) · `list` · `read` (GET) ·
+//! Submodules, lowest first: `negotiate` and `failure` (error responses) · `path` (paths and keys)
+//! · `storage_log` · `budget` · `buffers` · `media_type` · `mime` · `stored` (fields of a PUT) ·
+//! `digest` · `object` (an object that is ready to be served) · `cache` · `ranges` · `upload`
+//! (receiving) · `place` · `json` and `html` (the forms of listings) · `list` · `read` (GET) ·
 //! `write` (PUT, DELETE).
 //!
-//! Nothing here may block a worker: what might wait for a disk is asked of the store's futures.
-//! Nothing here must know the command line, sockets or drivers.
+//! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
+//! The modules do not depend on the command line, sockets or drivers.
 
 mod budget;
 mod buffers;
@@ -32,7 +32,7 @@ mod write;
 
 use budget::Budget;
 use cache::Cache;
-use failure::{Failure, While};
+use failure::{Failure, Operation};
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
@@ -46,65 +46,69 @@ use upload::Memory;
 
 pub use mime::Types;
 
-/// Bytes of small objects that may be in memory for slow clients only, at most.
-const UNDER_WAY_BYTES_MAX: usize = 16 << 20;
+/// The maximum memory of small objects that are not in the cache but are being sent to slow
+/// clients.
+const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 
-/// Which changes clients may make. None by default.
+/// The changes that clients may make. None by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allow {
-    /// `PUT`: objects are made and replaced, with the folders they are in.
+    /// `PUT` creates and replaces objects, and creates their folders.
     pub put: bool,
-    /// `DELETE`: objects, and folders that are empty.
+    /// `DELETE` deletes objects and empty folders.
     pub delete: bool,
 }
 
-/// How a folder is served. By default it is read-only and hides names that begin with a dot.
+/// The options of [`Files`]. By default the folder is read-only and names that begin with a dot are
+/// hidden.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilesOptions {
     /// Which changes clients may make.
     pub allow: Allow,
-    /// Whether names that begin with a dot are served, listed and written like others.
+    /// Serves, lists and writes names that begin with a dot like other names.
     pub hidden: bool,
-    /// Whether the folder is a web site: a folder with an `index.html` answers that instead of a
-    /// listing, and pages run with the rights of the server's origin. Otherwise objects that a
-    /// browser would run (HTML, SVG, other XML, scripts) are sent with `Content-Security-Policy:
-    /// sandbox`, so that who may upload cannot act in the name of who reads.
+    /// Serves the folder as a web site. A folder with an `index.html` serves that object instead of
+    /// a listing, and pages run with the rights of the server's origin. Otherwise, objects with
+    /// scripts that a browser would run (HTML, SVG, other XML, scripts) are sent with
+    /// `Content-Security-Policy: sandbox`. So a client with the right to upload cannot act with the
+    /// rights of readers.
     pub site: bool,
-    /// Whether bodies of `PUT` are read, counted and thrown away instead of stored; `PUT` is then
-    /// allowed, whatever `allow` says. It refuses what a `PUT` that stores would refuse before its
-    /// body: names, what is in the way, conditions that do not hold.
+    /// Reads, counts and discards the bodies of `PUT` instead of storing them. `PUT` is then
+    /// allowed regardless of `allow`. Invalid names, conflicts and failed preconditions are refused
+    /// as in a `PUT` that stores.
     pub sink: bool,
-    /// Paths under `/-/` are served by somebody else ([`onrush::Admin`]): nothing may be at or
-    /// under the name `-` at the top, however it is written.
+    /// [`onrush::Admin`] serves the paths under `/-/`, so no object is served or written at or
+    /// under the name `-` in the top folder, in any spelling.
     pub admin_beside: bool,
-    /// Media types by extension, before those that are built in. For objects whose `PUT` had no
-    /// `Content-Type`.
+    /// Media types by extension, which take precedence over the built-in ones. They apply to
+    /// objects whose `PUT` had no `Content-Type`.
     pub types: Types,
-    /// What an acknowledged change survives.
+    /// The failures that an acknowledged change survives.
     pub durability: Durability,
-    /// Segments of a path that a `PUT` may have at most, folders and object; beyond it 400.
-    /// It bounds the folders that one `PUT` makes and syncs. What others have made deeper is read,
-    /// listed and deleted as usual.
+    /// The maximum number of path segments of a `PUT`, folders and object; more get 400. It limits
+    /// the folders that one `PUT` creates and syncs. Deeper objects of other programs can be read,
+    /// listed and deleted.
     pub depth_max: usize,
-    /// Bytes of small objects kept in memory at most, the cores having an equal share; 0 keeps
-    /// none. As much again, up to 16 MiB, may be on its way to clients that take their time; beyond
-    /// that objects are sent from their files.
+    /// The maximum size of small objects in memory, in bytes, divided equally among the cores; 0
+    /// keeps none. The same amount again, up to 16 MiB, may be in use by responses to slow clients.
+    /// Beyond it, objects are sent from their files.
     pub cache_bytes_max: usize,
-    /// Larger files kept open at most, for about a tenth of a second each, the cores having an
-    /// equal share; 0 keeps none. Each takes a descriptor, and a deleted one its space.
+    /// The maximum number of larger files that are kept open, for about a tenth of a second each,
+    /// divided equally among the cores; 0 keeps none. Each takes a descriptor, and its disk space
+    /// if it is deleted.
     pub cache_files_max: usize,
-    /// Milliseconds for which a cached object is served without another look at the disk: changes
-    /// made behind the server's back are seen within that time. A larger file that is kept open is
-    /// never served for longer than a tenth of a second without one.
+    /// The time that a cached object is served without access to the disk, in milliseconds. Changes
+    /// by other programs become visible within that time. For an open file it is at most a tenth of
+    /// a second.
     pub cache_fresh_ms: u64,
-    /// Bytes of buffers for uploads, all together: half of them are shared by long ones; of the
-    /// other half each of the rest gets its own, and little once it is used up.
+    /// The maximum size of all upload buffers, in bytes. Long uploads share one half. Each other
+    /// upload gets its own buffers from the other half, and a small one when that is used up.
     pub upload_bytes_max: usize,
-    /// Threads for file work that may block, at most.
+    /// The maximum number of threads for file operations that may block.
     pub blocking_threads: usize,
-    /// Counts the files that are kept open, with the connections of the server if that has the
-    /// same. Uploads, and downloads of objects that are not in memory, get 503 when it has no room
-    /// for them. Without a limit by default. [`Files::new`] is given a store, which has its own
+    /// The budget of open files. If the server uses the same budget, it includes the connections.
+    /// Uploads, and downloads of objects that are not in memory, get 503 if it is used up. The
+    /// default has no limit. [`Files::new`] ignores it, because a store has its own
     /// ([`FolderOptions::descriptors`]).
     pub descriptors: Descriptors,
 }
@@ -130,17 +134,17 @@ impl Default for FilesOptions {
     }
 }
 
-/// A folder served over HTTP. Clones serve the same folder.
+/// A handler that serves a folder over HTTP. Clones serve the same folder.
 ///
-/// Mounted by a route with a parameter `{*key}` it serves what that parameter names; otherwise it
-/// takes the whole path. It answers all methods itself, so mount it with
+/// If the route has a parameter `{*key}`, the parameter is the path within the folder. Otherwise
+/// the whole path is. The handler responds to all methods itself, so mount it with
 /// [`Router::any`](onrush::Router::any).
 ///
-/// The bound on the length of an upload is the server's, `Limits::body_bytes_max`.
+/// `Limits::body_bytes_max` of the server limits the length of an upload.
 ///
-/// Symbolic links are followed as long as they stay beneath the folder. `PUT` over one is refused
-/// (409), `DELETE` removes the link itself. Pages of listings may end before `?limit=` when slow
-/// clients hold many: what is left is always where `next` says.
+/// Symbolic links are followed if their target is beneath the folder. `PUT` to a link is refused
+/// (409); `DELETE` removes the link itself. A page of a listing may have fewer entries than
+/// `?limit=` if slow clients hold many pages; `next` always points to the remaining entries.
 #[derive(Clone, Debug)]
 pub struct Files(Arc<Inner>);
 
@@ -148,23 +152,23 @@ pub struct Files(Arc<Inner>);
 struct Inner {
     store: Folder,
     options: FilesOptions,
-    /// The value of `Allow`.
+    /// The value of the field `Allow`.
     methods: &'static str,
     cache: Cache,
-    /// For objects in memory: in the cache, or on their way to clients that take their time.
+    /// The budget of objects in memory, in the cache or in responses to slow clients.
     memory: Arc<Budget>,
-    /// For buffers of uploads.
+    /// The memory of uploads.
     uploads: Memory,
-    /// For pages of listings.
+    /// The budget of pages of listings.
     listings: Arc<Budget>,
     storage_log: StorageLog,
 }
 
 impl Files {
-    /// Opens the folder at `dir`. Blocks: for start-up.
+    /// Opens the folder at `dir`. This blocks: call it at start-up.
     ///
-    /// When writing is allowed a missing folder is created, otherwise that is an error. An error
-    /// says in one line what is wrong with `dir`.
+    /// If writing is allowed, a missing folder is created; otherwise it is an error. An error is
+    /// one line that states what is wrong with `dir`.
     pub fn open(dir: &Path, options: FilesOptions) -> io::Result<Files> {
         let writable = options.allow.delete || (options.allow.put && !options.sink);
         let folder = FolderOptions {
@@ -179,18 +183,18 @@ impl Files {
                 if !store.follows_links() {
                     tracing::warn!(
                         dir = %dir.display(),
-                        "openat2 is refused by the kernel or a seccomp filter: symbolic links are \
-                         not followed, and are answered 404"
+                        "the kernel or a seccomp filter refuses openat2: symbolic links are not \
+                         followed and return 404"
                     );
                 }
                 Ok(Files::new(store, options))
             }
-            Err(error) => Err(explain(dir, writable, options.sink, &error)),
+            Err(error) => Err(open_error(dir, writable, options.sink, &error)),
         }
     }
 
-    /// Serves a store that is open already. What it does not let be written is refused with 403,
-    /// whatever the options say.
+    /// Serves a store that is already open. Writes that the store does not permit get 403,
+    /// regardless of the options.
     pub fn new(store: Folder, options: FilesOptions) -> Files {
         let methods = match (options.allow.put || options.sink, options.allow.delete) {
             (false, false) => "GET, HEAD, OPTIONS",
@@ -200,7 +204,7 @@ impl Files {
         };
         let buffers_per_core = match store.writes_inline() {
             true => 1,
-            false => 2, // One is filled while the other is written.
+            false => 2, // One is filled while the other one is written.
         };
         Files(Arc::new(Inner {
             store,
@@ -213,7 +217,7 @@ impl Files {
             memory: Budget::new(
                 options
                     .cache_bytes_max
-                    .saturating_add(options.cache_bytes_max.min(UNDER_WAY_BYTES_MAX)),
+                    .saturating_add(options.cache_bytes_max.min(IN_FLIGHT_BYTES_MAX)),
             ),
             uploads: Memory::new(options.upload_bytes_max, buffers_per_core),
             listings: Budget::new(list::PAGES_BYTES_MAX),
@@ -222,50 +226,52 @@ impl Files {
         }))
     }
 
-    /// The store behind it.
+    /// The store that contains the objects.
     pub fn store(&self) -> &Folder {
         &self.0.store
     }
 }
 
-/// What is wrong with a folder, for people to read.
-fn explain(dir: &Path, writable: bool, sink: bool, error: &io::Error) -> io::Error {
+/// An error with one line that states what is wrong with a folder.
+fn open_error(dir: &Path, writable: bool, sink: bool, error: &io::Error) -> io::Error {
     let what = match error.kind() {
         io::ErrorKind::NotFound if writable => "cannot be created".to_owned(),
         io::ErrorKind::NotFound if sink => {
-            "does not exist; a sink keeps nothing, and so creates no folder".to_owned()
+            "does not exist; a sink stores nothing and does not create it".to_owned()
         }
         io::ErrorKind::NotFound => {
-            "does not exist; it is created only when writing is allowed".to_owned()
+            "does not exist; it is created only if writing is allowed".to_owned()
         }
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => "is not a folder".to_owned(),
         io::ErrorKind::PermissionDenied if writable => {
-            "may not be read and written by this user".to_owned()
+            "cannot be read and written by this user: permission denied".to_owned()
         }
-        io::ErrorKind::PermissionDenied => "may not be read by this user".to_owned(),
-        io::ErrorKind::ReadOnlyFilesystem => "is on a disk that is read-only".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "cannot be read by this user: permission denied".to_owned()
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "is on a read-only file system".to_owned(),
         _ => format!("cannot be opened: {error}"),
     };
     io::Error::new(error.kind(), format!("{} {what}", dir.display()))
 }
 
-/// An answer that is there, or is to be waited for.
-enum Handling {
-    Now(Response),
-    Later(Arc<Inner>, Request),
+/// A response that is ready, or a request that needs to wait.
+enum Reply {
+    Ready(Response),
+    Pending(Arc<Inner>, Request),
 }
 
 impl Handler for Files {
     fn handle(&self, request: Request) -> impl Future<Output = Response> + use<> + 'static {
         let reply = match self.0.try_respond(&request) {
-            Some(response) => Handling::Now(response),
-            None => Handling::Later(self.0.clone(), request),
+            Some(response) => Reply::Ready(response),
+            None => Reply::Pending(self.0.clone(), request),
         };
         async move {
             match reply {
-                Handling::Now(response) => response,
-                // Boxed, so that hot requests need not carry so large a future about.
-                Handling::Later(inner, request) => Box::pin(inner.respond(request)).await,
+                Reply::Ready(response) => response,
+                // Boxed, so that requests with a ready response do not carry such a large future.
+                Reply::Pending(inner, request) => Box::pin(inner.respond(request)).await,
             }
         }
     }
@@ -280,8 +286,8 @@ impl Inner {
             "PUT" if self.options.sink => self.sink(request).await,
             "PUT" if allow.put => self.put(request).await,
             "DELETE" if allow.delete => self.delete(&request).await,
-            "OPTIONS" if request.path() == "*" => Ok(self.allowed()),
-            "OPTIONS" => path::check(&request).map(|()| self.allowed()),
+            "OPTIONS" if request.path() == "*" => Ok(self.options_response()),
+            "OPTIONS" => path::check(&request).map(|()| self.options_response()),
             _ => path::check(&request).map(|()| {
                 Failure::new(405, "the method is not allowed here")
                     .render(json)
@@ -292,16 +298,16 @@ impl Inner {
     }
 
     /// The response to `OPTIONS`.
-    fn allowed(&self) -> Response {
+    fn options_response(&self) -> Response {
         Response::new(204)
             .with_header("Allow", self.methods)
             .with_header("Accept-Ranges", "bytes")
     }
 
-    /// The response to an error of the store about `key` (`None`: the top folder), which is logged
-    /// if the storage is to blame.
-    fn failed(&self, error: StoreError, at: While, key: Option<&Key>) -> Failure {
+    /// The response to an error of the store about `key` (`None`: the top folder). Logs the error
+    /// if the storage is the cause.
+    fn failed(&self, error: StoreError, operation: Operation, key: Option<&Key>) -> Failure {
         self.storage_log.record(error, key);
-        Failure::of(error, at)
+        Failure::of(error, operation)
     }
 }

@@ -1,33 +1,31 @@
-//! Which of the two forms an answer takes, text for people or JSON (RFC 9110 §12.5.1).
-//!
-//! This module must not know what is answered.
+//! Chooses the form of a response, text or JSON, from `Accept` (RFC 9110 §12.5.1).
 
 use onrush::Request;
 use onrush_proto::token;
 
-/// Whether the client would rather have JSON than HTML or text. Without an opinion: no.
+/// Whether the client prefers JSON to HTML and text. `false` if it states no preference.
 pub(super) fn prefers_json(request: &Request) -> bool {
     if request.header("accept").is_none() {
-        return false; // Looking for one field is cheaper than a walk through all.
+        return false; // Looking up one field is cheaper than a pass over all fields.
     }
-    let mut wish = Preferences::default();
+    let mut preferences = Preferences::default();
     for (name, value) in request.headers() {
         if name.eq_ignore_ascii_case("accept") {
-            wish.scan_member(value);
+            preferences.scan_member(value);
         }
     }
-    wish.json()
+    preferences.json()
 }
 
-/// What has been read of `Accept`. Weights are thousandths.
+/// The preferences in `Accept`. Weights are thousandths.
 #[derive(Default)]
 struct Preferences {
     json: Option<u16>,
     html: Option<u16>,
-    /// The first of the two that was named.
+    /// JSON is named before HTML.
     json_first: bool,
-    /// What `text/*` or `*/*` say of HTML, when it is not named itself.
-    any: u16,
+    /// The weight of `text/*` or `*/*`, which applies to HTML unless HTML is named itself.
+    wildcard: u16,
 }
 
 impl Preferences {
@@ -43,23 +41,23 @@ impl Preferences {
             } else if is("text/html") || is("text/plain") {
                 self.html = self.html.max(Some(weight));
             } else if is("*/*") || is("text/*") {
-                self.any = self.any.max(weight);
+                self.wildcard = self.wildcard.max(weight);
             }
         }
     }
 
-    /// JSON is chosen only by its name: a wildcard means a client that takes what it gets. Named
-    /// beside HTML at the same weight the first one named is meant.
+    /// JSON is chosen only if it is named: a wildcard means that the client accepts anything. If
+    /// HTML has the same weight, the type that is named first is chosen.
     fn json(&self) -> bool {
         match (self.json, self.html) {
             (None | Some(0), _) => false,
             (Some(json), Some(html)) => json > html || (json == html && self.json_first),
-            (Some(json), None) => json >= self.any,
+            (Some(json), None) => json >= self.wildcard,
         }
     }
 }
 
-/// The weight in `q=0.5`; malformed ones count as nothing said.
+/// The weight in `q=0.5`. `None` if it is malformed.
 fn weight(parameter: &[u8]) -> Option<u16> {
     let (name, digits) = parameter.split_at_checked(2)?;
     if !name.eq_ignore_ascii_case(b"q=") {
@@ -76,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_only_for_those_who_name_it() {
+    fn json_is_chosen_only_if_it_is_named() {
         let table: [(&str, bool); 13] = [
             ("", false),
             ("*/*", false),
@@ -93,9 +91,9 @@ mod tests {
             ("application/problem+json", true),
         ];
         for (value, expected) in table {
-            let mut wish = Preferences::default();
-            wish.scan_member(value.as_bytes());
-            assert_eq!(wish.json(), expected, "{value}");
+            let mut preferences = Preferences::default();
+            preferences.scan_member(value.as_bytes());
+            assert_eq!(preferences.json(), expected, "{value}");
         }
     }
 }

@@ -1,6 +1,5 @@
-//! An object as it is answered: its field lines rendered, its content at hand or open.
-//!
-//! This module must not know requests.
+//! An object that is ready to be served: rendered field lines, and content in memory or an open
+//! file.
 
 use super::budget::{Budget, Lease};
 use super::mime::{self, Types};
@@ -17,36 +16,35 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
-/// Objects up to this size are read into memory; larger ones are sent from their file.
+/// Objects up to this size are read into memory. Larger ones are sent from their file.
 const SMALL_BYTES_MAX: u64 = 64 * 1024;
 
-/// Objects up to this size are copied behind the head of their answer, and held nowhere else;
-/// those between the two sizes are held in memory as long as a client takes to receive them, which
-/// needs a budget.
+/// Objects up to this size are copied behind the head of their response and held nowhere else.
+/// Larger ones in memory are held until the client has received them, which needs a budget.
 const COPIED_BYTES_MAX: u64 = 16 * 1024;
 
-/// An object changed so recently could change again within the same tick of its file system's
-/// clock, and nobody could tell; it is not to be kept.
+/// The age at which the version of an object is reliable. A younger object could change again
+/// within the same tick of the file system's clock and keep its version.
 const SETTLED_AFTER_S: u64 = 2;
 
 /// The policy of stored objects that a browser would run (Content Security Policy Level 3, §6.3.2).
-/// Without `allow-scripts` and `allow-same-origin` no script of the page runs, no form is sent, and
-/// the page has an origin of its own, so that it cannot act on the server in the reader's name.
-/// Images and style sheets of the page are still loaded.
+/// Without `allow-scripts` and `allow-same-origin`, the page runs no script, sends no form, and has
+/// an origin of its own. So it cannot send requests to the server with the rights of the reader.
+/// The page's images and style sheets are still loaded.
 const SANDBOX: &[u8] = b"sandbox";
 
-/// An object ready to be answered.
+/// An object that is ready to be served.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct LoadedObject {
     pub(super) size: u64,
     version: Version,
     /// Seconds since 1970; `None` before that.
     modified_s: Option<u64>,
-    /// By its name; a type that is stored with it comes first.
+    /// The type of the object's name. A stored type takes precedence.
     content_type: &'static str,
-    /// All that every answer about it says, but for `Content-Type`.
+    /// The fields of every response about the object, except `Content-Type`.
     pub(super) fields: FieldLines,
-    /// What its `PUT` said of it.
+    /// The fields that its `PUT` stored.
     stored: Option<Arc<Stored>>,
     content: Content,
 }
@@ -57,24 +55,23 @@ enum Content {
     File(Arc<File>),
 }
 
-impl Found {
-    /// Reads or keeps open an object without waiting for a disk; `None` when that cannot be done,
-    /// when the file is shorter than it was a moment ago, or when the budget of descriptors does
-    /// not let it stay open.
-    pub(super) fn now(
+impl LoadedObject {
+    /// Loads an object without waiting for a disk. `None` if that is impossible, if the file has
+    /// become shorter, or if the budget of descriptors does not let the file stay open.
+    pub(super) fn try_load(
         object: &Object,
         key: &Key,
         now_s: u64,
         memory: &Arc<Budget>,
         types: &Types,
-    ) -> Option<Found> {
+    ) -> Option<LoadedObject> {
         let meta = object.meta();
         let file = object.local_file()?;
-        let content = match Room::of(meta.size, memory) {
-            Room::None if !file.may_stay_open(FileUse::Download) => return None,
-            // The kernel most likely has its attributes in memory when it has the first byte.
-            Room::None if !file.is_resident(0, 1) => return None,
-            Room::None => Content::File(file.clone()),
+        let content = match Reservation::of(meta.size, memory) {
+            Reservation::Unavailable if !file.may_stay_open(FileUse::Download) => return None,
+            // If the first byte is in the page cache, the attributes most likely are in memory too.
+            Reservation::Unavailable if !file.is_resident(0, 1) => return None,
+            Reservation::Unavailable => Content::File(file.clone()),
             room => {
                 let size = meta.size as usize;
                 let mut bytes = Vec::with_capacity(size);
@@ -88,25 +85,28 @@ impl Found {
             }
         };
         let stored = Stored::parse(&object.metadata_now().ok()?);
-        Some(Found::new(meta, key, now_s, content, stored, types))
+        Some(LoadedObject::new(meta, key, now_s, content, stored, types))
     }
 
-    /// The same, waiting where it must. A file that became shorter meanwhile is an error;
-    /// [`StoreError::Busy`]: the budget of descriptors does not let it stay open.
+    /// Loads an object and waits for the disk if necessary. It is an error if the file became
+    /// shorter meanwhile. [`StoreError::Busy`]: the budget of descriptors does not let the file
+    /// stay open.
     pub(super) async fn load(
         object: &Object,
         key: &Key,
         now_s: u64,
         memory: &Arc<Budget>,
         types: &Types,
-    ) -> Result<Found> {
+    ) -> Result<LoadedObject> {
         let meta = object.meta();
-        let content = match (Room::of(meta.size, memory), object.local_file()) {
-            (Room::None, Some(file)) => match file.may_stay_open(FileUse::Download) {
+        let content = match (Reservation::of(meta.size, memory), object.local_file()) {
+            (Reservation::Unavailable, Some(file)) => match file.may_stay_open(FileUse::Download) {
                 true => Content::File(file.clone()),
                 false => return Err(StoreError::Busy),
             },
-            (Room::None, None) => return Err(StoreError::Io(io::ErrorKind::Unsupported.into())),
+            (Reservation::Unavailable, None) => {
+                return Err(StoreError::Io(io::ErrorKind::Unsupported.into()));
+            }
             (room, _) => {
                 let size = meta.size as usize;
                 let mut bytes = Vec::with_capacity(size);
@@ -121,7 +121,7 @@ impl Found {
             }
         };
         let stored = Stored::parse(&object.metadata().await?);
-        Ok(Found::new(meta, key, now_s, content, stored, types))
+        Ok(LoadedObject::new(meta, key, now_s, content, stored, types))
     }
 
     fn new(
@@ -131,7 +131,7 @@ impl Found {
         content: Content,
         stored: Option<Stored>,
         types: &Types,
-    ) -> Found {
+    ) -> LoadedObject {
         let modified_s = u64::try_from(meta.modified_ns)
             .ok()
             .map(|ns| ns / 1_000_000_000);
@@ -140,9 +140,9 @@ impl Found {
         let mut fields = fields(&meta.version, modified_s);
         if let Some(value) = stored.as_ref().and_then(Stored::cache_control) {
             let set = fields.set("Cache-Control", value);
-            debug_assert!(set.is_ok(), "it was checked");
+            debug_assert!(set.is_ok(), "the value was checked");
         }
-        Found {
+        LoadedObject {
             size: meta.size,
             version: meta.version,
             modified_s,
@@ -153,16 +153,16 @@ impl Found {
         }
     }
 
-    /// The same, with the sandbox that its type asks for: see [`SANDBOX`].
-    pub(super) fn sandboxed(mut self) -> Found {
+    /// Adds [`SANDBOX`] if the type of the object requires it.
+    pub(super) fn sandboxed(mut self) -> LoadedObject {
         if mime::is_scriptable(self.content_type()) {
             append(&mut self.fields, "Content-Security-Policy", SANDBOX);
         }
         self
     }
 
-    /// Whether it still is what its fields say: a file that is kept open may be written into by
-    /// others. Asks the kernel then, but no disk (`statx(2)` of the descriptor).
+    /// Whether the object still has the version in its fields. Other programs may write to a file
+    /// that is kept open. For a file this calls `statx(2)` on the descriptor, which needs no disk.
     pub(super) fn is_unchanged(&self) -> bool {
         match &self.content {
             Content::Memory(_) => true,
@@ -180,37 +180,37 @@ impl Found {
         stored.unwrap_or(self.content_type)
     }
 
-    /// `response`, with all fields of this object. Always inlined, because hot objects are answered
-    /// by it and both structures are large to move.
+    /// Adds all fields of this object to `response`. Always inlined, because it is on the path of
+    /// frequent requests and both structures are large to move.
     #[inline(always)]
-    pub(super) fn describe(self, response: Response) -> Response {
+    pub(super) fn add_fields(self, response: Response) -> Response {
         let response = response
             .content_type(self.content_type)
             .with_fields(self.fields);
         match self.stored {
             None => response,
-            Some(stored) => describe_stored(&stored, response),
+            Some(stored) => add_stored_fields(&stored, response),
         }
     }
 
-    /// Bytes of memory that its stored fields take, about.
+    /// The approximate memory of its stored fields, in bytes.
     pub(super) fn stored_bytes(&self) -> usize {
         let stored = self.stored.as_ref();
         stored.map_or(0, |stored| stored.cost_bytes())
     }
 
-    /// Which version it is.
+    /// The version of the object.
     pub(super) fn version(&self) -> &Version {
         &self.version
     }
 
-    /// Whether its version can be relied upon to change when it changes next.
-    pub(super) fn settled(&self, now_s: u64) -> bool {
+    /// Whether the next change is certain to change the version.
+    pub(super) fn is_settled(&self, now_s: u64) -> bool {
         self.modified_s
             .is_none_or(|modified_s| modified_s + SETTLED_AFTER_S <= now_s)
     }
 
-    /// Whether it is an open file that nobody else refers to.
+    /// Whether it is an open file that no response refers to.
     pub(super) fn is_idle_file(&self) -> bool {
         match &self.content {
             Content::Memory(_) => false,
@@ -218,7 +218,7 @@ impl Found {
         }
     }
 
-    /// Its content, when that is in memory.
+    /// The content, if it is in memory.
     pub(super) fn memory(&self) -> Option<&Bytes> {
         match &self.content {
             Content::Memory(bytes) => Some(bytes),
@@ -226,7 +226,7 @@ impl Found {
         }
     }
 
-    /// What preconditions are compared with.
+    /// The state that preconditions are compared with.
     pub(super) fn current(&self) -> Current<'_> {
         current(&self.version, self.modified_s)
     }
@@ -236,7 +236,7 @@ impl Found {
         self.slice(0..self.size)
     }
 
-    /// Some of the content, as a body of its own.
+    /// A range of the content as a body.
     pub(super) fn slice(&self, range: Range<u64>) -> Body {
         match self.part(range) {
             Part::Bytes(bytes) => bytes.into(),
@@ -244,7 +244,7 @@ impl Found {
         }
     }
 
-    /// Some of the content, as a part of a body. `range` lies within the size.
+    /// A range of the content as a part of a body. `range` lies within the size.
     pub(super) fn part(&self, range: Range<u64>) -> Part {
         match &self.content {
             Content::Memory(bytes) => {
@@ -260,53 +260,53 @@ impl Found {
 }
 
 #[cold]
-fn describe_stored(stored: &Stored, mut response: Response) -> Response {
-    stored.describe(&mut response);
+fn add_stored_fields(stored: &Stored, mut response: Response) -> Response {
+    stored.add_fields(&mut response);
     response
 }
 
-/// Whether there is memory for an object's content.
-enum Room {
-    /// It is small enough not to matter.
-    Free,
+/// Memory for the content of an object.
+enum Reservation {
+    /// The content is small and needs no budget.
+    NotNeeded,
     Leased(Lease),
-    /// It is to be sent from its file.
-    None,
+    /// There is none: the object is sent from its file.
+    Unavailable,
 }
 
-impl Room {
-    fn of(size: u64, memory: &Arc<Budget>) -> Room {
+impl Reservation {
+    fn of(size: u64, memory: &Arc<Budget>) -> Reservation {
         if size <= COPIED_BYTES_MAX {
-            return Room::Free;
+            return Reservation::NotNeeded;
         }
         let lease = (size <= SMALL_BYTES_MAX)
             .then(|| memory.take(size as usize))
             .flatten();
-        lease.map_or(Room::None, Room::Leased)
+        lease.map_or(Reservation::Unavailable, Reservation::Leased)
     }
 
-    /// The content; what was leased for it is given back when the last reference goes.
+    /// The content. The lease is returned when the last reference to the content is dropped.
     fn hold(self, bytes: Vec<u8>) -> Bytes {
-        struct Held {
+        struct LeasedBytes {
             bytes: Vec<u8>,
             _lease: Lease,
         }
-        impl AsRef<[u8]> for Held {
+        impl AsRef<[u8]> for LeasedBytes {
             fn as_ref(&self) -> &[u8] {
                 &self.bytes
             }
         }
         match self {
-            Room::Leased(lease) => Bytes::from_owner(Held {
+            Reservation::Leased(lease) => Bytes::from_owner(LeasedBytes {
                 bytes,
                 _lease: lease,
             }),
-            Room::Free | Room::None => bytes.into(),
+            Reservation::NotNeeded | Reservation::Unavailable => bytes.into(),
         }
     }
 }
 
-/// What preconditions are compared with, for an object that is not opened.
+/// The state that preconditions are compared with, for an object that is not opened.
 pub(super) fn current_of(meta: &Meta) -> Current<'_> {
     let modified_s = u64::try_from(meta.modified_ns)
         .ok()
@@ -332,7 +332,7 @@ pub(super) fn etag(version: &Version) -> Vec<u8> {
 }
 
 fn fields(version: &Version, modified_s: Option<u64>) -> FieldLines {
-    static SAME: LazyLock<FieldLines> = LazyLock::new(|| {
+    static COMMON: LazyLock<FieldLines> = LazyLock::new(|| {
         let mut lines = FieldLines::new();
         for (name, value) in [
             ("Accept-Ranges", "bytes"),
@@ -343,7 +343,7 @@ fn fields(version: &Version, modified_s: Option<u64>) -> FieldLines {
         }
         lines
     });
-    let mut lines = SAME.clone();
+    let mut lines = COMMON.clone();
     append(&mut lines, "ETag", &etag(version));
     if let Some(modified_s) = modified_s {
         append(&mut lines, "Last-Modified", &date::format(modified_s));

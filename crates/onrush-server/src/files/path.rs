@@ -1,25 +1,24 @@
-//! From a request's path to a key and back. Percent-encoding is undone here, once, and done here.
+//! The conversion between request paths and keys. All percent-decoding and percent-encoding of
+//! paths takes place here, and a path is decoded once.
 //!
-//! | in a path | becomes |
+//! | in a path | result |
 //! | --- | --- |
-//! | `%` without two hexadecimal digits, `%00`, `%2F` | 400: no name can hold it |
+//! | `%` without two hexadecimal digits, `%00`, `%2F` | 400: no name can contain it |
 //! | `.` and `..`, encoded or not | removed (RFC 3986 §5.2.4); above the folder: 400 |
 //! | an empty segment | removed, after `.` and `..` |
 //! | a backslash, bytes that are not UTF-8 | an ordinary byte of a name |
-//! | a segment that begins with a dot | hidden, unless the options say otherwise |
-//! | `.onrush` first, in whatever case | 404 to read, 403 to write, always |
-//! | `-` first | the same, where the admin pages share the port |
-//! | more segments than `FilesOptions::depth_max` | 400 to put; others may have made it |
+//! | a segment that begins with a dot | hidden, unless the options permit it |
+//! | `.onrush` first, in upper or lower case | always 404 for reads, 403 for writes |
+//! | `-` first | the same, if the admin pages share the address |
+//! | more segments than `FilesOptions::depth_max` | 400 for PUT; reads work |
 //!
-//! Dot segments are removed before empty ones because clients that normalize a URL before they send
-//! it do so (RFC 3986 §6.2.2.3, the URL standard): they leave empty segments alone, so `a//../b` is
-//! `a/b` for them, and must be that here. The result depends on the decoded path only, so that all
+//! Dot segments are removed before empty segments. Clients that normalize a URL before they send it
+//! (RFC 3986 §6.2.2.3, the URL standard) do not remove empty segments: they send `a//../b` as
+//! `a/b`, so it must have the same result here. The result depends only on the decoded path, so all
 //! spellings of a path name one object, for every method.
-//!
-//! This module must not know what is at a key.
 
 use super::FilesOptions;
-use super::failure::{Failure, While};
+use super::failure::{Failure, Operation};
 use onrush::Request;
 use onrush_store::Key;
 use std::borrow::Cow;
@@ -27,12 +26,12 @@ use std::borrow::Cow;
 /// The route parameter that holds the key.
 const PARAMETER: &str = "key";
 
-/// A path in its two parts: where the folder is mounted, and what is asked for in it, as sent.
+/// The two parts of a path, as sent: the mount point of the folder, and the path within the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Split<'r> {
     /// Ends with a slash.
     pub(super) mount: &'r str,
-    pub(super) rest: &'r str,
+    pub(super) subpath: &'r str,
 }
 
 /// What a path names.
@@ -40,41 +39,42 @@ pub(super) struct Split<'r> {
 pub(super) enum Target {
     /// `a/b`
     Object(Key),
-    /// `a/b/`; `None` is the top.
+    /// `a/b/`; `None` is the top folder.
     Folder(Option<Key>),
 }
 
-/// Splits a request's path by its route's parameter; without one the folder is mounted at `/`.
+/// Splits a request's path at the parameter of its route. Without the parameter, the folder is
+/// mounted at `/`.
 pub(super) fn split(request: &Request) -> Result<Split<'_>, Failure> {
     let path = request.path();
-    let rest = match request.param(PARAMETER) {
-        Some(rest) => rest,
+    let subpath = match request.param(PARAMETER) {
+        Some(subpath) => subpath,
         None => path
             .strip_prefix('/')
-            .ok_or(Failure::new(400, "this is not a path"))?,
+            .ok_or(Failure::new(400, "the path does not begin with a slash"))?,
     };
-    let mount = &path[..path.len() - rest.len()];
-    Ok(Split { mount, rest })
+    let mount = &path[..path.len() - subpath.len()];
+    Ok(Split { mount, subpath })
 }
 
-/// Refuses with 400 what is no path of a folder, for methods that need no key.
+/// Refuses an invalid path with 400, for methods that need no key.
 pub(super) fn check(request: &Request) -> Result<(), Failure> {
-    match target(split(request)?.rest, While::Reading) {
+    match target(split(request)?.subpath, Operation::Read) {
         Err(failure) if failure.status == 400 => Err(failure),
         _ => Ok(()),
     }
 }
 
-/// What `rest` names, without dot segments and empty segments. `at` decides how a name is refused
-/// that no object can have.
-pub(super) fn target(rest: &str, at: While) -> Result<Target, Failure> {
-    let bytes = decode(rest)?;
+/// The object or folder that `subpath` names, after dot segments and empty segments are removed.
+/// `operation` determines how a name that no object can have is refused.
+pub(super) fn target(subpath: &str, operation: Operation) -> Result<Target, Failure> {
+    let bytes = decode(subpath)?;
     match parse(&bytes) {
         Ok(target) => Ok(target),
-        // Only a path that is no key can have such segments: other paths are not looked through.
+        // Only a path that is not a key can have such segments, so other paths are not searched.
         Err(error) => match remove_segments(&bytes)? {
-            Some(normalized) => parse(&normalized).map_err(|error| Failure::of(error, at)),
-            None => Err(Failure::of(error, at)),
+            Some(normalized) => parse(&normalized).map_err(|error| Failure::of(error, operation)),
+            None => Err(Failure::of(error, operation)),
         },
     }
 }
@@ -113,10 +113,10 @@ fn remove_segments(path: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
 }
 
 impl Target {
-    /// Refuses a path with more segments than a `PUT` may make.
-    pub(super) fn shallow(self, options: &FilesOptions) -> Result<Target, Failure> {
+    /// Refuses the path of an object with more segments than a `PUT` may have.
+    pub(super) fn check_depth(self, options: &FilesOptions) -> Result<Target, Failure> {
         match &self {
-            // A segment and its slash are two bytes, so that few keys have to be looked at.
+            // A segment with its slash takes at least two bytes, so short keys need no count.
             Target::Object(key)
                 if key.as_bytes().len() / 2 + 1 > options.depth_max
                     && key.segments().count() > options.depth_max =>
@@ -127,18 +127,22 @@ impl Target {
         }
     }
 
-    /// Refuses what is hidden, the store's own or somebody else's.
-    pub(super) fn visible(self, options: &FilesOptions, at: While) -> Result<Target, Failure> {
+    /// Refuses hidden names, the names of the store, and the names of the admin pages.
+    pub(super) fn check_visible(
+        self,
+        options: &FilesOptions,
+        operation: Operation,
+    ) -> Result<Target, Failure> {
         let (Target::Object(key) | Target::Folder(Some(key))) = &self else {
             return Ok(self);
         };
-        let other = options.admin_beside && is_admin(key);
-        if !key.reserved() && !other && (options.hidden || !key.hidden()) {
+        let is_taken = options.admin_beside && is_admin(key);
+        if !key.reserved() && !is_taken && (options.hidden || !key.hidden()) {
             return Ok(self);
         }
-        Err(match at {
-            While::Reading => Failure::NOT_FOUND,
-            While::Writing => Failure::HIDDEN,
+        Err(match operation {
+            Operation::Read => Failure::NOT_FOUND,
+            Operation::Write => Failure::NOT_WRITABLE,
         })
     }
 }
@@ -149,7 +153,7 @@ pub(super) fn is_admin(key: &Key) -> bool {
     segments.next() == Some(b"-")
 }
 
-/// Undoes percent-encoding once; borrows where there is none.
+/// Decodes percent-encoding once. Borrows if there is none.
 fn decode(text: &str) -> Result<Cow<'_, [u8]>, Failure> {
     if !text.as_bytes().contains(&b'%') {
         return Ok(Cow::Borrowed(text.as_bytes()));
@@ -157,11 +161,11 @@ fn decode(text: &str) -> Result<Cow<'_, [u8]>, Failure> {
     let bytes = decode_any(text, false)?;
     match bytes.contains(&0) {
         false => Ok(Cow::Owned(bytes)),
-        true => Err(Failure::new(400, "no name can hold a zero byte")),
+        true => Err(Failure::new(400, "a name cannot contain a zero byte")),
     }
 }
 
-/// Undoes percent-encoding of a query's value, where `+` is a space and `%2F` is a slash.
+/// Decodes a query value, where `+` is a space and `%2F` is a slash.
 pub(super) fn decode_query(text: &str) -> Result<Vec<u8>, Failure> {
     decode_any(text, true)
 }
@@ -178,9 +182,10 @@ fn decode_any(text: &str, query: bool) -> Result<Vec<u8>, Failure> {
                     _ => None,
                 };
                 rest = after.get(2..).unwrap_or_default();
-                match byte.ok_or(Failure::new(400, "a percent sign without two digits"))? {
+                let malformed = Failure::new(400, "a percent sign without two hexadecimal digits");
+                match byte.ok_or(malformed)? {
                     b'/' if !query => {
-                        return Err(Failure::new(400, "no name can hold a slash"));
+                        return Err(Failure::new(400, "a name cannot contain a slash"));
                     }
                     byte => byte,
                 }
@@ -196,8 +201,8 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|value| value as u8)
 }
 
-/// Appends `bytes` percent-encoded, all but unreserved characters (RFC 3986 §2.3) and `/`. What
-/// comes of it needs no further escaping in a field value, in HTML or in JSON.
+/// Appends `bytes` percent-encoded, except unreserved characters (RFC 3986 §2.3) and `/`. The
+/// result needs no further escaping in a field value, in HTML or in JSON.
 pub(super) fn encode(bytes: &[u8], out: &mut String) {
     for &byte in bytes {
         match byte {
@@ -209,8 +214,8 @@ pub(super) fn encode(bytes: &[u8], out: &mut String) {
     }
 }
 
-/// Appends a part of a target as sent, what is encoded already left as it is. Only what a URI
-/// cannot hold is encoded: browsers send `"`, `<` and the like bare.
+/// Appends a part of a request target as sent. It keeps existing escapes and encodes only
+/// characters that a URI cannot contain: browsers send `"`, `<` and others unencoded.
 fn encode_again(text: &str, out: &mut String) {
     for byte in text.bytes() {
         match byte {
@@ -230,8 +235,8 @@ fn push_escape(byte: u8, out: &mut String) {
     out.push(char::from(DIGITS[usize::from(byte & 15)]));
 }
 
-/// The path of `key` below `mount`, encoded. It begins with exactly one slash, so that no client
-/// takes it for `//host/`.
+/// The encoded path of `key` below `mount`. It begins with exactly one slash, so that no client
+/// reads it as `//host/`.
 pub(super) fn href(mount: &str, key: &[u8]) -> String {
     let mount = mount.trim_start_matches(['/', '\\']);
     let mut out = String::with_capacity(1 + mount.len() + key.len() + 8);
@@ -241,7 +246,7 @@ pub(super) fn href(mount: &str, key: &[u8]) -> String {
     out
 }
 
-/// The same with a slash behind it, and the query the client sent.
+/// The encoded path of a folder: [`href`] with a trailing slash, and the query of the client.
 pub(super) fn folder_href(mount: &str, key: &[u8], query: Option<&str>) -> String {
     let mut out = href(mount, key);
     out.push('/');
@@ -256,10 +261,10 @@ pub(super) fn folder_href(mount: &str, key: &[u8], query: Option<&str>) -> Strin
 mod tests {
     use super::*;
 
-    fn object(rest: &str) -> Result<Vec<u8>, u16> {
-        match target(rest, While::Reading).map_err(|failure| failure.status)? {
+    fn object(subpath: &str) -> Result<Vec<u8>, u16> {
+        match target(subpath, Operation::Read).map_err(|failure| failure.status)? {
             Target::Object(key) => Ok(key.as_bytes().to_vec()),
-            other => panic!("{rest}: {other:?}"),
+            other => panic!("{subpath}: {other:?}"),
         }
     }
 
@@ -307,7 +312,7 @@ mod tests {
             ("./x:y.txt", Ok("x:y.txt")),
             ("a/.../b", Ok("a/.../b")),
             ("..a/b..", Ok("..a/b..")),
-            // As clients have it that normalize before they send: `..` takes back one slash.
+            // The result of clients that normalize before they send: `..` removes one slash.
             ("a//../b", Ok("a/b")),
             ("//../b", Ok("b")),
             ("a/b//../../c", Ok("a/c")),
@@ -332,8 +337,8 @@ mod tests {
                 path.replace("..", ".%2E"),
             ];
             for spelling in spellings {
-                for at in [While::Reading, While::Writing] {
-                    let found = target(&spelling, at).map_err(|failure| failure.status);
+                for operation in [Operation::Read, Operation::Write] {
+                    let found = target(&spelling, operation).map_err(|failure| failure.status);
                     let found = found.map(|target| match target {
                         Target::Object(key) => key.as_bytes().to_vec(),
                         Target::Folder(Some(key)) => [key.as_bytes(), b"/"].concat(),
@@ -347,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_has_one_leading_slash() {
+    fn an_encoded_path_has_one_leading_slash() {
         assert_eq!(href("/", b"a b/\xff"), "/a%20b/%FF");
         assert_eq!(href("//", b"evil.com"), "/evil.com");
         assert_eq!(href("/\\/x\"/", b"y"), "/x%22/y");
@@ -359,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_decoded_its_own_way() {
+    fn a_query_is_decoded_by_other_rules() {
         assert_eq!(decode_query("a+b%2Fc"), Ok(b"a b/c".to_vec()));
         assert!(decode_query("%x").is_err());
     }

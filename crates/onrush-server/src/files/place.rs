@@ -1,23 +1,22 @@
-//! Where a listing is: what its renderers are told besides the entries. Must not know how they
-//! look.
+//! The location of a listing, for its renderers.
 
 use super::path;
 use onrush_store::{Key, Page};
 
-/// Where a listing is, as its renderers need it.
+/// The location of a listing.
 pub(super) struct Place {
-    /// The folder's own path, encoded, with a slash at both ends.
+    /// The encoded path of the folder, with a slash at both ends.
     pub(super) href: String,
-    /// The same to be read: decoded, lossily.
+    /// The path to display: decoded, with U+FFFD for invalid UTF-8.
     pub(super) path: String,
-    /// The folder everything is in: there is nothing above it.
+    /// Whether this is the top folder, which has no parent.
     pub(super) top: bool,
-    /// The query of the next page, encoded, when there is one.
+    /// The encoded query of the next page, if there is one.
     pub(super) next: Option<String>,
 }
 
 impl Place {
-    /// `query` is what the next page's query repeats of this one's, beginning with `&`.
+    /// `query`: the parameters that the next page repeats, beginning with `&`.
     pub(super) fn new(mount: &str, folder: Option<&Key>, query: &str, page: &Page) -> Place {
         let key = folder.map(Key::as_bytes).unwrap_or_default();
         let mut href = path::href(mount, key);

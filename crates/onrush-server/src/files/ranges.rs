@@ -1,21 +1,19 @@
-//! Answers with a part of an object (RFC 9110 §14, §15.3.7): 206 and 416.
-//!
-//! This module must not know preconditions.
+//! Responses with parts of an object (RFC 9110 §14, §15.3.7): 206 and 416.
 
 use super::failure::Failure;
-use super::object::Found;
+use super::object::LoadedObject;
 use onrush::{Body, Part, Request, Response};
 use onrush_proto::range::{self, Ranges, Requested};
 use std::hash::{BuildHasher, RandomState};
 
-/// The answer to a `Range` field, or `None` when it asks for the whole.
-pub(super) fn respond(request: &Request, value: &[u8], found: &Found) -> Option<Response> {
+/// The response to a `Range` field. `None` if the whole object is to be sent.
+pub(super) fn respond(request: &Request, value: &[u8], found: &LoadedObject) -> Option<Response> {
     match range::parse(value, found.size) {
         Requested::Whole => None,
         Requested::Unsatisfiable => {
             let mut content_range = Vec::new();
             range::write_unsatisfied(found.size, &mut content_range);
-            let failure = Failure::new(416, "the object has no such bytes");
+            let failure = Failure::new(416, "the range contains no byte of the object");
             Some(
                 failure
                     .into_response(request)
@@ -28,18 +26,18 @@ pub(super) fn respond(request: &Request, value: &[u8], found: &Found) -> Option<
                 range::write_content_range(&range, found.size, &mut content_range);
                 partial(found, found.slice(range)).with_header("Content-Range", content_range)
             }
-            None => several(found, &ranges),
+            None => multipart(found, &ranges),
         }),
     }
 }
 
-fn partial(found: &Found, body: Body) -> Response {
+fn partial(found: &LoadedObject, body: Body) -> Response {
     let response = Response::with_body(body).with_status(206);
-    found.clone().describe(response)
+    found.clone().add_fields(response)
 }
 
-/// Several ranges, each as a part with a head of its own (RFC 9110 §14.6).
-fn several(found: &Found, ranges: &Ranges) -> Response {
+/// A response with several ranges, each a part with its own head (RFC 9110 §14.6).
+fn multipart(found: &LoadedObject, ranges: &Ranges) -> Response {
     let boundary = boundary();
     let mut parts = Vec::with_capacity(2 * ranges.len() + 1);
     for range in ranges.iter() {
@@ -60,8 +58,7 @@ fn several(found: &Found, ranges: &Ranges) -> Response {
     )
 }
 
-/// A line that no content holds but by an accident of 128 bits: whoever wrote the object could
-/// not know it.
+/// A random boundary of 128 bits. The author of the content cannot predict it.
 fn boundary() -> String {
     let random = || RandomState::new().hash_one(0);
     format!("{:016x}{:016x}", random(), random())

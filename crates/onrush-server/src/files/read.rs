@@ -1,11 +1,9 @@
-//! GET and HEAD. What is hot is answered at once, without leaving the worker and without a task;
-//! what would wait for a disk is answered by a future.
-//!
-//! This module must not know how listings look.
+//! GET and HEAD. An object that needs no wait for a disk is served at once, without a task.
+//! Otherwise a future waits for the disk.
 
 use super::cache::Moment;
-use super::failure::{Failure, While};
-use super::object::Found;
+use super::failure::{Failure, Operation};
+use super::object::LoadedObject;
 use super::path::{self, Split, Target};
 use super::{Inner, ranges};
 use onrush::{Request, Response, WorkerHandle};
@@ -16,24 +14,24 @@ use onrush_store::{Key, Result, Store, StoreError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What a folder answers instead of a listing, where sites are served.
+/// The object that a folder of a site serves instead of a listing.
 const INDEX: &str = "index.html";
 
 impl Inner {
-    /// The answer, if it can be given without waiting for anything.
+    /// The response, if it is possible without waiting.
     pub(super) fn try_respond(self: &Arc<Self>, request: &Request) -> Option<Response> {
         if !matches!(request.method(), "GET" | "HEAD") {
             return None;
         }
         let split = path::split(request).ok()?;
         let index;
-        let (rest, is_index) = match split.rest {
+        let (subpath, is_index) = match split.subpath {
             "" => (INDEX, true),
             folder if folder.ends_with('/') => {
                 index = [folder, INDEX].concat();
                 (&index[..], true)
             }
-            rest => (rest, false),
+            subpath => (subpath, false),
         };
         if is_index && !self.options.site {
             return None;
@@ -41,29 +39,29 @@ impl Inner {
         let at = moment(request.worker());
         if let Some(found) = self
             .cache
-            .fresh(rest.as_bytes(), at, |key| self.store.generation(key))
+            .fresh(subpath.as_bytes(), at, |key| self.store.generation(key))
         {
             if found.is_unchanged() {
                 return Some(respond(request, found));
             }
-            self.cache.forget(rest.as_bytes(), at.worker);
+            self.cache.forget(subpath.as_bytes(), at.worker);
         }
-        let target = path::target(rest, While::Reading).ok()?;
-        let Target::Object(key) = target.visible(&self.options, While::Reading).ok()? else {
+        let target = path::target(subpath, Operation::Read).ok()?;
+        let Target::Object(key) = target.check_visible(&self.options, Operation::Read).ok()? else {
             return None;
         };
-        match self.open_now(&key, at, request)? {
+        match self.try_open(&key, at, request)? {
             Ok(found) => Some(respond(request, found)),
             Err(StoreError::NotFound | StoreError::IsDirectory) if is_index => None,
             Err(error) => Some(self.error_response(request, split, &key, error)),
         }
     }
 
-    /// The answer, whatever it takes.
+    /// The response. It waits for the disk if necessary.
     pub(super) async fn get(self: &Arc<Self>, request: &Request) -> Result<Response, Failure> {
         let split = path::split(request)?;
-        let target = path::target(split.rest, While::Reading)?;
-        match target.visible(&self.options, While::Reading)? {
+        let target = path::target(split.subpath, Operation::Read)?;
+        match target.check_visible(&self.options, Operation::Read)? {
             Target::Object(key) => Ok(match self.open(&key, request).await {
                 Ok(found) => respond(request, found),
                 Err(error) => self.error_response(request, split, &key, error),
@@ -84,7 +82,7 @@ impl Inner {
         self: &Arc<Self>,
         folder: Option<&Key>,
         request: &Request,
-    ) -> Result<Option<Found>, Failure> {
+    ) -> Result<Option<LoadedObject>, Failure> {
         let mut bytes = Vec::new();
         if let Some(folder) = folder {
             bytes.extend_from_slice(folder.as_bytes());
@@ -97,39 +95,40 @@ impl Inner {
         match self.open(&key, request).await {
             Ok(found) => Ok(Some(found)),
             Err(StoreError::NotFound | StoreError::IsDirectory) => Ok(None),
-            Err(error) => Err(self.failed(error, While::Reading, Some(&key))),
+            Err(error) => Err(self.failed(error, Operation::Read, Some(&key))),
         }
     }
 
-    /// Opens and reads what can be had without waiting; `None` otherwise.
-    fn open_now(
+    /// Opens and loads an object without waiting. `None` if that is impossible.
+    fn try_open(
         self: &Arc<Self>,
         key: &Key,
         at: Moment,
         request: &Request,
-    ) -> Option<Result<Found>> {
+    ) -> Option<Result<LoadedObject>> {
         let generation = self.store.generation(key);
         let object = match self.store.try_open_now(key)? {
             Ok(object) => object,
-            Err(StoreError::Busy) => return None, // Waiting for others to close may help.
+            Err(StoreError::Busy) => return None, // It may work after other files are closed.
             Err(error) => return Some(Err(error)),
         };
         let version = &object.meta().version;
         if let Some(found) = self.cache.confirmed(key, at, generation, version) {
             return Some(Ok(found));
         }
-        let found = Found::now(&object, key, at.now_s, &self.memory, &self.options.types)?;
+        let found =
+            LoadedObject::try_load(&object, key, at.now_s, &self.memory, &self.options.types)?;
         let found = self.restricted(found);
         self.keep(key, at, generation, &found, request);
         Some(Ok(found))
     }
 
-    async fn open(self: &Arc<Self>, key: &Key, request: &Request) -> Result<Found> {
+    async fn open(self: &Arc<Self>, key: &Key, request: &Request) -> Result<LoadedObject> {
         let at = moment(request.worker());
         let generation = self.store.generation(key);
         let found = match self.load(key, at).await {
             Err(StoreError::Busy) => {
-                let idle = self.cache.take_idle();
+                let idle = self.cache.take_idle_files();
                 self.store.pool().run(move || drop(idle)).await?;
                 self.load(key, at).await?
             }
@@ -140,21 +139,22 @@ impl Inner {
         Ok(found)
     }
 
-    async fn load(&self, key: &Key, at: Moment) -> Result<Found> {
+    async fn load(&self, key: &Key, at: Moment) -> Result<LoadedObject> {
         let object = self.store.get(key).await?;
-        Found::load(&object, key, at.now_s, &self.memory, &self.options.types).await
+        LoadedObject::load(&object, key, at.now_s, &self.memory, &self.options.types).await
     }
 
-    /// An object as opened, with a sandbox unless the folder is a site. The cache keeps it with its
-    /// field lines, so this is done once for each opening and not for each request.
-    fn restricted(&self, found: Found) -> Found {
+    /// Adds the sandbox to an opened object, unless the folder is a site. The cache keeps the field
+    /// lines, so this happens once per opening and not once per request.
+    fn restricted(&self, found: LoadedObject) -> LoadedObject {
         match self.options.site {
             true => found,
             false => found.sandboxed(),
         }
     }
 
-    /// The response when there is no object: a folder is elsewhere, one slash further.
+    /// The response to an error of opening. A folder is redirected to its path with a trailing
+    /// slash.
     fn error_response(
         &self,
         request: &Request,
@@ -163,7 +163,7 @@ impl Inner {
         error: StoreError,
     ) -> Response {
         if error != StoreError::IsDirectory {
-            let failure = self.failed(error, While::Reading, Some(key));
+            let failure = self.failed(error, Operation::Read, Some(key));
             return failure.into_response(request);
         }
         let location = path::folder_href(split.mount, key.as_bytes(), request.query());
@@ -172,34 +172,35 @@ impl Inner {
             .with_header("Cache-Control", "no-cache")
     }
 
-    /// Keeps what was opened in the cache, and has files closed there when their time is over.
+    /// Adds an opened object to the cache. Starts a task that closes the cached files when their
+    /// time is over, if none is running.
     fn keep(
         self: &Arc<Self>,
         key: &Key,
         at: Moment,
         generation: u64,
-        found: &Found,
+        found: &LoadedObject,
         request: &Request,
     ) {
         if self.cache.keep(key, at, generation, found) {
-            let closing = Closing {
+            let closer = FileCloser {
                 inner: Arc::downgrade(self),
                 worker: at.worker,
             };
-            let closing = closing.run(request.worker().clone());
-            request.worker().spawn(closing).detach();
+            let closer = closer.run(request.worker().clone());
+            request.worker().spawn(closer).detach();
         }
     }
 }
 
-/// What closes the files that a worker's part of the cache keeps open. It ends when there are none,
-/// or with the [`Inner`], or with the worker.
-struct Closing {
+/// The task that closes the files of a worker's shard. It ends when no file is left, or with the
+/// [`Inner`], or with the worker.
+struct FileCloser {
     inner: Weak<Inner>,
     worker: usize,
 }
 
-impl Closing {
+impl FileCloser {
     async fn run(self, worker: WorkerHandle) {
         while let Some(inner) = self.inner.upgrade() {
             let (stale, next_ms) = inner.cache.take_stale(moment(&worker));
@@ -213,10 +214,10 @@ impl Closing {
     }
 }
 
-impl Drop for Closing {
+impl Drop for FileCloser {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.upgrade() {
-            drop(inner.cache.abandon(self.worker)); // The worker ends, and may wait.
+            drop(inner.cache.take_all_files(self.worker)); // The worker ends, so it may block.
         }
     }
 }
@@ -229,35 +230,35 @@ fn moment(worker: &WorkerHandle) -> Moment {
     }
 }
 
-/// The answer with an object, as far as its conditions and ranges want it.
-fn respond(request: &Request, found: Found) -> Response {
+/// The response with an object, after preconditions and ranges are evaluated.
+fn respond(request: &Request, found: LoadedObject) -> Response {
     if is_plain(request) {
-        return whole(found);
+        return full_response(found);
     }
     match evaluate(true, &found.current(), request.headers()) {
         Outcome::Proceed => {}
         Outcome::NotModified => return Response::new(304).with_fields(found.fields),
-        Outcome::Failed => return Failure::CHANGED.into_response(request),
+        Outcome::Failed => return Failure::PRECONDITION_FAILED.into_response(request),
     }
-    // For HEAD a range has no meaning (RFC 9110 §14.2).
+    // A range has no meaning for HEAD (RFC 9110 §14.2).
     match request
         .header("range")
         .filter(|_| request.method() == "GET")
     {
-        Some(value) if range_counts(request, &found) => {
-            ranges::respond(request, value, &found).unwrap_or_else(|| whole(found))
+        Some(value) if range_applies(request, &found) => {
+            ranges::respond(request, value, &found).unwrap_or_else(|| full_response(found))
         }
-        _ => whole(found),
+        _ => full_response(found),
     }
 }
 
 #[inline]
-fn whole(found: Found) -> Response {
+fn full_response(found: LoadedObject) -> Response {
     let response = Response::with_body(found.body());
-    found.describe(response)
+    found.add_fields(response)
 }
 
-/// Whether a request has neither conditions nor a range, as nearly all have.
+/// Whether a request has neither preconditions nor a range. Nearly all requests are plain.
 fn is_plain(request: &Request) -> bool {
     request.headers().all(|(name, _)| match name.as_bytes() {
         [b'i' | b'I', b'f' | b'F', b'-', ..] => false,
@@ -265,8 +266,8 @@ fn is_plain(request: &Request) -> bool {
     })
 }
 
-/// Whether the object is still the one that `If-Range` means, if there is one.
-fn range_counts(request: &Request, found: &Found) -> bool {
+/// Whether `If-Range`, if present, matches the object.
+fn range_applies(request: &Request, found: &LoadedObject) -> bool {
     request.header("if-range").is_none_or(|value| {
         let current = found.current();
         let etag = EntityTag::strong(found.version().as_bytes());

@@ -1,19 +1,17 @@
-//! The log of storage errors: a line for each error that an operator has to act on, with the key
-//! (percent-encoded, as in the access log) and what the system said. Each kind of error has at most
-//! [`LINES_PER_S`] lines a second, so that no flood of one kind hides another.
-//!
-//! This module must not know requests or statuses.
+//! The log of storage errors. Each error that an operator has to act on gets a line with the key
+//! (percent-encoded, as in the access log) and the cause. Each kind of error has at most
+//! [`LINES_PER_S`] lines per second, so that one kind cannot hide another.
 
 use super::path;
 use onrush_store::{Key, StoreError};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines of one kind of error per second at most. A full disk fails every upload, and each line is
-/// a system call.
+/// The maximum number of lines per second for one kind of error. A full disk fails every upload,
+/// and each line is a system call.
 const LINES_PER_S: u32 = 10;
 
-/// Writes storage errors to the log. All workers share one; it is used on error paths only.
+/// Writes storage errors to the log. All workers share one. It is used on error paths only.
 #[derive(Debug, Default)]
 pub(super) struct StorageLog {
     full: Limiter,
@@ -21,23 +19,23 @@ pub(super) struct StorageLog {
     failed: Limiter,
 }
 
-/// Counts the lines of one kind of error.
+/// Limits the lines of one kind of error.
 #[derive(Debug, Default)]
 struct Limiter(Mutex<Window>);
 
-/// The second that lines are counted in.
+/// The second in which lines are counted.
 #[derive(Debug, Default)]
 struct Window {
     start: Option<Instant>,
     lines: u32,
-    /// Errors without a line since the last line.
+    /// Errors since the last line that were not logged.
     suppressed: u64,
 }
 
 impl StorageLog {
-    /// Logs `error` at level `warn` if it has a cause that an operator has to know of: the disk is
-    /// full, read-only, or fails. `key` is `None` for the top folder. Over the limit, the error is
-    /// counted, and the next line of its kind tells how many there were.
+    /// Logs `error` at level `warn` if an operator has to act on it: the disk is full, is
+    /// read-only, or fails. `key` is `None` for the top folder. An error over the limit is only
+    /// counted; the next line of its kind contains the count.
     pub(super) fn record(&self, error: StoreError, key: Option<&Key>) {
         let Some(cause) = error.cause() else {
             return;
@@ -63,7 +61,8 @@ impl StorageLog {
 }
 
 impl Limiter {
-    /// Whether a line may be written at `now`: how many errors had none since the last one.
+    /// Whether a line may be written at `now`. `Some(n)`: yes, and `n` errors were not logged since
+    /// the last line.
     fn admit(&self, now: Instant) -> Option<u64> {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = |start| now.saturating_duration_since(start) >= Duration::from_secs(1);

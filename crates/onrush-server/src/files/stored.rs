@@ -1,10 +1,9 @@
-//! Fields of a `PUT` that describe its content, as they are stored with the object and sent with it
-//! (RFC 9110 §8, §9.3.4): how they are checked, and their form in the store.
+//! The fields of a `PUT` that describe its content. They are stored with the object and sent with
+//! it (RFC 9110 §8, §9.3.4). This module checks them and converts them to and from the form in the
+//! store.
 //!
-//! The form is one line `name: value` for each, names in lower case, ended by a line feed. It is
-//! checked again when it is read: other programs may have written it.
-//!
-//! This module must not know where the store keeps it.
+//! The form is one line `name: value` for each field, with the name in lower case, ended by a line
+//! feed. It is checked again when it is read, because other programs may have written it.
 
 use super::failure::Failure;
 use super::media_type;
@@ -12,14 +11,14 @@ use onrush::{Request, Response};
 use onrush_proto::token;
 use onrush_store::METADATA_BYTES_MAX;
 
-/// Bytes of one field's value at most.
+/// The maximum length of a field value, in bytes.
 const VALUE_BYTES_MAX: usize = 1024;
 
 const CONTENT_TYPE: &str = "content-type";
 const CONTENT_ENCODING: &str = "content-encoding";
 const CACHE_CONTROL: &str = "cache-control";
 
-/// The fields that are stored, and what their values are.
+/// The fields that are stored, and the forms of their values.
 const FIELDS: [(&str, Form); 5] = [
     (CONTENT_TYPE, Form::MediaType),
     (CONTENT_ENCODING, Form::Tokens),
@@ -59,14 +58,14 @@ impl Form {
     }
 }
 
-/// The fields of a `PUT` in the form of the store, empty if there are none. `keeps`: whether the
-/// store keeps them. Where it does not, a content coding is refused (415), because without the
-/// field the content means something else; other fields are ignored.
-pub(super) fn of_request(request: &Request, keeps: bool) -> Result<Vec<u8>, Failure> {
+/// The fields of a `PUT` in the form of the store; empty if there are none. `is_supported`: whether
+/// the store keeps them. If not, a content coding is refused (415), because without the field the
+/// content means something else. Other fields are ignored.
+pub(super) fn metadata(request: &Request, is_supported: bool) -> Result<Vec<u8>, Failure> {
     let mut metadata = Vec::new();
     for (name, form) in FIELDS {
         if request.header(name).is_none() {
-            continue; // Looking for one field is cheaper than a walk through all.
+            continue; // Looking up one field is cheaper than a pass over all fields.
         }
         let lines = request.headers();
         let lines = lines.filter(|(have, _)| have.eq_ignore_ascii_case(name));
@@ -81,13 +80,13 @@ pub(super) fn of_request(request: &Request, keeps: bool) -> Result<Vec<u8>, Fail
         if !form.accepts(&value) {
             return Err(Failure::new(400, malformed(name)));
         }
-        if keeps {
+        if is_supported {
             metadata.extend_from_slice(name.as_bytes());
             metadata.extend_from_slice(b": ");
             metadata.extend_from_slice(&value);
             metadata.push(b'\n');
         } else if name == CONTENT_ENCODING {
-            return Err(Failure::NO_CODINGS);
+            return Err(Failure::ENCODING_UNSUPPORTED);
         }
     }
     match metadata.len() > METADATA_BYTES_MAX {
@@ -98,7 +97,7 @@ pub(super) fn of_request(request: &Request, keeps: bool) -> Result<Vec<u8>, Fail
 
 const TOO_LONG: Failure = Failure::new(
     431,
-    "the fields to store with the object are longer than 1024 bytes each or 2048 together",
+    "a field to store with the object is longer than 1024 bytes, or all fields than 2048",
 );
 
 fn malformed(name: &str) -> &'static str {
@@ -111,7 +110,7 @@ fn malformed(name: &str) -> &'static str {
     }
 }
 
-/// The value of a field from its lines (RFC 9110 §5.3). Lines without a value are left out.
+/// The value of a field from its lines (RFC 9110 §5.3). Empty lines are skipped.
 fn join<'r>(lines: impl Iterator<Item = &'r [u8]>, form: Form) -> Result<Vec<u8>, Failure> {
     let mut joined = Vec::new();
     for line in lines.filter(|line| !line.is_empty()) {
@@ -119,7 +118,7 @@ fn join<'r>(lines: impl Iterator<Item = &'r [u8]>, form: Form) -> Result<Vec<u8>
             if !form.is_list() {
                 return Err(Failure::new(
                     400,
-                    "a field that has one value is there twice",
+                    "a field that can have only one value occurs twice",
                 ));
             }
             joined.extend_from_slice(b", ");
@@ -129,15 +128,15 @@ fn join<'r>(lines: impl Iterator<Item = &'r [u8]>, form: Form) -> Result<Vec<u8>
     Ok(joined)
 }
 
-/// What is stored with an object, as its responses have it.
+/// The stored fields of an object, in the form of its responses.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stored {
-    /// Names and values, each of them checked.
+    /// Names and checked values.
     fields: Vec<(&'static str, Box<[u8]>)>,
 }
 
 impl Stored {
-    /// From the form of the store; `None` if nothing in there can be used.
+    /// Parses the form of the store. `None` if it contains no valid field.
     pub(super) fn parse(metadata: &[u8]) -> Option<Stored> {
         if metadata.is_empty() {
             return None;
@@ -175,19 +174,19 @@ impl Stored {
         self.get(CACHE_CONTROL)
     }
 
-    /// Sets what describes the content: for responses that have some. `Cache-Control` is not set,
-    /// since it belongs to responses without content too (RFC 9110 §15.4.5).
-    pub(super) fn describe(&self, response: &mut Response) {
+    /// Sets the fields that describe the content, for responses that have content. It does not set
+    /// `Cache-Control`, which belongs to responses without content as well (RFC 9110 §15.4.5).
+    pub(super) fn add_fields(&self, response: &mut Response) {
         for (name, value) in &self.fields {
             if *name != CACHE_CONTROL {
-                // Every value was checked to be one of a field.
+                // Each value was checked to be a valid field value.
                 let set = response.try_set_header(canonical(name), value);
                 debug_assert!(set.is_ok(), "{name} was refused");
             }
         }
     }
 
-    /// Bytes of memory that this takes, about.
+    /// The approximate memory of the fields, in bytes.
     pub(super) fn cost_bytes(&self) -> usize {
         let of = |(_, value): &(&'static str, Box<[u8]>)| value.len() + 48;
         self.fields.iter().map(of).sum()
@@ -209,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_store_has_is_checked_again() {
+    fn stored_fields_are_checked_again() {
         let stored = |text: &str| Stored::parse(text.as_bytes());
         let all = stored("content-type: a/b\nCache-Control:max-age=1 \ncontent-encoding: gzip\n");
         let all = all.expect("three fields");
@@ -217,7 +216,7 @@ mod tests {
         assert_eq!(all.cache_control(), Some(&b"max-age=1"[..]));
         assert_eq!(all.get(CONTENT_ENCODING), Some(&b"gzip"[..]));
         let mut response = Response::text("x");
-        all.describe(&mut response);
+        all.add_fields(&mut response);
         assert_eq!(response.header("content-type"), Some(&b"a/b"[..]));
         assert_eq!(response.header("content-encoding"), Some(&b"gzip"[..]));
         assert_eq!(response.header("cache-control"), None);
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_joined_where_the_field_is_a_list() {
+    fn lines_of_a_list_field_are_joined() {
         let of = |lines: &[&str], form| {
             let lines = lines.iter().map(|line| line.as_bytes());
             join(lines, form).map_err(|failure| failure.status)

@@ -1,15 +1,13 @@
-//! Receiving bodies of any length in memory of a bounded size.
+//! Receives bodies of any length in a limited amount of memory.
 //!
-//! A long upload takes one of the shared [`Buffers`] when bytes for it have come, and holds it
-//! until they are written; the next is filled meanwhile if there is one. An upload that is short,
-//! or of unknown length, has memory of its own to collect its bytes in, so that it is not written
-//! in crumbs: as much as a budget for all uploads grants, beyond that a little, and then it is
-//! merely slower.
-//!
-//! This module must not know keys or conditions.
+//! A long upload takes one of the shared [`Buffers`] when bytes have arrived, and holds it until
+//! they are written. Meanwhile it fills the next one if one is free. A short upload, or one of
+//! unknown length, collects its bytes in its own memory, so that it is written in few pieces. A
+//! budget for all uploads grants that memory. When the budget is used up, an upload gets a small
+//! buffer and is slower.
 
 use super::budget::{Budget, Lease};
-use super::buffers::{Buffers, Held, User};
+use super::buffers::{BufferUser, Buffers, PooledBuffer};
 use super::digest::Digests;
 use super::failure::Failure;
 use onrush::RequestBody;
@@ -22,7 +20,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
-/// Bodies longer than this use the shared buffers. The size of an upload's own ones.
+/// Bodies longer than this use the shared buffers. It is also the size of an upload's own buffers.
 const OWN_BYTES: usize = 256 * 1024;
 /// The size of an upload's own buffers when the budget is used up.
 const SMALL_BYTES: usize = 16 * 1024;
@@ -35,7 +33,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Buffers of about `bytes_max` in all, of which uploads share `per_core` for each core.
+    /// Buffers of about `bytes_max` in total. Uploads share `per_core` of them for each core.
     pub(super) fn new(bytes_max: usize, per_core: usize) -> Memory {
         Memory {
             shared: Buffers::for_all_cores(per_core, bytes_max / 2),
@@ -43,7 +41,7 @@ impl Memory {
         }
     }
 
-    /// `wanted` bytes, if as many are left of the budget; otherwise a little.
+    /// Grants `wanted` bytes if the budget has them, otherwise a small buffer.
     fn own(&self, wanted: usize) -> (Option<Lease>, usize) {
         if wanted <= SMALL_BYTES {
             return (None, wanted);
@@ -55,95 +53,101 @@ impl Memory {
     }
 }
 
-/// Why a body could not be received into an upload.
-pub(super) enum Broken {
-    /// The response says why: the body did not come whole.
+/// The reason why a body was not stored.
+pub(super) enum ReceiveError {
+    /// The body is incomplete or invalid. The response states the reason.
     Body(Failure),
     Store(StoreError),
 }
 
-/// Receives a body into `upload`, which is given back when all of it is there, and into `digests`.
+/// Receives a body into `upload` and `digests`. Returns the upload when the body is complete.
 pub(super) async fn store(
     body: &mut RequestBody,
     length: Option<u64>,
     upload: Box<dyn Upload>,
     digests: &mut Digests,
     memory: &Memory,
-) -> Result<Box<dyn Upload>, Broken> {
+) -> Result<Box<dyn Upload>, ReceiveError> {
     match length {
         Some(length) if length <= OWN_BYTES as u64 => {
             let (_lease, bytes) = memory.own(length as usize);
-            in_turn(body, upload, digests, bytes.max(1)).await
+            store_sequential(body, upload, digests, bytes.max(1)).await
         }
-        Some(_) => at_once(body, upload, digests, memory.shared.user(), Fill::There).await,
+        Some(_) => {
+            store_overlapped(body, upload, digests, memory.shared.user(), Fill::Available).await
+        }
         None => {
             let (_lease, bytes) = memory.own(2 * OWN_BYTES);
             let own = Buffers::new(2, bytes / 2);
-            at_once(body, upload, digests, own.user(), Fill::Whole).await
+            store_overlapped(body, upload, digests, own.user(), Fill::Full).await
         }
     }
 }
 
-/// Fills a buffer of `bytes` and writes it, until all is written: for what fits into one.
-async fn in_turn(
+/// Fills a buffer of `bytes` and writes it, until the body is complete. It serves short bodies.
+async fn store_sequential(
     body: &mut RequestBody,
     mut upload: Box<dyn Upload>,
     digests: &mut Digests,
     bytes: usize,
-) -> Result<Box<dyn Upload>, Broken> {
+) -> Result<Box<dyn Upload>, ReceiveError> {
     let mut buffer = Vec::with_capacity(bytes);
     loop {
-        body.fill_whole(&mut buffer).await.map_err(interrupted)?;
+        body.fill_whole(&mut buffer).await.map_err(body_error)?;
         if buffer.is_empty() {
             return Ok(upload);
         }
         digests.update(&buffer).await;
-        buffer = upload.write(buffer).await.map_err(Broken::Store)?;
+        buffer = upload.write(buffer).await.map_err(ReceiveError::Store)?;
         if body.remaining() == Some(0) {
             return Ok(upload);
         }
     }
 }
 
-/// Fills one buffer while another is written.
-async fn at_once(
+/// Fills one buffer while another one is written.
+async fn store_overlapped(
     body: &mut RequestBody,
     mut upload: Box<dyn Upload>,
     digests: &mut Digests,
-    buffers: User,
+    buffers: BufferUser,
     how: Fill,
-) -> Result<Box<dyn Upload>, Broken> {
+) -> Result<Box<dyn Upload>, ReceiveError> {
     let mut full = fill(body, &buffers, how).await?;
     while !full.bytes.is_empty() {
         let write = async {
             digests.update(&full.bytes).await;
             full.bytes = upload.write(mem::take(&mut full.bytes)).await?;
-            drop(full); // Now, and not when more has come.
+            drop(full); // Here, so that it is free before the next bytes arrive.
             Ok(())
         };
         if body.remaining() == Some(0) {
-            write.await.map_err(Broken::Store)?;
+            write.await.map_err(ReceiveError::Store)?;
             break;
         }
-        let (written, filled) = both(write, fill(body, &buffers, how)).await;
-        written.map_err(Broken::Store)?;
+        let (written, filled) = join(write, fill(body, &buffers, how)).await;
+        written.map_err(ReceiveError::Store)?;
         full = filled?;
     }
     Ok(upload)
 }
 
-/// How much a buffer is filled.
+/// When a buffer is written.
 #[derive(Clone, Copy)]
 enum Fill {
-    /// With what is there, as soon as that is much or all.
-    There,
-    /// To its end, however long it takes.
-    Whole,
+    /// As soon as no more bytes are available.
+    Available,
+    /// When it is full or the body ends.
+    Full,
 }
 
-/// A buffer with the next bytes of the body, without any at its end.
-async fn fill(body: &mut RequestBody, buffers: &User, how: Fill) -> Result<Held, Broken> {
-    let mut held: Option<Held> = None;
+/// Returns a buffer with the next bytes of the body. It is empty at the end of the body.
+async fn fill(
+    body: &mut RequestBody,
+    buffers: &BufferUser,
+    how: Fill,
+) -> Result<PooledBuffer, ReceiveError> {
+    let mut held: Option<PooledBuffer> = None;
     poll_fn(|cx| {
         let buffer = match &mut held {
             Some(held) => held,
@@ -153,53 +157,53 @@ async fn fill(body: &mut RequestBody, buffers: &User, how: Fill) -> Result<Held,
             match body.poll_fill_whole(cx, &mut buffer.bytes) {
                 Poll::Ready(Ok(0)) => break,
                 Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(interrupted(error))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(body_error(error))),
                 // The budget of this poll is used up. The upload keeps its buffer for the next
-                // iteration: to alternate between uploads costs 15 % of the CPU, because the
-                // buffers leave the processor's cache and the clients are woken more often.
-                // The write or the digests may have used it up, and the client may be silent: the
-                // task is woken, so that the next poll tells, and no silent client keeps a buffer.
+                // iteration: alternating between uploads costs 15 % more CPU time, because the
+                // buffers leave the CPU's caches and the clients are woken more often. The write or
+                // the digests may have used the budget up while the client sends nothing. So the
+                // task is woken, and the next poll releases the buffer of a silent client.
                 Poll::Pending if coop::is_exhausted() => {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
                 Poll::Pending => match how {
-                    Fill::There if !buffer.bytes.is_empty() => break,
-                    Fill::There => {
-                        held = None; // Others have use for it.
+                    Fill::Available if !buffer.bytes.is_empty() => break,
+                    Fill::Available => {
+                        held = None; // Other uploads can use it.
                         return Poll::Pending;
                     }
-                    Fill::Whole => return Poll::Pending,
+                    Fill::Full => return Poll::Pending,
                 },
             }
         }
         Poll::Ready(Ok(()))
     })
     .await?;
-    held.ok_or_else(|| Broken::Body(Failure::new(500, "no buffer")))
+    held.ok_or_else(|| ReceiveError::Body(Failure::new(500, "the upload has no buffer")))
 }
 
-/// Receives a body and forgets it; gives how many bytes there were.
+/// Receives and discards a body. Returns its length in bytes.
 pub(super) async fn discard(body: &mut RequestBody) -> Result<u64, Failure> {
-    body.discard().await.map_err(broken)
+    body.discard().await.map_err(body_failure)
 }
 
-fn interrupted(error: io::Error) -> Broken {
-    Broken::Body(broken(error))
+fn body_error(error: io::Error) -> ReceiveError {
+    ReceiveError::Body(body_failure(error))
 }
 
-/// The answer to a body that did not come whole. The engine knows better what was wrong with its
-/// framing and outranks this.
-fn broken(error: io::Error) -> Failure {
+/// The response to an incomplete body. If the framing is invalid, the engine sends a more specific
+/// response instead.
+fn body_failure(error: io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::TimedOut => Failure::new(408, "the body took too long"),
         io::ErrorKind::FileTooLarge => Failure::new(413, "the body is too large"),
-        _ => Failure::new(400, "the body did not come whole"),
+        _ => Failure::new(400, "the body is incomplete"),
     }
 }
 
-/// Waits for two futures that make progress side by side.
-async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
+/// Polls two futures concurrently until both are complete.
+async fn join<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut of_a, mut of_b) = (None, None);
     poll_fn(|cx| {
@@ -222,7 +226,7 @@ async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     .await;
     match (of_a, of_b) {
         (Some(a), Some(b)) => (a, b),
-        _ => unreachable!("both are there"),
+        _ => unreachable!("both outputs are set"),
     }
 }
 
@@ -231,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beyond_the_budget_buffers_are_small() {
+    fn without_budget_buffers_are_small() {
         let memory = Memory::new(2 * 3 * OWN_BYTES, 2);
         let (first, bytes) = memory.own(2 * OWN_BYTES);
         assert_eq!((first.is_some(), bytes), (true, 2 * OWN_BYTES));

@@ -1,58 +1,56 @@
 //! PUT and DELETE.
 //!
-//! What can be refused is refused before the body is read, and what matters is looked at again at
-//! the commit, under the lock of the key. An upload that does not end well leaves no trace: that
-//! is what dropping it means.
+//! Where possible, a request is refused before its body is read. The preconditions are evaluated
+//! again at the commit, under the lock of the key. Dropping an incomplete upload removes all traces
+//! of it.
 //!
-//! Nothing is put over a symbolic link, wherever it leads (409): the conditions would be those of
-//! another object, and neither the link nor what it leads to is what the client means to replace.
-//! `DELETE` of a link that leads to something beneath the folder removes the link, and never what
-//! it leads to; one that leads out, or nowhere, is not there (404).
-//!
-//! This module must not know how the store makes a change durable.
+//! A `PUT` to a symbolic link is refused (409), whatever the link points to. The preconditions
+//! would be those of another object, and the client intends to replace neither the link nor its
+//! target. `DELETE` of a link to a target beneath the folder removes the link, never the target. A
+//! link to a target outside the folder, or without a target, is not found (404).
 
 use super::digest::Digests;
-use super::failure::{Failure, While};
+use super::failure::{Failure, Operation};
 use super::object::{current_of, etag};
 use super::path::{self, Target};
-use super::upload::{self, Broken};
+use super::upload::{self, ReceiveError};
 use super::{Inner, stored};
 use onrush::{Request, Response};
 use onrush_proto::precondition::{Current, Outcome, evaluate};
 use onrush_store::{Condition, Key, Kind, Meta, Store, StoreError};
 
-/// Uploads that are not known to be smaller than this are worth a look at what is there before
-/// they are received.
-const LOOK_FIRST_BYTES: u64 = 64 * 1024;
+/// For uploads of at least this size or of unknown size, the present state of the key is checked
+/// before the body is received.
+const CHECK_FIRST_BYTES: u64 = 64 * 1024;
 
 impl Inner {
     /// `PUT` of an object (RFC 9110 §9.3.4): 201 when it is new, 204 when it was replaced.
     pub(super) async fn put(&self, request: Request) -> Result<Response, Failure> {
-        let key = self.key_to_put(&request)?;
+        let key = self.put_key(&request)?;
         let location = path::href(path::split(&request)?.mount, key.as_bytes());
         let conditions = Conditions::of(&request);
         let keeps_metadata = self.store.keeps_metadata();
-        let (metadata, mut digests) = described(&request, keeps_metadata)?;
+        let (metadata, mut digests) = content_fields(&request, keeps_metadata)?;
         let length = request.content_length();
-        let look_first = !conditions.is_empty()
+        let check_first = !conditions.is_empty()
             || request.header("expect").is_some()
-            || length.is_none_or(|bytes| bytes >= LOOK_FIRST_BYTES);
-        let mut receive = request.into_body(); // The head is not needed while the body comes.
+            || length.is_none_or(|bytes| bytes >= CHECK_FIRST_BYTES);
+        let mut body = request.into_body(); // Drops the head, which is not needed any more.
 
-        if look_first {
+        if check_first {
             self.check_conditions(&key, &conditions).await?;
         }
-        let failed = |error| self.failed(error, While::Writing, Some(&key));
+        let failed = |error| self.failed(error, Operation::Write, Some(&key));
         let mut upload = self.store.stage(&key, length).await.map_err(failed)?;
         if !metadata.is_empty() {
             upload.set_metadata(metadata).map_err(failed)?;
         }
-        let received = upload::store(&mut receive, length, upload, &mut digests, &self.uploads);
+        let received = upload::store(&mut body, length, upload, &mut digests, &self.uploads);
         let upload = received.await.map_err(|broken| match broken {
-            Broken::Body(failure) => failure,
-            Broken::Store(error) => failed(error),
+            ReceiveError::Body(failure) => failure,
+            ReceiveError::Store(error) => failed(error),
         })?;
-        digests.check()?; // Dropped, the upload leaves nothing.
+        digests.check()?; // On failure, dropping the upload discards it.
         let committed = upload
             .commit(conditions.at_commit())
             .await
@@ -65,43 +63,46 @@ impl Inner {
         Ok(response.with_header("ETag", etag(&committed.meta.version)))
     }
 
-    /// The key that a request would put a whole object at.
-    fn key_to_put(&self, request: &Request) -> Result<Key, Failure> {
-        refuse_part(request)?;
+    /// The key of an object to write. Fails if the request cannot write a whole object there.
+    fn put_key(&self, request: &Request) -> Result<Key, Failure> {
+        reject_content_range(request)?;
         let split = path::split(request)?;
-        let target = path::target(split.rest, While::Writing)?;
-        let target = target.visible(&self.options, While::Writing)?;
-        match target.shallow(&self.options)? {
+        let target = path::target(split.subpath, Operation::Write)?;
+        let target = target.check_visible(&self.options, Operation::Write)?;
+        match target.check_depth(&self.options)? {
             Target::Object(key) => Ok(key),
-            Target::Folder(_) => Err(Failure::new(409, "a name that ends in a slash is a folder")),
+            Target::Folder(_) => Err(Failure::new(
+                409,
+                "a path that ends with a slash is a folder",
+            )),
         }
     }
 
-    /// Refuses what the present object makes impossible already.
+    /// Refuses a request that the present state of its key makes impossible.
     async fn check_conditions(&self, key: &Key, conditions: &Conditions) -> Result<(), Failure> {
         let current = self.store.replaced(key).await;
         current
             .and_then(|current| conditions.check(current.as_ref()))
-            .map_err(|error| self.failed(error, While::Writing, Some(key)))
+            .map_err(|error| self.failed(error, Operation::Write, Some(key)))
     }
 
-    /// `PUT` into the void: what a `PUT` would refuse is refused; otherwise the body is read at
-    /// full speed, counted and forgotten. Digests are not checked: the body is dropped inside the
-    /// kernel.
+    /// `PUT` with the option `sink`: makes the same checks as a `PUT`, then reads, counts and
+    /// discards the body at full speed. Digests are not verified, because the kernel discards the
+    /// body.
     pub(super) async fn sink(&self, request: Request) -> Result<Response, Failure> {
-        let key = self.key_to_put(&request)?;
-        described(&request, true)?;
+        let key = self.put_key(&request)?;
+        content_fields(&request, true)?;
         self.check_conditions(&key, &Conditions::of(&request))
             .await?;
         let received = upload::discard(&mut request.into_body()).await?;
         Ok(Response::new(204).with_header("Onrush-Received-Bytes", received.to_string()))
     }
 
-    /// `DELETE` of an object, or of a folder when it is empty (RFC 9110 §9.3.5).
+    /// `DELETE` of an object or of an empty folder (RFC 9110 §9.3.5).
     pub(super) async fn delete(&self, request: &Request) -> Result<Response, Failure> {
         let split = path::split(request)?;
-        let target = path::target(split.rest, While::Writing)?;
-        let (key, kind) = match target.visible(&self.options, While::Writing)? {
+        let target = path::target(split.subpath, Operation::Write)?;
+        let (key, kind) = match target.check_visible(&self.options, Operation::Write)? {
             Target::Object(key) => (key, Kind::File),
             Target::Folder(Some(key)) => (key, Kind::Directory),
             Target::Folder(None) => {
@@ -119,20 +120,20 @@ impl Inner {
         let condition = Condition::Check(Box::new(check));
         match self.store.delete(&key, condition).await {
             Ok(_) => Ok(Response::new(204)),
-            // `a` is not `a/`, and whoever deletes an object must not hit a folder.
+            // `a` and `a/` are different: a request to delete an object must not delete a folder.
             Err(StoreError::IsDirectory) => Err(Failure::new(
                 409,
-                "this is a folder, its name ends in a slash",
+                "this is a folder; its path ends with a slash",
             )),
-            Err(error) => Err(self.failed(error, While::Writing, Some(&key))),
+            Err(error) => Err(self.failed(error, Operation::Write, Some(&key))),
         }
     }
 }
 
-/// What the fields of a request say of its content: what is to be stored with the object, and the
-/// digests.
-fn described(request: &Request, keeps_metadata: bool) -> Result<(Vec<u8>, Digests), Failure> {
-    // Most requests have none of these fields: one walk by the first letter tells.
+/// The fields that describe the content of a request: the metadata to store with the object, and
+/// the digests.
+fn content_fields(request: &Request, keeps_metadata: bool) -> Result<(Vec<u8>, Digests), Failure> {
+    // Most requests have none of these fields. One pass that compares first letters finds that out.
     let may_describe = |name: &str| match name.as_bytes() {
         [b'c' | b'C' | b'r' | b'R', ..] => !name.eq_ignore_ascii_case("content-length"),
         _ => false,
@@ -140,19 +141,22 @@ fn described(request: &Request, keeps_metadata: bool) -> Result<(Vec<u8>, Digest
     if !request.headers().any(|(name, _)| may_describe(name)) {
         return Ok((Vec::new(), Digests::default()));
     }
-    let metadata = stored::of_request(request, keeps_metadata)?;
-    Ok((metadata, Digests::of(request)?))
+    let metadata = stored::metadata(request, keeps_metadata)?;
+    Ok((metadata, Digests::from_request(request)?))
 }
 
-/// A part of an object cannot be put (RFC 9110 §14.5).
-fn refuse_part(request: &Request) -> Result<(), Failure> {
+/// Refuses a `PUT` of a part of an object (RFC 9110 §14.5).
+fn reject_content_range(request: &Request) -> Result<(), Failure> {
     match request.header("content-range") {
-        Some(_) => Err(Failure::new(400, "only whole objects can be put")),
+        Some(_) => Err(Failure::new(
+            400,
+            "Content-Range is not supported: PUT writes whole objects",
+        )),
         None => Ok(()),
     }
 }
 
-/// The conditional fields of a request, kept beyond its head.
+/// The conditional fields of a request, kept after its head is dropped.
 struct Conditions(Vec<(String, Vec<u8>)>);
 
 impl Conditions {
