@@ -202,8 +202,8 @@ fn cut_everywhere(scenes: &[Scene], seeds: u64) -> usize {
                     let (disk, folder) = set(scene, seed);
                     disk.power_cut_at(disk.operations() + number, cut);
                     let response = put(&folder, scene.key, &new(scene));
-                    let answered = number >= count - after_the_last_sync(scene);
-                    assert_eq!(response.is_ok(), answered, "{at}: {response:?}");
+                    let completed = number >= count - after_the_last_sync(scene);
+                    assert_eq!(response.is_ok(), completed, "{at}: {response:?}");
                     disk.power_cut();
                     drop(folder);
                     disk.restart();
@@ -244,11 +244,11 @@ fn error_of_every_operation() {
                         continue;
                     }
                     Err(error) => {
-                        let told = match errno {
+                        let reported = match errno {
                             EIO => matches!(error, StoreError::Io(_)),
                             _ => matches!(error, StoreError::Full(_)),
                         };
-                        assert!(told, "{at}: {error:?}");
+                        assert!(reported, "{at}: {error:?}");
                         let cause = error.cause().and_then(|cause| cause.errno());
                         assert!(cause.is_none_or(|cause| cause == errno), "{at}: {error:?}");
                         assert!(found == old(scene), "{at}: {error:?}");

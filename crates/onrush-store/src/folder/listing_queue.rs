@@ -274,7 +274,7 @@ mod tests {
 
     fn poll(wait: &mut Wait) -> Option<ListingTurn> {
         match Pin::new(wait).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(turn) => Some(turn),
+            Poll::Ready(result) => Some(result),
             Poll::Pending => None,
         }
     }
