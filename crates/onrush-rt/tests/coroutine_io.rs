@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::temp_dir::TempDir;
 use common::{ALL, KERNEL, Kind, Transport, choice, pattern, sockets, watchdog};
 
 use onrush_rt::coroutine::net::{Shutdown, TcpListener, TcpStream};
@@ -354,9 +355,9 @@ fn simulated_listeners_accept() {
 
 #[test]
 fn files_are_read_and_written() {
-    let folder = std::env::temp_dir().join(format!("onrush-coroutine-{}", std::process::id()));
+    let temp = TempDir::new();
     on(&ALL, "files_are_read_and_written", |rig| {
-        let folder = folder.clone();
+        let folder = temp.path().join("a folder");
         rig.run(move || {
             fs::create_dir_all(&folder).unwrap();
             let path = folder.join("a file");
@@ -383,7 +384,6 @@ fn files_are_read_and_written() {
             fs::remove_file(folder.join("b")).unwrap();
         });
     });
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// A worker unwinds all its coroutines at its end, and they may still use it.

@@ -139,7 +139,7 @@ async fn dropped_after(n: usize, future: impl Future) -> bool {
     .await
 }
 
-/// Runs the futures of `make`. The first is dropped at its first await, the second at its second, …
+/// Runs the futures of `make`. The first is dropped at its first await, the second at its second.
 fn at_every_await<F: Future + 'static>(rig: &mut Rig, make: impl Fn(&Rig) -> F) {
     for n in 0.. {
         assert!(n < 1000, "the future ends");

@@ -2,6 +2,11 @@
 //! short forms of the operations.
 #![allow(dead_code, unreachable_pub)] // each test uses a part
 
+#[path = "../../../onrush-rt/tests/common/temp_dir.rs"]
+mod temp_dir;
+
+pub use temp_dir::TempDir;
+
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Dir, FileKind};
@@ -13,7 +18,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
@@ -33,34 +37,6 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Ready(out) => return out,
             Poll::Pending => thread::park(),
         }
-    }
-}
-
-/// A directory that is removed with all that is in it.
-pub struct TempDir(PathBuf);
-
-impl TempDir {
-    pub fn new() -> TempDir {
-        TempDir::beneath(&std::env::temp_dir())
-    }
-
-    pub fn beneath(parent: &Path) -> TempDir {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("onrush-store-{}-{number}", std::process::id());
-        let path = parent.join(name);
-        std::fs::create_dir(&path).unwrap();
-        TempDir(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
