@@ -127,7 +127,7 @@ fn accepts_many_connections_and_serves_them() {
 
 #[test]
 fn accepts_on_a_unix_socket_shared_by_two_drivers() {
-    let _dog = watchdog("accepts_on_a_unix_socket");
+    let _dog = watchdog("accepts_on_a_unix_socket_shared_by_two_drivers");
     for kind in KERNEL {
         let config = Config::default();
         let (Some(one), Some(two)) = (rig_with(kind, &config, 1), rig_with(kind, &config, 1))
@@ -322,7 +322,7 @@ fn port_of_another_socket_is_refused() {
 
 #[test]
 fn stale_unix_socket_is_replaced_but_a_live_one_is_not() {
-    let _dog = watchdog("a_stale_unix_socket_is_replaced");
+    let _dog = watchdog("stale_unix_socket_is_replaced_but_a_live_one_is_not");
     let path = path("stale");
     drop(UnixListener::bind(&path).unwrap()); // Leaves its file behind.
     let address = Address::Unix(path.clone());

@@ -213,7 +213,7 @@ fn two_readers_of_one_stream_both_read() {
 
 #[test]
 fn timeouts_end_only_their_wait() {
-    on(&ALL, "time_outs_end_a_wait", |rig| {
+    on(&ALL, "timeouts_end_only_their_wait", |rig| {
         let pair = rig.pair();
         rig.run(move || {
             let (mut client, mut server) = pair();

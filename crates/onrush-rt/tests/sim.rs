@@ -66,7 +66,7 @@ fn same_seed_gives_the_same_run() {
 
 #[test]
 fn small_pipes_and_ordered_events_work() {
-    let _dog = watchdog("small_pipes_and_no_disorder");
+    let _dog = watchdog("small_pipes_and_ordered_events_work");
     for (pipe_bytes, split, delay) in [(10, true, true), (1, false, false), (4096, false, true)] {
         run(
             1,

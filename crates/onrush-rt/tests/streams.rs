@@ -80,7 +80,7 @@ fn reset_is_never_an_orderly_end() {
 
 #[test]
 fn close_sends_the_end_during_any_operation() {
-    on(&ALL, "closing_sends_the_end", |rig| {
+    on(&ALL, "close_sends_the_end_during_any_operation", |rig| {
         for what in 0..5 {
             for transport in TRANSPORTS {
                 let (a, b) = rig.pair(transport);
@@ -107,7 +107,7 @@ fn close_sends_the_end_during_any_operation() {
 
 #[test]
 fn bytes_and_end_before_receiving_began() {
-    on(&ALL, "bytes_and_end_that_came_before", |rig| {
+    on(&ALL, "bytes_and_end_before_receiving_began", |rig| {
         for transport in TRANSPORTS {
             let (a, b) = rig.pair(transport);
             send_all(rig, a, b"last words");
@@ -216,7 +216,7 @@ fn receive_cancels_want_read() {
 /// Room that appeared before a request for it is reported after the request.
 #[test]
 fn late_request_for_writable_is_reported() {
-    on(&ALL, "writable_is_told_however_late", |rig| {
+    on(&ALL, "late_request_for_writable_is_reported", |rig| {
         for transport in [Transport::Tcp4, Transport::Unix] {
             let (a, b) = rig.pair(transport);
             let piece = vec![1; 64 * 1024];
@@ -259,33 +259,37 @@ fn late_request_for_writable_is_reported() {
 
 #[test]
 fn stale_ids_do_not_affect_the_new_stream_in_the_slot() {
-    on(&ALL, "stale_ids_do_nothing", |rig| {
-        let (a, b) = rig.pair(Transport::Tcp4);
-        rig.driver.receive(a);
-        rig.driver.want_write(a);
-        rig.driver.close(a);
-        rig.driver.close(b);
-        let (c, d) = rig.pair(Transport::Tcp4);
-        rig.driver.receive(d);
-        for stale in [a, b] {
-            rig.driver.receive(stale);
-            rig.driver.want_read(stale);
-            rig.driver.want_write(stale);
-            assert!(rig.driver.pause(stale));
-            assert!(rig.driver.recv(stale, &mut [0; 8]).is_err());
-            assert!(rig.driver.send(stale, b"?").is_err());
-            rig.driver.shutdown_write(stale);
-            rig.driver.reset(stale);
-            rig.driver.close(stale);
-            assert!(rig.driver.detach(stale).is_none());
-            assert!(rig.driver.descriptor(stale).is_none());
-        }
-        let events = rig.poll_until_idle();
-        assert!(events.is_empty(), "{events:?}");
-        send_all(rig, c, b"still here");
-        rig.driver.close(c);
-        assert_eq!(rig.all_of(d), b"still here");
-    });
+    on(
+        &ALL,
+        "stale_ids_do_not_affect_the_new_stream_in_the_slot",
+        |rig| {
+            let (a, b) = rig.pair(Transport::Tcp4);
+            rig.driver.receive(a);
+            rig.driver.want_write(a);
+            rig.driver.close(a);
+            rig.driver.close(b);
+            let (c, d) = rig.pair(Transport::Tcp4);
+            rig.driver.receive(d);
+            for stale in [a, b] {
+                rig.driver.receive(stale);
+                rig.driver.want_read(stale);
+                rig.driver.want_write(stale);
+                assert!(rig.driver.pause(stale));
+                assert!(rig.driver.recv(stale, &mut [0; 8]).is_err());
+                assert!(rig.driver.send(stale, b"?").is_err());
+                rig.driver.shutdown_write(stale);
+                rig.driver.reset(stale);
+                rig.driver.close(stale);
+                assert!(rig.driver.detach(stale).is_none());
+                assert!(rig.driver.descriptor(stale).is_none());
+            }
+            let events = rig.poll_until_idle();
+            assert!(events.is_empty(), "{events:?}");
+            send_all(rig, c, b"still here");
+            rig.driver.close(c);
+            assert_eq!(rig.all_of(d), b"still here");
+        },
+    );
 }
 
 /// Every slot is reused repeatedly while operations of its predecessor are in progress.

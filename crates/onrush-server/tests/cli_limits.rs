@@ -68,7 +68,8 @@ fn accepted_clients_are_served_without_free_descriptors() {
         server.logs(&format!(" connections_max={most} "));
         let begun = |_| {
             let mut stream = server.connect();
-            stream.write_all(b"GET ").expect("sent"); // An idle connection would be closed for others.
+            // An idle connection would be closed for others.
+            stream.write_all(b"GET ").expect("sent");
             stream
         };
         let all: Vec<TcpStream> = (0..200).map(begun).collect();
@@ -138,7 +139,8 @@ fn accept_errors_are_logged_once() {
         assert!(log.contains("more connections than the limit"), "{log}");
         sleep(Duration::from_millis(500));
         let logged = server.log().matches("accepting pauses").count();
-        assert!(logged <= 2, "{driver}: {logged} times"); // Several workers may begin at the same time.
+        // Several workers may begin at the same time.
+        assert!(logged <= 2, "{driver}: {logged} times");
         drop(all);
         assert!(server.get("/").starts_with("HTTP/1.1 200"));
     }

@@ -1,4 +1,4 @@
-//! Files as answers: whole, in parts, and while they change.
+//! Files as responses: whole, in parts, and while they change.
 mod common;
 #[path = "../../onrush-rt/tests/common/temp_dir.rs"]
 mod temp_dir;
@@ -33,7 +33,7 @@ impl Scratch {
 
 const FILE_BYTES: usize = 3_333_333;
 
-/// Answers with a file: whole, a range of it, or pieces.
+/// Responds with a file: whole, a range of it, or pieces.
 fn files(scratch: &Scratch) -> Router {
     let file = scratch.open();
     let (whole, range, pieces) = (file.clone(), file.clone(), file);
@@ -68,7 +68,7 @@ fn files(scratch: &Scratch) -> Router {
 
 #[test]
 fn files_are_sent_whole_and_in_parts() {
-    let _dog = watchdog("files_are_sent");
+    let _dog = watchdog("files_are_sent_whole_and_in_parts");
     let bytes = pattern(FILE_BYTES);
     let scratch = Scratch::new(&bytes);
     let pieces = [b"<", &bytes[10..30], b"|", &bytes[5..10], b">"].concat();
@@ -112,8 +112,8 @@ fn files_are_sent_whole_and_in_parts() {
 }
 
 #[test]
-fn a_file_that_shrinks_while_it_is_sent_cuts_the_answer() {
-    let _dog = watchdog("a_file_that_shrinks");
+fn file_that_shrinks_during_the_response_resets_the_connection() {
+    let _dog = watchdog("file_that_shrinks_during_the_response_resets_the_connection");
     const LARGE: u64 = 64 << 20;
     let serving = |scratch: &Scratch| {
         let file = scratch.open();
@@ -150,7 +150,7 @@ fn a_file_that_shrinks_while_it_is_sent_cuts_the_answer() {
         let mut rest = Vec::new();
         let ended = stream.read_to_end(&mut rest);
         assert!((rest.len() as u64) < LARGE);
-        let kind = ended.expect_err("it is not whole").kind();
+        let kind = ended.expect_err("an incomplete response").kind();
         assert_eq!(kind, io::ErrorKind::ConnectionReset, "{driver:?}");
         assert!(server.get("/hello").ends_with(b"hello"));
     }
