@@ -93,8 +93,8 @@ const COMMANDS: &[(&str, Cover)] = &[
         Tested(DRAIN, "#[test]"),
     ),
     (
-        "cargo test -p onrush --test drain a_drain_loses_no_request",
-        Tested(DRAIN, "fn a_drain_loses_no_request"),
+        "cargo test -p onrush --test drain drain_loses_no_request",
+        Tested(DRAIN, "fn drain_loses_no_request"),
     ),
     (
         "cargo test -p onrush-rt --lib timer::",
