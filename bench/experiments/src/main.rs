@@ -24,7 +24,7 @@ use run::{Effort, Run, Target};
 use std::{path::PathBuf, process::ExitCode};
 use xtask::shell::Outcome;
 
-/// Repeats experiments that others could not finish, and attacks; see docs/experiments.md.
+/// Runs the experiments of docs/experiments.md and the attacks of BENCHMARKING.md
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask experiment", disable_version_flag = true)]
 struct Options {
