@@ -12,7 +12,7 @@ use crate::{
     run::{Run, Target},
     table::Table,
 };
-use open::{PATIENCE, Plan, Results, load};
+use open::{LoadResults, PATIENCE, Plan, load};
 use runner::{
     server::{Server, free_port},
     stats::{median, percentile, sorted},
@@ -40,19 +40,19 @@ const MODES: [(&str, &[&str]); 2] = [("worker", &["--inline"]), ("offload", &["-
 /// All runs of one load.
 #[derive(Clone, Debug, Default)]
 struct Step {
-    runs: Vec<Results>,
+    runs: Vec<LoadResults>,
 }
 
 impl Step {
     /// The median of a percentile over the runs.
-    fn at(&self, share: f64, times: fn(&Results) -> &Vec<f64>) -> f64 {
+    fn at(&self, share: f64, times: fn(&LoadResults) -> &Vec<f64>) -> f64 {
         median(self.runs.iter().map(|results| {
             let all = sorted(times(results).iter().copied());
             percentile(&all, share)
         }))
     }
 
-    fn per_s(&self, time: Duration, count: fn(&Results) -> f64) -> f64 {
+    fn per_s(&self, time: Duration, count: fn(&LoadResults) -> f64) -> f64 {
         median(self.runs.iter().map(count)) / time.as_secs_f64()
     }
 }
@@ -85,7 +85,7 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
     Ok(targets(&steps[1], time))
 }
 
-fn one(run: &Run, arguments: &[&str], plan: &Plan) -> Outcome<Results> {
+fn one(run: &Run, arguments: &[&str], plan: &Plan) -> Outcome<LoadResults> {
     let port = free_port()?;
     let program = xtask::shell::built().join("examples/offload");
     let mut command = Command::new(program);
@@ -181,7 +181,7 @@ fn draw(run: &Run, steps: &[Vec<Step>]) -> Outcome {
 
 fn targets(steps: &[Step], time: Duration) -> Vec<Target> {
     let mut all = Vec::new();
-    type Times = fn(&Results) -> &Vec<f64>;
+    type Times = fn(&LoadResults) -> &Vec<f64>;
     let pings: [(&str, Times); 2] = [
         ("a ping on a new connection", |results| &results.new_us),
         ("a ping on an established one", |results| {
@@ -217,11 +217,11 @@ mod tests {
     use super::*;
 
     fn step(ping_us: f64, good: usize) -> Step {
-        let results = Results {
+        let results = LoadResults {
             data_us: vec![1.0; good],
             new_us: vec![ping_us; 10],
             established_us: vec![ping_us; 10],
-            ..Results::default()
+            ..LoadResults::default()
         };
         Step {
             runs: vec![results],

@@ -51,7 +51,7 @@ pub(super) struct Plan {
 
 /// The results of a load.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Results {
+pub(super) struct LoadResults {
     /// Microseconds until each response with status 200 within [`PATIENCE`], by kind.
     pub(super) data_us: Vec<f64>,
     pub(super) new_us: Vec<f64>,
@@ -108,14 +108,14 @@ struct Loop<'a> {
     /// Idle connections for [`Kind::Established`].
     idle: Vec<TcpStream>,
     begun: Instant,
-    results: Results,
+    results: LoadResults,
     /// Connections opened for `/data` and new pings, and how many of them have ended.
     opened: u64,
     ended: u64,
 }
 
 /// Loads the server at `address` from the clients' core.
-pub(super) fn load(run: &Run, address: SocketAddr, plan: &Plan) -> Outcome<Results> {
+pub(super) fn load(run: &Run, address: SocketAddr, plan: &Plan) -> Outcome<LoadResults> {
     pin_to_client_core()?;
     let mut all = Loop {
         run,
@@ -125,7 +125,7 @@ pub(super) fn load(run: &Run, address: SocketAddr, plan: &Plan) -> Outcome<Resul
         free: Vec::new(),
         idle: Vec::new(),
         begun: Instant::now(),
-        results: Results::default(),
+        results: LoadResults::default(),
         opened: 0,
         ended: 0,
     };
