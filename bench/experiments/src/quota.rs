@@ -1,5 +1,5 @@
-//! Limits each of several threads to an equal share of CPU, by control groups (cgroups(7)). So eight
-//! workers behave as eight on a machine with fewer cores.
+//! Limits each of several threads to an equal share of CPU, by control groups (cgroups(7)). So
+//! eight workers behave as eight on a machine with fewer cores.
 //!
 //! In version 1 a group of the `cpu` controller contains single threads. In version 2 the process
 //! moves into a subtree whose groups are threaded. Both need write access, which containers rarely

@@ -27,13 +27,13 @@ use xtask::shell::{Outcome, cargo};
 /// The targets for the longest response. The shorter one is for clients that do not read.
 const RESPONSE_MAX_MS: f64 = 1000.0;
 const UNREAD_RESPONSE_MAX_MS: f64 = 100.0;
-/// A quick run divides the number of clients by this, and has no target for the time: its server may
-/// be built without optimisation.
+/// A quick run divides the number of clients by this, and has no target for the time: its server
+/// may be built without optimisation.
 const QUICK_PART: usize = 20;
 /// Longest wait until all attackers are connected.
 const CONNECT_MAX: Duration = Duration::from_secs(20);
-/// The nice value of the attackers. They yield the core to the probes, which would otherwise measure
-/// the wait for their own core.
+/// The nice value of the attackers. They yield the core to the probes, which would otherwise
+/// measure the wait for their own core.
 const ATTACKER_NICE: i32 = 10;
 /// The real-time priority of the probes, if permitted.
 const PROBE_PRIORITY: &str = "10";

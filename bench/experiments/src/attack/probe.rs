@@ -13,8 +13,8 @@ use xtask::shell::Outcome;
 
 /// The pause between two requests of one client.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The time of a lost response. A connection that takes longer fails, and so does a response without
-/// new data for this time ([`receive`]).
+/// The time of a lost response. A connection that takes longer fails, and so does a response
+/// without new data for this time ([`receive`]).
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The response times of one client.

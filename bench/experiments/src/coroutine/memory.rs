@@ -1,5 +1,5 @@
-//! Memory of each waiting handler or connection: the slope from few to many, so that the other memory
-//! of the process does not count.
+//! Memory of each waiting handler or connection: the slope from few to many, so that the other
+//! memory of the process does not count.
 
 use super::servers::{Endpoint, Subject};
 use crate::{run::Run, scrape, workers::get};

@@ -1,6 +1,6 @@
-//! Handlers that read and write as if they blocked. Compares their CPU with that of an `async fn`, of
-//! a library on threads, of the same library on coroutines, and of the coroutines of may_minihttp.
-//! Measures the memory of each waiting handler and connection.
+//! Handlers that read and write as if they blocked. Compares their CPU with that of an `async fn`,
+//! of a library on threads, of the same library on coroutines, and of the coroutines of
+//! may_minihttp. Measures the memory of each waiting handler and connection.
 //!
 //! Modules, lowest first: `servers` · `pair` `memory`.
 

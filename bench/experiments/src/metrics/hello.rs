@@ -1,5 +1,5 @@
-//! `hello` with metrics, compared with `hello` without, on both drivers. A comparison of two servers
-//! without metrics shows the measurement error.
+//! `hello` with metrics, compared with `hello` without, on both drivers. A comparison of two
+//! servers without metrics shows the measurement error.
 
 use crate::{
     run::{Run, Target},

@@ -126,8 +126,8 @@ fn requests(text: &str) -> Counts {
     counts
 }
 
-/// Clients send [`REQUESTS`] `rounds` times on each of their connections. Returns the responses that
-/// they counted, and the number of connections that they opened.
+/// Clients send [`REQUESTS`] `rounds` times on each of their connections. Returns the responses
+/// that they counted, and the number of connections that they opened.
 fn load(address: SocketAddr, rounds: u64) -> Outcome<(Counts, u64)> {
     let client = || -> Outcome<Counts> {
         let mut seen = Counts::new();

@@ -1,6 +1,6 @@
 //! A server in the style of `std`: an accept loop, and a thread for each connection, which reads
-//! lines and writes responses. `examples/http_threads.rs` is similar, with bodies. The parent module
-//! imports the types, from `std` or from Onrush.
+//! lines and writes responses. `examples/http_threads.rs` is similar, with bodies. The parent
+//! module imports the types, from `std` or from Onrush.
 
 use super::{TcpListener, TcpStream, sleep, spawn};
 use crate::backend::{self, HELLO, SLEEP, SLEPT};

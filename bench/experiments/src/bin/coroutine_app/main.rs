@@ -2,8 +2,8 @@
 //! plain functions that are coroutines, and from a library with one thread per connection, which
 //! runs on threads or on coroutines.
 //!
-//! `/` sends a greeting. `/call` sends a request to the server at port BACKEND and responds with its
-//! content. `/sleep` takes ten minutes. Each worker or thread keeps its connections to BACKEND.
+//! `/` sends a greeting. `/call` sends a request to the server at port BACKEND and responds with
+//! its content. `/sleep` takes ten minutes. Each worker or thread keeps its connections to BACKEND.
 //!
 //! | mode | |
 //! | --- | --- |
