@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// Listen listens on a port. The kernel offers a connection after its first bytes or after one second
-// (TCP_DEFER_ACCEPT), which halves the cost of a connection with one request.
+// Listen listens on a port. The kernel offers a connection after its first bytes or after one
+// second (TCP_DEFER_ACCEPT), which halves the cost of a connection with one request.
 func Listen(port string) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var failed error

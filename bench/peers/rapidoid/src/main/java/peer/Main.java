@@ -12,8 +12,8 @@ import org.rapidoid.net.abstracts.Channel;
 import org.rapidoid.net.impl.RapidoidHelper;
 
 /**
- * A server on the low-level HTTP of Rapidoid, for measurements. {@code Main PORT} serves /, /json and
- * POST /echo on one worker thread; {@code Main --version} prints the version.
+ * A server on the low-level HTTP of Rapidoid, for measurements. {@code Main PORT} serves /, /json
+ * and POST /echo on one worker thread; {@code Main --version} prints the version.
  *
  * <p>Rapidoid echoes a body from memory. At this level it has no other way, and it does not support
  * chunked bodies.
