@@ -15,7 +15,7 @@ use xtask::shell::Outcome;
 pub(super) const CONNECTIONS: u32 = 200;
 
 /// Rounds before both servers are restarted: their addresses in memory affect the result.
-const ROUNDS_A_START: u32 = 3;
+const ROUNDS_PER_START: u32 = 3;
 
 /// The highest permitted share of errors.
 const ERRORS_MAX: f64 = 0.001;
@@ -73,7 +73,7 @@ pub(super) fn compare(
         if rounds > 1 {
             round(run, endpoint, pair[0], &servers.each_ref())?;
         }
-        for _ in 0..ROUNDS_A_START.min(rounds - done) {
+        for _ in 0..ROUNDS_PER_START.min(rounds - done) {
             // The order in which the loads start alternates.
             let mut order = servers.each_ref();
             let flip = done % 2 == 1;
