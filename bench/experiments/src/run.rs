@@ -126,11 +126,6 @@ impl Run {
     pub(crate) fn show(&self, name: &str, table: &Table) -> Outcome {
         runner::clear();
         println!("\n{}", table.shown());
-        self.write_csv(name, table)
-    }
-
-    /// Writes a table as `NAME.csv`, without printing it.
-    pub(crate) fn write_csv(&self, name: &str, table: &Table) -> Outcome {
         let file = self.out.join(format!("{name}.csv"));
         table.write_csv(&file, &self.machine.date)
     }

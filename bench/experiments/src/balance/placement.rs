@@ -97,17 +97,6 @@ pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Target>> {
             "finish / ideal",
         ],
     );
-    let head = [
-        "server",
-        "run",
-        "worker",
-        "connections",
-        "uploads",
-        "bytes",
-        "cpu_s",
-        "share",
-    ];
-    let mut details = Table::new("balance · by worker", &head);
     let mut chart = Vec::new();
     let mut differences = Vec::new();
     for (kind, times) in ALL {
@@ -116,16 +105,6 @@ pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Target>> {
         }
         let times = run.effort.of(times.min(2), times, times.min(3));
         let trials = trials(run, kind, times, uploads, ideal_s)?;
-        for (number, trial) in trials.iter().enumerate() {
-            for (worker, served) in trial.served.iter().enumerate() {
-                let numbers = [served.connections, served.requests, served.bytes];
-                let mut cells = vec![kind.name(), number.to_string(), worker.to_string()];
-                cells.extend(numbers.map(|number| number.to_string()));
-                cells.push(format!("{:.4}", trial.cpu_s[worker]));
-                cells.push(format!("{:.5}", trial.share));
-                details.row(cells);
-            }
-        }
         summary.row(summary_cells(kind, &trials));
         if kind == ServerKind::Onrush("least-loaded", false) {
             let difference = |trial: &Trial| trial.connections().1 - trial.connections().0;
@@ -138,7 +117,6 @@ pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Target>> {
         });
     }
     run.show("balance", &summary)?;
-    run.write_csv("balance-workers", &details)?;
     let title = format!("balance: {uploads} uploads of 40 MB over {CLIENTS} connections");
     let note = "finish divided by that of an even split; shorter is better; whiskers: all runs";
     run.write("balance.svg", &bars(&title, note, Some(1.0), &chart))?;
