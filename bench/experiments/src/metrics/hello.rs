@@ -22,14 +22,14 @@ pub(super) fn measure(run: &Run) -> Outcome<Vec<Target>> {
     let mut table = Table::new("metrics · CPU per request of hello, 64 connections", &head);
     let mut targets = Vec::new();
     for peer in SERVERS {
-        let who = |label: &str, environment| Who {
+        let variant = |label: &str, environment| Who {
             peer,
             label: format!("{peer}{label}"),
             environment,
         };
-        let plain = who("", Vec::new());
-        let again = who(" again", Vec::new());
-        let counted = who(", metrics", vec![("APP_METRICS", "on")]);
+        let plain = variant("", Vec::new());
+        let again = variant(" again", Vec::new());
+        let counted = variant(", metrics", vec![("APP_METRICS", "on")]);
         for (server, bound) in [(&again, None), (&counted, Some(COST))] {
             run.check_interrupt()?;
             let hello = Hello {
