@@ -158,7 +158,10 @@ pub(super) fn measure(run: &Run, case: &Case) -> Outcome<Vec<Target>> {
         case.name
     );
     let note = "part of its CPU share that each worker used, averaged over half a second";
-    run.write(&format!("{name}.svg"), &lines(&title, note, "s", &panels))?;
+    run.write(
+        &format!("{name}.svg"),
+        &lines(&title, note, "seconds", &panels),
+    )?;
     Ok(targets)
 }
 

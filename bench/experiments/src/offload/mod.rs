@@ -165,7 +165,7 @@ fn draw(run: &Run, steps: &[Vec<Step>]) -> Outcome {
             points: samples.iter().map(|at| (at.0, of(at) as f64)).collect(),
         };
         Panel {
-            title: format!("{name}: connections opened (orange), accepted (blue), done (green)"),
+            title: format!("work done by: {name}"),
             series: vec![
                 series("opened", |at| at.1),
                 series("accepted", |at| at.2),
@@ -176,7 +176,7 @@ fn draw(run: &Run, steps: &[Vec<Step>]) -> Outcome {
     let panels: Vec<Panel> = MODES.iter().zip(steps).map(panel).collect();
     let title = "offload: 1.5 times the capacity of the core";
     let note = "connections since the beginning, one for each request";
-    run.write("offload.svg", &lines(title, note, "s", &panels))
+    run.write("offload.svg", &lines(title, note, "seconds", &panels))
 }
 
 fn targets(steps: &[Step], time: Duration) -> Vec<Target> {
