@@ -1,13 +1,25 @@
-//! What is asked of the server behind, and where its answer ends. Must not know how bytes travel.
+//! The contents of the responses, and the request to the backend. It does not depend on the kind of
+//! streams.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::{
+    cell::RefCell,
+    io::{self, ErrorKind, Read, Write},
+    thread::LocalKey,
+    time::Duration,
+};
 
-pub(super) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: back\r\n\r\n";
+/// Longer than any client waits.
+pub(super) const SLEEP: Duration = Duration::from_secs(600);
 
-/// Longest answer that is taken, in bytes.
+pub(super) const HELLO: &str = "Hello, World!";
+pub(super) const SLEPT: &str = "It took its time.\n";
+
+pub(super) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: backend\r\n\r\n";
+
+/// The largest response that fits, in bytes.
 pub(super) const BYTES_MAX: usize = 2048;
 
-/// The content, once all of an answer is there.
+/// The content of a response, once all of it has arrived.
 pub(super) fn content(received: &[u8]) -> io::Result<Option<&[u8]>> {
     let mut fields = [httparse::EMPTY_HEADER; 16];
     let mut head = httparse::Response::new(&mut fields);
@@ -25,8 +37,16 @@ pub(super) fn content(received: &[u8]) -> io::Result<Option<&[u8]>> {
     Ok(received[head_bytes..].get(..length))
 }
 
-/// Asks over a stream that waits.
-pub(super) fn ask(stream: &mut (impl Read + Write)) -> io::Result<Vec<u8>> {
+/// The content that the backend sends, over blocking streams: an idle one of `pool`, or a new one
+/// by `connect`.
+pub(super) fn call<S: Read + Write>(
+    pool: &'static LocalKey<RefCell<Vec<S>>>,
+    connect: impl FnOnce() -> io::Result<S>,
+) -> io::Result<Vec<u8>> {
+    let mut stream = match pool.with_borrow_mut(Vec::pop) {
+        Some(idle) => idle,
+        None => connect()?,
+    };
     stream.write_all(REQUEST)?;
     let mut received = [0; BYTES_MAX];
     let mut have = 0;
@@ -36,6 +56,7 @@ pub(super) fn ask(stream: &mut (impl Read + Write)) -> io::Result<Vec<u8>> {
             more => have += more,
         }
         if let Some(content) = content(&received[..have])? {
+            pool.with_borrow_mut(|pool| pool.push(stream));
             return Ok(content.to_vec());
         }
     }

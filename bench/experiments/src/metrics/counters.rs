@@ -1,9 +1,10 @@
-//! Whether what the server counted is what its clients saw. Must not know how it counts.
+//! Compares the counters of the server with what its clients counted.
 
 use crate::{
     run::{Run, Target},
+    scrape,
     table::Table,
-    workers::{Wanted, Who, Workers, by_worker},
+    workers::{ServerKind, Settings, Workers, get},
 };
 use runner::probe::receive;
 use std::{
@@ -16,72 +17,78 @@ use std::{
 use xtask::shell::Outcome;
 
 const CLIENTS: u64 = 8;
-/// Of each client, one after the other.
+/// Consecutive connections of each client.
 const CONNECTIONS: u64 = 10;
 
 /// Method, path and body of the requests of each connection.
-const ASKED: [(&str, &str, &str); 4] = [
+const REQUESTS: [(&str, &str, &str); 4] = [
     ("GET", "/work", ""),
     ("GET", "/nothing", ""),
     ("PUT", "/object", "five."),
     ("BREW", "/coffee", ""),
 ];
 
+/// Longest wait until the server has counted all closed connections.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// By the labels of method and status.
+/// Requests by the labels of method and status.
 type Counts = BTreeMap<(String, u16), u64>;
 
-/// What the server says at one time.
+/// The counters of the server at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Told {
+struct Counters {
     requests: Counts,
     accepted: u64,
     done: u64,
 }
 
 pub(super) fn measure(run: &Run) -> Outcome<Vec<Target>> {
-    let wanted = Wanted {
-        who: Who::Onrush("least-loaded", true),
+    let settings = Settings {
+        kind: ServerKind::Onrush("least-loaded", true),
         workers: 4,
         work_us: 0,
         cores: runner::server::SERVER_CORE,
         quota: None,
     };
-    let workers = Workers::start(run, &wanted)?;
-    // A connection that only looked whether it listens is accepted after a second of silence.
+    let workers = Workers::start(run, &settings)?;
+    // The connection that checked that the server listens is accepted after a second without data.
     run.sleep(Duration::from_secs(2))?;
-    let before = told(&workers)?;
+    let before = counters(&workers)?;
     let (mut seen, opened) = load(workers.server.address, run.effort.of(5, 100, 100))?;
-    let mut asked = 1;
-    let mut after = told(&workers)?;
+    let mut scrapes = 1;
+    let mut after = counters(&workers)?;
     let begun = Instant::now();
-    // The last connections may be closed a moment after their clients have left.
-    while after.done - before.done < opened + asked && begun.elapsed() < PATIENCE {
+    // The server may close the last connections a moment after their clients.
+    while after.done - before.done < opened + scrapes && begun.elapsed() < PATIENCE {
         run.sleep(Duration::from_millis(50))?;
-        asked += 1;
-        after = told(&workers)?;
+        scrapes += 1;
+        after = counters(&workers)?;
     }
-    // The questions themselves were requests too, all but the last of them answered by then.
-    *seen.entry(("GET".to_owned(), 200)).or_default() += asked;
-    let rows = rows(&seen, opened + asked, &before, &after);
+    // Each scrape is a request, which the next scrape contains.
+    *seen.entry(("GET".to_owned(), 200)).or_default() += scrapes;
+    let rows = rows(&seen, opened + scrapes, &before, &after);
     let mut table = Table::new(
-        "metrics · what clients saw, and what the server counted",
-        &["", "seen", "counted"],
+        "metrics · counted by clients and by the server",
+        &["", "clients", "server"],
     );
     for (name, seen, counted) in &rows {
         table.row([name.clone(), seen.to_string(), counted.to_string()]);
     }
     run.show("metrics-truth", &table)?;
     Ok(vec![Target {
-        what: "the counters equal what the clients counted".to_owned(),
+        what: "the counters of the server equal those of the clients".to_owned(),
         found: format!("{} requests", seen.values().sum::<u64>()),
         holds: Some(rows.iter().all(|(_, seen, counted)| seen == counted)),
     }])
 }
 
-/// What is counted, as clients saw it and as the server did.
-fn rows(seen: &Counts, opened: u64, before: &Told, after: &Told) -> Vec<(String, u64, u64)> {
+/// Each counter with its value for the clients and for the server.
+fn rows(
+    seen: &Counts,
+    opened: u64,
+    before: &Counters,
+    after: &Counters,
+) -> Vec<(String, u64, u64)> {
     let keys: BTreeSet<&(String, u16)> = seen.keys().chain(after.requests.keys()).collect();
     let of = |counts: &Counts, key: &(String, u16)| counts.get(key).copied().unwrap_or(0);
     let row = |key: &(String, u16)| {
@@ -96,38 +103,31 @@ fn rows(seen: &Counts, opened: u64, before: &Told, after: &Told) -> Vec<(String,
     rows
 }
 
-fn told(workers: &Workers) -> Outcome<Told> {
-    let text = workers.get("/metrics")?;
-    let sum = |name| by_worker(&text, name).iter().map(|(_, count)| count).sum();
-    Ok(Told {
+fn counters(workers: &Workers) -> Outcome<Counters> {
+    let text = get(&workers.server, "/metrics")?;
+    Ok(Counters {
         requests: requests(&text),
-        accepted: sum("onrush_connections_accepted_total"),
-        done: sum("onrush_connections_done_total"),
+        accepted: scrape::sum(&text, "onrush_connections_accepted_total"),
+        done: scrape::sum(&text, "onrush_connections_done_total"),
     })
 }
 
-/// Requests by method and status, of all other labels together.
+/// Requests by method and status, added up over all other labels.
 fn requests(text: &str) -> Counts {
     let mut counts = Counts::new();
-    let name = "http_server_request_duration_seconds_count{";
-    for line in text.lines().filter_map(|line| line.strip_prefix(name)) {
-        let label = |name: &str| {
-            let (_, rest) = line.split_once(&format!("{name}=\""))?;
-            Some(rest.split_once('"')?.0)
-        };
-        let method = label("http_request_method");
-        let status = label("http_response_status_code").and_then(|status| status.parse().ok());
-        let count = line.rsplit_once(' ');
-        let count: Option<u64> = count.and_then(|(_, count)| count.parse().ok());
-        if let (Some(method), Some(status), Some(count)) = (method, status, count) {
+    for (labels, count) in scrape::samples(text, "http_server_request_duration_seconds_count") {
+        let method = scrape::label(labels, "http_request_method");
+        let status = scrape::label(labels, "http_response_status_code");
+        let status = status.and_then(|status| status.parse().ok());
+        if let (Some(method), Some(status)) = (method, status) {
             *counts.entry((method.to_owned(), status)).or_default() += count;
         }
     }
     counts
 }
 
-/// Has clients ask, `rounds` times on each of their connections; gives what they were answered, and
-/// how many connections they opened.
+/// Clients send [`REQUESTS`] `rounds` times on each of their connections. Returns the responses
+/// that they counted, and the number of connections that they opened.
 fn load(address: SocketAddr, rounds: u64) -> Outcome<(Counts, u64)> {
     let client = || -> Outcome<Counts> {
         let mut seen = Counts::new();
@@ -135,7 +135,7 @@ fn load(address: SocketAddr, rounds: u64) -> Outcome<(Counts, u64)> {
             let failed = |error: std::io::Error| format!("a client: {error}");
             let mut stream = TcpStream::connect(address).map_err(failed)?;
             let mut received = Vec::new();
-            for (method, path, body) in (0..rounds).flat_map(|_| ASKED) {
+            for (method, path, body) in (0..rounds).flat_map(|_| REQUESTS) {
                 let length = body.len();
                 let request = format!(
                     "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n\
@@ -188,16 +188,16 @@ http_response_status_code=\"200\"} 99
     }
 
     #[test]
-    fn what_was_there_before_does_not_count() {
+    fn earlier_requests_do_not_count() {
         let key = ("GET".to_owned(), 200);
-        let told = |count, connections| Told {
+        let counters = |count, connections| Counters {
             requests: Counts::from([(key.clone(), count)]),
             accepted: connections,
             done: connections,
         };
         let seen = Counts::from([(key.clone(), 5)]);
-        let rows = rows(&seen, 2, &told(3, 1), &told(8, 3));
-        let whole = |(_, seen, counted): &(String, u64, u64)| seen == counted;
-        assert!(rows.len() == 3 && rows.iter().all(whole), "{rows:?}");
+        let rows = rows(&seen, 2, &counters(3, 1), &counters(8, 3));
+        let is_equal = |(_, seen, counted): &(String, u64, u64)| seen == counted;
+        assert!(rows.len() == 3 && rows.iter().all(is_equal), "{rows:?}");
     }
 }

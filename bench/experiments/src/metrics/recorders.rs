@@ -1,11 +1,11 @@
-//! One recorded request, a counter and an observation in a histogram, in the ways there are: under
-//! a lock, by atomic read-modify-writes, and by plain loads and stores into cells that one thread
-//! alone writes, as Onrush's workers do. Must not know Onrush, whose cells these repeat.
+//! The cost of recording one request, which is a counter and an observation in a histogram: under a
+//! lock, by atomic read-modify-writes, and by plain loads and stores into cells with a single
+//! writer. The cells repeat those of Onrush's workers and do not depend on them.
 
 use crate::{
     chart::{Bar, bars},
     run::Run,
-    table::{Table, spread},
+    table::{Table, median_and_range},
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::{
@@ -19,7 +19,7 @@ use std::{
 };
 use xtask::shell::Outcome;
 
-/// Upper ends of the first buckets, in nanoseconds; the last has none.
+/// Upper bounds of the buckets, in nanoseconds. The last bucket has none.
 const BOUNDS_NS: [u64; 17] = [
     50_000,
     100_000,
@@ -43,25 +43,25 @@ const BUCKETS: usize = BOUNDS_NS.len() + 1;
 
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 
-/// Where threads record, and how.
-trait Place: Sync {
+/// Memory into which threads record.
+trait Recorder: Default + Sync {
     fn record(&self, bucket: usize, ns: u64);
-    /// What was recorded, by any thread.
-    fn count(&self) -> u64;
+    /// The number of records by all threads. `None` if it is not counted.
+    fn count(&self) -> Option<u64>;
 }
 
-/// Nothing is recorded: what drawing a duration and finding its bucket costs.
+/// Records nothing. Shows the cost of choosing a duration and finding its bucket.
 #[derive(Default)]
-struct Nowhere(AtomicU64);
+struct Discard;
 
-impl Place for Nowhere {
+impl Recorder for Discard {
     #[inline]
     fn record(&self, bucket: usize, ns: u64) {
         black_box((bucket, ns));
     }
 
-    fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    fn count(&self) -> Option<u64> {
+        None
     }
 }
 
@@ -72,12 +72,12 @@ struct Plain {
     sum_ns: u64,
 }
 
-/// Aligned, as all are, so that two of them share no line of memory.
+/// Aligned, like all recorders, so that two of them share no cache line.
 #[derive(Default)]
 #[repr(align(128))]
 struct Locked(Mutex<Plain>);
 
-impl Place for Locked {
+impl Recorder for Locked {
     #[inline]
     fn record(&self, bucket: usize, ns: u64) {
         let mut plain = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,10 +86,10 @@ impl Place for Locked {
         plain.sum_ns = plain.sum_ns.wrapping_add(ns);
     }
 
-    fn count(&self) -> u64 {
+    fn count(&self) -> Option<u64> {
         let plain = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(plain.buckets.iter().sum::<u64>(), plain.requests);
-        plain.requests
+        Some(plain.requests)
     }
 }
 
@@ -101,17 +101,7 @@ struct Atomics {
     sum_ns: AtomicU64,
 }
 
-impl Atomics {
-    fn total(&self) -> u64 {
-        let buckets = self.buckets.iter();
-        let in_buckets: u64 = buckets.map(|bucket| bucket.load(Ordering::Relaxed)).sum();
-        let requests = self.requests.load(Ordering::Relaxed);
-        assert_eq!(in_buckets, requests);
-        requests
-    }
-}
-
-impl Place for Atomics {
+impl Recorder for Atomics {
     #[inline]
     fn record(&self, bucket: usize, ns: u64) {
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -119,16 +109,20 @@ impl Place for Atomics {
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    fn count(&self) -> u64 {
-        self.total()
+    fn count(&self) -> Option<u64> {
+        let buckets = self.buckets.iter();
+        let in_buckets: u64 = buckets.map(|bucket| bucket.load(Ordering::Relaxed)).sum();
+        let requests = self.requests.load(Ordering::Relaxed);
+        assert_eq!(in_buckets, requests);
+        Some(requests)
     }
 }
 
-/// The same memory, of which one thread alone is the writer.
+/// The same memory with a single writing thread.
 #[derive(Default)]
 struct Cells(Atomics);
 
-impl Place for Cells {
+impl Recorder for Cells {
     #[inline]
     fn record(&self, bucket: usize, ns: u64) {
         let add = |cell: &AtomicU64, more: u64| {
@@ -140,35 +134,30 @@ impl Place for Cells {
         add(&self.0.sum_ns, ns);
     }
 
-    fn count(&self) -> u64 {
-        self.0.total()
+    fn count(&self) -> Option<u64> {
+        self.0.count()
     }
 }
 
-/// What one run of some threads took.
+/// The cost in one run of several threads.
 #[derive(Clone, Copy, Debug)]
-struct Took {
-    /// CPU for one record, over all threads.
+struct Cost {
+    /// CPU for one record, averaged over all threads.
     cpu_ns: f64,
     records_per_s: f64,
 }
 
-type Way = (&'static str, fn(usize, u64) -> Outcome<Took>);
+/// A name, and a function that runs a number of threads with a number of records each.
+type Method = (&'static str, fn(usize, u64) -> Outcome<Cost>);
 
-/// The last is Onrush's.
-const WAYS: [Way; 6] = [
-    ("nothing recorded", |threads, each| {
-        one_for_all::<Nowhere>(threads, each, false)
-    }),
-    ("a mutex for all", |threads, each| {
-        one_for_all::<Locked>(threads, each, true)
-    }),
-    ("a mutex each", one_each::<Locked>),
-    ("atomics for all", |threads, each| {
-        one_for_all::<Atomics>(threads, each, true)
-    }),
-    ("atomics each", one_each::<Atomics>),
-    ("cells each, as in Onrush", one_each::<Cells>),
+/// The last one is that of Onrush.
+const METHODS: [Method; 6] = [
+    ("nothing recorded", shared::<Discard>),
+    ("one mutex for all", shared::<Locked>),
+    ("one mutex per thread", one_per_thread::<Locked>),
+    ("atomics for all", shared::<Atomics>),
+    ("atomics per thread", one_per_thread::<Atomics>),
+    ("cells per thread, as in Onrush", one_per_thread::<Cells>),
 ];
 
 pub(super) fn show(run: &Run) -> Outcome {
@@ -181,74 +170,77 @@ pub(super) fn show(run: &Run) -> Outcome {
         "8",
         "records/s with 2",
     ];
-    let title = format!("metrics · a counter and a histogram, {each} records a thread");
+    let title = format!("metrics · a counter and a histogram, {each} records per thread");
     let mut table = Table::new(&title, &head);
-    let mut drawn = Vec::new();
-    // In turns, so that what disturbs one disturbs all.
-    let mut took = vec![vec![Vec::new(); THREADS.len()]; WAYS.len()];
-    for turn in 0..times {
-        runner::progress(&format!("metrics · ways to count, {}/{times}", turn + 1));
-        for (way, (_, record)) in WAYS.iter().enumerate() {
+    let mut chart = Vec::new();
+    // The methods alternate, so that disturbances affect all of them.
+    let mut costs = vec![vec![Vec::new(); THREADS.len()]; METHODS.len()];
+    for round in 1..=times {
+        runner::progress(&format!("metrics · recorders, {round}/{times}"));
+        for (method, (_, record)) in METHODS.iter().enumerate() {
             for (at, &threads) in THREADS.iter().enumerate() {
-                run.go_on()?;
-                took[way][at].push(record(threads, each)?);
+                run.check_interrupt()?;
+                costs[method][at].push(record(threads, each)?);
             }
         }
     }
-    for ((name, _), took) in WAYS.iter().zip(&took) {
-        let cpu = |took: &Vec<Took>| took.iter().map(|took| took.cpu_ns).collect::<Vec<_>>();
+    for ((name, _), costs) in METHODS.iter().zip(&costs) {
+        let cpu = |costs: &Vec<Cost>| costs.iter().map(|cost| cost.cpu_ns).collect::<Vec<_>>();
         let mut cells = vec![(*name).to_owned()];
-        cells.extend(took.iter().map(|took| spread(&cpu(took), 1)));
-        let rates = took[1].iter().map(|took| took.records_per_s / 1e6);
+        cells.extend(costs.iter().map(|costs| median_and_range(&cpu(costs), 1)));
+        let rates = costs[1].iter().map(|cost| cost.records_per_s / 1e6);
         cells.push(format!("{:.0} M", runner::stats::median(rates)));
         table.row(cells);
         for at in [0, 1, 3] {
             let threads = THREADS[at];
             let word = if threads == 1 { "thread" } else { "threads" };
-            drawn.push(Bar {
+            chart.push(Bar {
                 name: format!("{name}, {threads} {word}"),
                 ours: name.ends_with("Onrush"),
-                values: cpu(&took[at]),
+                values: cpu(&costs[at]),
             });
         }
     }
     run.show("metrics", &table)?;
     let title = "metrics: recording one request, a counter and a histogram";
     let note = "CPU ns for one record, two cores; shorter is better; whiskers: all runs";
-    run.write("metrics.svg", &bars(title, note, None, &drawn))
+    run.write("metrics.svg", &bars(title, note, None, &chart))
 }
 
-/// All threads record in one place.
-fn one_for_all<P: Place + Default>(threads: usize, each: u64, counts: bool) -> Outcome<Took> {
-    let place = P::default();
-    let places: Vec<&P> = (0..threads).map(|_| &place).collect();
-    let took = record(&places, each);
-    let expected = if counts { threads as u64 * each } else { 0 };
-    match place.count() == expected {
-        true => Ok(took),
-        false => Err(format!("{} of {expected} were counted", place.count())),
+/// All threads share one recorder.
+fn shared<R: Recorder>(threads: usize, each: u64) -> Outcome<Cost> {
+    let recorder = R::default();
+    let cost = record(&vec![&recorder; threads], each);
+    check(&recorder, threads as u64 * each)?;
+    Ok(cost)
+}
+
+/// Each thread has its own recorder.
+fn one_per_thread<R: Recorder>(threads: usize, each: u64) -> Outcome<Cost> {
+    let recorders: Vec<R> = (0..threads).map(|_| R::default()).collect();
+    let cost = record(&recorders.iter().collect::<Vec<_>>(), each);
+    let mut all = recorders.iter();
+    all.try_for_each(|recorder| check(recorder, each))?;
+    Ok(cost)
+}
+
+/// Fails if a recorder has lost records.
+fn check(recorder: &impl Recorder, expected: u64) -> Outcome {
+    match recorder.count() {
+        Some(count) if count != expected => Err(format!("{count} of {expected} were counted")),
+        _ => Ok(()),
     }
 }
 
-/// Each thread records in a place of its own.
-fn one_each<P: Place + Default>(threads: usize, each: u64) -> Outcome<Took> {
-    let places: Vec<P> = (0..threads).map(|_| P::default()).collect();
-    let took = record(&places.iter().collect::<Vec<_>>(), each);
-    match places.iter().all(|place| place.count() == each) {
-        true => Ok(took),
-        false => Err("a cell has lost counts".to_owned()),
-    }
-}
-
-/// When a thread began and ended, and its CPU in nanoseconds.
+/// The beginning and end of a thread, and its CPU in nanoseconds.
 type Span = (Instant, Instant, u64);
 
-fn record<P: Place>(places: &[&P], each: u64) -> Took {
-    let barrier = Barrier::new(places.len());
-    let one = |(seed, place): (u64, &P)| -> Span {
+fn record<R: Recorder>(recorders: &[&R], each: u64) -> Cost {
+    let barrier = Barrier::new(recorders.len());
+    let one = |(seed, recorder): (u64, &R)| -> Span {
         barrier.wait();
         let (begun, before) = (Instant::now(), thread_cpu_ns());
-        // Durations of requests that take some 20 to 200 µs.
+        // Durations of requests of 20 to 200 µs.
         let mut state = seed + 1;
         for _ in 0..each {
             state = state
@@ -256,25 +248,25 @@ fn record<P: Place>(places: &[&P], each: u64) -> Took {
                 .wrapping_add(1);
             let ns = 20_000 + (state >> 40) % 180_000;
             let bucket = BOUNDS_NS.iter().position(|&bound| ns <= bound);
-            place.record(bucket.unwrap_or(BUCKETS - 1), ns);
+            recorder.record(bucket.unwrap_or(BUCKETS - 1), ns);
         }
         (begun, Instant::now(), thread_cpu_ns() - before)
     };
     let spans: Vec<Span> = thread::scope(|scope| {
         let one = &one;
-        let threads = (0..).zip(places);
-        let threads = threads.map(|(seed, &place)| scope.spawn(move || one((seed, place))));
+        let threads = (0..).zip(recorders);
+        let threads = threads.map(|(seed, &recorder)| scope.spawn(move || one((seed, recorder))));
         let threads: Vec<_> = threads.collect();
         let joined = threads.into_iter().map(|thread| thread.join().ok());
         joined.flatten().collect()
     });
-    let records = places.len() as f64 * each as f64;
+    let records = recorders.len() as f64 * each as f64;
     let begun = spans.iter().map(|span| span.0).min();
     let ended = spans.iter().map(|span| span.1).max();
     let time = begun.zip(ended).map_or(0.0, |(begun, ended)| {
         ended.duration_since(begun).as_secs_f64()
     });
-    Took {
+    Cost {
         cpu_ns: spans.iter().map(|span| span.2).sum::<u64>() as f64 / records,
         records_per_s: records / time,
     }
@@ -290,11 +282,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_way_loses_a_count() {
-        for (name, way) in WAYS {
+    fn no_method_loses_a_record() {
+        for (name, method) in METHODS {
             for threads in [1, 3] {
-                let took = way(threads, 1000).unwrap_or_else(|error| panic!("{name}: {error}"));
-                assert!(took.cpu_ns > 0.0 && took.records_per_s > 0.0, "{name}");
+                let cost = method(threads, 1000).unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert!(cost.cpu_ns > 0.0 && cost.records_per_s > 0.0, "{name}");
             }
         }
     }
