@@ -67,9 +67,9 @@ pub(crate) struct Peer {
     pub(crate) driver: Option<Driver>,
     pub(crate) roles: &'static [Role],
     /// What it was told to do, in a sentence, with what differs from its defaults.
-    pub(crate) told: &'static str,
+    pub(crate) configuration: &'static str,
     /// Work that Onrush does for the same request and this does not; a row with any is marked.
-    pub(crate) skips: &'static [&'static str],
+    pub(crate) omits: &'static [&'static str],
     /// Sees to it that it can be started: builds it, or installs it when run as root.
     pub(crate) install: fn(&Setup) -> Outcome,
     /// The version that is installed, for the description of a run.

@@ -42,8 +42,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: Some(Driver::Epoll),
         roles: &[Role::Hello],
-        told: "port",
-        skips: CANNED,
+        configuration: "port",
+        omits: CANNED,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(bare(setup, "limit-epoll", launch)),
@@ -53,8 +53,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: Some(Driver::Uring),
         roles: &[Role::Hello],
-        told: "port",
-        skips: CANNED,
+        configuration: "port",
+        omits: CANNED,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(bare(setup, "limit-uring", launch)),
@@ -64,8 +64,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: Some(Driver::Epoll),
         roles: &[Role::Hello],
-        told: "port, close",
-        skips: CLOSING,
+        configuration: "port, close",
+        omits: CLOSING,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(closing(setup, "limit-epoll", launch, "close")),
@@ -75,8 +75,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: Some(Driver::Epoll),
         roles: &[Role::Hello],
-        told: "port, close-asked",
-        skips: ASKED,
+        configuration: "port, close-asked",
+        omits: ASKED,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(closing(setup, "limit-epoll", launch, "close-asked")),
@@ -86,8 +86,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: Some(Driver::Uring),
         roles: &[Role::Hello],
-        told: "port, close",
-        skips: CLOSING,
+        configuration: "port, close",
+        omits: CLOSING,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(closing(setup, "limit-uring", launch, "close")),
@@ -97,8 +97,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: Some(Driver::Uring),
         roles: &[Role::Hello],
-        told: "port, close-asked",
-        skips: ASKED,
+        configuration: "port, close-asked",
+        omits: ASKED,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(closing(setup, "limit-uring", launch, "close-asked")),
@@ -108,8 +108,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: None,
         roles: &[Role::Files],
-        told: "port, and the one file it has",
-        skips: &[
+        configuration: "port, and the one file it has",
+        omits: &[
             "canned head",
             "the file is open from the start",
             "no ranges, no conditions, no time limits",
@@ -127,8 +127,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: None,
         roles: &[Role::Sink],
-        told: "port",
-        skips: &["canned answer", "no limits and no time limits"],
+        configuration: "port",
+        omits: &["canned answer", "no limits and no time limits"],
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(bare(setup, "limit-drain", launch)),
@@ -138,8 +138,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: None,
         roles: &[Role::Files, Role::Put, Role::PutDurable, Role::Sink],
-        told: "-t 1, and -d where it has to be durable",
-        skips: &[
+        configuration: "-t 1, and -d where it has to be durable",
+        omits: &[
             "no limits and no time limits",
             "no conditions, no ranges, no folders made on the way",
         ],
@@ -161,14 +161,14 @@ pub(crate) const LIMITS: &[Peer] = &[
 
 /// An example of the crate, as it is.
 macro_rules! example {
-    ($name:literal, $told:literal) => {
+    ($name:literal, $configuration:literal) => {
         Peer {
             name: concat!("example-", $name),
             kind: Kind::Peer,
             driver: None,
             roles: &[Role::Hello],
-            told: concat!("one worker; ", $told),
-            skips: &[],
+            configuration: concat!("one worker; ", $told),
+            omits: &[],
             install: |_| {
                 let build = concat!("build --release --quiet -p onrush --example ", $name);
                 run(&mut cargo(build))
@@ -191,8 +191,8 @@ pub(crate) const OURS: &[Peer] = &[
         kind: Kind::Onrush,
         driver: Some(Driver::Uring),
         roles: ROLES,
-        told: TOLD,
-        skips: &[],
+        configuration: CONFIGURATION,
+        omits: &[],
         install: ours,
         version: own_version,
         launch: |setup, launch| Ok(onrush(setup, launch, Driver::Uring)),
@@ -202,8 +202,8 @@ pub(crate) const OURS: &[Peer] = &[
         kind: Kind::Onrush,
         driver: Some(Driver::Epoll),
         roles: ROLES,
-        told: TOLD,
-        skips: &[],
+        configuration: CONFIGURATION,
+        omits: &[],
         install: ours,
         version: own_version,
         launch: |setup, launch| Ok(onrush(setup, launch, Driver::Epoll)),
@@ -232,7 +232,7 @@ const ROLES: &[Role] = &[
     Role::Mixed,
 ];
 
-const TOLD: &str = "one worker, the driver, what may be written and how durably; \
+const CONFIGURATION: &str = "one worker, the driver, what may be written and how durably; \
     all else as it is by default";
 
 fn limits(_: &Setup) -> Outcome {

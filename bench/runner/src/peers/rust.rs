@@ -17,10 +17,10 @@ const HYPER: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Echo, Role::Mixed],
-    told: "hyper's HTTP/1 on one thread of tokio (`current_thread`) with `pipeline_flush`, no \
+    configuration: "hyper's HTTP/1 on one thread of tokio (`current_thread`) with `pipeline_flush`, no \
            timer; TCP_NODELAY, accepted with data, backlog 4096. Files in memory are read and \
            written on that thread.",
-    skips: &[
+    omits: &[
         "no time limits",
         "a missing or second Host is let through",
         "mixed: files have no date, no ETag, no conditions and no ranges",
@@ -35,8 +35,8 @@ const AXUM: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: ROLES,
-    told: "axum's router and extractors, served by hyper as `hyper` is.",
-    skips: &["no time limits", "a missing or second Host is let through"],
+    configuration: "axum's router and extractors, served by hyper as `hyper` is.",
+    omits: &["no time limits", "a missing or second Host is let through"],
     install: |setup| build(setup, "peer-axum"),
     version: |setup| locked(setup, "axum"),
     launch: |setup, launch| start(setup, "peer-axum", launch),
@@ -47,9 +47,9 @@ const ACTIX_WEB: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: ROLES,
-    told: "One worker, beside it a thread that accepts; keep-alive 75 s and request time-out 15 s \
+    configuration: "One worker, beside it a thread that accepts; keep-alive 75 s and request time-out 15 s \
            instead of 5 s, TCP_NODELAY, accepted with data, backlog 4096.",
-    skips: &[],
+    omits: &[],
     install: |setup| build(setup, "peer-actix-web"),
     version: |setup| locked(setup, "actix-web"),
     launch: |setup, launch| start(setup, "peer-actix-web", launch),
@@ -60,11 +60,11 @@ const NTEX: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: ROLES,
-    told: "ntex's HTTP/1 service without its web framework, on its own runtime with io_uring \
+    configuration: "ntex's HTTP/1 service without its web framework, on its own runtime with io_uring \
            (`neon-uring`: `neon-polling` is cheaper for large echoes only); one worker, beside it \
            a thread that accepts; keep-alive 75 s instead of 5 s, time-out of heads 15 s instead \
            of 1 s, TCP_NODELAY, accepted with data, backlog 4096.",
-    skips: &["a missing or second Host is let through"],
+    omits: &["a missing or second Host is let through"],
     install: |setup| build(setup, "peer-ntex"),
     version: |setup| locked(setup, "ntex"),
     launch: |setup, launch| start(setup, "peer-ntex", launch),
@@ -75,9 +75,9 @@ const MAY_MINIHTTP: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: ROLES,
-    told: "may's scheduler with one worker. Its listener cannot be had, so neither TCP_NODELAY nor \
+    configuration: "may's scheduler with one worker. Its listener cannot be had, so neither TCP_NODELAY nor \
            the backlog can be set.",
-    skips: &[
+    omits: &[
         "no time limits",
         "ignores Connection: close and HTTP/1.0",
         "caps fields at 16",
@@ -95,9 +95,9 @@ const MIO: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: ROLES,
-    told: "A loop by hand over mio with httparse, edge-triggered, one thread; the answer to / is \
+    configuration: "A loop by hand over mio with httparse, edge-triggered, one thread; the answer to / is \
            rendered once a second; TCP_NODELAY, accepted with data, backlog 4096.",
-    skips: &[
+    omits: &[
         "no time limits",
         "a missing or second Host is let through",
         "caps fields at 64",

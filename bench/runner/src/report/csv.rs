@@ -176,7 +176,7 @@ fn record(date: &str, row: &Row) -> Vec<String> {
         of_ratio(|ratio| ratio.min),
         of_ratio(|ratio| ratio.max),
         row.target.map_or(String::new(), |target| target.shown()),
-        row.is_met().map_or(String::new(), |met| met.to_string()),
+        row.holds().map_or(String::new(), |holds| holds.to_string()),
     ]);
     let metrics: [fn(&Metrics) -> f64; 5] = [
         |metrics| metrics.value,

@@ -20,9 +20,9 @@ pub(super) const CADDY: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Files],
-    told: "GOMAXPROCS=1, HTTP/1.1 only, no access log, no admin listener; \
+    configuration: "GOMAXPROCS=1, HTTP/1.1 only, no access log, no admin listener; \
         / and /json are answered by `respond`, files by `file_server`.",
-    skips: &[
+    omits: &[
         "json: the text is canned, not serialised",
         "no time limit on a head",
         "lenient framing: Content-Length with Transfer-Encoding, bare LF, obs-fold",
@@ -112,10 +112,10 @@ pub(super) const DUFS: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Files, Role::Put],
-    told: "Built without TLS, one tokio worker, no access log; for PUT uploading and deleting \
+    configuration: "Built without TLS, one tokio worker, no access log; for PUT uploading and deleting \
         are allowed, for without the latter it replaces nothing. Head and content leave apart and \
         with Nagle's algorithm, so a small file waits for an acknowledgement.",
-    skips: &[
+    omits: &[
         "no Server field",
         "no time limits",
         "Host is not checked",
@@ -144,9 +144,9 @@ pub(super) const STATIC_WEB_SERVER: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Files],
-    told: "Built without its default features, one tokio worker for each core it is given, which \
+    configuration: "Built without its default features, one tokio worker for each core it is given, which \
         is one, no access log.",
-    skips: &[
+    omits: &[
         "no Server field",
         "no time limits",
         "Host is not checked",

@@ -115,10 +115,10 @@ mod tests {
             assert!(names.insert(peer.name), "{} is there twice", peer.name);
             assert_eq!((peer.kind, peer.driver), (Kind::Peer, None));
             assert!(!peer.roles.is_empty());
-            let told = peer.told;
+            let told = peer.configuration;
             assert!(told.ends_with('.') && told.contains(' '), "{told}");
             assert!(!told.contains("  "), "{told}");
-            for skip in peer.skips {
+            for skip in peer.omits {
                 assert!(!skip.ends_with('.') && !skip.contains("  "), "{skip}");
             }
         }
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_skip_of_one_role_is_about_a_role_that_the_peer_has() {
         for peer in PEERS {
-            for skip in peer.skips {
+            for skip in peer.omits {
                 let role = match skip.split(": ").next() {
                     Some("json") => Role::Json,
                     Some("echo") => Role::Echo,

@@ -24,9 +24,9 @@ pub(super) const GO: Peer = Peer {
         Role::Files,
         Role::Mixed,
     ],
-    told: "net/http with GOMAXPROCS=1 and its defaults, connections accepted with data; \
+    configuration: "net/http with GOMAXPROCS=1 and its defaults, connections accepted with data; \
         encoding/json for each answer, files by `http.FileServer`, uploads by `io.Copy`.",
-    skips: &[
+    omits: &[
         "no Server field",
         "no time limits",
         "lenient framing: Content-Length with Transfer-Encoding, bare LF, obs-fold",
@@ -42,10 +42,10 @@ pub(super) const FASTHTTP: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Echo, Role::Files],
-    told: "GOMAXPROCS=1 and its defaults, connections accepted with data; encoding/json for each \
+    configuration: "GOMAXPROCS=1 and its defaults, connections accepted with data; encoding/json for each \
         answer, files by `fasthttp.FS` with byte ranges on, which looks at a file again after \
         10 s.",
-    skips: &[
+    omits: &[
         "no time limits",
         "lenient framing: Content-Length with Transfer-Encoding, obs-fold, any version",
         "files: no ETag, If-Match is not looked at, one range only",
@@ -89,9 +89,9 @@ pub(super) const NODE: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Echo],
-    told: "node:http in one process, idle connections kept for 75 s, other defaults; \
+    configuration: "node:http in one process, idle connections kept for 75 s, other defaults; \
         JSON.stringify for each answer.",
-    skips: &[
+    omits: &[
         "no Server field",
         "Host is not checked, only that there is one",
     ],
@@ -111,10 +111,10 @@ pub(super) const RAPIDOID: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Echo],
-    told: "Its low-level HTTP (rapidoid-http-fast) with one worker thread, 512 MiB of heap, \
+    configuration: "Its low-level HTTP (rapidoid-http-fast) with one worker thread, 512 MiB of heap, \
         as much buffer memory as it asks for and the serial collector; its own JSON serialiser \
         for each answer.",
-    skips: &[
+    omits: &[
         "Host is not looked at",
         "lenient framing: two lengths, bare LF, obs-fold, NUL, any version",
         "chunked bodies and the bodies of a GET are not read",

@@ -26,11 +26,11 @@ pub(super) const NGINX: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Files, Role::Put, Role::Mixed],
-    told: "One worker, no access log, connections accepted with data and without an end; / and \
+    configuration: "One worker, no access log, connections accepted with data and without an end; / and \
         /json are answered by `return`, files by sendfile with tcp_nopush and an open_file_cache \
         that looks again after 30 s, PUT by the DAV module, which renames a temporary file into \
         place without a sync; /stream is a long sparse file that is read into buffers.",
-    skips: &[
+    omits: &[
         "json: the text is canned, not serialised",
         "put: conditions are not looked at",
         "bare LF is taken for a line end",
@@ -79,11 +79,11 @@ pub(super) const H2O: Peer = Peer {
         Role::Files,
         Role::Mixed,
     ],
-    told: "One thread, no access log, idle connections kept for 75 s; / is a file of 13 bytes \
+    configuration: "One thread, no access log, idle connections kept for 75 s; / is a file of 13 bytes \
         (`file.file`, cheaper than its mruby, and it has no canned answers), /json and /echo are \
         mruby handlers, files are `file.dir` with its open file cache; /stream is a long sparse \
         file.",
-    skips: &[
+    omits: &[
         "Host is not checked",
         "lenient framing: Content-Length with Transfer-Encoding, two lengths, bare LF, obs-fold",
         "files: If-Match is not looked at",
@@ -142,11 +142,11 @@ pub(super) const LIGHTTPD: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Files, Role::Put],
-    told: "One process, no access log, epoll and sendfile, connections accepted with data and \
+    configuration: "One process, no access log, epoll and sendfile, connections accepted with data and \
         kept for 75 s without and for 65,535 with requests, its most; / is a file of 13 bytes, \
         files are looked at again when inotify says so, PUT is by mod_webdav without locks, which \
         renames a temporary file into place without a sync.",
-    skips: &[
+    omits: &[
         "lenient framing: obs-fold",
         "no limit on the time of a whole head",
         "files: If-Match and a second range are not looked at",
