@@ -63,7 +63,7 @@ impl Pairs {
                 field: Field {
                     all: [peers::all(), peers::onrush::EXAMPLES.iter().collect()].concat(),
                     drivers: vec![Driver::Epoll, Driver::Uring],
-                    beside: vec![Driver::Uring],
+                    bases: vec![Driver::Uring],
                     chosen: Vec::new(),
                 },
                 effort,

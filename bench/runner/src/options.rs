@@ -147,7 +147,7 @@ impl Options {
             }
         };
         let drivers = self.driver.each();
-        let beside = match (self.peers_on, self.driver) {
+        let bases = match (self.peers_on, self.driver) {
             (Some(on), driver) if driver == Drivers::Both || driver == on => on.each(),
             (Some(_), _) => return Err("--peers-on needs a driver that is measured".to_owned()),
             (None, Drivers::Epoll) => vec![Driver::Epoll],
@@ -156,7 +156,7 @@ impl Options {
         Ok(Field {
             all,
             drivers,
-            beside,
+            bases,
             chosen,
         })
     }
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!((effort.rounds, effort.seconds), (15, 1));
         let field = options.field(peers::all()).unwrap();
         assert_eq!(field.drivers.len(), 2);
-        assert_eq!(field.beside, [Driver::Uring]);
+        assert_eq!(field.bases, [Driver::Uring]);
         assert_eq!(options.base(), "onrush-io_uring");
     }
 
@@ -339,8 +339,8 @@ mod tests {
         assert_eq!(one.perf.as_deref(), Some("mio"));
         assert!(refused("json --perf mio --quick"));
         assert!(refused("json --perf"));
-        let name = file_name("get", "40 MB, hot: nginx beside onrush-io_uring");
-        assert_eq!(name, "get-40-MB-hot-nginx-beside-onrush-io_uring.txt");
+        let name = file_name("get", "40 MB, hot: nginx and onrush-io_uring");
+        assert_eq!(name, "get-40-MB-hot-nginx-and-onrush-io_uring.txt");
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub(crate) fn measure(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing)
                 break;
             }
             crate::progress(&format!(
-                "{} · {}: {} beside {}, {}/{rounds}",
+                "{} · {}: {} and {}, {}/{rounds}",
                 row.profile,
                 row.scenario,
                 row.server.name,

@@ -173,14 +173,14 @@ pub(crate) struct Field {
     pub(crate) all: Vec<&'static Peer>,
     pub(crate) drivers: Vec<Driver>,
     /// Drivers of Onrush that peers are compared with.
-    pub(crate) beside: Vec<Driver>,
+    pub(crate) bases: Vec<Driver>,
     /// The names of the chosen peers.
     pub(crate) chosen: Vec<&'static str>,
 }
 
 /// The targets of a scenario.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Promise {
+pub(crate) struct Targets {
     /// The limit for each driver, by name, and the maximum ratio to it.
     pub(crate) limits: Vec<(Driver, &'static str, Option<f64>)>,
     /// Onrush needs less CPU than every peer that omits no work.
@@ -206,9 +206,9 @@ impl Field {
     }
 
     /// All pairs of a scenario in `role`, limits first.
-    pub(crate) fn pairings(&self, role: Role, promise: &Promise) -> Vec<Pairing> {
+    pub(crate) fn pairings(&self, role: Role, targets: &Targets) -> Vec<Pairing> {
         let mut all = Vec::new();
-        for &(driver, name, most) in &promise.limits {
+        for &(driver, name, most) in &targets.limits {
             let limit = self.peer(name).filter(|_| self.drivers.contains(&driver));
             if let (Some(limit), Some(server)) = (limit, self.ours(driver)) {
                 all.push(Pairing {
@@ -219,7 +219,7 @@ impl Field {
                 });
             }
         }
-        for &driver in &self.beside {
+        for &driver in &self.bases {
             let Some(ours) = self.ours(driver) else {
                 continue;
             };
@@ -232,14 +232,14 @@ impl Field {
                 reference: ours.clone(),
                 target: None,
             });
-            let peers = self.chosen.iter().chain(&promise.also);
+            let peers = self.chosen.iter().chain(&targets.also);
             let peers = peers.filter_map(|name| self.peer(name));
             for peer in peers.filter(|peer| peer.roles.contains(&role)) {
                 all.push(Pairing {
                     about: About::Peer,
                     server: Subject::of(peer),
                     reference: ours.clone(),
-                    target: promise.of_peer(peer, role),
+                    target: targets.of_peer(peer, role),
                 });
             }
         }
@@ -259,7 +259,7 @@ impl Field {
     }
 }
 
-impl Promise {
+impl Targets {
     fn of_peer(&self, peer: &Peer, role: Role) -> Option<Target> {
         let named = self.ahead_of.iter().find(|(name, _)| *name == peer.name);
         let same_work = self.ahead_of_all && omits(peer, role).is_empty();
@@ -280,7 +280,7 @@ mod tests {
         Field {
             all: peers::all(),
             drivers: drivers.to_vec(),
-            beside: vec![drivers[drivers.len() - 1]],
+            bases: vec![drivers[drivers.len() - 1]],
             chosen: chosen.to_vec(),
         }
     }
@@ -293,14 +293,14 @@ mod tests {
     #[test]
     fn each_driver_has_its_limit_and_a_control() {
         let both = field(&[Driver::Epoll, Driver::Uring], &[]);
-        let promise = Promise {
+        let targets = Targets {
             limits: vec![
                 (Driver::Epoll, "limit-epoll", Some(1.05)),
                 (Driver::Uring, "limit-uring", None),
             ],
-            ..Promise::default()
+            ..Targets::default()
         };
-        let pairings = both.pairings(Role::Hello, &promise);
+        let pairings = both.pairings(Role::Hello, &targets);
         assert_eq!(
             shown(&pairings),
             [
@@ -312,7 +312,7 @@ mod tests {
         );
         assert_eq!(pairings[0].target, Some(Target::AtMost(1.05)));
         assert_eq!(pairings[1].target, None);
-        let one = field(&[Driver::Epoll], &[]).pairings(Role::Hello, &promise);
+        let one = field(&[Driver::Epoll], &[]).pairings(Role::Hello, &targets);
         assert_eq!(shown(&one)[1], "onrush-epoll again onrush-epoll");
         assert_eq!(one.len(), 2);
     }
@@ -321,20 +321,20 @@ mod tests {
     fn a_peer_that_omits_work_has_no_target_unless_it_is_named() {
         let mut lean = *field(&[Driver::Uring], &[]).all[0];
         lean.omits = &["no date"];
-        let mut promise = Promise {
+        let mut targets = Targets {
             ahead_of_all: true,
-            ..Promise::default()
+            ..Targets::default()
         };
-        assert_eq!(promise.of_peer(&lean, Role::Hello), None);
-        promise.ahead_of.push((lean.name, 2.0));
+        assert_eq!(targets.of_peer(&lean, Role::Hello), None);
+        targets.ahead_of.push((lean.name, 2.0));
         assert_eq!(
-            promise.of_peer(&lean, Role::Hello),
+            targets.of_peer(&lean, Role::Hello),
             Some(Target::AtLeast(2.0))
         );
         lean.omits = &[];
-        promise.ahead_of.clear();
+        targets.ahead_of.clear();
         assert_eq!(
-            promise.of_peer(&lean, Role::Hello),
+            targets.of_peer(&lean, Role::Hello),
             Some(Target::AtLeast(1.0))
         );
     }

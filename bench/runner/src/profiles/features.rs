@@ -1,5 +1,4 @@
-//! What each feature of the engine costs: hello with it against hello without. Must not know how
-//! features work.
+//! The cost of each feature of the engine: hello with the feature compared with hello without it.
 
 use super::{Step, pair_step};
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
 use std::process::Command;
 use xtask::shell::capture;
 
-/// Name, setting, and the most it may cost.
+/// Name, environment variable, and maximum ratio.
 type Feature = (&'static str, (&'static str, &'static str), Option<f64>);
 
 const FEATURES: &[Feature] = &[
@@ -21,7 +20,7 @@ const FEATURES: &[Feature] = &[
     ("no time limits", ("APP_TIME_LIMITS", "off"), None),
 ];
 
-/// Measured where the program has them.
+/// Measured if the program supports it.
 const METRICS: Feature = ("metrics", ("APP_METRICS", "on"), Some(1.02));
 
 pub(super) fn features(bench: &Bench) -> Vec<Step> {

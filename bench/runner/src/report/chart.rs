@@ -22,7 +22,7 @@ const BAR: u32 = 24;
 const PANEL: u32 = 240;
 /// Height below a panel for the values and the description of the axis.
 const AXIS: u32 = 40;
-/// Width beside a panel of lines for the values of the axis.
+/// Width to the left of a panel of lines, for the values of the axis.
 const VALUES: u32 = 60;
 /// Width for the names of lines.
 const LEGEND: u32 = 130;
