@@ -130,8 +130,8 @@ pub fn table(rows: &[Row]) -> String {
     report::table::table(rows)
 }
 
-/// Builds Onrush and the limits, including the store in C, and installs nginx. Returns the reason if
-/// nginx is not available.
+/// Builds Onrush and the limits, including the store in C, and installs nginx. Returns the reason
+/// if nginx is not available.
 pub fn have_servers() -> Outcome<Option<String>> {
     let interrupted = Arc::<AtomicBool>::default();
     let mut pairs = Pairs::new(1, interrupted)?;

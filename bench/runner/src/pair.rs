@@ -2,11 +2,11 @@
 //! a disturbance affects both.
 //!
 //! CPU is measured from before both loads start until both have ended, and divided by the number of
-//! responses. A window within the load would exclude the opening of connections. But wrk reports its
-//! number of requests only at the end, and its rate is not constant (it calibrates itself first), so
-//! the requests within a window could only be estimated. The result includes the opening of
-//! connections and the requests in flight at the end for both servers. With 64 connections this is
-//! about one percent; rounds with more connections are longer.
+//! responses. A window within the load would exclude the opening of connections. But wrk reports
+//! its number of requests only at the end, and its rate is not constant (it calibrates itself
+//! first), so the requests within a window could only be estimated. The result includes the opening
+//! of connections and the requests in flight at the end for both servers. With 64 connections this
+//! is about one percent; rounds with more connections are longer.
 
 use crate::{
     bench::{Bench, NO_TIME, ROUNDS_PER_START},
@@ -141,8 +141,8 @@ fn missing(bench: &Bench, pairing: &Pairing) -> Option<String> {
         .find_map(|subject| bench.missing.get(subject.peer.name).cloned())
 }
 
-/// Loads both servers while `look` runs, which takes `seconds`. Returns its result, and the requests
-/// per second of each server.
+/// Loads both servers while `look` runs, which takes `seconds`. Returns its result, and the
+/// requests per second of each server.
 pub(crate) fn watch<R>(
     bench: &mut Bench,
     scenario: &Scenario,

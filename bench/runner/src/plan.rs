@@ -1,5 +1,5 @@
-//! What the profiles consist of: scenarios (a load and its content), and pairs of servers with their
-//! targets.
+//! What the profiles consist of: scenarios (a load and its content), and pairs of servers with
+//! their targets.
 
 use crate::{
     peers::{Driver, Peer, Role},

@@ -1,4 +1,5 @@
-//! A measured server: starts it on a core, and reads the CPU time and memory of it and its children.
+//! A measured server: starts it on a core, and reads the CPU time and memory of it and its
+//! children.
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::{
@@ -51,7 +52,8 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(Stdio::null())
-            // In its own process group, so that an interrupt at the terminal affects only the bench.
+            // In its own process group, so that an interrupt at the terminal affects only the
+            // bench.
             .process_group(0);
         let child = pinned
             .spawn()

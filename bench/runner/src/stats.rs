@@ -75,7 +75,8 @@ pub fn percentile(values: &[f64], share: f64) -> f64 {
 /// enclose the true median with the required confidence, and the probability that they do.
 ///
 /// Each value is below the true median with probability one half. The interval misses it if fewer
-/// than `k` values are below it, or fewer than `k` above: twice a tail of the binomial distribution.
+/// than `k` values are below it, or fewer than `k` above: twice a tail of the binomial
+/// distribution.
 fn median_rank(count: usize) -> (usize, f64) {
     let below = Binomial::new(0.5, count as u64).expect("one half is a probability");
     let coverage = |rank: usize| 1.0 - 2.0 * below.cdf(rank as u64 - 1);

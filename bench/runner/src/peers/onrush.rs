@@ -1,5 +1,4 @@
-//! Our own servers, and the least that anything could cost: bare loops that do one thing. Must not
-//! know what is measured of them.
+//! Onrush, its examples, and the limits: minimal programs that do one thing.
 
 use super::{Driver, Kind, Launch, Peer, Role, Setup, is_there};
 use std::{fs, process::Command};
@@ -8,34 +7,34 @@ use xtask::{
     shell::{Outcome, capture, cargo, run},
 };
 
-/// The workers of everything that is measured.
+/// Number of workers of every server.
 const WORKERS: &str = "1";
 
-/// What is served by the limit of large files, in a folder that has nothing else.
+/// The only file that `limit-sendfile` serves.
 const FILE: &str = "file";
 
 /// The store in C, and its source.
 const STORE: &str = "limit-store";
 const STORE_SOURCE: &str = "bench/limits/c/store.c";
 
-const CANNED: &[&str] = &[
-    "canned answer, its date is always the same",
+const PREBUILT: &[&str] = &[
+    "prebuilt response with a constant date",
     "no limits and no time limits",
-    "nothing but the parser looks at a request",
+    "requests are parsed but not evaluated",
 ];
 const CLOSING: &[&str] = &[
-    "canned answer, its date is always the same",
+    "prebuilt response with a constant date",
     "no limits and no time limits",
-    "closes after each answer, asked or not",
+    "closes after each response, whether requested or not",
 ];
 
 const ASKED: &[&str] = &[
-    "canned answer, its date is always the same",
+    "prebuilt response with a constant date",
     "no limits and no time limits",
-    "nothing but the parser and a search for `close` looks at a request",
+    "requests are parsed and searched for `close`, but not evaluated",
 ];
 
-/// Bare loops, and the file store in C.
+/// The limits, including the file store in C.
 pub(crate) const LIMITS: &[Peer] = &[
     Peer {
         name: "limit-epoll",
@@ -43,7 +42,7 @@ pub(crate) const LIMITS: &[Peer] = &[
         driver: Some(Driver::Epoll),
         roles: &[Role::Hello],
         configuration: "port",
-        omits: CANNED,
+        omits: PREBUILT,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(bare(setup, "limit-epoll", launch)),
@@ -54,7 +53,7 @@ pub(crate) const LIMITS: &[Peer] = &[
         driver: Some(Driver::Uring),
         roles: &[Role::Hello],
         configuration: "port",
-        omits: CANNED,
+        omits: PREBUILT,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(bare(setup, "limit-uring", launch)),
@@ -108,10 +107,10 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: None,
         roles: &[Role::Files],
-        configuration: "port, and the one file it has",
+        configuration: "port, and its only file",
         omits: &[
-            "canned head",
-            "the file is open from the start",
+            "prebuilt head",
+            "the file is opened at the start",
             "no ranges, no conditions, no time limits",
         ],
         install: limits,
@@ -128,7 +127,7 @@ pub(crate) const LIMITS: &[Peer] = &[
         driver: None,
         roles: &[Role::Sink],
         configuration: "port",
-        omits: &["canned answer", "no limits and no time limits"],
+        omits: &["prebuilt response", "no limits and no time limits"],
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(bare(setup, "limit-drain", launch)),
@@ -138,10 +137,10 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: None,
         roles: &[Role::Files, Role::Put, Role::PutDurable, Role::Sink],
-        configuration: "-t 1, and -d where it has to be durable",
+        configuration: "-t 1, and -d for durable uploads",
         omits: &[
             "no limits and no time limits",
-            "no conditions, no ranges, no folders made on the way",
+            "no preconditions, no ranges, creates no folders",
         ],
         install: store,
         version: own_version,
@@ -159,7 +158,7 @@ pub(crate) const LIMITS: &[Peer] = &[
     },
 ];
 
-/// An example of the crate, as it is.
+/// An example of the crate `onrush`, without changes.
 macro_rules! example {
     ($name:literal, $configuration:literal) => {
         Peer {
@@ -167,7 +166,7 @@ macro_rules! example {
             kind: Kind::Peer,
             driver: None,
             roles: &[Role::Hello],
-            configuration: concat!("one worker; ", $told),
+            configuration: concat!("one worker; ", $configuration),
             omits: &[],
             install: |_| {
                 let build = concat!("build --release --quiet -p onrush --example ", $name);
@@ -184,7 +183,7 @@ macro_rules! example {
     };
 }
 
-/// Onrush, once a driver.
+/// Onrush, once for each driver.
 pub(crate) const OURS: &[Peer] = &[
     Peer {
         name: "onrush-io_uring",
@@ -210,10 +209,10 @@ pub(crate) const OURS: &[Peer] = &[
     },
 ];
 
-/// Examples that greet at `/`, for experiments. Their driver is set from outside.
+/// Examples that implement [`Role::Hello`], for experiments, which set their driver.
 pub(crate) const EXAMPLES: &[Peer] = &[
     example!("hello", "an async fn"),
-    example!("coroutine", "a handler that is a coroutine"),
+    example!("coroutine", "the handler is a coroutine"),
     example!(
         "http_coroutines",
         "a library written for threads, on coroutines"
@@ -232,8 +231,8 @@ const ROLES: &[Role] = &[
     Role::Mixed,
 ];
 
-const CONFIGURATION: &str = "one worker, the driver, what may be written and how durably; \
-    all else as it is by default";
+const CONFIGURATION: &str = "one worker, the driver, permission to write and durability; \
+    otherwise defaults";
 
 fn limits(_: &Setup) -> Outcome {
     let build = "build --release --quiet --manifest-path bench/Cargo.toml -p limits";
@@ -261,7 +260,7 @@ fn ours(_: &Setup) -> Outcome {
     ))
 }
 
-/// Ours have the version of the repository; the commit would say more, but results are made before
+/// The version of the repository. The commit would be more precise, but results are measured before
 /// they are committed.
 fn own_version(setup: &Setup) -> Outcome<String> {
     let onrush = setup.built("onrush");

@@ -4,7 +4,7 @@ use super::{Step, bare, on_both, pairs};
 use crate::{
     bench::Bench,
     peers::Role,
-    plan::{Content, Expect, Load, Targets, Scenario},
+    plan::{Content, Expect, Load, Scenario, Targets},
     work::Files,
     wrk::Requests,
 };

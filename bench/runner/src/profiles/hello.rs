@@ -4,7 +4,7 @@ use super::{Step, bare, on_both, pairs};
 use crate::{
     bench::Bench,
     peers::Role,
-    plan::{Expect, Load, Targets, Scenario},
+    plan::{Expect, Load, Scenario, Targets},
     wrk::{Requests, TENTH},
 };
 

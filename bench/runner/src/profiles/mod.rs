@@ -16,7 +16,7 @@ use crate::{
     pair,
     peers::{Driver, Role},
     perf,
-    plan::{Pairing, Targets, Scenario, Subject},
+    plan::{Pairing, Scenario, Subject, Targets},
     row::{About, Row},
 };
 use xtask::shell::Outcome;

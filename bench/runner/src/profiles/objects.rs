@@ -4,7 +4,7 @@ use super::{Step, files::LARGE_BYTES, on_both, pairs};
 use crate::{
     bench::Bench,
     peers::Role,
-    plan::{Content, Load, Targets, Scenario},
+    plan::{Content, Load, Scenario, Targets},
     uploads::Shape,
     work::Place,
 };

@@ -1,11 +1,11 @@
-//! Latency of many connections at a fixed rate, without coordinated omission: requests are sent when
-//! they are due, and latency counts from the due time. `bench/load` generates the load.
+//! Latency of many connections at a fixed rate, without coordinated omission: requests are sent
+//! when they are due, and latency counts from the due time. `bench/load` generates the load.
 
 use super::{Step, title};
 use crate::{
     bench::{Bench, NO_TIME},
     peers::{Launch, Role},
-    plan::{Pairing, Targets, Subject},
+    plan::{Pairing, Subject, Targets},
     row::{About, Metrics, Round, Row, Target},
     server::{CLIENT_CORE, Server, free_port, pinned},
     work::Place,

@@ -1,5 +1,5 @@
-//! The CSV files: one line for each row, with all results. Charts are made from these files, so that
-//! they can be drawn again without a measurement.
+//! The CSV files: one line for each row, with all results. Charts are made from these files, so
+//! that they can be drawn again without a measurement.
 
 use super::table::per_gb;
 use crate::row::{Metrics, Row, Side};

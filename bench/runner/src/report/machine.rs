@@ -224,7 +224,8 @@ mod tests {
         let servers = "| go | 2 |\n| nginx | 1.2 3 |\n";
         let m_whole = format!("{m}{RUNS}{runs}{SERVERS}{servers}");
         assert_eq!(second, format!("{TITLE}{m_whole}"));
-        // Another machine has its own section. A repeated profile leaves the first machine's section.
+        // Another machine has its own section. A repeated profile leaves the first machine's
+        // section.
         let third = page(n, &second, row("tail", "e | f"), &[]);
         let n_whole = format!("{n}{RUNS}| tail | e | f |\n");
         assert_eq!(third, format!("{TITLE}{m_whole}{n_whole}"));

@@ -4,8 +4,8 @@ use super::{MARK, short};
 use crate::row::{About, Row, Side};
 use std::fmt::Write;
 
-/// The columns. From `value` on, a cell has two numbers: that of the server and, after a slash, that
-/// of the reference.
+/// The columns. From `value` on, a cell has two numbers: that of the server and, after a slash,
+/// that of the reference.
 const HEAD: [&str; 13] = [
     "",
     "reference",

@@ -61,7 +61,8 @@ const ROUNDS_MAX: u32 = 5;
 /// Number of rounds that are repeated at most because the generator was late.
 const REPEATS_MAX: u32 = 3;
 
-/// Targets: the 99th percentile with the background divided by that without it, and absolute values.
+/// Targets: the 99th percentile with the background divided by that without it, and absolute
+/// values.
 const FACTOR_MAX: f64 = 3.0;
 const P99_MS_MAX: f64 = 5.0;
 const MAX_MS_MAX: f64 = 50.0;

@@ -311,7 +311,8 @@ fn measure(
     }
 }
 
-/// The priorities of the generator of small requests and of the background load, which share a core.
+/// The priorities of the generator of small requests and of the background load, which share a
+/// core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Priority {
     /// The generator has a real-time priority (`SCHED_FIFO`, sched(7)), so that no other program
