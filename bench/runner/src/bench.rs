@@ -103,9 +103,9 @@ impl Bench {
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     interrupted: Arc<AtomicBool>,
-    /// Of the whole run.
+    /// Of the run.
     deadline: Option<Instant>,
-    /// Of the row under way.
+    /// Of the current row.
     row: Option<Instant>,
 }
 
