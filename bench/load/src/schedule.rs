@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_generator_is_told_from_a_busy_server() {
+    fn a_late_generator_is_distinguished_from_a_busy_server() {
         let due = moments(1000.0, 3);
         let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 2, u64::MAX, Order::LastUsed);
         let now = due[2];

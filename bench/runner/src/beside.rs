@@ -5,7 +5,6 @@ use crate::{
     pair,
     peers::{self, Driver, Role, Setup},
     plan::{Field, Load, Pairing, Scenario, Subject},
-    profiles::slope,
     report,
     row::{About, Row, Target},
     work::Work,
@@ -103,14 +102,6 @@ impl Pairs {
             target,
         };
         Ok(pair::measure(&mut self.bench, &scenario, &pairing))
-    }
-
-    /// Bytes of resident memory per idle connection after one request: the slope between 5,000 and
-    /// 15,000 connections.
-    pub fn idle_bytes(&mut self, who: &Who) -> Outcome<f64> {
-        let subject = self.subject(who)?;
-        let (slope, _) = slope(&mut self.bench, &subject)?;
-        Ok(slope)
     }
 
     fn subject(&mut self, who: &Who) -> Outcome<Subject> {

@@ -148,7 +148,7 @@ fn slopes(bench: &mut Bench, subject: &Subject, row: &mut Row) -> Vec<f64> {
 }
 
 /// Bytes per connection, and the peak resident memory.
-pub(crate) fn slope(bench: &mut Bench, subject: &Subject) -> Outcome<(f64, u64)> {
+fn slope(bench: &mut Bench, subject: &Subject) -> Outcome<(f64, u64)> {
     let launch = Launch {
         role: Role::Hello,
         port: free_port()?,

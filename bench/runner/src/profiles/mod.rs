@@ -9,8 +9,6 @@ mod mixed;
 mod objects;
 mod tail;
 
-pub(crate) use idle::slope;
-
 use crate::{
     bench::Bench,
     pair,
