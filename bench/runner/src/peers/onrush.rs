@@ -19,18 +19,18 @@ const STORE_SOURCE: &str = "bench/limits/c/store.c";
 
 const PREBUILT: &[&str] = &[
     "prebuilt response with a constant date",
-    "no limits and no time limits",
+    "no size limits, no time limits",
     "requests are parsed but not evaluated",
 ];
 const CLOSING: &[&str] = &[
     "prebuilt response with a constant date",
-    "no limits and no time limits",
+    "no size limits, no time limits",
     "closes after each response, whether requested or not",
 ];
 
 const ASKED: &[&str] = &[
     "prebuilt response with a constant date",
-    "no limits and no time limits",
+    "no size limits, no time limits",
     "requests are parsed and searched for `close`, but not evaluated",
 ];
 
@@ -127,7 +127,7 @@ pub(crate) const LIMITS: &[Peer] = &[
         driver: None,
         roles: &[Role::Sink],
         configuration: "port",
-        omits: &["prebuilt response", "no limits and no time limits"],
+        omits: &["prebuilt response", "no size limits, no time limits"],
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(bare(setup, "limit-drain", launch)),
@@ -139,7 +139,7 @@ pub(crate) const LIMITS: &[Peer] = &[
         roles: &[Role::Files, Role::Put, Role::PutDurable, Role::Sink],
         configuration: "-t 1, and -d for durable uploads",
         omits: &[
-            "no limits and no time limits",
+            "no size limits, no time limits",
             "no preconditions, no ranges, creates no folders",
         ],
         install: store,
