@@ -125,7 +125,8 @@ impl Bars<'_> {
 
     fn draw_group(&self, area: &Area, group: &Group, end: f64, names: u32) -> Drawn {
         area.draw_text(&group.title, &bold(15), (MARGIN, 4))?;
-        let count = group.bars.len() as f64;
+        // A range of length 0 has no scale.
+        let count = group.bars.len().max(1) as f64;
         let mut chart = ChartBuilder::on(area)
             .margin_top(GROUP_TITLE)
             .margin_right(MARGIN)
@@ -168,7 +169,7 @@ impl Bars<'_> {
         chart.draw_series(rows().map(|(row, bar)| {
             let (behind, value) = match bar.median > self.cap {
                 true => (self.cap, format!("» {}", short(bar.median))),
-                false => (bar.high.max(bar.median).min(end), short(bar.median)),
+                false => (bar.high.max(bar.median).min(self.cap), short(bar.median)),
             };
             let style = text(13).pos(Pos::new(HPos::Left, VPos::Center));
             EmptyElement::at((behind, at(row, 0.5))) + Text::new(value, (8, 0), style)
