@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_summed_up_in_one_line() {
+    fn a_summary_has_runs_and_coverage() {
         let log = "#2\tINITED cov: 17 ft: 18 corp: 1/1b\n#900\tNEW    cov: 321 ft: 9 corp: 2/3b\n\
             Done 900 runs in 1 second(s)\nstat::number_of_executed_units: 900\n\
             stat::average_exec_per_sec:     450\n";

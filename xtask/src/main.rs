@@ -20,14 +20,14 @@ usage: cargo xtask TASK [OPTIONS]
   test [--quick]      set up the programs that the tests need, then run all checks: format, lints,
                       docs, tidy, dependencies, fuzzing (60 s per target; --quick: 5 s), tests,
                       loom, instructions per request (bench --gate), documented commands
-  tidy                check import direction, line length, SAFETY reasons and other rules that
-                      compilers do not check
+  tidy                check import direction, line length, SAFETY reasons, retired words, files that
+                      no module names, and other rules that compilers do not check
   fuzz [TARGET…]      fuzz the named targets, or all of them
         --seconds N       time for each target (default: 60)
         --input FILE      run one input only, to reproduce a crash
   bench [PROFILE…]    compare Onrush with other servers and with the minimum cost; see
                       `cargo xtask bench --help`
-  experiment [NAME…]  repeat experiments that others could not finish; see
+  experiment [NAME…]  repeat experiments that other projects could not finish; see
                       `cargo xtask experiment --help`
   loom                test shared state under all thread interleavings (part of test)
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
@@ -35,17 +35,17 @@ usage: cargo xtask TASK [OPTIONS]
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let is_help_flag = |a: &String| a == "-h" || a == "--help";
     // Some tasks have their own help.
-    let asks = |a: &String| a == "-h" || a == "--help";
-    let has_help = |chore: &String| chore == "bench" || chore == "experiment";
-    let has_help = arguments.first().is_some_and(has_help);
-    if arguments.is_empty() || (!has_help && arguments.iter().any(asks)) {
+    let has_own_help = |task: &String| task == "bench" || task == "experiment";
+    let has_own_help = arguments.first().is_some_and(has_own_help);
+    if arguments.is_empty() || (!has_own_help && arguments.iter().any(is_help_flag)) {
         print!("{HELP}");
         return ExitCode::SUCCESS;
     }
-    let chore = arguments.remove(0);
+    let task = arguments.remove(0);
     let options = Options { arguments };
-    let done = match chore.as_str() {
+    let done = match task.as_str() {
         "test" => test::main(options),
         "tidy" => tidy::main(options),
         "fuzz" => fuzz::main(options),
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         }
         Err(Failure::Reported) => ExitCode::FAILURE,
         Err(Failure::Because(reason)) => {
-            eprintln!("xtask {chore}: {reason}");
+            eprintln!("xtask {task}: {reason}");
             ExitCode::FAILURE
         }
     }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_taken_wherever_they_stand() {
+    fn options_may_be_in_any_position() {
         let mut given = options("head --seconds 5 chunked --report-only --driver=epoll");
         assert_eq!(given.number("--seconds", 60).unwrap(), 5);
         assert_eq!(given.text("--driver").unwrap().as_deref(), Some("epoll"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_options_are_rejected() {
         assert!(options("--seconds").number("--seconds", 60).is_err());
         assert!(options("--seconds x").number("--seconds", 60).is_err());
         assert!(options("--seconds 0").number("--seconds", 60).is_err());

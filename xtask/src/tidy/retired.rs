@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retired_words_are_found_in_code_only() {
+    fn retired_identifiers_are_found_in_code_only() {
         let text = "fn f() {\n    // The crew.\n    let crew = \"crew\";\n}\n";
         let mut found = Vec::new();
         check(
