@@ -2,7 +2,7 @@
 //! the fuzzed code only.
 
 use crate::{
-    Failure, Options,
+    Arguments, Failure,
     shell::{Outcome, capture, cargo, root, run, shown, target},
 };
 use std::{
@@ -33,10 +33,10 @@ const INPUT_BYTES_MAX: u32 = 2048;
 /// Lines that hold a panic's message and the top of its stack.
 const COMPLAINT_LINES_MAX: usize = 24;
 
-pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
-    let seconds = options.number("--seconds", 60)?;
-    let input = options.text("--input")?;
-    let names = options.names()?;
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    let seconds = arguments.number("--seconds", 60)?;
+    let input = arguments.text("--input")?;
+    let names = arguments.names()?;
     if let Some(unknown) = names.iter().find(|name| !source(name).is_file()) {
         return Err(Failure::Usage(format!("unknown fuzz target '{unknown}'")));
     }

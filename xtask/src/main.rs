@@ -34,25 +34,25 @@ usage: cargo xtask TASK [OPTIONS]
 ";
 
 fn main() -> ExitCode {
-    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
     let is_help_flag = |a: &String| a == "-h" || a == "--help";
     // Some tasks have their own help.
     let has_own_help = |task: &String| task == "bench" || task == "experiment";
-    let has_own_help = arguments.first().is_some_and(has_own_help);
-    if arguments.is_empty() || (!has_own_help && arguments.iter().any(is_help_flag)) {
+    let has_own_help = words.first().is_some_and(has_own_help);
+    if words.is_empty() || (!has_own_help && words.iter().any(is_help_flag)) {
         print!("{HELP}");
         return ExitCode::SUCCESS;
     }
-    let task = arguments.remove(0);
-    let options = Options { arguments };
+    let task = words.remove(0);
+    let arguments = Arguments { words };
     let done = match task.as_str() {
-        "test" => test::main(options),
-        "tidy" => tidy::main(options),
-        "fuzz" => fuzz::main(options),
-        "bench" => bench::main(options),
-        "experiment" => bench::experiment(options),
-        "loom" => verify::loom(options),
-        "miri" => verify::miri(options),
+        "test" => test::main(arguments),
+        "tidy" => tidy::main(arguments),
+        "fuzz" => fuzz::main(arguments),
+        "bench" => bench::main(arguments),
+        "experiment" => bench::experiment(arguments),
+        "loom" => verify::loom(arguments),
+        "miri" => verify::miri(arguments),
         other => Err(Failure::Usage(format!("unknown task '{other}'"))),
     };
     match done {
@@ -87,36 +87,36 @@ impl From<String> for Failure {
 }
 
 /// The command line after the task's name. Each method removes the arguments that it consumes.
-struct Options {
-    arguments: Vec<String>,
+struct Arguments {
+    words: Vec<String>,
 }
 
-impl Options {
+impl Arguments {
     /// Whether the flag `name` is given.
     fn flag(&mut self, name: &str) -> bool {
-        let before = self.arguments.len();
-        self.arguments.retain(|a| a != name);
-        self.arguments.len() < before
+        let before = self.words.len();
+        self.words.retain(|a| a != name);
+        self.words.len() < before
     }
 
     /// The value of the option `name`, as `--name VALUE` or `--name=VALUE`.
     fn text(&mut self, name: &str) -> Result<Option<String>, Failure> {
         let assigned = format!("{name}=");
         let Some(at) = self
-            .arguments
+            .words
             .iter()
             .position(|a| a == name || a.starts_with(&assigned))
         else {
             return Ok(None);
         };
-        let argument = self.arguments.remove(at);
-        if let Some(value) = argument.strip_prefix(&assigned) {
+        let word = self.words.remove(at);
+        if let Some(value) = word.strip_prefix(&assigned) {
             return Ok(Some(value.to_owned()));
         }
-        if at == self.arguments.len() {
+        if at == self.words.len() {
             return Err(Failure::Usage(format!("{name} needs a value")));
         }
-        Ok(Some(self.arguments.remove(at)))
+        Ok(Some(self.words.remove(at)))
     }
 
     /// The value of the option `name` as a number of at least 1.
@@ -130,9 +130,9 @@ impl Options {
 
     /// The remaining arguments, which must be names and not options.
     fn names(self) -> Result<Vec<String>, Failure> {
-        match self.arguments.iter().find(|a| a.starts_with('-')) {
+        match self.words.iter().find(|a| a.starts_with('-')) {
             Some(option) => Err(Failure::Usage(format!("unknown option '{option}'"))),
-            None => Ok(self.arguments),
+            None => Ok(self.words),
         }
     }
 
@@ -149,15 +149,15 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn options(line: &str) -> Options {
-        Options {
-            arguments: line.split_whitespace().map(str::to_owned).collect(),
+    fn arguments(line: &str) -> Arguments {
+        Arguments {
+            words: line.split_whitespace().map(str::to_owned).collect(),
         }
     }
 
     #[test]
     fn options_may_be_in_any_position() {
-        let mut given = options("head --seconds 5 chunked --report-only --driver=epoll");
+        let mut given = arguments("head --seconds 5 chunked --report-only --driver=epoll");
         assert_eq!(given.number("--seconds", 60).unwrap(), 5);
         assert_eq!(given.text("--driver").unwrap().as_deref(), Some("epoll"));
         assert!(given.flag("--report-only"));
@@ -168,11 +168,11 @@ mod tests {
 
     #[test]
     fn invalid_options_are_rejected() {
-        assert!(options("--seconds").number("--seconds", 60).is_err());
-        assert!(options("--seconds x").number("--seconds", 60).is_err());
-        assert!(options("--seconds 0").number("--seconds", 60).is_err());
-        assert!(options("--fast").names().is_err());
-        assert!(options("extra").end().is_err());
-        assert!(options("").end().is_ok());
+        assert!(arguments("--seconds").number("--seconds", 60).is_err());
+        assert!(arguments("--seconds x").number("--seconds", 60).is_err());
+        assert!(arguments("--seconds 0").number("--seconds", 60).is_err());
+        assert!(arguments("--fast").names().is_err());
+        assert!(arguments("extra").end().is_err());
+        assert!(arguments("").end().is_ok());
     }
 }

@@ -14,7 +14,7 @@ mod unreached;
 mod unsafety;
 
 use crate::{
-    Failure, Options,
+    Arguments, Failure,
     shell::{self, Outcome, capture},
 };
 use source::Source;
@@ -24,8 +24,8 @@ use std::{
     process::Command,
 };
 
-pub(crate) fn main(options: Options) -> Result<(), Failure> {
-    options.end()?;
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    arguments.end()?;
     Ok(check()?)
 }
 
