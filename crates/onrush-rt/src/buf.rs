@@ -78,7 +78,7 @@ impl BufferPool {
         let free = self.0.free.borrow_mut().pop();
         match free {
             Some(header) => {
-                // SAFETY: pointers in the free list are live blocks that nobody else refers to.
+                // SAFETY: pointers in the free list are live blocks without other references.
                 unsafe { header.as_ref() }.pool.set(Some(self.clone()));
                 Some(Block { header, len: 0 })
             }
@@ -174,7 +174,7 @@ impl Drop for BufferPoolInner {
 /// Frees a block.
 ///
 /// # Safety
-/// `header` is a live block that nobody refers to any more.
+/// `header` is a live block without references.
 unsafe fn free(header: NonNull<Header>, pool: &BufferPoolInner) {
     // SAFETY: live by this function's contract.
     let capacity = unsafe { header.as_ref() }.capacity as usize;
@@ -248,7 +248,7 @@ impl Block {
     /// The filled bytes.
     #[inline]
     pub fn filled(&self) -> &[u8] {
-        // SAFETY: `len <= capacity`, all bytes are initialised, and nobody else writes to them.
+        // SAFETY: `len <= capacity`, all bytes are initialised, and nothing writes to them.
         unsafe { std::slice::from_raw_parts(self.data().as_ptr(), self.len()) }
     }
 
@@ -394,7 +394,7 @@ impl Deref for Buf {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: `start + len` lies within the filled part of a block that this view keeps alive,
-        // and nobody writes to a block that has views.
+        // and a block with views is not written to.
         unsafe {
             let first = data(self.header).as_ptr().add(self.start as usize);
             std::slice::from_raw_parts(first, self.len as usize)

@@ -365,7 +365,7 @@ impl BodySender {
     ///     let (mut sender, body) = Body::channel(16);
     ///     assert!(sender.send("more than 16 bytes fit if none wait").await.is_ok());
     ///     drop(body);
-    ///     let error = sender.send("nobody receives this").await.unwrap_err();
+    ///     let error = sender.send("without a receiver").await.unwrap_err();
     ///     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     ///     Response::new(204)
     /// }

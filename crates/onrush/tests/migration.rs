@@ -32,7 +32,7 @@ fn stream() -> Vec<u8> {
         post("/echo", "some bytes"),
         get("/late"),
         chunked.to_owned(),
-        post("/early", "bytes that nobody reads"),
+        post("/early", "bytes that are not read"),
         get("/fields?a=1"),
         post("/late-echo", "more bytes"),
         get("/hello"),

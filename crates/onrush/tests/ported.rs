@@ -261,7 +261,7 @@ fn the_line_server_keeps_values_and_rooms() {
         assert_eq!(b.ask("GET"), "! nothing is named");
         assert_eq!(b.ask("DANCE now"), "! no such command");
 
-        assert_eq!(a.ask("SAY room nobody hears"), "+ said to 0");
+        assert_eq!(a.ask("SAY room hello"), "+ said to 0");
         assert_eq!(a.ask("JOIN room"), "+ joined");
         assert_eq!(b.ask("JOIN room"), "+ joined");
         let mut others: Vec<Lines> = (0..50).map(|_| Lines::connect(server)).collect();

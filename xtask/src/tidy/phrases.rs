@@ -50,49 +50,17 @@ const PHRASES: [(&str, &str); 36] = [
 const NAME_IT: &str = "the name of the subject, such as the client, the caller or the task";
 
 /// Files that name the phrases, and files that a program wrote.
-const EXEMPT: [&str; 3] = [
+const EXEMPT: [&str; 4] = [
+    "CHANGELOG.md",
     "bench/results/",
     "xtask/src/tidy/phrases.rs",
     "xtask/src/tidy/retired.rs",
-];
-
-/// Files and folders that still contain retired phrases. [`check`] ignores them, and [`pending`]
-/// counts the phrases. Remove an entry when its count is 0; do not add one.
-const PENDING: [&str; 9] = [
-    "CHANGELOG.md",
-    "bench/app/",
-    "bench/experiments/",
-    "bench/limits/",
-    "bench/peers/",
-    "bench/runner/",
-    "crates/onrush/tests/",
-    "crates/onrush-rt/tests/",
-    "crates/onrush-server/tests/",
 ];
 
 /// The endings of files that contain prose.
 const PROSE: [&str; 4] = [".rs", ".md", ".sh", ".toml"];
 
 pub(super) fn check(file: &Source, found: &mut Vec<Complaint>) {
-    if !PENDING.iter().any(|path| file.path.starts_with(path)) {
-        find(file, found);
-    }
-}
-
-/// Returns a warning for each entry of [`PENDING`].
-pub(super) fn pending(files: &[Source]) -> impl Iterator<Item = String> {
-    PENDING.iter().map(|path| {
-        let mut found = Vec::new();
-        let within = files.iter().filter(|file| file.path.starts_with(path));
-        within.for_each(|file| find(file, &mut found));
-        match found.len() {
-            0 => format!("{path}: no retired phrases are left; remove it from `PENDING`"),
-            count => format!("{path}: {count} retired phrases are left"),
-        }
-    })
-}
-
-fn find(file: &Source, found: &mut Vec<Complaint>) {
     let has_prose = PROSE.iter().any(|ending| file.path.ends_with(ending));
     if !has_prose || EXEMPT.iter().any(|path| file.path.starts_with(path)) {
         return;
@@ -280,21 +248,6 @@ mod tests {
             lines("x.md", "A client, who\nwaits, and a client\nwho waits.\n"),
             []
         );
-    }
-
-    #[test]
-    fn pending_files_are_counted() {
-        let file = |path: &str| Source::new(path.to_owned(), "Nobody answers.\n".to_owned());
-        let files = [
-            file("CHANGELOG.md"),
-            file("README.md"),
-            file("bench/app/x.rs"),
-        ];
-        let warnings: Vec<String> = pending(&files).collect();
-        assert_eq!(warnings.len(), PENDING.len());
-        assert_eq!(warnings[0], "CHANGELOG.md: 2 retired phrases are left");
-        // In a Rust file without comments nothing is prose.
-        assert!(warnings[1].starts_with("bench/app/: no retired phrases"));
     }
 
     #[test]

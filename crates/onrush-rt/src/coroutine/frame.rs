@@ -180,7 +180,7 @@ impl Frame {
     pub(super) fn poll<F: Future>(&self, future: Pin<&mut F>) -> Poll<F::Output> {
         let _busy = NoSuspend::new(self);
         // SAFETY: the context lives until `Coroutine::poll` returns, and that has not returned,
-        // since the coroutine runs. It is unique: nobody else has this pointer, and this is not
+        // since the coroutine runs. It is unique: no other code has this pointer, and this is not
         // re-entered, because the coroutine may not wait until the future's poll has returned.
         let context = unsafe { &mut *self.context.get() };
         future.poll(context)

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The maximum size in bytes of an upload that stays in memory until its commit.
 const MEMORY_BYTES_MAX: usize = 16 * 1024;
 
-/// Each time this many bytes were written, the kernel is told to start the writeback, so that the
+/// The kernel is asked to start the writeback each time this many bytes were written, so that the
 /// sync at the end does not have to write a whole large object. Without a sync, the kernel chooses
 /// the time itself.
 const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;

@@ -33,8 +33,8 @@ thread_local! {
     /// Filled just before a coroutine is suspended, and emptied just after.
     static OUTBOX: Cell<Option<Outgoing>> = const { Cell::new(None) };
     /// The same for the end of a coroutine. A return value would be copied on the stack of the
-    /// coroutine, which is not in the cache. A coroutine that is unwound may leave an end here that
-    /// nobody takes; the next end replaces it.
+    /// coroutine, which is not in the cache. A coroutine that is unwound may leave an end here. The
+    /// next end replaces it.
     static ENDED: Cell<Option<End>> = const { Cell::new(None) };
 }
 

@@ -21,7 +21,7 @@ impl CloseReason {
     /// The outcome of an exchange that had not ended when its connection closed.
     fn outcome(self) -> Outcome {
         match self {
-            CloseReason::Answered | CloseReason::Client | CloseReason::Broken => {
+            CloseReason::Complete | CloseReason::Client | CloseReason::Broken => {
                 Outcome::ClientGone
             }
             CloseReason::TimedOut | CloseReason::Idle => Outcome::TimedOut,

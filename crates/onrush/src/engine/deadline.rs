@@ -242,7 +242,7 @@ impl Engine {
                 self.reject_request(id, reject, Outcome::TimedOut);
             }
             // An idle connection, or one that has lingered long enough, receives no response.
-            Phase::Lingering => self.close(id, CloseReason::Answered),
+            Phase::Lingering => self.close(id, CloseReason::Complete),
             Phase::Ready | Phase::Leaving if self.draining.get() => {
                 self.close(id, CloseReason::Drained);
             }

@@ -7,14 +7,16 @@
 //! Modules, lowest first: `rate_meter` (transfer rates) · `connection` (state of a connection) ·
 //! `deadline` (time limits) · `access` (access log) · `send` (sending) · `reject` (requests that
 //! break a rule) · `request_body` (receiving bodies) · `pressure` (shortage of receive memory) ·
-//! `respond` (responses) · `pending` (responses that are not ready at once) · `receive` (requests)
-//! · `migration` (connections that move between workers) · `admission` (which new connections are
-//! served) · `rebalance` (which connections move) · `stall` (blocked workers).
+//! `host` (the interface to requests) · `send_response` (large responses) · `render` (responses) ·
+//! `pending` (responses that are not ready at once) · `receive` (requests) · `migration`
+//! (connections that move between workers) · `admission` (which new connections are served) ·
+//! `rebalance` (which connections move) · `stall` (blocked workers).
 
 mod access;
 mod admission;
 mod connection;
 mod deadline;
+mod host;
 mod migration;
 mod pending;
 mod pressure;
@@ -22,9 +24,10 @@ mod rate_meter;
 mod rebalance;
 mod receive;
 mod reject;
+mod render;
 mod request_body;
-mod respond;
 mod send;
+mod send_response;
 mod stall;
 
 use crate::handler::Service;
@@ -442,7 +445,7 @@ impl Engine {
             diagnose!(TRACE, connection = id.token(), phase = conn.phase.name();
                 "the client ended its direction");
             if conn.phase == Phase::Lingering {
-                ending = CloseReason::Answered;
+                ending = CloseReason::Complete;
             }
             match conn.phase {
                 Phase::Ready | Phase::Lingering => None,

@@ -2,7 +2,7 @@
 //! fast as the client takes it; then the connection continues.
 
 use super::connection::{Phase, Then};
-use super::respond::{Rendered, SendFuture};
+use super::render::{Rendered, SendFuture};
 use super::{Engine, guarded, panic_response};
 use crate::handler::Pending;
 use crate::host::ConnId;

@@ -7,17 +7,13 @@
 use super::Engine;
 use super::connection::{Conn, Conns};
 use super::deadline::Wait;
-use crate::host::{BodyId, ConnId, Host};
-use crate::params::Template;
-use crate::worker::WorkerHandle;
+use crate::host::{BodyId, ConnId};
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
 use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::{coop, diagnose, user};
 use std::io;
-use std::net::SocketAddr;
-use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 /// Body bytes that are received ahead of the handler, per connection, before the client is slowed
@@ -68,29 +64,9 @@ fn present(conns: &mut Conns, body: BodyId) -> Option<&mut Conn> {
         .filter(|conn| conn.response_count == body.response_count)
 }
 
-impl Host for Engine {
-    fn worker(&self) -> &WorkerHandle {
-        &self.handle
-    }
-
-    fn peer(&self, connection: ConnId) -> Option<SocketAddr> {
-        self.peer_of(connection)
-    }
-
-    fn limit_hit(&self) {
-        self.counters().limit_hits.add(1);
-    }
-
-    fn routed(&self, template: &Rc<Template>) {
-        self.context.poll_monitor().retag(template.id);
-        if self.recorder.is_some()
-            && let Some(measured) = self.measuring.borrow_mut().as_mut()
-        {
-            measured.route = Some(template.clone());
-        }
-    }
-
-    fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
+impl Engine {
+    /// See [`Host::poll_piece`](crate::host::Host::poll_piece).
+    pub(super) fn poll_body_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
@@ -114,7 +90,8 @@ impl Host for Engine {
         }
     }
 
-    fn poll_fill(
+    /// See [`Host::poll_fill`](crate::host::Host::poll_fill).
+    pub(super) fn poll_fill_from_body(
         &self,
         body: BodyId,
         cx: &mut Context<'_>,
@@ -157,7 +134,8 @@ impl Host for Engine {
         Poll::Ready(Ok(filled))
     }
 
-    fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    /// See [`Host::poll_discard`](crate::host::Host::poll_discard).
+    pub(super) fn poll_discard_body(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
@@ -188,13 +166,15 @@ impl Host for Engine {
         }
     }
 
-    fn body_remaining(&self, body: BodyId) -> Option<u64> {
+    /// See [`Host::body_remaining`](crate::host::Host::body_remaining).
+    pub(super) fn remaining_body_bytes(&self, body: BodyId) -> Option<u64> {
         let mut conns = self.conns.borrow_mut();
         let conn = present(&mut conns, body)?;
         conn.machine.body_remaining()
     }
 
-    fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()> {
+    /// See [`Host::limit_body`](crate::host::Host::limit_body).
+    pub(super) fn set_body_limit(&self, body: BodyId, bytes_max: u64) -> io::Result<()> {
         let mut conns = self.conns.borrow_mut();
         let conn = present(&mut conns, body).ok_or_else(connection_gone)?;
         conn.machine
@@ -202,7 +182,8 @@ impl Host for Engine {
             .map_err(|reject| reject_body(conn, reject))
     }
 
-    fn take_trailers(&self, body: BodyId) -> Option<Box<[u8]>> {
+    /// See [`Host::take_trailers`](crate::host::Host::take_trailers).
+    pub(super) fn take_body_trailers(&self, body: BodyId) -> Option<Box<[u8]>> {
         let mut conns = self.conns.borrow_mut();
         present(&mut conns, body)?.machine.take_trailers()
     }

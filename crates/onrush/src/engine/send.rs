@@ -84,7 +84,7 @@ impl Engine {
         };
         match lingers {
             true => self.linger(id),
-            false => self.close(id, CloseReason::Answered),
+            false => self.close(id, CloseReason::Complete),
         }
     }
 
@@ -488,7 +488,7 @@ impl Engine {
         };
         drop(input);
         if ended {
-            self.close(id, CloseReason::Answered);
+            self.close(id, CloseReason::Complete);
         }
     }
 }

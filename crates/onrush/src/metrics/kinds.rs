@@ -108,7 +108,7 @@ impl<K: Kind> fmt::Debug for CountBy<K> {
 pub enum CloseReason {
     /// The last response was sent. The client or the handler had requested the close, or the
     /// request was rejected.
-    Answered,
+    Complete,
     /// The client closed it while no response was due.
     Client,
     /// No request began within `Limits::idle_timeout_ms`, or `Limits::head_timeout_ms` for the
@@ -135,7 +135,7 @@ pub enum CloseReason {
 
 impl Kind for CloseReason {
     const ALL: &'static [CloseReason] = &[
-        CloseReason::Answered,
+        CloseReason::Complete,
         CloseReason::Client,
         CloseReason::Idle,
         CloseReason::TimedOut,
@@ -150,7 +150,7 @@ impl Kind for CloseReason {
 
     fn name(self) -> &'static str {
         match self {
-            CloseReason::Answered => "answered",
+            CloseReason::Complete => "complete",
             CloseReason::Client => "client",
             CloseReason::Idle => "idle",
             CloseReason::TimedOut => "timed_out",
