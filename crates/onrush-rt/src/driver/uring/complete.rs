@@ -59,9 +59,10 @@ impl Uring {
     /// Whether the completion queue holds received bytes of this stream. Costs a look at each
     /// completion that is not processed yet.
     pub(in crate::driver) fn has_completed_receive(&mut self, id: StreamId) -> bool {
-        let in_kernel =
-            |stream: &mut Stream| matches!(stream.receive, Receive::Armed | Receive::Cancelling);
-        if !self.stream(id).is_some_and(in_kernel) {
+        let in_kernel = |stream: &mut Slot<Stream>| {
+            matches!(stream.receive, Receive::Armed | Receive::Cancelling)
+        };
+        if !self.streams.get_mut(id).is_some_and(in_kernel) {
             return false;
         }
         let data = tag(Kind::Receive, id.index, id.generation);
