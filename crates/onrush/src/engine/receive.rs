@@ -6,8 +6,8 @@
 
 use super::connection::{Active, BURST_MAX, Conn, Phase, Then};
 use super::deadline::{DRAIN_IDLE_MS, Wait};
-use super::request_body::AHEAD_BYTES_MAX;
 use super::render::{Rendered, SendFuture};
+use super::request_body::AHEAD_BYTES_MAX;
 use super::send::connection_gone;
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};

@@ -66,7 +66,11 @@ fn present(conns: &mut Conns, body: BodyId) -> Option<&mut Conn> {
 
 impl Engine {
     /// See [`Host::poll_piece`](crate::host::Host::poll_piece).
-    pub(super) fn poll_body_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
+    pub(super) fn poll_body_piece(
+        &self,
+        body: BodyId,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Buf>>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
@@ -135,7 +139,11 @@ impl Engine {
     }
 
     /// See [`Host::poll_discard`](crate::host::Host::poll_discard).
-    pub(super) fn poll_discard_body(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_discard_body(
+        &self,
+        body: BodyId,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
