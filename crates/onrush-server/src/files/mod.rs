@@ -138,8 +138,8 @@ impl Default for FilesOptions {
 /// A handler that serves a folder over HTTP. Clones serve the same folder.
 ///
 /// If the route has a parameter `{*key}`, the parameter is the path within the folder. Without
-/// such a parameter, the whole request path is used. The handler responds to all methods itself, so mount it with
-/// [`Router::any`](onrush::Router::any).
+/// such a parameter, the whole request path is used. The handler responds to all methods itself, so
+/// mount it with [`Router::any`](onrush::Router::any).
 ///
 /// `Limits::body_bytes_max` of the server limits the length of an upload.
 ///
