@@ -43,7 +43,7 @@ const STAMP_STEP_NS: i64 = 1000;
 
 /// The content of an object of at least so many bytes is freed by the pool. To free less takes no
 /// longer than to transfer it.
-const RELEASE_ON_POOL_BYTES_MIN: u64 = 1 << 20;
+const RELEASE_ON_POOL_BYTES_MIN: u64 = 16 << 20;
 
 /// What an answered change survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
