@@ -38,15 +38,9 @@ use stripes::Stripes;
 /// times in units of 100 ns, and the times must differ there, too.
 const STAMP_STEP_NS: i64 = 1000;
 
-<<<<<<< HEAD
 /// The pool frees the content of objects of at least this size. For smaller ones, that costs more
 /// than freeing them at once.
-const RELEASE_ON_POOL_BYTES_MIN: u64 = 1 << 20;
-=======
-/// The content of an object of at least so many bytes is freed by the pool. To free less takes no
-/// longer than to transfer it.
 const RELEASE_ON_POOL_BYTES_MIN: u64 = 16 << 20;
->>>>>>> s3-mine
 
 /// What a completed change survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
