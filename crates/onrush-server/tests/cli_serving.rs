@@ -292,7 +292,7 @@ fn drain_loses_no_upload() {
         drop(idle);
         let content = std::fs::read(folder.path().join("late")).expect("it is there");
         assert!(content == program::pattern(7, size));
-        assert!(server.log().ends_with(" ended\n"), "{}", server.log());
+        assert!(server.log().ends_with(" stopped\n"), "{}", server.log());
     }
 }
 

@@ -24,7 +24,7 @@ fn too_deep_paths_are_refused_and_create_nothing() {
             let path = format!("/y/{}", vec!["x"; depth - 1].join("/"));
             let put = host.put(&path, b"deeper");
             assert_eq!(put.status, 400, "{}: {depth}", host.name);
-            assert!(put.text().contains("folders"), "{}", put.text());
+            assert!(put.text().contains("too many segments"), "{}", put.text());
             let big = host.put(&path, &pattern(100_000));
             assert_eq!(big.status, 400, "{}: {depth}", host.name);
             assert_eq!(host.delete(&path).status, 404);
