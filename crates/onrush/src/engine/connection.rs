@@ -13,7 +13,7 @@
 //! | `Leaving` | none | empty | none | set | yes | as in `Ready` |
 //!
 //! - `in_head` and `draining_body` exclude each other. Both occur in `Ready` and `Leaving` only.
-//! - `ended` (the client has ended its direction) occurs in `Busy` and `Flushing`. In `Ready` and
+//! - `ended` (the client has half-closed, EOF) occurs in `Busy` and `Flushing`. In `Ready` and
 //!   `Lingering` the connection is closed instead; `Leaving` becomes `Ready` first.
 //! - `reader` is set in `Busy` only, while a handler waits for its request's body.
 //! - `over_limit` occurs in `Flushing` and `Lingering` only.
@@ -47,7 +47,7 @@ pub(crate) enum Phase {
     Busy,
     /// Responses in `out` wait until the client takes them; `after_flush` follows.
     Flushing,
-    /// Our direction is shut down. Input is discarded until the client ends its direction or the
+    /// The sending side is shut down (`SHUT_WR`). Input is discarded until the client closes or the
     /// time limit expires.
     Lingering,
     /// Between requests. The connection moves to another worker when the driver is quiet.
@@ -102,13 +102,13 @@ pub(crate) struct Conn {
     pub(crate) timer_ms: u64,
     pub(crate) timer: Option<TimerId>,
     pub(crate) phase: Phase,
-    /// The client has ended its direction.
+    /// The client has half-closed (EOF).
     pub(crate) ended: bool,
     /// The driver is paused, so it has to be resumed before the next receive.
     pub(crate) paused: bool,
     /// Counts responses. A body that outlives its request is recognized by this number.
     pub(crate) response_count: u32,
-    /// A head has begun and is incomplete; its time limit is running.
+    /// The head time limit applies: the connection is new, or a head is incomplete.
     pub(crate) in_head: bool,
     /// The connection is over the limit: it only receives a 503.
     pub(crate) over_limit: bool,

@@ -230,7 +230,7 @@ impl Engine {
         }
     }
 
-    /// Cancels a migration because the client ended its direction. The connection stays, sends the
+    /// Cancels a migration because the client has half-closed (EOF). The connection stays, sends the
     /// responses to requests that had arrived, and closes.
     pub(super) fn cancel_migration(self: &Rc<Self>, id: ConnId) {
         {

@@ -443,7 +443,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             conn.ended = true;
             diagnose!(TRACE, connection = id.token(), phase = conn.phase.name();
-                "the client ended its direction");
+                "the client has half-closed (EOF)");
             if conn.phase == Phase::Lingering {
                 ending = CloseReason::Complete;
             }
@@ -478,8 +478,14 @@ impl Engine {
             recorder.abort(&measured);
         }
         let worker = self.context.index();
-        let cut = id.is_some();
-        panic_guard::log(|| tracing::error!(worker, cut, "a panic was caught by the event loop"));
+        let connection_reset = id.is_some();
+        panic_guard::log(|| {
+            tracing::error!(
+                worker,
+                connection_reset,
+                "a panic was caught by the event loop"
+            )
+        });
         if let Some(id) = id {
             self.abort(id, CloseReason::Cut);
         }

@@ -6,8 +6,8 @@
 
 use super::connection::{Active, BURST_MAX, Conn, Phase, Then};
 use super::deadline::{DRAIN_IDLE_MS, Wait};
-use super::request_body::AHEAD_BYTES_MAX;
 use super::render::{Rendered, SendFuture};
+use super::request_body::AHEAD_BYTES_MAX;
 use super::send::connection_gone;
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
@@ -27,6 +27,10 @@ use std::task::{Context, Poll};
 const OUT_BYTES_MAX: usize = 128 * 1024;
 /// The response buffer is freed after a call that made it larger than this.
 const OUT_KEPT_BYTES: usize = 256 * 1024;
+
+/// The deadline of a connection that can be closed, because its response was sent and the client
+/// sends the rest of the body too slowly.
+const CLOSE_SOON_MS: u32 = 1;
 
 /// How the loop continues after one step.
 enum Next {
@@ -53,7 +57,7 @@ impl Engine {
             drop(conns);
             return self.receive_while_busy(id, data);
         }
-        // Nothing is queued, so `data` is parsed first and joined with nothing.
+        // No partial head is queued, so `data` can be parsed in place.
         let is_next = conn.active.is_none() && !data.is_empty();
         drop(conns);
         match is_next {
@@ -79,7 +83,7 @@ impl Engine {
         self.reclaim_memory();
     }
 
-    /// Continues with the next request of a connection after its last response was sent.
+    /// Continues with the next request of a connection after the previous response was sent.
     pub(super) fn resume_reading(self: &Rc<Self>, id: ConnId) {
         {
             let mut conns = self.conns.borrow_mut();
@@ -103,7 +107,8 @@ impl Engine {
         self.process_input(id, None, None);
     }
 
-    /// Parses `next`, then queued input, then `data`, as far as possible, and sends the responses.
+    /// Parses `next`, `data` and queued input as far as possible, and sends the responses. See
+    /// [`Engine::next_input`] for the order of `data` and queued input.
     fn process_input(self: &Rc<Self>, id: ConnId, next: Option<Buf>, data: Option<Buf>) {
         let mut out = self.out.take();
         out.clear();
@@ -126,8 +131,8 @@ impl Engine {
         }
     }
 
-    /// Nothing is sent now. Records finished requests, and discards the measurement of a request
-    /// whose connection closed before its response.
+    /// Called when nothing is left to send here. Records finished requests, and drops the
+    /// measurement of a request whose connection was closed.
     #[inline(never)]
     fn abort_current_request(self: &Rc<Self>) {
         self.reclaim_memory();
@@ -141,8 +146,8 @@ impl Engine {
     }
 
     /// Returns what follows when `out` has been sent; `None` when nothing is left to do here.
-    /// Counts the requests that it starts in `started`, at most [`BURST_MAX`]; a task starts the
-    /// others.
+    /// Counts parse steps in `started`. After [`BURST_MAX`], or when the budget is used up, a task
+    /// takes the rest, unless a head is incomplete or memory is short.
     fn process_input_into(
         self: &Rc<Self>,
         id: ConnId,
@@ -157,11 +162,16 @@ impl Engine {
         loop {
             let input = match remaining.take() {
                 Some(remaining) => remaining, // No partial head precedes it.
-                None if data.is_none() && !self.has_queue(id)? => return Some(Then::Continue),
-                None => match self.next_input(id, data.take())? {
-                    Some(input) => input,
-                    None => return Some(Then::Continue),
-                },
+                None => {
+                    let is_empty = data.is_none() && !self.has_queue(id)?;
+                    if is_empty {
+                        return Some(Then::Continue);
+                    }
+                    match self.next_input(id, data.take())? {
+                        Some(input) => input,
+                        None => return Some(Then::Continue),
+                    }
+                }
             };
             // The budget of the event or task already covers the first request.
             if *started > 0
@@ -175,7 +185,7 @@ impl Engine {
             match self.step(id, input, out) {
                 Next::Again(behind) => remaining = Some(behind).filter(|data| !data.is_empty()),
                 Next::NeedMore => {
-                    // Queued input behind a partial head continues it.
+                    // More input is queued behind the partial head: join them in the next pass.
                     let mut conns = self.conns.borrow_mut();
                     let conn = conns.get(id)?;
                     if conn
@@ -261,8 +271,9 @@ impl Engine {
         Some(self.conns.borrow_mut().get(id)?.active.is_some())
     }
 
-    /// Returns the input to parse next: queued input first, then `data`, joined if a head spans
-    /// them. `None` when the connection is gone.
+    /// Returns the input to parse next; `None` when the connection is gone. Outside a head nothing
+    /// is queued when `data` arrives, so `data` is parsed as it is. Inside a head, `data` is queued
+    /// and joined.
     #[inline(never)]
     fn next_input(self: &Rc<Self>, id: ConnId, data: Option<Buf>) -> Option<Option<Buf>> {
         let data = data.filter(|data| !data.is_empty());
@@ -335,6 +346,7 @@ impl Engine {
         Ok(Some(block.into_buf()))
     }
 
+    /// Drains body bytes, or parses one head and starts its request.
     fn step(self: &Rc<Self>, id: ConnId, data: Buf, out: &mut Vec<u8>) -> Next {
         let mut parts = self.request_pool.take(self);
         let parsed = {
@@ -408,8 +420,8 @@ impl Engine {
         conn.active().unpop_input(kept);
     }
 
-    /// Returns the same bytes. Copies few bytes to a small block, so that slow clients do not hold
-    /// large blocks.
+    /// Returns the same bytes. If there are few bytes, copies them to a small block, so that slow
+    /// clients do not hold large blocks.
     pub(super) fn shrink_block(&self, data: Buf) -> Buf {
         let is_small = data.len() * 4 < self.context.pool().block_bytes();
         match is_small && !data.is_empty() {
@@ -641,7 +653,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             if conn.paused {
-                self.resume(id, conn); // A body was read directly.
+                self.resume(id, conn); // Receiving was paused while a body was read directly.
             }
             if !conn.in_head {
                 if !conn.draining_body {
@@ -665,7 +677,7 @@ impl Engine {
             (true, _) => DRAIN_IDLE_MS,
             (false, true) => match self.is_fast_enough(conn, Wait::Body) {
                 true => self.limits().body_timeout_ms,
-                false => 1, // The response was sent, so the connection can be closed.
+                false => CLOSE_SOON_MS,
             },
         };
         self.set_limit(id, conn, limit_ms);

@@ -18,7 +18,7 @@ use std::task::{Context, Poll, ready};
 /// requested a large file and read nothing made the worker send 3 MB of it.
 pub(crate) const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// Once a connection has accepted this many bytes, its client evidently reads, and the limit above
-/// is lifted.
+/// (`TCP_NOTSENT_LOWAT`) is lifted.
 const READS_FROM_BYTES: u32 = 1 << 20;
 
 /// The error for a connection that is gone.
@@ -29,7 +29,8 @@ pub(super) fn connection_gone() -> io::Error {
 
 impl Engine {
     /// Sends `out` behind the bytes that are already queued, and performs `then` when all of it has
-    /// been sent. `true` when that happened at once.
+    /// been sent. Returns `true` only if everything was sent and the connection continues. With
+    /// `Then::Close` and `Then::Linger` it always returns `false`.
     pub(super) fn flush(self: &Rc<Self>, id: ConnId, out: &[u8], then: Then) -> bool {
         let sent = match then {
             Then::Close => self.send_last_or_keep(id, out),
@@ -251,9 +252,10 @@ impl Engine {
         }
     }
 
-    /// Handles an expired write time limit: sends once more, or wakes the task so that it does.
-    /// `false` when the client has taken nothing. The kernel reports a socket as writable only when
-    /// much room is free.
+    /// When the write time limit expires, tries once more: the kernel reports `POLLOUT` only when
+    /// much of the buffer is free, so a slow client may have read without an event. Returns `false`
+    /// if queued bytes were tried and none was accepted. If a task sends, wakes it and returns
+    /// `true`; that task decides (`last_try`).
     pub(super) fn retry_send(self: &Rc<Self>, id: ConnId) -> bool {
         let unsent = || {
             let mut conns = self.conns.borrow_mut();
@@ -353,8 +355,8 @@ impl Engine {
         }
     }
 
-    /// Stores the task's waker until the socket is writable, which the driver was asked to report.
-    /// Fails when the client reads too slowly.
+    /// Stores the task's waker. The caller has already requested a `Writable` event. Fails when the
+    /// client reads too slowly.
     fn wait_for_room(&self, id: ConnId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let waker = user::clone_waker(cx.waker());
         let replaced; // Dropped after the borrow ends: it is user code.
@@ -400,7 +402,8 @@ impl Engine {
         })
     }
 
-    /// Sends rendered responses that a file follows at once; returns the number of bytes accepted.
+    /// Sends rendered responses with `MSG_MORE`, because a file follows; returns the number of bytes
+    /// accepted.
     pub(super) fn poll_send_more(
         &self,
         id: ConnId,
@@ -463,8 +466,8 @@ impl Engine {
         Poll::Ready(sent)
     }
 
-    /// Shuts down our direction and discards further input, so that the client can read the
-    /// response. Closing with unread input would reset the connection, and the reset may overtake
+    /// Shuts down the sending side (`SHUT_WR`) and discards further input, so that the client can
+    /// read the response. Closing with unread input would reset the connection, and the reset may overtake
     /// the response.
     pub(super) fn linger(self: &Rc<Self>, id: ConnId) {
         let (ended, input) = {

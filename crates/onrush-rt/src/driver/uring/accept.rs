@@ -1,4 +1,4 @@
-//! Listeners of the io_uring driver: one multishot accept each, and plain calls for what is left
+//! Listeners of the io_uring driver: one multishot accept each, and direct system calls for what is left
 //! when a listener closes.
 //!
 //! Does not depend on how streams receive.

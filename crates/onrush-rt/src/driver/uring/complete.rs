@@ -20,8 +20,8 @@ impl Uring {
             {
                 return Some(event);
             }
-            // A closing listener accepts all its connections before one of them is served: a client
-            // that waits for a response does not connect again, so the queue has an end.
+            // First accept everything that is queued at a closing listener. The queue ends, because
+            // its clients get no response until then and so do not connect again.
             if let Some(event) = self.accept_rest().or_else(|| self.next_fresh()) {
                 return Some(event);
             }
@@ -48,7 +48,8 @@ impl Uring {
                     self.closing.push(index);
                     None
                 }
-                _ => None, // A cancellation's own result. The receive has its completion.
+                // Result of a cancel request. The cancelled operation posts its own completion.
+                _ => None,
             };
             if event.is_some() {
                 return event;
@@ -56,8 +57,8 @@ impl Uring {
         }
     }
 
-    /// Whether the completion queue holds received bytes of this stream. Costs a look at each
-    /// completion that is not processed yet.
+    /// Whether the completion queue holds received bytes of this stream. Scans all
+    /// unprocessed completions.
     pub(in crate::driver) fn has_completed_receive(&mut self, id: StreamId) -> bool {
         let in_kernel = |stream: &mut Slot<Stream>| {
             matches!(stream.receive, Receive::Armed | Receive::Cancelling)
@@ -73,14 +74,14 @@ impl Uring {
         found
     }
 
-    /// Receives by a plain call what a stream sent before it was attached.
+    /// Receives by a direct system call what a stream sent before it was attached.
     fn next_fresh(&mut self) -> Option<Event> {
         while let Some(id) = self.fresh.pop() {
             let due = |stream: &&mut Slot<Stream>| stream.receive == Receive::Queued;
             if self.streams.get_mut(id).filter(due).is_none() {
                 continue;
             }
-            // Without a block, the ring's own receive waits for a buffer.
+            // No block left: stop. The multishot receive queued for this stream waits for a buffer.
             match self.receive_block(id)? {
                 Ok(data) if !data.is_empty() => return self.data(id, data),
                 // The end of the stream is reported again by a later receive; an error is not.
@@ -93,8 +94,8 @@ impl Uring {
         None
     }
 
-    /// Receives by a plain call into a block of the pool; an empty buffer is the end of the stream.
-    /// `None`: the pool has no block.
+    /// Receives by a direct system call into a block of the pool; an empty buffer is the end of the
+    /// stream. `None`: the pool has no block.
     fn receive_block(&mut self, id: StreamId) -> Option<io::Result<Buf>> {
         let block = self.buffers.pool().take()?;
         Some(self.receive_into(id, block))
@@ -116,7 +117,7 @@ impl Uring {
         })
     }
 
-    /// Ends receiving for the owner.
+    /// Stops receiving and reports `End`.
     fn end(&mut self, id: StreamId, result: io::Result<()>) -> Option<Event> {
         let stream = self.streams.get_mut(id)?;
         (stream.receive, stream.wanted) = (Receive::Off, false);
@@ -187,7 +188,7 @@ impl Uring {
         }
     }
 
-    /// A multishot receive ended with data, or without an error: arms it again if it is wanted.
+    /// The multishot receive ended, but the stream did not. Arms it again if it is wanted.
     fn receive_ended(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(id) else {
             return;
@@ -224,7 +225,7 @@ impl Uring {
             return self.receive_polled(id);
         }
         if !write && !std::mem::take(&mut stream.readable_due) {
-            return None; // Withdrawn by `receive`.
+            return None; // `receive` has cancelled the request for `Readable`.
         }
         Some(if write {
             Event::Writable { stream: id, token }
@@ -250,8 +251,8 @@ impl Uring {
         if let Some(end) = end {
             return self.end(id, end);
         }
-        // The one block that may exceed the budget takes what lies before the end. The next receive
-        // waits for memory again, and polls again.
+        // Receive the bytes before the end into the one block that may exceed the budget
+        // (`take_last`). The next receive waits for memory again, and polls again.
         let last = waits_for_memory.then(|| self.buffers.pool().take_last())??;
         let received = self.receive_into(id, last);
         self.streams.get_mut(id)?.receive = Receive::Off;
@@ -262,7 +263,7 @@ impl Uring {
         }
     }
 
-    /// A plain receive for a stream that became readable.
+    /// A direct receive for a stream that became readable.
     fn receive_polled(&mut self, id: StreamId) -> Option<Event> {
         let received = self.receive_block(id);
         let stream = self.streams.get_mut(id)?;

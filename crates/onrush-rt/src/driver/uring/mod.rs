@@ -6,6 +6,8 @@
 //! closed and reused for another connection in between. Completions carry the generation as well; a
 //! completion of a closed stream only returns its buffer.
 //!
+//! A *direct* system call is one that does not go through the ring.
+//!
 //! Modules, lowest first: `setup` · `accept` (listeners) · `submit` · `complete`. They do not
 //! depend on the other drivers.
 
@@ -61,12 +63,13 @@ fn tag(kind: Kind, index: u32, generation: u32) -> u64 {
     (kind as u64) << 56 | u64::from(generation & GENERATION_MASK) << 32 | u64::from(index)
 }
 
-/// The receive state of one stream: Off → Armed → Cancelling → Off, and Off → Polled → Off.
+/// The receive state of one stream: Off → Queued → Armed → Cancelling → Off; Armed → Off (receive
+/// ended) or → Queued (`ENOBUFS`); Queued → Off (pause); Off → Polled → Off.
 ///
 /// A multishot receive moves a large body from the socket into many small buffers before the owner
 /// can provide a better place for it. An owner that receives a body itself pauses the stream. So
-/// after a pause, the next receive works as on epoll: a poll reports readability, one plain call
-/// receives, and the owner decides. If it does not pause then, the next receive is multishot again.
+/// after a pause, the next receive works as on epoll: a poll reports readability, one direct
+/// system call receives, and the owner decides. If it does not pause then, the next receive is multishot again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receive {
     /// The kernel holds no receive of this stream.
@@ -77,7 +80,7 @@ enum Receive {
     Armed,
     /// Its cancellation is queued or submitted.
     Cancelling,
-    /// A poll is queued or in the kernel; a plain receive follows its completion.
+    /// A poll is queued or in the kernel; a direct receive follows its completion.
     Polled,
 }
 
@@ -121,12 +124,13 @@ pub struct Uring {
     /// Streams that were attached since the last `poll_events`. Most have sent something already,
     /// and many are closed before a receive in the ring pays off.
     fresh: Vec<StreamId>,
-    /// Streams with a plain receive after a poll: armed again unless they are paused.
+    /// Streams with a direct receive after a poll: armed again unless they are paused.
     again: Vec<StreamId>,
     /// Streams whose receive ended because no buffer was posted.
     starved: Vec<StreamId>,
     wake_fd: Option<i32>,
-    /// Listeners whose accept is cancelled; plain calls empty them, then they are closed.
+    /// Listeners whose accept is cancelled; direct system calls empty them, then they are
+    /// closed.
     closing: Vec<u32>,
     /// A stream whose `Quiet` may be due before the next completion, unless it is closed or
     /// receives again by then.
@@ -384,8 +388,8 @@ impl Drop for Uring {
         for socket in self.streams.take_sockets() {
             let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         }
-        // If that fails or takes too long, a receive may remain that writes to a buffer.
         let cancelled = self.cancel_everything();
+        // If that fails or takes too long, a receive may remain that writes to a buffer.
         // Completes the cancelled operations, which releases the sockets they hold: a listener's
         // address is free when this returns.
         let let_go = self.enter(Some(Duration::ZERO));
@@ -393,6 +397,7 @@ impl Drop for Uring {
             self.buffers.leak();
         }
         self.taken = 0;
+        // Drops buffers and accepted sockets in unprocessed completions.
         while self.next().is_some() {}
     }
 }
