@@ -3,8 +3,8 @@
 //! Does not build submissions; it queues what is to be submitted.
 #![allow(unsafe_code)]
 
-use super::{COMPLETIONS, GENERATION_MASK, Kind, POLL_END, POLL_READ, POLL_WRITE, Receive, Stream};
-use super::{Slot, Uring, tag};
+use super::{COMPLETIONS, Kind, POLL_END, POLL_READ, POLL_WRITE, Receive, Stream};
+use super::{Slot, Uring, decode_user_data, user_data};
 use crate::buf::{Block, Buf};
 use crate::driver::{Event, StreamId, direct};
 use io_uring::cqueue;
@@ -15,14 +15,14 @@ impl Uring {
     #[inline]
     pub(in crate::driver) fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some(id) = self.follow.take()
-                && let Some(event) = self.quiet(id)
+            if let Some(id) = self.next_stopped.take()
+                && let Some(event) = self.take_stopped_event(id)
             {
                 return Some(event);
             }
             // First accept everything that is queued at a closing listener. The queue ends, because
             // its clients get no response until then and so do not connect again.
-            if let Some(event) = self.accept_rest().or_else(|| self.next_fresh()) {
+            if let Some(event) = self.accept_rest().or_else(|| self.next_unsubmitted()) {
                 return Some(event);
             }
             if self.taken >= COMPLETIONS {
@@ -31,20 +31,20 @@ impl Uring {
             let entry = self.ring.completion().next()?;
             self.taken += 1;
             let (result, flags, data) = (entry.result(), entry.flags(), entry.user_data());
-            let (index, generation) = (data as u32, (data >> 32) as u32 & GENERATION_MASK);
-            let event = match data >> 56 {
-                k if k == Kind::Receive as u64 => self.received(index, generation, result, flags),
-                k if k == Kind::Accept as u64 => self.accepted(index, result, flags),
-                k if k == Kind::PollRead as u64 => self.polled(index, generation, false),
-                k if k == Kind::PollWrite as u64 => self.polled(index, generation, true),
-                k if k == Kind::PollEnd as u64 => self.polled_end(index, generation),
-                k if k == Kind::Wake as u64 => {
+            let (kind, index, generation) = decode_user_data(data);
+            let event = match kind {
+                Some(Kind::Receive) => self.on_receive(index, generation, result, flags),
+                Some(Kind::Accept) => self.on_accept(index, result, flags),
+                Some(Kind::PollRead) => self.on_poll(index, generation, false),
+                Some(Kind::PollWrite) => self.on_poll(index, generation, true),
+                Some(Kind::PollEnd) => self.on_poll_end(index, generation),
+                Some(Kind::Wake) => {
                     if !cqueue::more(flags) {
                         self.queue_submission(Kind::Wake, 0, 0);
                     }
                     None
                 }
-                k if k == Kind::Unlisten as u64 => {
+                Some(Kind::Unlisten) => {
                     self.closing.push(index);
                     None
                 }
@@ -66,7 +66,7 @@ impl Uring {
         if !self.streams.get_mut(id).is_some_and(in_kernel) {
             return false;
         }
-        let data = tag(Kind::Receive, id.index, id.generation);
+        let data = user_data(Kind::Receive, id.index, id.generation);
         let mut completions = self.ring.completion();
         let found = completions.any(|entry| entry.user_data() == data && entry.result() > 0);
         // Dropping this view would mark the entries as processed.
@@ -75,8 +75,8 @@ impl Uring {
     }
 
     /// Receives by a direct system call what a stream sent before it was attached.
-    fn next_fresh(&mut self) -> Option<Event> {
-        while let Some(id) = self.fresh.pop() {
+    fn next_unsubmitted(&mut self) -> Option<Event> {
+        while let Some(id) = self.unsubmitted_streams.pop() {
             let due = |stream: &&mut Slot<Stream>| stream.receive == Receive::Queued;
             if self.streams.get_mut(id).filter(due).is_none() {
                 continue;
@@ -129,7 +129,7 @@ impl Uring {
     }
 
     #[inline]
-    pub(super) fn received(
+    pub(super) fn on_receive(
         &mut self,
         index: u32,
         generation: u32,
@@ -138,11 +138,11 @@ impl Uring {
     ) -> Option<Event> {
         let data = cqueue::buffer_select(flags).map(|id| self.buffers.take(id, result.max(0)));
         let id = StreamId { index, generation };
-        let over = !cqueue::more(flags);
+        let is_last_completion = !cqueue::more(flags);
         let stream = self.streams.get_mut(id)?; // Dropping the buffer, if any, returns it.
         let token = stream.token;
         if result > 0 {
-            if over {
+            if is_last_completion {
                 self.receive_ended(id);
             }
             return Some(Event::Data {
@@ -151,7 +151,7 @@ impl Uring {
                 data: data?,
             });
         }
-        if !over {
+        if !is_last_completion {
             return None;
         }
         match -result {
@@ -173,7 +173,7 @@ impl Uring {
             }
             errno => {
                 stream.receive = Receive::Off;
-                (stream.wanted, stream.quiet_due) = (false, false);
+                (stream.wanted, stream.stopped_event_due) = (false, false);
                 let result = if errno == 0 {
                     Ok(())
                 } else {
@@ -197,15 +197,15 @@ impl Uring {
         if stream.wanted {
             self.arm(id);
         } else {
-            self.follow = Some(id); // After the data of this completion.
+            self.next_stopped = Some(id); // After the data of this completion.
         }
     }
 
     /// Reports the end of the receive that `pause` cancelled.
-    fn quiet(&mut self, id: StreamId) -> Option<Event> {
+    fn take_stopped_event(&mut self, id: StreamId) -> Option<Event> {
         let stream = self.streams.get_mut(id)?;
         let token = stream.token;
-        let due = std::mem::take(&mut stream.quiet_due);
+        let due = std::mem::take(&mut stream.stopped_event_due);
         if due && stream.polls & POLL_END != 0 {
             // The poll for the end may have completed while the receive was being cancelled.
             let end = direct::find_end(stream.socket.as_ref()?.as_fd());
@@ -213,10 +213,10 @@ impl Uring {
                 return self.end(id, end);
             }
         }
-        due.then_some(Event::Quiet { stream: id, token })
+        due.then_some(Event::ReceiveStopped { stream: id, token })
     }
 
-    fn polled(&mut self, index: u32, generation: u32, write: bool) -> Option<Event> {
+    fn on_poll(&mut self, index: u32, generation: u32, write: bool) -> Option<Event> {
         let id = StreamId { index, generation };
         let stream = self.streams.get_mut(id)?;
         let token = stream.token;
@@ -237,7 +237,7 @@ impl Uring {
     /// The peer of a stream ended it, or the connection failed. Reported only while the stream is
     /// paused or waits for memory: a receive and an awaited `Readable` report it by themselves.
     #[cold]
-    fn polled_end(&mut self, index: u32, generation: u32) -> Option<Event> {
+    fn on_poll_end(&mut self, index: u32, generation: u32) -> Option<Event> {
         let id = StreamId { index, generation };
         let is_starved = self.starved.contains(&id);
         let stream = self.streams.get_mut(id)?;
@@ -256,7 +256,7 @@ impl Uring {
         let last = waits_for_memory.then(|| self.buffers.pool().take_last())??;
         let received = self.receive_into(id, last);
         self.streams.get_mut(id)?.receive = Receive::Off;
-        self.again.push(id);
+        self.rearm_after_poll.push(id);
         match received {
             Ok(data) if !data.is_empty() => self.data(id, data),
             _ => None,
@@ -267,10 +267,10 @@ impl Uring {
     fn receive_polled(&mut self, id: StreamId) -> Option<Event> {
         let received = self.receive_block(id);
         let stream = self.streams.get_mut(id)?;
-        (stream.receive, stream.bulk) = (Receive::Off, false);
+        (stream.receive, stream.poll_before_receive) = (Receive::Off, false);
         match received {
             Some(Ok(data)) if !data.is_empty() => {
-                self.again.push(id);
+                self.rearm_after_poll.push(id);
                 self.data(id, data)
             }
             Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
