@@ -2,7 +2,7 @@
 //!
 //! One [`Net`] may serve several workers and any number of [`Client`]s, all on one thread. A seeded
 //! generator makes every choice that a kernel makes freely: how many bytes a receive returns, how
-//! many a send takes, in which order streams are served, whether a pause is quiet at once. The same
+//! many a send takes, in which order streams are served, whether a pause stops at once. The same
 //! seed gives the same run. Time stands still until [`Net::advance`].
 //!
 //! Modules, lowest first: `net` (the network) · this one (its driver). It does not depend on tasks
