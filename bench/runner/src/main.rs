@@ -1,5 +1,5 @@
-//! The program `bench`, which `cargo xtask bench` builds and runs. Its code is in the library, which
-//! the experiments use, too.
+//! The program `bench`, which `cargo xtask bench` builds and runs. Its code is in the library,
+//! which the experiments use, too.
 
 #![forbid(unsafe_code)]
 

@@ -5,8 +5,8 @@
 //! Futures access their worker through a [`worker::WorkerContext`].
 //!
 //! Layers inside this crate, lowest first: `sys` · [`text`] · [`user`] · `job` · [`diagnosis`] ·
-//! [`coop`] · [`buf`] · [`descriptors`] · [`fs`] · [`driver`] · [`environment`] · [`timer`] ·
-//! [`durations`] · `wakers` · `thread_pool` · [`blocking`] · [`offload`] · `parker` · `mailbox` ·
+//! [`coop`] · [`buf`] · [`descriptors`] · `thread_pool` · [`blocking`] · [`fs`] · [`driver`] ·
+//! [`environment`] · [`timer`] · [`durations`] · `wakers` · [`offload`] · `parker` · `mailbox` ·
 //! `task`, `task_slot` · [`executor`] · `sources` · [`worker`] · [`net`] · [`coroutine`]. This is
 //! the only crate with `unsafe` code; each block states why it is sound.
 

@@ -1,8 +1,8 @@
 //! Calls of user code: closures of jobs, destructors, wakers, log subscribers, handlers.
 //!
-//! User code may panic, and it may call back. This module catches the panics. No cell of a worker is
-//! borrowed during a call; debug builds assert that at each call. The payload of a panic is leaked,
-//! because its destructor is user code as well.
+//! User code may panic, and it may call back. This module catches the panics. No cell of a worker
+//! is borrowed during a call; debug builds assert that at each call. The payload of a panic is
+//! leaked, because its destructor is user code as well.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

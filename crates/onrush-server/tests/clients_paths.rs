@@ -53,7 +53,7 @@ fn apt_reads_a_flat_repository() {
         let sum = sum.split_whitespace().next().expect("a digest");
         let size = PACKAGE.len();
         let packages = format!(
-            "Package: hello\nVersion: 1.0\nArchitecture: all\nMaintainer: nobody <n@example.org>\n\
+            "Package: hello\nVersion: 1.0\nArchitecture: all\nMaintainer: a test <n@example.org>\n\
              Filename: ./hello_1.0_all.deb\nSize: {size}\nSHA256: {sum}\nDescription: a test\n\n"
         );
         served.file("Packages", packages);

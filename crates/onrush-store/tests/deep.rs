@@ -125,7 +125,7 @@ fn puts_dropped_while_folders_are_created_leave_nothing() {
     for number in 1..6 {
         assert!(root.entry_metadata(number.to_string().as_bytes()).is_err());
     }
-    assert_eq!(staged(&folder, &Ground::Sim(disk.clone())), 0);
+    assert_eq!(staged(&folder, &Backend::Sim(disk.clone())), 0);
 }
 
 /// A put that is dropped between two steps leaves no folder, neither of the running step nor of
@@ -159,6 +159,6 @@ fn puts_dropped_between_steps_leave_nothing() {
             );
             block_on(pool.run(|| ())).unwrap();
         }
-        assert_eq!(staged(&folder, &Ground::Sim(disk.clone())), 0);
+        assert_eq!(staged(&folder, &Backend::Sim(disk.clone())), 0);
     }
 }

@@ -119,7 +119,7 @@ fn look(folder: &Folder, scene: Scene) -> Option<Vec<u8>> {
 
 fn assert_neighbour_and_staging(folder: &Folder, disk: &SimFs, scene: Scene, at: &str) {
     assert_eq!(
-        staged(folder, &Ground::Sim(disk.clone())),
+        staged(folder, &Backend::Sim(disk.clone())),
         0,
         "{at}: a staged file was not removed"
     );
@@ -354,7 +354,7 @@ fn next_start_removes_files_of_a_killed_process() {
         assert!(block_on(upload.commit(Condition::None)).is_err());
         drop(folder);
         let folder = open(&disk);
-        assert_eq!(staged(&folder, &Ground::Sim(disk.clone())), 0);
+        assert_eq!(staged(&folder, &Backend::Sim(disk.clone())), 0);
         assert_eq!(get(&folder, "a").unwrap(), b"old");
     }
 }

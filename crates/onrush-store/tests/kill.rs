@@ -52,8 +52,8 @@ fn child() {
 
 #[test]
 fn completed_puts_survive_kill() {
-    let ground = Ground::real();
-    let Ground::Real(dir) = &ground else {
+    let backend = Backend::real();
+    let Backend::Real(dir) = &backend else {
         unreachable!()
     };
     // For each key the last number whose put completed. The next number is also allowed.
@@ -86,7 +86,7 @@ fn completed_puts_survive_kill() {
         }
         begin += 1; // the put in progress, which may have completed
         let folder = open(dir.path());
-        assert_eq!(staged(&folder, &ground), 0);
+        assert_eq!(staged(&folder, &backend), 0);
         for (key, least) in completed.iter().enumerate() {
             let Some(least) = *least else { continue };
             let found = get(&folder, &name(key as u64)).unwrap();
@@ -98,7 +98,7 @@ fn completed_puts_survive_kill() {
         }
     }
     let folder = open(dir.path());
-    let staging = ground.root().open_dir(b".onrush/staging").unwrap();
+    let staging = backend.root().open_dir(b".onrush/staging").unwrap();
     assert_eq!(
         entries(&staging).len(),
         1,

@@ -9,7 +9,7 @@ use onrush_store::*;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
-const LARGE: usize = 3 << 20;
+const LARGE: usize = 20 << 20;
 
 /// Occupies the thread of a pool with one thread until the result is dropped.
 fn occupied(pool: &BlockingPool) -> mpsc::Sender<()> {

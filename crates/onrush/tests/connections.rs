@@ -256,7 +256,7 @@ fn idle_connections_of_other_workers_make_room() {
             server.rebalance(false).metrics(&metrics)
         };
         let server = serve_with(driver, router(&gate), configure);
-        let placed = || figure(&metrics, "onrush_connections_placed_total{worker=\"0\"");
+        let placed = || metric(&metrics, "onrush_connections_placed_total{worker=\"0\"");
         let mut connections: Vec<Vec<TcpStream>> = (0..WORKERS).map(|_| Vec::new()).collect();
         for _ in 0..CAP {
             let (before, mut stream) = (placed(), server.connect());

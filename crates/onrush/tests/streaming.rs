@@ -316,7 +316,7 @@ fn pieces_before_an_error_arrive() {
     ];
     for driver in drivers() {
         for (name, declared, second) in cases {
-            let server = serve(driver, async move |_: Request| {
+            let server = serve(driver, move |_: Request| async move {
                 let item = move |index| match index {
                     0 => some(),
                     _ => second(index),

@@ -38,7 +38,7 @@ struct Case {
 }
 
 const CASES: [Case; 4] = [
-    Asked {
+    Case {
         name: "32 connections, 8 workers",
         workers: 8,
         clients: 32,
@@ -46,7 +46,7 @@ const CASES: [Case; 4] = [
         keep: true,
         equal: true,
     },
-    Asked {
+    Case {
         name: "32 connections, 32 workers, as in the original",
         workers: 32,
         clients: 32,
@@ -54,7 +54,7 @@ const CASES: [Case; 4] = [
         keep: true,
         equal: true,
     },
-    Asked {
+    Case {
         name: "512 connections, 8 workers",
         workers: 8,
         clients: 512,
@@ -62,7 +62,7 @@ const CASES: [Case; 4] = [
         keep: true,
         equal: true,
     },
-    Asked {
+    Case {
         name: "32 clients, 8 workers, one connection per request, lengths vary",
         workers: 8,
         clients: 32,

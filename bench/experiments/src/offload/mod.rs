@@ -34,7 +34,7 @@ const PINGS_PER_S: f64 = 50.0;
 const PING_MAX: f64 = 3.0;
 const GOODPUT_MIN: f64 = 0.9;
 
-/// Who does the work, and the arguments of the example.
+/// The thread that does the work, and the arguments of the example.
 const MODES: [(&str, &[&str]); 2] = [("worker", &["--inline"]), ("offload", &["--threads", "1"])];
 
 /// All runs of one load.

@@ -78,7 +78,7 @@ const MAY_MINIHTTP: Peer = Peer {
         "no time limits",
         "ignores Connection: close and HTTP/1.0",
         "accepts at most 16 fields",
-        "ignores Transfer-Encoding and a second Content-Length, and an invalid one ends the process",
+        "ignores Transfer-Encoding and a second Content-Length; an invalid one ends the process",
         "accepts a missing or second Host",
         "echo: does not copy Content-Type",
     ],

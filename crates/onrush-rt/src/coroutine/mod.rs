@@ -61,8 +61,8 @@
 //! [`net`] · [`fs`] · `run`. They do not depend on protocols.
 
 mod address;
-pub mod fs;
 mod frame;
+pub mod fs;
 mod lock;
 mod memory;
 pub mod mpsc;

@@ -313,7 +313,8 @@ fn many_entries_and_an_early_end() {
 fn residence_by_probes_agrees() {
     let temp = Temp::new();
     let root = Dir::open_root(&temp.0).unwrap();
-    let File(FileInner::Kernel(file), _) = create(&root, b"a", &[1; 1 << 20]) else {
+    let file = create(&root, b"a", &[1; 1 << 20]);
+    let FileInner::Kernel(file) = &file.inner else {
         unreachable!()
     };
     let is_byte_cached = |at| matches!(file.try_read_at(&mut [0], at), Ok(1));

@@ -55,8 +55,8 @@ fn publish(
     condition: &Condition,
     sync_failures: u64,
 ) -> Result<Option<Committed>> {
-    // Most puts create a new object. A rename that replaces nothing saves the lookup, and also
-    // detects an object that another process has just created.
+    // Most puts create a new object. `RENAME_NOREPLACE` makes the lookup unnecessary, and fails if
+    // another process has just created the object.
     let looks_first = !matches!(condition, Condition::None);
     let mut only_if_free = matches!(condition, Condition::None | Condition::Absent);
     let mut current = match looks_first {

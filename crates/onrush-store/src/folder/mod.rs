@@ -40,7 +40,7 @@ const STAMP_STEP_NS: i64 = 1000;
 
 /// The pool frees the content of objects of at least this size. For smaller ones, that costs more
 /// than freeing them at once.
-const RELEASE_ON_POOL_BYTES_MIN: u64 = 1 << 20;
+const RELEASE_ON_POOL_BYTES_MIN: u64 = 16 << 20;
 
 /// What a completed change survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
