@@ -45,7 +45,7 @@ fn check(current: Current<'_>, rows: &[(bool, &str, Outcome)]) {
 }
 
 #[test]
-fn nothing_asked() {
+fn no_preconditions() {
     let fields = "Host: a\nIf-Range: \"x\"\nIf-Modified: y\nIf-Matchx: \"z\"";
     check(
         current("\"x\""),

@@ -282,7 +282,7 @@ fn unknown_statuses_have_an_empty_phrase() {
 }
 
 #[test]
-fn a_content_type_cannot_split_the_answer() {
+fn content_type_cannot_inject_a_header() {
     let mut out = Vec::new();
     let content_type = Some("a\r\nSet-Cookie: x");
     received(GET).send_head(200, content_type, b"", EMPTY, DATE, false, &mut out);
@@ -366,7 +366,7 @@ fn a_drained_body_leads_to_the_next_request() {
 
 /// A body may end while the response is being sent, and the connection persists.
 #[test]
-fn bodies_may_be_read_while_answering() {
+fn body_is_readable_while_responding() {
     let limits = Limits::default();
     let mut connection = post("Content-Length: 5");
     let mut out = Vec::new();
@@ -377,7 +377,7 @@ fn bodies_may_be_read_while_answering() {
 }
 
 #[test]
-fn a_chunked_answer_that_was_cut_off_closes() {
+fn truncated_chunked_response_closes() {
     let mut connection = received(GET);
     connection.send_head(200, None, b"", UNKNOWN, DATE, false, &mut Vec::new());
     assert_eq!(connection.finish_response(), After::LingeringClose);
@@ -402,7 +402,7 @@ fn ends_and_trailers() {
 /// RFC 9110 §10.1.1: a 100 is due until a body byte is received, the 100 is sent, or the response
 /// begins.
 #[test]
-fn continues() {
+fn sends_100_continue() {
     let limits = Limits::default();
     let expecting = || post("Content-Length: 5\r\nExpect: 100-continue");
     let mut out = Vec::new();
@@ -437,7 +437,7 @@ fn continues() {
 }
 
 #[test]
-fn informational_answers() {
+fn informational_responses() {
     let mut out = Vec::new();
     let mut connection = received(GET);
     connection.send_informational(103, b"Link: </a>; rel=preload\r\n", &mut out);

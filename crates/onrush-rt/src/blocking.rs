@@ -250,7 +250,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn runs_and_gives_back() {
+    fn runs_job_and_returns_output() {
         for pool in [BlockingPool::threads(2, 8), BlockingPool::inline()] {
             assert_eq!(block_on(pool.run(|| 6 * 7)), Ok(42));
         }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_told_and_the_pool_goes_on() {
+    fn panic_is_returned_and_pool_survives() {
         let pool = BlockingPool::threads(1, 8);
         assert_eq!(
             block_on(pool.run(|| panic!("on purpose"))),

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spent_is_told() {
+    fn spent_budget_is_reported() {
         renew();
         assert!(is_untouched());
         spend(10);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_panics_is_told_whatever_it_throws() {
+    fn panic_payload_is_reported() {
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(count.clone());
         let job = cell(|_| std::panic::panic_any(Bomb(3)));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_is_told_and_never_run() {
+    fn refused_job_reports_and_never_runs() {
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(count.clone());
         let bomb = Bomb(1);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wants_may_panic_when_dropped() {
+    fn unwanted_output_may_panic_when_dropped() {
         let job = own_end(|| Bomb(2));
         assert_eq!(job.get().unwrap().run(), JobOutcome::Completed);
     }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_arrives() {
+    fn notification_is_delivered() {
         delivers([Worker::notify, |_| ()], 0, 1);
     }
 

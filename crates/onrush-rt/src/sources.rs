@@ -112,7 +112,7 @@ mod tests {
     use crate::worker::Worker;
 
     #[test]
-    fn of_many_connections_that_nobody_takes_few_are_accepted() {
+    fn few_unclaimed_connections_are_accepted() {
         let net = Net::new(1, Behaviour::default());
         let mut worker = Worker::simulated(net.clone(), 0).unwrap();
         let (socket, address) = net.listen();

@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waker_that_panics_harms_nobody() {
+    fn panicking_waker_does_not_affect_others() {
         wake(Waker::from(Arc::new(Panics)));
     }
 }

@@ -300,7 +300,7 @@ fn end_of_a_paused_stream_is_reported() {
             rig.driver.receive(server);
             rig.poll_until_idle();
             if !rig.driver.pause(server) {
-                rig.until(|_, event| matches!(event, Event::Quiet { .. }));
+                rig.until(|_, event| matches!(event, Event::ReceiveStopped { .. }));
             }
             rig.driver.watch_end(server);
             if unread {

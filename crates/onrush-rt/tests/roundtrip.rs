@@ -24,7 +24,7 @@ struct Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Buffers,
-    /// Until `Quiet`.
+    /// Until `ReceiveStopped`.
     Quieting,
     Off,
     /// `recv` until it would block, then waiting for `Readable`.
@@ -57,7 +57,7 @@ impl Side {
                 assert!(matches!(self.mode, Mode::Buffers | Mode::Quieting));
                 (self.ended, self.mode) = (true, Mode::Off);
             }
-            Event::Quiet { .. } => {
+            Event::ReceiveStopped { .. } => {
                 assert_eq!(self.mode, Mode::Quieting);
                 self.mode = Mode::Off;
             }

@@ -145,7 +145,7 @@ fn detached_stream_loses_no_byte() {
                 for event in here.poll() {
                     match event {
                         Event::Data { data, .. } => heard.extend_from_slice(&data),
-                        Event::Quiet { .. } => quiet = true,
+                        Event::ReceiveStopped { .. } => quiet = true,
                         Event::End { .. } => (quiet, ended) = (true, true),
                         other => panic!("{other:?}"),
                     }

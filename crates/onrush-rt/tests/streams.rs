@@ -128,7 +128,9 @@ fn bytes_received_during_a_pause_are_kept() {
             rig.driver.receive(b);
             rig.poll_until_idle();
             if !rig.driver.pause(b) {
-                rig.until(|_, event| matches!(event, Event::Quiet { stream, .. } if stream == b));
+                rig.until(
+                    |_, event| matches!(event, Event::ReceiveStopped { stream, .. } if stream == b),
+                );
             }
             send_all(rig, a, b"while you were away");
             assert!(rig.poll_until_idle().is_empty(), "paused");

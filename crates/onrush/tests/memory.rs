@@ -97,7 +97,7 @@ fn metric(metrics: &Metrics, name: &str) -> u64 {
 }
 
 fn evicted(metrics: &Metrics) -> u64 {
-    metric(metrics, "onrush_heads_evicted_total")
+    metric(metrics, "onrush_memory_evictions_total")
 }
 
 #[test]
@@ -430,7 +430,7 @@ fn unread_pipelines_leave_memory_for_others() {
             assert_prompt(&mut server.connect());
         }
         assert!(
-            metric(&metrics, "onrush_heads_evicted_total") > 0,
+            metric(&metrics, "onrush_memory_evictions_total") > 0,
             "{driver:?}"
         );
     }
@@ -462,7 +462,7 @@ fn whole_pipelines_are_served_with_little_memory() {
             assert!(statuses(&tail).iter().all(|&status| status == 200));
         }
         assert_eq!(
-            metric(&metrics, "onrush_heads_evicted_total"),
+            metric(&metrics, "onrush_memory_evictions_total"),
             0,
             "{driver:?}"
         );

@@ -105,7 +105,7 @@ fn unread_responses_stay_within_the_budget() {
             most = most.max(metric(&metrics, "onrush_receive_buffer_bytes{"));
             // Workers publish their usage from time to time.
             let is_counted = most > 1 << 20;
-            is_counted && metric(&metrics, "onrush_heads_evicted_total{") > ATTACKERS as u64 / 4
+            is_counted && metric(&metrics, "onrush_memory_evictions_total{") > ATTACKERS as u64 / 4
         });
         let grown = resident_bytes().saturating_sub(before);
         assert!(grown < MEMORY + SLACK, "{driver:?}: {grown} bytes");

@@ -222,7 +222,7 @@ mod tests {
 
     /// Tests run on threads other than the main one, where this must return `None`.
     #[test]
-    fn only_the_main_thread_is_told_of_by_the_kernel() {
+    fn only_main_thread_stack_is_known_to_kernel() {
         let found = std::thread::spawn(main_stack).join().unwrap();
         assert_eq!(found, None);
     }

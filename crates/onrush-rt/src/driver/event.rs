@@ -44,9 +44,9 @@ pub enum Event {
         /// How it ended.
         result: io::Result<()>,
     },
-    /// The stream has left *buffers* after [`Driver::pause`](super::Driver::pause): no `Data`
+    /// Receiving into buffers has stopped after [`Driver::pause`](super::Driver::pause): no `Data`
     /// follows.
-    Quiet {
+    ReceiveStopped {
         /// The stream.
         stream: StreamId,
         /// Its owner's token.
@@ -77,7 +77,7 @@ impl Event {
         match self {
             Event::Data { token, .. }
             | Event::End { token, .. }
-            | Event::Quiet { token, .. }
+            | Event::ReceiveStopped { token, .. }
             | Event::Readable { token, .. }
             | Event::Writable { token, .. } => Some(*token),
             Event::Accepted { .. } | Event::AcceptPaused { .. } => None,

@@ -9,7 +9,7 @@
 //! Each stream has a receive state: *buffers* (the driver receives into pooled blocks and yields
 //! [`Event::Data`]) or *off*. While it is off, the owner can wait for *readiness* and read with
 //! [`Driver::recv`] into its own memory. Leaving *buffers* may take the kernel a moment:
-//! [`Driver::pause`] returns whether the stream is quiet at once; otherwise [`Event::Quiet`]
+//! [`Driver::pause`] returns whether receiving stops at once; otherwise [`Event::ReceiveStopped`]
 //! follows.
 //!
 //! Modules, lowest first: `direct`, `event`, `slots`, `bufring` · [`epoll`], [`uring`], [`sim`] ·
@@ -200,8 +200,8 @@ impl Driver {
         each!(self, driver => driver.receive(stream));
     }
 
-    /// Stops receiving into pooled buffers. `true`: the stream is quiet now; `false`: `Data` may
-    /// still come, then `Quiet` (or `End`).
+    /// Stops receiving into pooled buffers. `true`: receiving has stopped; `false`: `Data` may
+    /// still come, then `ReceiveStopped` (or `End`).
     pub fn pause(&mut self, stream: StreamId) -> bool {
         each!(self, driver => driver.pause(stream))
     }
@@ -215,7 +215,7 @@ impl Driver {
     }
 
     /// Receives into `into` without waiting (`recv(2)`); `Ok(0)` is the end of the stream. Use it
-    /// only while the stream is paused and quiet.
+    /// only while the stream is paused and receiving has stopped.
     pub fn recv(&mut self, stream: StreamId, into: &mut [u8]) -> io::Result<usize> {
         // SAFETY: every driver's receive writes initialised bytes only.
         #[allow(unsafe_code)]
@@ -401,7 +401,7 @@ impl Driver {
     }
 
     /// Returns the socket, for another worker or another protocol. The stream must be paused and
-    /// quiet, with no `Readable` or `Writable` requested. `None` when the id is stale.
+    /// must have stopped receiving, with no `Readable` or `Writable` requested. `None` when the id is stale.
     pub fn detach(&mut self, stream: StreamId) -> Option<Socket> {
         each!(self, driver => driver.detach(stream))
     }

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_someone_reads_is_not_truncated() {
+    fn file_with_a_reader_is_not_truncated() {
         let (file, content) = nameless("read");
         let (mut reader, _) = (
             File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap(),

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_new_is_connected_meanwhile() {
+    fn no_new_handshake_while_closing() {
         let (socket, address, _client) = silent_client();
         let closing = Closing::start(&[ListenSocket::Os(socket)]);
         assert!(closing.is_some());

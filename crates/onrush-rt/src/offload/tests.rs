@@ -40,7 +40,7 @@ impl Drop for Counted {
 }
 
 #[test]
-fn gives_back_what_jobs_give() {
+fn returns_output_of_jobs() {
     for pool in [one_thread(8), OffloadPool::inline()] {
         assert_eq!(block_on(pool.run(|_| 6 * 7)), Ok(42));
         until(|| pool.stats().done_total == 1);
@@ -122,7 +122,7 @@ fn dropped_at_work_a_job_sees_its_token_and_its_result_is_dropped_over_there() {
 }
 
 #[test]
-fn a_panic_is_told_and_the_pool_goes_on() {
+fn panic_is_returned_and_pool_survives() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -151,7 +151,7 @@ fn a_panic_is_told_and_the_pool_goes_on() {
 }
 
 #[test]
-fn late_is_what_waited_for_longer_than_it_should() {
+fn job_past_max_wait_is_late() {
     let limit = Duration::from_millis(20);
     let (pool, hand) = OffloadPool::manual(&OffloadOptions::default().wait_max(limit));
     let mut jobs: Vec<_> = (0..3).map(|i| pool.run(move |_| i)).collect();
@@ -217,7 +217,7 @@ fn allowed_cores() -> rustix::thread::CpuSet {
 }
 
 #[test]
-fn threads_give_way_and_run_on_every_core_whoever_starts_them() {
+fn threads_have_low_priority_and_run_on_every_core() {
     const NICE: usize = 19;
     const POLICY: usize = 41;
     let (cores, nice, policy) = (allowed_cores(), own_stat(NICE), own_stat(POLICY));

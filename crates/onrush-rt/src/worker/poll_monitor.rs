@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_poll_is_told_at_once_and_one_of_many_the_next_time() {
+    fn single_poll_is_reported_at_once_and_one_of_many_next_time() {
         let poll_monitor = PollMonitor::default();
         let clock = |ms: u64| move || ms * MS;
         // The time before the first iteration does not count.

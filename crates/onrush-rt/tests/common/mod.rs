@@ -198,7 +198,7 @@ pub fn whose(event: &Event) -> Option<(StreamId, u64)> {
     match event {
         Event::Data { stream, token, .. }
         | Event::End { stream, token, .. }
-        | Event::Quiet { stream, token }
+        | Event::ReceiveStopped { stream, token }
         | Event::Readable { stream, token }
         | Event::Writable { stream, token } => Some((*stream, *token)),
         Event::Accepted { .. } | Event::AcceptPaused { .. } => None,

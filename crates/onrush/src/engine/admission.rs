@@ -11,7 +11,7 @@
 //! is needed, and it is used until its last entry. A connection that becomes idle after the pass
 //! has been idle for a shorter time than each entry.
 
-use super::connection::{Conn, Phase, Then};
+use super::connection::{AfterFlush, Conn, Phase};
 use super::migration::Transfer;
 use super::{Engine, Settings, count};
 use crate::host::ConnId;
@@ -66,7 +66,7 @@ impl Conn {
             && !(self.over_limit || self.ended || self.draining_body)
             && self.leaving.is_none()
             && self.active.as_ref().is_none_or(|active| active.is_idle());
-        let limit_ms = match self.in_head {
+        let limit_ms = match self.head_timer_runs {
             true => limits.head_timeout_ms, // Only the first head has no input.
             false => limits.idle_timeout_ms,
         };
@@ -226,7 +226,7 @@ impl Engine {
         let mut conn = Conn::new(stream);
         conn.over_limit = true;
         self.conns.borrow_mut().insert(id, conn);
-        self.flush(id, OVER_LIMIT_RESPONSE, Then::Linger);
+        self.send_then(id, OVER_LIMIT_RESPONSE, AfterFlush::Linger);
     }
 
     /// Logs that accepting is paused, once per [`ACCEPT_WARNING_S`] for all workers, and closes

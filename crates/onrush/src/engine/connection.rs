@@ -12,8 +12,9 @@
 //! | `Lingering` | none | empty | none | any | no | linger |
 //! | `Leaving` | none | empty | none | set | yes | as in `Ready` |
 //!
-//! - `in_head` and `draining_body` exclude each other. Both occur in `Ready` and `Leaving` only.
-//! - `ended` (the client has ended its direction) occurs in `Busy` and `Flushing`. In `Ready` and
+//! - `head_timer_runs` and `draining_body` exclude each other. Both occur in `Ready` and `Leaving`
+//!   only.
+//! - `ended` (the client has half-closed, EOF) occurs in `Busy` and `Flushing`. In `Ready` and
 //!   `Lingering` the connection is closed instead; `Leaving` becomes `Ready` first.
 //! - `reader` is set in `Busy` only, while a handler waits for its request's body.
 //! - `over_limit` occurs in `Flushing` and `Lingering` only.
@@ -47,10 +48,11 @@ pub(crate) enum Phase {
     Busy,
     /// Responses in `out` wait until the client takes them; `after_flush` follows.
     Flushing,
-    /// Our direction is shut down. Input is discarded until the client ends its direction or the
+    /// The sending side is shut down (`SHUT_WR`). Input is discarded until the client closes or the
     /// time limit expires.
     Lingering,
-    /// Between requests. The connection moves to another worker when the driver is quiet.
+    /// Between requests. The connection moves to another worker when the driver has
+    /// stopped receiving.
     Leaving,
 }
 
@@ -69,20 +71,20 @@ impl Phase {
 
 /// What follows when all of `out` has been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum AfterFlush {
     Continue,
     Close,
     Linger,
 }
 
-impl Then {
+impl AfterFlush {
     /// What follows a response. `surplus`: the client has sent more after the request that it
     /// declared to be its last, and may send even more.
-    pub(crate) fn following(after: After, surplus: bool) -> Then {
+    pub(crate) fn following(after: After, surplus: bool) -> AfterFlush {
         match after {
-            After::KeepAlive | After::DrainThenKeepAlive => Then::Continue,
-            After::Close if !surplus => Then::Close,
-            After::Close | After::LingeringClose => Then::Linger,
+            After::KeepAlive | After::DrainThenKeepAlive => AfterFlush::Continue,
+            After::Close if !surplus => AfterFlush::Close,
+            After::Close | After::LingeringClose => AfterFlush::Linger,
         }
     }
 }
@@ -102,14 +104,14 @@ pub(crate) struct Conn {
     pub(crate) timer_ms: u64,
     pub(crate) timer: Option<TimerId>,
     pub(crate) phase: Phase,
-    /// The client has ended its direction.
+    /// The client has half-closed (EOF).
     pub(crate) ended: bool,
     /// The driver is paused, so it has to be resumed before the next receive.
     pub(crate) paused: bool,
     /// Counts responses. A body that outlives its request is recognized by this number.
     pub(crate) response_count: u32,
-    /// A head has begun and is incomplete; its time limit is running.
-    pub(crate) in_head: bool,
+    /// The head time limit applies: the connection is new, or a head is incomplete.
+    pub(crate) head_timer_runs: bool,
     /// The connection is over the limit: it only receives a 503.
     pub(crate) over_limit: bool,
     /// The rest of a request body has to be discarded before the next head.
@@ -141,7 +143,7 @@ pub(crate) struct Active {
     pub(crate) out_sent: usize,
     /// Rendered bytes that a task holds while it waits for the client.
     pub(crate) rendered_bytes: usize,
-    pub(crate) after_flush: Option<Then>,
+    pub(crate) after_flush: Option<AfterFlush>,
     /// The task of the handler, or the one that sends its response. Dropping it cancels it.
     pub(crate) task: Option<TaskHandle>,
     /// The waker of the task that waits for body bytes.
@@ -153,7 +155,7 @@ pub(crate) struct Active {
     pub(crate) body_deadline_ms: Option<u64>,
     pub(crate) write_deadline_ms: Option<u64>,
     /// The last send accepted fewer bytes than it was given: the socket buffer is full.
-    pub(crate) is_full: bool,
+    pub(crate) socket_full: bool,
     /// Bytes that the kernel has accepted of responses that tasks send, up to [`u32::MAX`].
     pub(crate) taken_bytes: u32,
     /// The rates at which the client sends body bytes and takes response bytes.
@@ -161,8 +163,8 @@ pub(crate) struct Active {
     pub(super) write_rate: RateMeter,
     /// The write time limit has expired; the next send decides whether the client is too slow.
     pub(crate) last_try: bool,
-    /// The driver is paused and quiet, so body bytes may be received directly.
-    pub(crate) quiet: bool,
+    /// The driver is paused and has stopped receiving, so body bytes may be received directly.
+    pub(crate) receive_stopped: bool,
     /// The value of `SO_RCVLOWAT` that was set on the socket; 0 when none was set.
     pub(crate) low_water: u32,
     /// The last receive emptied the socket. The driver reports further input.
@@ -257,7 +259,7 @@ impl Conn {
             ended: false,
             paused: false,
             response_count: 0,
-            in_head: false,
+            head_timer_runs: false,
             over_limit: false,
             draining_body: false,
             leaving: None,
@@ -298,7 +300,7 @@ impl Conn {
     /// Whether nothing has to be done before the connection waits for its next request.
     #[inline]
     pub(crate) fn needs_no_work(&self) -> bool {
-        !self.paused && !self.in_head && !self.draining_body && !self.ended
+        !self.paused && !self.head_timer_runs && !self.draining_body && !self.ended
     }
 
     /// Frees the state that an idle connection does not need.

@@ -31,7 +31,7 @@ pub(super) enum Wait {
 impl Engine {
     /// Sets the deadline of the connection to `limit_ms` from now; 0 for no limit.
     #[inline]
-    pub(super) fn set_limit(&self, id: ConnId, conn: &mut Conn, limit_ms: u32) {
+    pub(super) fn set_timeout(&self, id: ConnId, conn: &mut Conn, limit_ms: u32) {
         let deadline = match limit_ms {
             0 => u64::MAX,
             ms => self.context.now_ms() + u64::from(ms),
@@ -61,7 +61,7 @@ impl Engine {
 
     /// Limits a task's wait for the client to `limit_ms` from now. 0 means that the wait has ended,
     /// or that it has no limit.
-    pub(super) fn set_wait(&self, id: ConnId, conn: &mut Conn, wait: Wait, limit_ms: u32) {
+    pub(super) fn set_wait_timeout(&self, id: ConnId, conn: &mut Conn, wait: Wait, limit_ms: u32) {
         let now_ms = self.context.now_ms();
         let deadline = (limit_ms > 0).then(|| now_ms + u64::from(limit_ms));
         let active = conn.active();
@@ -84,11 +84,11 @@ impl Engine {
         }
     }
 
-    /// Begins or continues a wait for the client, during which its rate is measured. `false` when
-    /// the client has been too slow ([`Limits::rate_bytes_per_s_min`]).
+    /// Begins or continues a wait for the client, during which its rate is measured. Returns
+    /// whether the client is fast enough ([`Limits::rate_bytes_per_s_min`]).
     ///
     /// [`Limits::rate_bytes_per_s_min`]: onrush_proto::limits::Limits::rate_bytes_per_s_min
-    pub(super) fn is_fast_enough(&self, conn: &mut Conn, wait: Wait) -> bool {
+    pub(super) fn begin_measured_wait(&self, conn: &mut Conn, wait: Wait) -> bool {
         let response_count = conn.response_count;
         let active = conn.active();
         let rate_meter = match wait {
@@ -100,9 +100,9 @@ impl Engine {
 
     /// Limits the time in which the client takes what was sent to `limit_ms` from now; 0 for no
     /// limit.
-    pub(super) fn limit_write(&self, id: ConnId, limit_ms: u32) {
+    pub(super) fn set_write_timeout(&self, id: ConnId, limit_ms: u32) {
         if let Some(conn) = self.conns.borrow_mut().get(id) {
-            self.set_wait(id, conn, Wait::Write, limit_ms);
+            self.set_wait_timeout(id, conn, Wait::Write, limit_ms);
         }
     }
 
@@ -128,7 +128,7 @@ impl Engine {
     /// reader waits again.
     pub(super) fn take_reader(&self, id: ConnId, conn: &mut Conn) -> Option<Waker> {
         let reader = conn.active.as_mut()?.reader.take()?;
-        self.set_wait(id, conn, Wait::Body, 0);
+        self.set_wait_timeout(id, conn, Wait::Body, 0);
         Some(reader)
     }
 
@@ -207,7 +207,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             let reader = self.take_reader(id, conn);
-            self.set_wait(id, conn, Wait::Body, 0);
+            self.set_wait_timeout(id, conn, Wait::Body, 0);
             let Some(reader) = reader else { return };
             let active = conn.active();
             // The socket may hold fewer bytes than the reader waits for.
@@ -230,13 +230,13 @@ impl Engine {
 
     fn on_timeout(self: &Rc<Self>, id: ConnId, phase: Phase, limit: TimeLimit) {
         diagnose!(DEBUG, connection = id.token(), phase = phase.name(); "time limit reached");
-        let in_head = matches!(phase, Phase::Ready | Phase::Leaving) && {
+        let head_timer_runs = matches!(phase, Phase::Ready | Phase::Leaving) && {
             let mut conns = self.conns.borrow_mut();
             let active = conns.get(id).and_then(|conn| conn.active.as_ref());
             active.is_some_and(|active| active.input_bytes > 0)
         };
         match phase {
-            Phase::Ready | Phase::Leaving if in_head => {
+            Phase::Ready | Phase::Leaving if head_timer_runs => {
                 self.counters.timed_out.count(TimeLimit::Head);
                 let reject = Reject::new(408, "request head took too long");
                 self.reject_request(id, reject, Outcome::TimedOut);

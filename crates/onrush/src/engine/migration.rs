@@ -38,7 +38,7 @@ pub(crate) struct EstablishedConn {
     input: Vec<u8>,
     /// Valid on each worker, because all use the same clock.
     deadline_ms: u64,
-    in_head: bool,
+    head_timer_runs: bool,
     draining_body: bool,
     /// The index of the worker that sends it.
     from: usize,
@@ -117,13 +117,13 @@ impl Engine {
             self.set_phase(id, conn, Phase::Leaving);
             conn.paused = true;
             if !self.context.driver().pause(conn.stream) {
-                return; // `Quiet` follows, possibly after more input.
+                return; // `ReceiveStopped` follows, possibly after more input.
             }
         }
         self.finish_migration(id);
     }
 
-    /// Transfers a connection that is quiet.
+    /// Transfers a connection that has stopped receiving.
     pub(super) fn finish_migration(self: &Rc<Self>, id: ConnId) {
         let (worker_set, own) = (&self.settings.worker_set, self.context.index());
         let Some(conn) = self.conns.borrow_mut().remove(id) else {
@@ -147,7 +147,7 @@ impl Engine {
             machine: conn.machine,
             input,
             deadline_ms: conn.deadline_ms,
-            in_head: conn.in_head,
+            head_timer_runs: conn.head_timer_runs,
             draining_body: conn.draining_body,
             from: own,
             returned: false,
@@ -209,13 +209,13 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.machine = live.machine;
-            conn.in_head = live.in_head;
+            conn.head_timer_runs = live.head_timer_runs;
             conn.draining_body = live.draining_body;
             let mut deadline_ms = live.deadline_ms;
             if self.draining.get() {
                 self.note_drain(id, live.input.len() as u64);
                 if input.is_none() {
-                    conn.in_head = false; // A new head gets the full time limit.
+                    conn.head_timer_runs = false; // A new head gets the full time limit.
                     let soon = self.context.now_ms() + u64::from(DRAIN_IDLE_MS);
                     deadline_ms = deadline_ms.min(soon);
                 }
@@ -224,13 +224,13 @@ impl Engine {
             self.context.driver().receive(conn.stream);
         }
         if let Some(input) = input
-            && panic_guard::catch(|| self.received(id, input)).is_none()
+            && panic_guard::catch(|| self.on_data(id, input)).is_none()
         {
             self.recover_from_panic(Some(id)); // A part of its input is lost.
         }
     }
 
-    /// Cancels a migration because the client ended its direction. The connection stays, sends the
+    /// Cancels a migration because the client has half-closed (EOF). The connection stays, sends the
     /// responses to requests that had arrived, and closes.
     pub(super) fn cancel_migration(self: &Rc<Self>, id: ConnId) {
         {

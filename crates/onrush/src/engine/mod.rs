@@ -288,7 +288,7 @@ impl Engine {
                 conn.machine.close_after_next(); // Its response may have started.
             }
             if conn.phase == Phase::Ready && queued == 0 {
-                conn.in_head = false; // A new head gets the full time limit.
+                conn.head_timer_runs = false; // A new head gets the full time limit.
                 self.set_deadline(id, conn, conn.deadline_ms.min(soon));
             }
         }
@@ -327,11 +327,11 @@ impl Engine {
         let limit_ms = match self.draining.get() {
             true => deadline::DRAIN_IDLE_MS,
             false => {
-                conn.in_head = true;
+                conn.head_timer_runs = true;
                 self.limits().head_timeout_ms
             }
         };
-        self.set_limit(id, conn, limit_ms);
+        self.set_timeout(id, conn, limit_ms);
     }
 
     /// Creates the entry of a connection, with receiving off. On failure, releases the places of
@@ -433,7 +433,7 @@ impl Engine {
     }
 
     /// Handles the end of the client's direction (`Ok`) or a broken connection.
-    fn ended(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
+    fn on_peer_end(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
         if result.is_err() {
             return self.close(id, CloseReason::Broken);
         }
@@ -443,7 +443,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             conn.ended = true;
             diagnose!(TRACE, connection = id.token(), phase = conn.phase.name();
-                "the client ended its direction");
+                "the client has half-closed (EOF)");
             if conn.phase == Phase::Lingering {
                 ending = CloseReason::Complete;
             }
@@ -478,27 +478,33 @@ impl Engine {
             recorder.abort(&measured);
         }
         let worker = self.context.index();
-        let cut = id.is_some();
-        panic_guard::log(|| tracing::error!(worker, cut, "a panic was caught by the event loop"));
+        let connection_reset = id.is_some();
+        panic_guard::log(|| {
+            tracing::error!(
+                worker,
+                connection_reset,
+                "a panic was caught by the event loop"
+            )
+        });
         if let Some(id) = id {
             self.abort(id, CloseReason::Cut);
         }
     }
 
-    /// The socket of a connection whose body is read directly is readable, or the driver has become
-    /// quiet.
-    fn readable(self: &Rc<Self>, id: ConnId, quiet: bool) {
+    /// The socket of a connection whose body is read directly is readable, or the driver has
+    /// stopped receiving.
+    fn on_readable(self: &Rc<Self>, id: ConnId, receive_stopped: bool) {
         let reader = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            if quiet && conn.phase == Phase::Leaving {
+            if receive_stopped && conn.phase == Phase::Leaving {
                 drop(conns);
                 return self.finish_migration(id);
             }
             let Some(active) = conn.active.as_mut() else {
                 return;
             };
-            active.quiet |= quiet;
+            active.receive_stopped |= receive_stopped;
             self.take_reader(id, conn)
         };
         if let Some(reader) = reader {
@@ -523,12 +529,16 @@ impl EventHandler for EngineHandler {
     #[inline]
     fn on_event(&self, event: Event) {
         match event {
-            Event::Data { token, data, .. } => self.0.received(ConnId::from_token(token), data),
+            Event::Data { token, data, .. } => self.0.on_data(ConnId::from_token(token), data),
             Event::Accepted { socket, .. } => self.0.accept(socket),
-            Event::End { token, result, .. } => self.0.ended(ConnId::from_token(token), result),
-            Event::Quiet { token, .. } => self.0.readable(ConnId::from_token(token), true),
-            Event::Readable { token, .. } => self.0.readable(ConnId::from_token(token), false),
-            Event::Writable { token, .. } => self.0.writable(ConnId::from_token(token)),
+            Event::End { token, result, .. } => {
+                self.0.on_peer_end(ConnId::from_token(token), result)
+            }
+            Event::ReceiveStopped { token, .. } => {
+                self.0.on_readable(ConnId::from_token(token), true)
+            }
+            Event::Readable { token, .. } => self.0.on_readable(ConnId::from_token(token), false),
+            Event::Writable { token, .. } => self.0.on_writable(ConnId::from_token(token)),
             Event::AcceptPaused { error, .. } => self.0.accept_paused(&error),
         }
     }

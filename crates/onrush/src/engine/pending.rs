@@ -1,7 +1,7 @@
 //! Responses that are not ready at once. A task polls the pending handler, or sends a response as
 //! fast as the client takes it; then the connection continues.
 
-use super::connection::{Phase, Then};
+use super::connection::{AfterFlush, Phase};
 use super::render::{Rendered, SendFuture};
 use super::{Engine, guarded, panic_response};
 use crate::handler::Pending;
@@ -38,7 +38,7 @@ impl PendingHandler {
         let mut out = Vec::new();
         match engine.render_response_cold(id, &mut response, &mut out) {
             Rendered::Gone => {}
-            Rendered::Whole(after) => engine.finished(id, after, &out),
+            Rendered::Whole(after) => engine.finish_task_response(id, after, &out),
             Rendered::Sending(sending) => engine.finish_sending(id, sending).await,
         }
     }
@@ -63,11 +63,11 @@ impl Engine {
     ) {
         let waiting = PendingHandler::new(self);
         let pending = PanicGuard::new(pending);
-        let Ok(all_sent) = self.send_or_keep(id, out) else {
+        let Ok(all_sent) = self.send_or_queue(id, out) else {
             return self.close(id, CloseReason::Broken);
         };
         let write_ms = self.limits().write_timeout_ms;
-        self.limit_write(id, if all_sent { 0 } else { write_ms });
+        self.set_write_timeout(id, if all_sent { 0 } else { write_ms });
         self.make_task(id, data, waiting.finish_handler(id, pending));
     }
 
@@ -80,7 +80,7 @@ impl Engine {
         data: Buf,
         work: impl Future<Output = ()> + 'static,
     ) {
-        let data = self.shrink_block(data);
+        let data = self.copy_if_small(data);
         let task_slot = self.task_slot.replace(self.context.task_slot());
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
@@ -135,7 +135,7 @@ impl Engine {
     pub(super) async fn finish_sending(self: Rc<Self>, id: ConnId, mut sending: SendFuture) {
         let driven = std::future::poll_fn(|cx| self.poll_sending(id, &mut sending, cx));
         if let Some(after) = driven.await {
-            self.finished(id, after, &[]);
+            self.finish_task_response(id, after, &[]);
         }
     }
 
@@ -154,7 +154,7 @@ impl Engine {
 
     /// Finishes the response of a task: sends the last rendered part, then continues with the
     /// connection.
-    fn finished(self: &Rc<Self>, id: ConnId, after: After, out: &[u8]) {
+    fn finish_task_response(self: &Rc<Self>, id: ConnId, after: After, out: &[u8]) {
         let (task, reader) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
@@ -170,7 +170,7 @@ impl Engine {
         if let Some(reader) = reader {
             user::wake(reader); // Another task: its read fails, because the request is over.
         }
-        if self.flush(id, out, Then::following(after, self.has_input(id))) {
+        if self.send_then(id, out, AfterFlush::following(after, self.has_input(id))) {
             return self.resume_reading(id);
         }
         self.reclaim_memory();

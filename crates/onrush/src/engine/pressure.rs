@@ -15,7 +15,7 @@
 //! memory and does not count. Files do not use this memory.
 
 use super::Engine;
-use super::connection::{Conn, Phase, Then};
+use super::connection::{AfterFlush, Conn, Phase};
 use super::request_body::AHEAD_BYTES_MAX;
 use crate::host::ConnId;
 use crate::log::Outcome;
@@ -70,7 +70,7 @@ impl Engine {
         parts: Box<RequestParts>,
         head_bytes: &[u8],
         out: &mut Vec<u8>,
-    ) -> Option<Then> {
+    ) -> Option<AfterFlush> {
         if self.log.is_some() {
             self.log_request(id, &parts.head, head_bytes);
         }
@@ -85,7 +85,7 @@ impl Engine {
         }
         let after = conn.machine.finish_response();
         self.counters.rejected.count(Refusal::of(reject.status));
-        Some(Then::following(after, true))
+        Some(AfterFlush::following(after, true))
     }
 
     /// The bytes that may be received ahead for a connection before its client is slowed down.
@@ -189,8 +189,8 @@ impl Engine {
         let bytes = conn.active().input_bytes;
         diagnose!(DEBUG, connection = id.token(), input_bytes = bytes; "receiving paused");
         let mut driver = self.context.driver();
-        let quiet = driver.pause(conn.stream);
+        let receive_stopped = driver.pause(conn.stream);
         driver.watch_end(conn.stream);
-        conn.active().quiet = quiet;
+        conn.active().receive_stopped = receive_stopped;
     }
 }

@@ -4,7 +4,7 @@
 //! renders the response. The responses to all requests of one receive are sent together. A handler
 //! that is not ready at once becomes a task, and the loop continues after its response.
 
-use super::connection::{Active, BURST_MAX, Conn, Phase, Then};
+use super::connection::{Active, AfterFlush, BURST_MAX, Conn, Phase};
 use super::deadline::{DRAIN_IDLE_MS, Wait};
 use super::render::{Rendered, SendFuture};
 use super::request_body::AHEAD_BYTES_MAX;
@@ -24,20 +24,24 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// Rendered responses are sent at this size, even if more input can be parsed.
-const OUT_BYTES_MAX: usize = 128 * 1024;
+const OUT_FLUSH_BYTES: usize = 128 * 1024;
 /// The response buffer is freed after a call that made it larger than this.
 const OUT_KEPT_BYTES: usize = 256 * 1024;
 
+/// The deadline of a connection that can be closed, because its response was sent and the client
+/// sends the rest of the body too slowly.
+const CLOSE_SOON_MS: u32 = 1;
+
 /// How the loop continues after one step.
-enum Next {
-    /// With this input, or with the queued input when it is empty.
-    Again(Buf),
-    /// When more input has been received.
-    NeedMore,
-    /// Not at all: the connection is gone, or a task continues.
-    Stop,
-    /// Not at all: the rendered response is the last one.
-    Last(Then),
+enum LoopStep {
+    /// Parse this input, or the queued input when it is empty.
+    Parse(Buf),
+    /// Wait until more input is received.
+    NeedInput,
+    /// Leave the loop: the connection is gone, or a task continues.
+    Yield,
+    /// Leave the loop: the rendered response is the last one.
+    End(AfterFlush),
 }
 
 /// The receive memory of the worker is exhausted.
@@ -46,17 +50,17 @@ struct NoMemory;
 impl Engine {
     /// Handles received `data`.
     #[inline(always)]
-    pub(super) fn received(self: &Rc<Self>, id: ConnId, data: Buf) {
+    pub(super) fn on_data(self: &Rc<Self>, id: ConnId, data: Buf) {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
         if conn.phase != Phase::Ready {
             drop(conns);
             return self.receive_while_busy(id, data);
         }
-        // Nothing is queued, so `data` is parsed first and joined with nothing.
-        let is_next = conn.active.is_none() && !data.is_empty();
+        // No partial head is queued, so `data` can be parsed in place.
+        let nothing_queued = conn.active.is_none() && !data.is_empty();
         drop(conns);
-        match is_next {
+        match nothing_queued {
             true => self.process_input(id, Some(data), None),
             false => self.process_input(id, None, Some(data)),
         }
@@ -79,7 +83,7 @@ impl Engine {
         self.reclaim_memory();
     }
 
-    /// Continues with the next request of a connection after its last response was sent.
+    /// Continues with the next request of a connection after the previous response was sent.
     pub(super) fn resume_reading(self: &Rc<Self>, id: ConnId) {
         {
             let mut conns = self.conns.borrow_mut();
@@ -103,33 +107,34 @@ impl Engine {
         self.process_input(id, None, None);
     }
 
-    /// Parses `next`, then queued input, then `data`, as far as possible, and sends the responses.
+    /// Parses `next`, `data` and queued input as far as possible, and sends the responses. See
+    /// [`Engine::next_input`] for the order of `data` and queued input.
     fn process_input(self: &Rc<Self>, id: ConnId, next: Option<Buf>, data: Option<Buf>) {
         let mut out = self.out.take();
         out.clear();
-        let mut started = 0;
-        let then = self.process_input_into(id, next, data, &mut out, &mut started);
-        if started > 1 {
-            self.note_started(id, started);
+        let mut steps = 0;
+        let then = self.process_input_into(id, next, data, &mut out, &mut steps);
+        if steps > 1 {
+            self.note_started(id, steps);
         }
         match then {
-            Some(Then::Continue) => self.flush_and_idle(id, &out),
+            Some(AfterFlush::Continue) => self.flush_and_idle(id, &out),
             Some(then) => {
-                if !self.flush(id, &out, then) {
+                if !self.send_then(id, &out, then) {
                     self.reclaim_memory();
                 }
             }
-            None => self.abort_current_request(),
+            None => self.record_without_send(),
         }
         if out.capacity() <= OUT_KEPT_BYTES {
             self.out.set(out);
         }
     }
 
-    /// Nothing is sent now. Records finished requests, and discards the measurement of a request
-    /// whose connection closed before its response.
+    /// Called when nothing is left to send here. Records finished requests, and drops the
+    /// measurement of a request whose connection was closed.
     #[inline(never)]
-    fn abort_current_request(self: &Rc<Self>) {
+    fn record_without_send(self: &Rc<Self>) {
         self.reclaim_memory();
         let Some(recorder) = &self.recorder else {
             return;
@@ -141,41 +146,46 @@ impl Engine {
     }
 
     /// Returns what follows when `out` has been sent; `None` when nothing is left to do here.
-    /// Counts the requests that it starts in `started`, at most [`BURST_MAX`]; a task starts the
-    /// others.
+    /// Counts parse steps in `steps`. After [`BURST_MAX`], or when the budget is used up, a task
+    /// takes the rest, unless a head is incomplete or memory is short.
     fn process_input_into(
         self: &Rc<Self>,
         id: ConnId,
         next: Option<Buf>,
         mut data: Option<Buf>,
         out: &mut Vec<u8>,
-        started: &mut usize,
-    ) -> Option<Then> {
+        steps: &mut usize,
+    ) -> Option<AfterFlush> {
         let mut responses = 0;
         let mut remaining = next;
-        let mut started_max = 1;
+        let mut steps_max = 1;
         loop {
             let input = match remaining.take() {
                 Some(remaining) => remaining, // No partial head precedes it.
-                None if data.is_none() && !self.has_queue(id)? => return Some(Then::Continue),
-                None => match self.next_input(id, data.take())? {
-                    Some(input) => input,
-                    None => return Some(Then::Continue),
-                },
+                None => {
+                    let is_empty = data.is_none() && !self.may_have_queued_input(id)?;
+                    if is_empty {
+                        return Some(AfterFlush::Continue);
+                    }
+                    match self.next_input(id, data.take())? {
+                        Some(input) => input,
+                        None => return Some(AfterFlush::Continue),
+                    }
+                }
             };
             // The budget of the event or task already covers the first request.
-            if *started > 0
-                && (coop::spend_operation() || *started >= started_max)
-                && self.is_budget_exhausted(id, *started, &mut started_max)
+            if *steps > 0
+                && (coop::spend_operation() || *steps >= steps_max)
+                && self.must_defer(id, *steps, &mut steps_max)
             {
                 self.defer_input(id, input, out);
                 return None;
             }
-            *started += 1;
-            match self.step(id, input, out) {
-                Next::Again(behind) => remaining = Some(behind).filter(|data| !data.is_empty()),
-                Next::NeedMore => {
-                    // Queued input behind a partial head continues it.
+            *steps += 1;
+            match self.process_once(id, input, out) {
+                LoopStep::Parse(behind) => remaining = Some(behind).filter(|data| !data.is_empty()),
+                LoopStep::NeedInput => {
+                    // More input is queued behind the partial head: join them in the next pass.
                     let mut conns = self.conns.borrow_mut();
                     let conn = conns.get(id)?;
                     if conn
@@ -183,21 +193,21 @@ impl Engine {
                         .as_ref()
                         .is_none_or(|active| active.input.len() < 2)
                     {
-                        return Some(Then::Continue);
+                        return Some(AfterFlush::Continue);
                     }
                 }
-                Next::Stop => return None,
-                Next::Last(then) => return Some(then),
+                LoopStep::Yield => return None,
+                LoopStep::End(then) => return Some(then),
             }
             responses += 1;
-            if responses >= self.limits().pipelined_requests_max || out.len() > OUT_BYTES_MAX {
+            if responses >= self.limits().pipelined_requests_max || out.len() > OUT_FLUSH_BYTES {
                 responses = 0;
                 if let Some(remaining) = remaining.take() {
                     let mut conns = self.conns.borrow_mut();
                     conns.get(id)?.active().unpop_input(remaining);
                 }
                 coop::spend(out.len());
-                let sent = self.flush(id, out, Then::Continue);
+                let sent = self.send_then(id, out, AfterFlush::Continue);
                 out.clear();
                 if !sent {
                     return None; // `resume_reading` follows after the send.
@@ -206,24 +216,24 @@ impl Engine {
         }
     }
 
-    /// Whether to leave further requests for a later iteration, after `started` requests. That is
+    /// Whether to leave further requests for a later iteration, after `steps` parse steps. That is
     /// so when the budget is exhausted, or when the connection has started as many requests as it
-    /// may in this event-loop iteration. Sets `started_max` to that number if it is 1, its initial
+    /// may in this event-loop iteration. Sets `steps_max` to that number if it is 1, its initial
     /// value.
     ///
     /// A partial head is never deferred, because its time limit is running. Nothing is deferred
     /// while receive memory is short: parsing frees memory, and deferring holds it.
     #[inline(never)]
-    fn is_budget_exhausted(&self, id: ConnId, started: usize, started_max: &mut usize) -> bool {
+    fn must_defer(&self, id: ConnId, steps: usize, steps_max: &mut usize) -> bool {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id);
-        if *started_max == 1 {
+        if *steps_max == 1 {
             let iteration = self.context.iteration();
             let left = conn.as_ref().map(|conn| conn.may_start(iteration));
-            *started_max = usize::from(left.unwrap_or(BURST_MAX)).max(1);
+            *steps_max = usize::from(left.unwrap_or(BURST_MAX)).max(1);
         }
-        (started >= *started_max || coop::is_exhausted())
-            && conn.is_some_and(|conn| !conn.in_head)
+        (steps >= *steps_max || coop::is_exhausted())
+            && conn.is_some_and(|conn| !conn.head_timer_runs)
             && !self.is_short()
     }
 
@@ -248,7 +258,7 @@ impl Engine {
         coop::spend(out.len());
         diagnose!(TRACE, connection = id.token(), exhausted = coop::is_exhausted();
             "pipelined requests are left to a task");
-        let sent = self.flush(id, out, Then::Continue);
+        let sent = self.send_then(id, out, AfterFlush::Continue);
         out.clear();
         if sent {
             self.resume_in_task(id, nothing);
@@ -257,12 +267,13 @@ impl Engine {
 
     /// Whether there may be queued input; `None` when the connection is gone.
     #[inline]
-    fn has_queue(&self, id: ConnId) -> Option<bool> {
+    fn may_have_queued_input(&self, id: ConnId) -> Option<bool> {
         Some(self.conns.borrow_mut().get(id)?.active.is_some())
     }
 
-    /// Returns the input to parse next: queued input first, then `data`, joined if a head spans
-    /// them. `None` when the connection is gone.
+    /// Returns the input to parse next; `None` when the connection is gone. Outside a head nothing
+    /// is queued when `data` arrives, so `data` is parsed as it is. Inside a head, `data` is queued
+    /// and joined.
     #[inline(never)]
     fn next_input(self: &Rc<Self>, id: ConnId, data: Option<Buf>) -> Option<Option<Buf>> {
         let data = data.filter(|data| !data.is_empty());
@@ -271,7 +282,7 @@ impl Engine {
         let Some(active) = conn.active.as_mut() else {
             return Some(data);
         };
-        if conn.in_head {
+        if conn.head_timer_runs {
             if let Some(data) = data {
                 active.push_input(data);
             }
@@ -335,12 +346,13 @@ impl Engine {
         Ok(Some(block.into_buf()))
     }
 
-    fn step(self: &Rc<Self>, id: ConnId, data: Buf, out: &mut Vec<u8>) -> Next {
+    /// Drains body bytes, or parses one head and starts its request.
+    fn process_once(self: &Rc<Self>, id: ConnId, data: Buf, out: &mut Vec<u8>) -> LoopStep {
         let mut parts = self.request_pool.take(self);
         let parsed = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else {
-                return Next::Stop;
+                return LoopStep::Yield;
             };
             if conn.draining_body {
                 self.request_pool.give(parts);
@@ -351,7 +363,7 @@ impl Engine {
                 .receive_head(&data, &mut parts.head, self.limits())
             {
                 Ok(Step::Request { head_bytes }) => {
-                    if std::mem::take(&mut conn.in_head) {
+                    if std::mem::take(&mut conn.head_timer_runs) {
                         conns.unlist(id);
                     }
                     Ok(head_bytes)
@@ -361,7 +373,7 @@ impl Engine {
                     conns.list_head(id);
                     drop(conns);
                     self.request_pool.give(parts);
-                    return Next::NeedMore;
+                    return LoopStep::NeedInput;
                 }
                 Err(reject) => {
                     let after = self.reject_head(conn, reject, &data, out);
@@ -377,13 +389,13 @@ impl Engine {
                 self.counters.rejected.count(Refusal::of(reject.status));
                 diagnose!(DEBUG, connection = id.token(), status = reject.status,
                     reason = reject.reason; "request rejected");
-                Next::Last(Then::following(after, false))
+                LoopStep::End(AfterFlush::following(after, false))
             }
         }
     }
 
     /// Discards body bytes that a finished request left unread.
-    fn drain_body(&self, conn: &mut Conn, mut data: Buf) -> Next {
+    fn drain_body(&self, conn: &mut Conn, mut data: Buf) -> LoopStep {
         match conn.machine.receive_body(&data, self.limits()) {
             Ok(piece) => {
                 conn.draining_body = !piece.end;
@@ -392,28 +404,28 @@ impl Engine {
                 let rate_meter = &mut conn.active().body_rate;
                 rate_meter.end_wait(self.context.now_ms());
                 rate_meter.record_bytes(piece.consumed);
-                Next::Again(data)
+                LoopStep::Parse(data)
             }
-            Err(_) => Next::Last(Then::Linger), // The response was already sent.
+            Err(_) => LoopStep::End(AfterFlush::Linger), // The response was already sent.
         }
     }
 
     /// Stores a partial head until more of it arrives.
     fn keep_partial(&self, id: ConnId, conn: &mut Conn, data: Buf) {
-        if !conn.in_head {
-            conn.in_head = true;
-            self.set_limit(id, conn, self.limits().head_timeout_ms);
+        if !conn.head_timer_runs {
+            conn.head_timer_runs = true;
+            self.set_timeout(id, conn, self.limits().head_timeout_ms);
         }
-        let kept = self.shrink_block(data);
+        let kept = self.copy_if_small(data);
         conn.active().unpop_input(kept);
     }
 
-    /// Returns the same bytes. Copies few bytes to a small block, so that slow clients do not hold
-    /// large blocks.
-    pub(super) fn shrink_block(&self, data: Buf) -> Buf {
+    /// Returns the same bytes. If there are few bytes, copies them to a small block, so that slow
+    /// clients do not hold large blocks.
+    pub(super) fn copy_if_small(&self, data: Buf) -> Buf {
         let is_small = data.len() * 4 < self.context.pool().block_bytes();
         match is_small && !data.is_empty() {
-            true => self.copy_to_own_block((data.len() * 2).max(512), data),
+            true => self.copy_to_exact_block((data.len() * 2).max(512), data),
             false => data,
         }
     }
@@ -427,24 +439,24 @@ impl Engine {
         parts: Box<RequestParts>,
         head_bytes: usize,
         out: &mut Vec<u8>,
-    ) -> Next {
+    ) -> LoopStep {
         if parts.head.framing() != Framing::None && self.is_short_for_bodies() {
             let then = self.shed_body(id, parts, &data[..head_bytes], out);
-            return then.map_or(Next::Stop, Next::Last);
+            return then.map_or(LoopStep::Yield, LoopStep::End);
         }
         count(&self.counters.requests);
         let bytes = self.take_head(&mut data, head_bytes);
         let mut body = None;
         if parts.head.framing() != Framing::None {
             // Reading the body may send a 100 (Continue), which has to follow earlier responses.
-            if self.send_or_keep(id, out).is_err() {
+            if self.send_or_queue(id, out).is_err() {
                 self.close(id, CloseReason::Broken);
-                return Next::Stop;
+                return LoopStep::Yield;
             }
             out.clear();
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else {
-                return Next::Stop;
+                return LoopStep::Yield;
             };
             conn.active()
                 .unpop_input(std::mem::replace(&mut data, bytes.slice(0..0)));
@@ -473,7 +485,7 @@ impl Engine {
             Some(None) => {}
             Some(Some(pending)) => {
                 self.make_handler_task(id, data, out, pending);
-                return Next::Stop;
+                return LoopStep::Yield;
             }
             None => reply = None,
         }
@@ -490,7 +502,7 @@ impl Engine {
                 if response.is_plain() {
                     std::mem::forget(reply);
                 }
-                Next::Again(data)
+                LoopStep::Parse(data)
             }
             other => self.after_handler(id, other, data),
         }
@@ -502,7 +514,7 @@ impl Engine {
         let bytes = data.slice(0..head_bytes);
         data.advance(head_bytes);
         if self.waiting.get() >= self.waiting_with_blocks_max {
-            return self.compact_both(bytes, data);
+            return self.copy_head_and_rest_if_small(bytes, data);
         }
         bytes
     }
@@ -510,31 +522,31 @@ impl Engine {
     /// Copies the head and the input behind it out of their block. Does nothing if there is much
     /// input behind the head, because that needs the block in any case.
     #[inline(never)]
-    fn compact_both(&self, bytes: Buf, data: &mut Buf) -> Buf {
+    fn copy_head_and_rest_if_small(&self, bytes: Buf, data: &mut Buf) -> Buf {
         if data.len() * 4 >= self.context.pool().block_bytes() {
             return bytes;
         }
-        let bytes = self.compact(bytes);
+        let bytes = self.copy_head_if_small(bytes);
         *data = match data.is_empty() {
             true => bytes.slice(0..0),
-            false => self.shrink_block(std::mem::replace(data, bytes.slice(0..0))),
+            false => self.copy_if_small(std::mem::replace(data, bytes.slice(0..0))),
         };
         bytes
     }
 
     /// Copies a small head out of its block. With many pending handlers, this one may become
     /// pending as well, and would hold a whole block for its head.
-    fn compact(&self, bytes: Buf) -> Buf {
+    fn copy_head_if_small(&self, bytes: Buf) -> Buf {
         let small = bytes.len() * 2 <= self.context.pool().block_bytes();
         match small {
-            true => self.copy_to_own_block(bytes.len(), bytes),
+            true => self.copy_to_exact_block(bytes.len(), bytes),
             false => bytes,
         }
     }
 
     /// Copies the bytes to a new block with room for `room` bytes; returns them unchanged if there
     /// is no memory for that.
-    fn copy_to_own_block(&self, room: usize, bytes: Buf) -> Buf {
+    fn copy_to_exact_block(&self, room: usize, bytes: Buf) -> Buf {
         match self.context.pool().take_exact(room) {
             Some(mut block) => {
                 block.extend(&bytes);
@@ -557,10 +569,10 @@ impl Engine {
 
     /// Returns what follows a response.
     #[inline(never)]
-    fn after_handler(self: &Rc<Self>, id: ConnId, response: Rendered, data: Buf) -> Next {
+    fn after_handler(self: &Rc<Self>, id: ConnId, response: Rendered, data: Buf) -> LoopStep {
         match response {
-            Rendered::Gone => Next::Stop,
-            Rendered::Whole(after) => self.next_step(id, after, data),
+            Rendered::Gone => LoopStep::Yield,
+            Rendered::Whole(after) => self.after_response(id, after, data),
             Rendered::Sending(sending) => self.poll_send_now(id, sending, data),
         }
     }
@@ -568,20 +580,20 @@ impl Engine {
     /// Polls the sending of a response once before it creates a task, because the response may fit
     /// into the socket buffer.
     #[inline(never)]
-    fn poll_send_now(self: &Rc<Self>, id: ConnId, mut sending: SendFuture, data: Buf) -> Next {
-        self.limit_write(id, 0);
+    fn poll_send_now(self: &Rc<Self>, id: ConnId, mut sending: SendFuture, data: Buf) -> LoopStep {
+        self.set_write_timeout(id, 0);
         let driven = {
             let task_slot = self.task_slot.borrow();
             let mut cx = Context::from_waker(task_slot.waker());
             self.poll_sending(id, &mut sending, &mut cx)
         };
         match driven {
-            Poll::Ready(Some(after)) => self.next_step(id, after, data),
-            Poll::Ready(None) => Next::Stop,
+            Poll::Ready(Some(after)) => self.after_response(id, after, data),
+            Poll::Ready(None) => LoopStep::Yield,
             Poll::Pending => {
                 let work = self.clone().finish_sending(id, sending);
                 self.make_task(id, data, work);
-                Next::Stop
+                LoopStep::Yield
             }
         }
     }
@@ -593,7 +605,7 @@ impl Engine {
     }
 
     /// Returns what follows a complete response.
-    fn next_step(&self, id: ConnId, after: After, data: Buf) -> Next {
+    fn after_response(&self, id: ConnId, after: After, data: Buf) -> LoopStep {
         match after {
             After::KeepAlive => {}
             After::DrainThenKeepAlive => {
@@ -602,13 +614,13 @@ impl Engine {
                 }
             }
             last => {
-                return Next::Last(Then::following(
+                return LoopStep::End(AfterFlush::following(
                     last,
                     !data.is_empty() || self.has_input(id),
                 ));
             }
         }
-        Next::Again(data)
+        LoopStep::Parse(data)
     }
 
     /// Sends `out`, and makes the connection idle when all of it was sent at once.
@@ -617,17 +629,17 @@ impl Engine {
         let sent = {
             let mut conns = self.conns.borrow_mut();
             match conns.get(id) {
-                Some(conn) => match self.send_now_or_keep(conn, out) {
+                Some(conn) => match self.send_or_queue_conn(conn, out) {
                     Ok(true) if conn.needs_no_work() && !self.draining.get() => {
                         conn.release_active();
-                        return self.set_limit(id, conn, self.limits().idle_timeout_ms);
+                        return self.set_timeout(id, conn, self.limits().idle_timeout_ms);
                     }
                     sent => sent,
                 },
                 None => Err(connection_gone()),
             }
         };
-        if self.sent(id, sent, Then::Continue) {
+        if self.after_send(id, sent, AfterFlush::Continue) {
             self.enter_idle(id);
         } else {
             self.reclaim_memory();
@@ -637,23 +649,23 @@ impl Engine {
     /// Makes a connection wait for its next request.
     #[inline(never)]
     fn enter_idle(self: &Rc<Self>, id: ConnId) {
-        let (ended, in_head) = {
+        let (ended, head_timer_runs) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             if conn.paused {
-                self.resume(id, conn); // A body was read directly.
+                self.resume(id, conn); // Receiving was paused while a body was read directly.
             }
-            if !conn.in_head {
+            if !conn.head_timer_runs {
                 if !conn.draining_body {
                     conn.release_active();
                 }
                 self.set_idle_deadline(id, conn);
             }
-            (conn.ended, conn.in_head)
+            (conn.ended, conn.head_timer_runs)
         };
         if ended {
             self.close(id, CloseReason::Client); // A partial head cannot become complete.
-        } else if in_head {
+        } else if head_timer_runs {
             self.reclaim_memory();
         }
     }
@@ -663,11 +675,11 @@ impl Engine {
         let limit_ms = match (self.draining.get(), conn.draining_body) {
             (false, false) => self.limits().idle_timeout_ms,
             (true, _) => DRAIN_IDLE_MS,
-            (false, true) => match self.is_fast_enough(conn, Wait::Body) {
+            (false, true) => match self.begin_measured_wait(conn, Wait::Body) {
                 true => self.limits().body_timeout_ms,
-                false => 1, // The response was sent, so the connection can be closed.
+                false => CLOSE_SOON_MS,
             },
         };
-        self.set_limit(id, conn, limit_ms);
+        self.set_timeout(id, conn, limit_ms);
     }
 }

@@ -2,7 +2,7 @@
 //! without a handler, and the connection ends.
 
 use super::Engine;
-use super::connection::{Conn, Then};
+use super::connection::{AfterFlush, Conn};
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::Refusal;
@@ -52,6 +52,6 @@ impl Engine {
         self.counters.rejected.count(Refusal::of(reject.status));
         diagnose!(DEBUG, connection = id.token(), status = reject.status, reason = reject.reason;
             "request rejected");
-        self.flush(id, &out, Then::following(after, false));
+        self.send_then(id, &out, AfterFlush::following(after, false));
     }
 }

@@ -89,7 +89,7 @@ impl Engine {
             if LOGS {
                 self.log_short_response(conn, reject.status, rendered_before, out);
             }
-            return Rendered::Whole(self.next_request(conn));
+            return Rendered::Whole(self.finish_request(conn));
         }
         let length = response.body.length();
         let close = response.close || (self.draining.get() && self.is_last(id, conn, behind));
@@ -144,7 +144,7 @@ impl Engine {
             let bytes = Some(out.len() - rendered_before);
             self.log_response(conn, response.status.0, rendered_before, head_bytes, bytes);
         }
-        Rendered::Whole(self.next_request(conn))
+        Rendered::Whole(self.finish_request(conn))
     }
 
     /// Whether a response is the last one of its connection while the server drains: no request was
@@ -194,7 +194,7 @@ impl Engine {
     /// Ends the present request after its response; returns what follows. Its body can no longer be
     /// read.
     #[inline]
-    pub(super) fn next_request(&self, conn: &mut Conn) -> After {
+    pub(super) fn finish_request(&self, conn: &mut Conn) -> After {
         if self.recorder.is_some() {
             self.finish_measurement(conn);
         }

@@ -1,8 +1,8 @@
 //! Receives request bodies, either from the driver's buffers or directly into the reader's memory.
 //!
 //! While a handler reads small parts, the driver continues to receive into its buffers, up to a
-//! limit. For a large body the engine pauses the driver. When the driver is quiet, the engine
-//! receives directly into the reader's memory.
+//! limit. For a large body the engine pauses the driver. When the driver has stopped receiving, the
+//! engine receives directly into the reader's memory.
 
 use super::Engine;
 use super::connection::{Conn, Conns};
@@ -79,7 +79,7 @@ impl Engine {
         match next_piece(conn, self.limits(), usize::MAX) {
             NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
-                self.set_wait(body.connection, conn, Wait::Body, 0);
+                self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
                 Poll::Ready(Some(Ok(piece)))
             }
             NextPiece::End => Poll::Ready(None),
@@ -134,7 +134,7 @@ impl Engine {
             }
         }
         coop::spend(filled);
-        self.set_wait(body.connection, conn, Wait::Body, 0);
+        self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
         Poll::Ready(Ok(filled))
     }
 
@@ -152,7 +152,7 @@ impl Engine {
         match next_piece(conn, self.limits(), usize::MAX) {
             NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
-                self.set_wait(body.connection, conn, Wait::Body, 0);
+                self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
                 Poll::Ready(Ok(piece.len()))
             }
             NextPiece::End => Poll::Ready(Ok(0)),
@@ -262,15 +262,15 @@ impl Engine {
         if conn.machine.continue_due() {
             let mut out = Vec::new();
             conn.machine.send_continue(&mut out);
-            self.send_now_or_keep(conn, &out)?;
+            self.send_or_queue_conn(conn, &out)?;
         }
         if resume && conn.paused {
             self.resume(id, conn);
         }
         _replaced = conn.active().reader.replace(waker);
         if conn.active().body_deadline_ms.is_none() {
-            self.set_wait(id, conn, Wait::Body, self.limits().body_timeout_ms);
-            if !self.is_fast_enough(conn, Wait::Body) {
+            self.set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
+            if !self.begin_measured_wait(conn, Wait::Body) {
                 return Err(self.body_timeout_error(conn));
             }
         }
@@ -282,7 +282,7 @@ impl Engine {
         conn.paused = false;
         diagnose!(DEBUG, connection = id.token(); "receiving resumed");
         if let Some(active) = &mut conn.active {
-            active.quiet = false;
+            active.receive_stopped = false;
             active.emptied = false;
             (active.final_poll, active.slow_sender) = (false, false);
             if std::mem::take(&mut active.low_water) > 1 {
@@ -311,7 +311,7 @@ impl Engine {
         receive: impl FnOnce(&mut Driver, StreamId, usize) -> Direct,
     ) -> Attempt {
         let run = conn.machine.body_run();
-        let already = conn.active().quiet;
+        let already = conn.active().receive_stopped;
         if run < DIRECT_BYTES_MIN && !(already && run > 0) || conn.ended {
             return Attempt::Wait { resume: true };
         }
@@ -319,10 +319,10 @@ impl Engine {
             conn.paused = true;
             diagnose!(TRACE, connection = id.token(), bytes = run;
                 "receiving paused, the body is read directly");
-            conn.active().quiet = self.context.driver().pause(conn.stream);
+            conn.active().receive_stopped = self.context.driver().pause(conn.stream);
         }
-        if !conn.active().quiet {
-            // `Quiet`, or a completion that was in progress, wakes the reader.
+        if !conn.active().receive_stopped {
+            // `ReceiveStopped`, or a completion that was in progress, wakes the reader.
             return Attempt::Wait { resume: false };
         }
         let bytes_max = usize::try_from(run).unwrap_or(usize::MAX);
@@ -344,7 +344,7 @@ impl Engine {
                     return Attempt::Done(Err(reject_body(conn, reject)));
                 }
                 coop::spend(n);
-                self.set_wait(id, conn, Wait::Body, 0);
+                self.set_wait_timeout(id, conn, Wait::Body, 0);
                 conn.active().exchanges.receive(n);
                 conn.active().body_rate.record_bytes(n);
                 return Attempt::Done(Ok(n));

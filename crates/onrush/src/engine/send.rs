@@ -2,7 +2,7 @@
 //! becomes writable.
 
 use super::Engine;
-use super::connection::{Conn, Phase, Then};
+use super::connection::{AfterFlush, Conn, Phase};
 use super::deadline::Wait;
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, TimeLimit};
@@ -18,8 +18,8 @@ use std::task::{Context, Poll, ready};
 /// requested a large file and read nothing made the worker send 3 MB of it.
 pub(crate) const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// Once a connection has accepted this many bytes, its client evidently reads, and the limit above
-/// is lifted.
-const READS_FROM_BYTES: u32 = 1 << 20;
+/// (`TCP_NOTSENT_LOWAT`) is lifted.
+const LIFT_UNSENT_LIMIT_AFTER_BYTES: u32 = 1 << 20;
 
 /// A byte of a file costs as much of the cooperative budget as so many other bytes: on loopback,
 /// `sendfile(2)` does most of the receiver's work as well.
@@ -33,22 +33,28 @@ pub(super) fn connection_gone() -> io::Error {
 
 impl Engine {
     /// Sends `out` behind the bytes that are already queued, and performs `then` when all of it has
-    /// been sent. `true` when that happened at once.
-    pub(super) fn flush(self: &Rc<Self>, id: ConnId, out: &[u8], then: Then) -> bool {
+    /// been sent. Returns `true` only if everything was sent and the connection continues. With
+    /// `AfterFlush::Close` and `AfterFlush::Linger` it always returns `false`.
+    pub(super) fn send_then(self: &Rc<Self>, id: ConnId, out: &[u8], then: AfterFlush) -> bool {
         let sent = match then {
-            Then::Close => self.send_last_or_keep(id, out),
-            Then::Continue | Then::Linger => self.send_or_keep(id, out),
+            AfterFlush::Close => self.send_last_or_queue(id, out),
+            AfterFlush::Continue | AfterFlush::Linger => self.send_or_queue(id, out),
         };
-        self.sent(id, sent, then)
+        self.after_send(id, sent, then)
     }
 
-    /// The part of [`Engine::flush`] that follows the send.
+    /// The part of [`Engine::send_then`] that follows the send.
     #[inline(never)]
-    pub(super) fn sent(self: &Rc<Self>, id: ConnId, sent: io::Result<bool>, then: Then) -> bool {
+    pub(super) fn after_send(
+        self: &Rc<Self>,
+        id: ConnId,
+        sent: io::Result<bool>,
+        then: AfterFlush,
+    ) -> bool {
         match sent {
             Ok(true) => match then {
-                Then::Continue => true,
-                Then::Close | Then::Linger => {
+                AfterFlush::Continue => true,
+                AfterFlush::Close | AfterFlush::Linger => {
                     self.finish_connection(id, then);
                     false
                 }
@@ -61,8 +67,8 @@ impl Engine {
                     self.pause_ahead(id, conn); // No request can start before this is sent.
                     let response_count = conn.response_count;
                     conn.active().write_rate.continue_window(response_count);
-                    self.is_fast_enough(conn, Wait::Write); // Starts the measurement.
-                    self.set_limit(id, conn, self.limits().write_timeout_ms);
+                    self.begin_measured_wait(conn, Wait::Write); // Starts the measurement.
+                    self.set_timeout(id, conn, self.limits().write_timeout_ms);
                 }
                 conns.list_unread(id);
                 false
@@ -77,13 +83,13 @@ impl Engine {
     /// Ends a connection whose last response the kernel has accepted. Closing a socket with unread
     /// input resets the connection, and the response could be lost; such a connection lingers
     /// instead.
-    fn finish_connection(self: &Rc<Self>, id: ConnId, then: Then) {
+    fn finish_connection(self: &Rc<Self>, id: ConnId, then: AfterFlush) {
         let unread = |conn: &Conn| {
             let input = conn.active.as_ref().map_or(0, |active| active.input_bytes);
             input > 0 || self.context.driver().has_unread(conn.stream)
         };
         let lingers = match self.conns.borrow_mut().get(id) {
-            Some(conn) => then == Then::Linger || unread(conn),
+            Some(conn) => then == AfterFlush::Linger || unread(conn),
             None => return,
         };
         match lingers {
@@ -93,27 +99,27 @@ impl Engine {
     }
 
     /// Sends `out` and queues what the kernel does not accept. `Ok(true)`: nothing was queued.
-    pub(super) fn send_or_keep(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
+    pub(super) fn send_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
         let mut conns = self.conns.borrow_mut();
-        self.send_now_or_keep(conns.get(id).ok_or_else(connection_gone)?, out)
+        self.send_or_queue_conn(conns.get(id).ok_or_else(connection_gone)?, out)
     }
 
-    /// [`Engine::send_or_keep`] for the last bytes of a connection. They leave in one segment with
+    /// [`Engine::send_or_queue`] for the last bytes of a connection. They leave in one segment with
     /// the FIN, which saves the client a wake-up and both sides a packet.
-    fn send_last_or_keep(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
+    fn send_last_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
-        self.send_by(conn, out, Driver::send_more)
+        self.send_with(conn, out, Driver::send_more)
     }
 
-    /// [`Engine::send_or_keep`] for a borrowed connection.
+    /// [`Engine::send_or_queue`] for a borrowed connection.
     #[inline]
-    pub(super) fn send_now_or_keep(&self, conn: &mut Conn, out: &[u8]) -> io::Result<bool> {
-        self.send_by(conn, out, Driver::send)
+    pub(super) fn send_or_queue_conn(&self, conn: &mut Conn, out: &[u8]) -> io::Result<bool> {
+        self.send_with(conn, out, Driver::send)
     }
 
     #[inline(always)]
-    fn send_by(
+    fn send_with(
         &self,
         conn: &mut Conn,
         out: &[u8],
@@ -136,13 +142,13 @@ impl Engine {
         let sent = send(&mut self.context.driver(), conn.stream, out);
         match sent {
             Ok(sent) if sent == out.len() && self.log.is_none() => Ok(true),
-            sent => self.keep(conn, out, sent),
+            sent => self.queue_rest(conn, out, sent),
         }
     }
 
     /// Queues what the kernel did not accept of `out`. `Ok(true)`: it has accepted all.
     #[inline(never)]
-    fn keep(&self, conn: &mut Conn, out: &[u8], sent: io::Result<usize>) -> io::Result<bool> {
+    fn queue_rest(&self, conn: &mut Conn, out: &[u8], sent: io::Result<usize>) -> io::Result<bool> {
         let sent = match sent {
             Ok(sent) => sent,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
@@ -163,14 +169,14 @@ impl Engine {
     }
 
     /// Counts a client that reads a response too slowly, and returns the error for it.
-    fn slow_peer_error(&self) -> io::Error {
+    fn record_slow_peer(&self) -> io::Error {
         self.counters.timed_out.count(TimeLimit::Write);
         io::ErrorKind::TimedOut.into()
     }
 
     /// Sends the queued bytes. `Ok(true)`: nothing is left. An error of kind `TimedOut`: the client
     /// reads too slowly.
-    fn send_kept(&self, id: ConnId) -> io::Result<bool> {
+    fn send_queued(&self, id: ConnId) -> io::Result<bool> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
         let stream = conn.stream;
@@ -205,15 +211,15 @@ impl Engine {
             self.limits().write_timeout_ms
         };
         if conn.phase == Phase::Flushing {
-            self.set_limit(id, conn, limit_ms);
+            self.set_timeout(id, conn, limit_ms);
         } else {
-            self.set_wait(id, conn, Wait::Write, limit_ms);
+            self.set_wait_timeout(id, conn, Wait::Write, limit_ms);
         }
         if progress && self.log.is_some() {
             self.log_accepted(conn, accepted);
         }
-        if !done && !self.is_fast_enough(conn, Wait::Write) {
-            return Err(self.slow_peer_error());
+        if !done && !self.begin_measured_wait(conn, Wait::Write) {
+            return Err(self.record_slow_peer());
         }
         if progress {
             conns.list_unread_anew(id);
@@ -222,8 +228,8 @@ impl Engine {
     }
 
     /// The socket has become writable.
-    pub(super) fn writable(self: &Rc<Self>, id: ConnId) {
-        let sent = self.send_kept(id);
+    pub(super) fn on_writable(self: &Rc<Self>, id: ConnId) {
+        let sent = self.send_queued(id);
         let (writer, then) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
@@ -249,15 +255,16 @@ impl Engine {
             return user::wake(writer);
         }
         match then {
-            Some(Then::Continue) => self.resume_reading(id),
+            Some(AfterFlush::Continue) => self.resume_reading(id),
             Some(then) => self.finish_connection(id, then),
             None => {}
         }
     }
 
-    /// Handles an expired write time limit: sends once more, or wakes the task so that it does.
-    /// `false` when the client has taken nothing. The kernel reports a socket as writable only when
-    /// much room is free.
+    /// When the write time limit expires, tries once more: the kernel reports `POLLOUT` only when
+    /// much of the buffer is free, so a slow client may have read without an event. Returns `false`
+    /// if queued bytes were tried and none was accepted. If a task sends, wakes it and returns
+    /// `true`; that task decides (`last_try`).
     pub(super) fn retry_send(self: &Rc<Self>, id: ConnId) -> bool {
         let unsent = || {
             let mut conns = self.conns.borrow_mut();
@@ -266,9 +273,9 @@ impl Engine {
         };
         let before = unsent().unwrap_or(0);
         if before > 0 {
-            match self.send_kept(id) {
+            match self.send_queued(id) {
                 Ok(true) => {
-                    self.writable(id);
+                    self.on_writable(id);
                     return true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
@@ -283,7 +290,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else {
                 return true;
             };
-            self.set_wait(id, conn, Wait::Write, 0);
+            self.set_wait_timeout(id, conn, Wait::Write, 0);
             let active = conn.active();
             active.last_try = active.writer.is_some();
             active.writer.take()
@@ -296,7 +303,7 @@ impl Engine {
 
     /// Performs a send for a task, after the queued bytes. `rendered_bytes`: memory for rendered
     /// responses that the task holds while it waits.
-    fn poll_with(
+    fn poll_send_with(
         &self,
         id: ConnId,
         cx: &mut Context<'_>,
@@ -304,7 +311,7 @@ impl Engine {
         send: impl FnOnce(&mut Driver, StreamId) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_proceed(cx));
-        let kept = match self.send_kept(id) {
+        let kept = match self.send_queued(id) {
             Ok(done) => !done,
             Err(error) => return Poll::Ready(Err(error)),
         };
@@ -314,22 +321,22 @@ impl Engine {
         };
         if !kept {
             let last_try = std::mem::take(&mut conn.active().last_try);
-            // This statement ends the borrow of the driver; [`Engine::note_taken`] borrows it
+            // This statement ends the borrow of the driver; [`Engine::count_accepted`] borrows it
             // again.
             let sent = send(&mut self.context.driver(), conn.stream);
             match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
-                        return Poll::Ready(Err(self.slow_peer_error()));
+                        return Poll::Ready(Err(self.record_slow_peer()));
                     }
                 }
                 result => {
                     let bytes = *result.as_ref().unwrap_or(&0);
                     coop::spend(bytes);
-                    self.set_wait(id, conn, Wait::Write, 0);
+                    self.set_wait_timeout(id, conn, Wait::Write, 0);
                     conn.active().write_rate.record_bytes(bytes);
                     conn.active().rendered_bytes = 0;
-                    self.note_taken(conn, bytes);
+                    self.count_accepted(conn, bytes);
                     if self.log.is_some() {
                         self.log_accepted(conn, bytes);
                     }
@@ -347,18 +354,18 @@ impl Engine {
     }
 
     /// Counts bytes of a task's response that the kernel accepted, and lifts [`UNSENT_BYTES_MAX`]
-    /// at [`READS_FROM_BYTES`].
-    fn note_taken(&self, conn: &mut Conn, bytes: usize) {
+    /// at [`LIFT_UNSENT_LIMIT_AFTER_BYTES`].
+    fn count_accepted(&self, conn: &mut Conn, bytes: usize) {
         let before = conn.active().taken_bytes;
         let after = before.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
         conn.active().taken_bytes = after;
-        if before < READS_FROM_BYTES && after >= READS_FROM_BYTES {
+        if before < LIFT_UNSENT_LIMIT_AFTER_BYTES && after >= LIFT_UNSENT_LIMIT_AFTER_BYTES {
             self.context.driver().lift_unsent_max(conn.stream);
         }
     }
 
-    /// Stores the task's waker until the socket is writable, which the driver was asked to report.
-    /// Fails when the client reads too slowly.
+    /// Stores the task's waker. The caller has already requested a `Writable` event. Fails when the
+    /// client reads too slowly.
     fn wait_for_room(&self, id: ConnId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let waker = user::clone_waker(cx.waker());
         let replaced; // Dropped after the borrow ends: it is user code.
@@ -369,9 +376,9 @@ impl Engine {
         replaced = conn.active().writer.replace(waker);
         let mut polled = Poll::Pending;
         if conn.active().write_deadline_ms.is_none() {
-            self.set_wait(id, conn, Wait::Write, self.limits().write_timeout_ms);
-            if !self.is_fast_enough(conn, Wait::Write) {
-                polled = Poll::Ready(Err(self.slow_peer_error()));
+            self.set_wait_timeout(id, conn, Wait::Write, self.limits().write_timeout_ms);
+            if !self.begin_measured_wait(conn, Wait::Write) {
+                polled = Poll::Ready(Err(self.record_slow_peer()));
             }
         }
         conns.list_unread(id);
@@ -388,7 +395,7 @@ impl Engine {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let bytes = &bytes[..bytes.len().min(coop::operation_bytes_max())];
-        self.poll_with(id, cx, 0, |driver, stream| driver.send(stream, bytes))
+        self.poll_send_with(id, cx, 0, |driver, stream| driver.send(stream, bytes))
     }
 
     /// Sends rendered responses, which count as memory of the engine; returns the number of bytes
@@ -399,26 +406,27 @@ impl Engine {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_with(id, cx, bytes.len(), |driver, stream| {
+        self.poll_send_with(id, cx, bytes.len(), |driver, stream| {
             driver.send(stream, bytes)
         })
     }
 
-    /// Sends rendered responses that a file follows at once; returns the number of bytes accepted.
+    /// Sends rendered responses with `MSG_MORE`, because a file follows; returns the number of bytes
+    /// accepted.
     pub(super) fn poll_send_more(
         &self,
         id: ConnId,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_with(id, cx, bytes.len(), |driver, stream| {
+        self.poll_send_with(id, cx, bytes.len(), |driver, stream| {
             driver.send_more(stream, bytes)
         })
     }
 
     /// Sends rendered responses and content behind them; returns the number of bytes accepted of
     /// both.
-    pub(super) fn poll_send_both(
+    pub(super) fn poll_send_head_and_content(
         &self,
         id: ConnId,
         cx: &mut Context<'_>,
@@ -427,7 +435,7 @@ impl Engine {
     ) -> Poll<io::Result<usize>> {
         let second = &second[..second.len().min(coop::operation_bytes_max())];
         let parts = [io::IoSlice::new(first), io::IoSlice::new(second)];
-        self.poll_with(id, cx, first.len(), |driver, stream| {
+        self.poll_send_with(id, cx, first.len(), |driver, stream| {
             driver.send_vectored(stream, &parts)
         })
     }
@@ -447,7 +455,7 @@ impl Engine {
     ) -> Poll<io::Result<usize>> {
         let mut conns = self.conns.borrow_mut();
         if let Some(conn) = conns.get(id)
-            && std::mem::take(&mut conn.active().is_full)
+            && std::mem::take(&mut conn.active().socket_full)
         {
             self.context.driver().want_write_anew(conn.stream);
             drop(conns);
@@ -455,7 +463,7 @@ impl Engine {
         }
         drop(conns);
         let bytes = bytes.min(coop::operation_bytes_max() / FILE_COST);
-        let sent = ready!(self.poll_with(id, cx, 0, |driver, stream| {
+        let sent = ready!(self.poll_send_with(id, cx, 0, |driver, stream| {
             driver.send_file(stream, file, offset, bytes)
         }));
         coop::spend(*sent.as_ref().unwrap_or(&0) * (FILE_COST - 1));
@@ -463,14 +471,14 @@ impl Engine {
             && (1..bytes).contains(&sent)
             && let Some(conn) = self.conns.borrow_mut().get(id)
         {
-            conn.active().is_full = true;
+            conn.active().socket_full = true;
         }
         Poll::Ready(sent)
     }
 
-    /// Shuts down our direction and discards further input, so that the client can read the
-    /// response. Closing with unread input would reset the connection, and the reset may overtake
-    /// the response.
+    /// Shuts down the sending side (`SHUT_WR`) and discards further input, so that the client can
+    /// read the response. Closing with unread input would reset the connection, and the reset
+    /// may overtake the response.
     pub(super) fn linger(self: &Rc<Self>, id: ConnId) {
         let (ended, input) = {
             let mut conns = self.conns.borrow_mut();
@@ -487,7 +495,7 @@ impl Engine {
             }
             self.context.driver().shutdown_write(conn.stream);
             self.resume(id, conn);
-            self.set_limit(id, conn, self.limits().linger_timeout_ms.max(1));
+            self.set_timeout(id, conn, self.limits().linger_timeout_ms.max(1));
             conns.unlist(id);
             (ended, input)
         };

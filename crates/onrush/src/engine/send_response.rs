@@ -60,7 +60,7 @@ impl Engine {
         if self.log.is_some() {
             self.log_sent(conn);
         }
-        Some(self.next_request(conn))
+        Some(self.finish_request(conn))
     }
 
     async fn send_all(&self, id: ConnId, mut bytes: &[u8]) -> io::Result<()> {
@@ -85,7 +85,8 @@ impl Engine {
     async fn send_both(&self, id: ConnId, first: &mut Vec<u8>, second: &[u8]) -> io::Result<()> {
         let mut sent = 0;
         while sent < first.len() {
-            sent += poll_fn(|cx| self.poll_send_both(id, cx, &first[sent..], second)).await?;
+            sent += poll_fn(|cx| self.poll_send_head_and_content(id, cx, &first[sent..], second))
+                .await?;
         }
         let of_second = sent - first.len();
         first.clear();

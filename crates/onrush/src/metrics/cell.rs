@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_of_durations_are_told_in_seconds_without_an_exponent() {
+    fn duration_bounds_are_in_seconds_without_an_exponent() {
         let bounds: Vec<String> = duration_bounds().collect();
         assert_eq!((bounds.len(), DURATION_BUCKETS), (17, 18));
         assert_eq!(bounds[..3], ["0.00005", "0.0001", "0.00025"]);

@@ -284,7 +284,7 @@ fn connections(text: &mut Text, workers: &[Worker]) {
             |counters| counters.refused.get(),
         ),
         (
-            "onrush_heads_evicted",
+            "onrush_memory_evictions",
             Family::Counter,
             "Connections closed because receive memory was short.",
             |counters| counters.evicted.get(),

@@ -16,7 +16,7 @@ pub enum Step {
 /// The side that ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The client ends its direction after its last byte.
+    /// The client half-closes after its last byte.
     Client,
     /// The server ends it, although the client would continue.
     Server,

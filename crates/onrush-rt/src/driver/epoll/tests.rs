@@ -5,7 +5,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// A server that opens and closes 50,000 connections a second gets here within a day.
 #[test]
-fn a_place_used_two_thousand_million_times_is_no_listener() {
+fn slot_generation_does_not_collide_with_listener_bit() {
     let mut driver = Epoll::new(&Config::default()).unwrap();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
@@ -35,7 +35,7 @@ fn a_place_used_two_thousand_million_times_is_no_listener() {
 
 /// The kernel may refuse to watch a stream when it has no memory, as it refuses a file.
 #[test]
-fn who_waits_on_a_stream_that_cannot_be_watched_is_woken() {
+fn waiter_on_unwatchable_stream_is_woken() {
     let mut driver = Epoll::new(&Config::default()).unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let stream = driver.attach(Socket::Os(file.into()), 1).unwrap();

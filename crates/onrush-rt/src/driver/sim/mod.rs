@@ -2,7 +2,7 @@
 //!
 //! One [`Net`] may serve several workers and any number of [`Client`]s, all on one thread. A seeded
 //! generator makes every choice that a kernel makes freely: how many bytes a receive returns, how
-//! many a send takes, in which order streams are served, whether a pause is quiet at once. The same
+//! many a send takes, in which order streams are served, whether a pause stops at once. The same
 //! seed gives the same run. Time stands still until [`Net::advance`].
 //!
 //! Modules, lowest first: `net` (the network) · this one (its driver). It does not depend on tasks
@@ -26,7 +26,7 @@ struct Stream {
     generation: u32,
     token: u64,
     buffers: bool,
-    quiet_due: bool,
+    stopped_event_due: bool,
     /// See `Driver::watch_end`.
     watches_end: bool,
     want_read: bool,
@@ -112,7 +112,7 @@ impl SimDriver {
         };
         let due = |s: &Stream| match &s.end {
             Some(end) => {
-                s.quiet_due
+                s.stopped_event_due
                     || ((s.buffers || s.want_read) && end.readable(s.low_water))
                     || (s.want_write && end.writable())
             }
@@ -183,11 +183,11 @@ impl SimDriver {
             generation: stream.generation,
         };
         let token = stream.token;
-        if stream.quiet_due {
+        if stream.stopped_event_due {
             // A receive that was in progress when the stream was paused may still complete first.
             if self.net.state().random.one_in(2) {
-                stream.quiet_due = false;
-                return Some(Event::Quiet { stream: id, token });
+                stream.stopped_event_due = false;
+                return Some(Event::ReceiveStopped { stream: id, token });
             }
         }
         if stream.want_write && end.writable() {
@@ -198,7 +198,7 @@ impl SimDriver {
             stream.want_read = false;
             return Some(Event::Readable { stream: id, token });
         }
-        if !(stream.buffers || stream.quiet_due) {
+        if !(stream.buffers || stream.stopped_event_due) {
             if stream.watches_end && !stream.want_read {
                 let end = end.find_end()?;
                 stream.watches_end = false;
@@ -216,7 +216,7 @@ impl SimDriver {
         let room = unsafe { crate::sys::writable(block.spare()) };
         match end.receive(room) {
             Ok(0) => {
-                (stream.buffers, stream.quiet_due) = (false, false);
+                (stream.buffers, stream.stopped_event_due) = (false, false);
                 Some(Event::End {
                     stream: id,
                     token,
@@ -233,7 +233,7 @@ impl SimDriver {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             Err(error) => {
-                (stream.buffers, stream.quiet_due) = (false, false);
+                (stream.buffers, stream.stopped_event_due) = (false, false);
                 Some(Event::End {
                     stream: id,
                     token,
@@ -287,7 +287,7 @@ impl SimDriver {
             generation,
             token,
             buffers: false,
-            quiet_due: false,
+            stopped_event_due: false,
             watches_end: false,
             want_read: false,
             low_water: 1,
@@ -326,7 +326,7 @@ impl SimDriver {
     pub(super) fn receive(&mut self, id: StreamId) {
         if let Some(stream) = self.stream(id) {
             stream.buffers = true;
-            (stream.quiet_due, stream.want_read) = (false, false);
+            (stream.stopped_event_due, stream.want_read) = (false, false);
             stream.watches_end = false;
         }
     }
@@ -336,8 +336,8 @@ impl SimDriver {
         let Some(stream) = self.stream(id) else {
             return true;
         };
-        if stream.quiet_due || (stream.buffers && !at_once) {
-            (stream.buffers, stream.quiet_due) = (false, true);
+        if stream.stopped_event_due || (stream.buffers && !at_once) {
+            (stream.buffers, stream.stopped_event_due) = (false, true);
             return false;
         }
         stream.buffers = false;

@@ -363,7 +363,7 @@ impl Client {
         }
     }
 
-    /// Whether the peer has ended its direction and all its bytes were received.
+    /// Whether the peer has half-closed (EOF) and all its bytes were received.
     pub fn at_end(&self) -> bool {
         self.0.with(|state, index, side| {
             let connection = &state.connections[index];

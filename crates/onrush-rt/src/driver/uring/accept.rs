@@ -1,5 +1,5 @@
-//! Listeners of the io_uring driver: one multishot accept each, and plain calls for what is left
-//! when a listener closes.
+//! Listeners of the io_uring driver: one multishot accept each, and direct system calls for
+//! what is left when a listener closes.
 //!
 //! Does not depend on how streams receive.
 #![allow(unsafe_code)]
@@ -139,7 +139,7 @@ impl Uring {
         None
     }
 
-    pub(super) fn accepted(&mut self, index: u32, result: i32, flags: u32) -> Option<Event> {
+    pub(super) fn on_accept(&mut self, index: u32, result: i32, flags: u32) -> Option<Event> {
         let listener = ListenerId(index);
         if !cqueue::more(flags) {
             self.listeners[index as usize].armed = false;

@@ -3,8 +3,8 @@
 //! Does not build submissions; it queues what is to be submitted.
 #![allow(unsafe_code)]
 
-use super::{COMPLETIONS, GENERATION_MASK, Kind, POLL_END, POLL_READ, POLL_WRITE, Receive, Stream};
-use super::{Slot, Uring, tag};
+use super::{COMPLETIONS, Kind, POLL_END, POLL_READ, POLL_WRITE, Receive, Stream};
+use super::{Slot, Uring, decode_user_data, user_data};
 use crate::buf::{Block, Buf};
 use crate::driver::{Event, StreamId, direct};
 use io_uring::cqueue;
@@ -15,14 +15,14 @@ impl Uring {
     #[inline]
     pub(in crate::driver) fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some(id) = self.follow.take()
-                && let Some(event) = self.quiet(id)
+            if let Some(id) = self.next_stopped.take()
+                && let Some(event) = self.take_stopped_event(id)
             {
                 return Some(event);
             }
-            // A closing listener accepts all its connections before one of them is served: a client
-            // that waits for a response does not connect again, so the queue has an end.
-            if let Some(event) = self.accept_rest().or_else(|| self.next_fresh()) {
+            // First accept everything that is queued at a closing listener. The queue ends, because
+            // its clients get no response until then and so do not connect again.
+            if let Some(event) = self.accept_rest().or_else(|| self.next_unsubmitted()) {
                 return Some(event);
             }
             if self.taken >= COMPLETIONS {
@@ -31,24 +31,25 @@ impl Uring {
             let entry = self.ring.completion().next()?;
             self.taken += 1;
             let (result, flags, data) = (entry.result(), entry.flags(), entry.user_data());
-            let (index, generation) = (data as u32, (data >> 32) as u32 & GENERATION_MASK);
-            let event = match data >> 56 {
-                k if k == Kind::Receive as u64 => self.received(index, generation, result, flags),
-                k if k == Kind::Accept as u64 => self.accepted(index, result, flags),
-                k if k == Kind::PollRead as u64 => self.polled(index, generation, false),
-                k if k == Kind::PollWrite as u64 => self.polled(index, generation, true),
-                k if k == Kind::PollEnd as u64 => self.polled_end(index, generation),
-                k if k == Kind::Wake as u64 => {
+            let (kind, index, generation) = decode_user_data(data);
+            let event = match kind {
+                Some(Kind::Receive) => self.on_receive(index, generation, result, flags),
+                Some(Kind::Accept) => self.on_accept(index, result, flags),
+                Some(Kind::PollRead) => self.on_poll(index, generation, false),
+                Some(Kind::PollWrite) => self.on_poll(index, generation, true),
+                Some(Kind::PollEnd) => self.on_poll_end(index, generation),
+                Some(Kind::Wake) => {
                     if !cqueue::more(flags) {
                         self.queue_submission(Kind::Wake, 0, 0);
                     }
                     None
                 }
-                k if k == Kind::Unlisten as u64 => {
+                Some(Kind::Unlisten) => {
                     self.closing.push(index);
                     None
                 }
-                _ => None, // A cancellation's own result. The receive has its completion.
+                // Result of a cancel request. The cancelled operation posts its own completion.
+                _ => None,
             };
             if event.is_some() {
                 return event;
@@ -56,8 +57,8 @@ impl Uring {
         }
     }
 
-    /// Whether the completion queue holds received bytes of this stream. Costs a look at each
-    /// completion that is not processed yet.
+    /// Whether the completion queue holds received bytes of this stream. Scans all
+    /// unprocessed completions.
     pub(in crate::driver) fn has_completed_receive(&mut self, id: StreamId) -> bool {
         let in_kernel = |stream: &mut Slot<Stream>| {
             matches!(stream.receive, Receive::Armed | Receive::Cancelling)
@@ -65,7 +66,7 @@ impl Uring {
         if !self.streams.get_mut(id).is_some_and(in_kernel) {
             return false;
         }
-        let data = tag(Kind::Receive, id.index, id.generation);
+        let data = user_data(Kind::Receive, id.index, id.generation);
         let mut completions = self.ring.completion();
         let found = completions.any(|entry| entry.user_data() == data && entry.result() > 0);
         // Dropping this view would mark the entries as processed.
@@ -73,14 +74,14 @@ impl Uring {
         found
     }
 
-    /// Receives by a plain call what a stream sent before it was attached.
-    fn next_fresh(&mut self) -> Option<Event> {
-        while let Some(id) = self.fresh.pop() {
+    /// Receives by a direct system call what a stream sent before it was attached.
+    fn next_unsubmitted(&mut self) -> Option<Event> {
+        while let Some(id) = self.unsubmitted_streams.pop() {
             let due = |stream: &&mut Slot<Stream>| stream.receive == Receive::Queued;
             if self.streams.get_mut(id).filter(due).is_none() {
                 continue;
             }
-            // Without a block, the ring's own receive waits for a buffer.
+            // No block left: stop. The multishot receive queued for this stream waits for a buffer.
             match self.receive_block(id)? {
                 Ok(data) if !data.is_empty() => return self.data(id, data),
                 // The end of the stream is reported again by a later receive; an error is not.
@@ -93,8 +94,8 @@ impl Uring {
         None
     }
 
-    /// Receives by a plain call into a block of the pool; an empty buffer is the end of the stream.
-    /// `None`: the pool has no block.
+    /// Receives by a direct system call into a block of the pool; an empty buffer is the end of the
+    /// stream. `None`: the pool has no block.
     fn receive_block(&mut self, id: StreamId) -> Option<io::Result<Buf>> {
         let block = self.buffers.pool().take()?;
         Some(self.receive_into(id, block))
@@ -116,7 +117,7 @@ impl Uring {
         })
     }
 
-    /// Ends receiving for the owner.
+    /// Stops receiving and reports `End`.
     fn end(&mut self, id: StreamId, result: io::Result<()>) -> Option<Event> {
         let stream = self.streams.get_mut(id)?;
         (stream.receive, stream.wanted) = (Receive::Off, false);
@@ -128,7 +129,7 @@ impl Uring {
     }
 
     #[inline]
-    pub(super) fn received(
+    pub(super) fn on_receive(
         &mut self,
         index: u32,
         generation: u32,
@@ -137,11 +138,11 @@ impl Uring {
     ) -> Option<Event> {
         let data = cqueue::buffer_select(flags).map(|id| self.buffers.take(id, result.max(0)));
         let id = StreamId { index, generation };
-        let over = !cqueue::more(flags);
+        let is_last_completion = !cqueue::more(flags);
         let stream = self.streams.get_mut(id)?; // Dropping the buffer, if any, returns it.
         let token = stream.token;
         if result > 0 {
-            if over {
+            if is_last_completion {
                 self.receive_ended(id);
             }
             return Some(Event::Data {
@@ -150,7 +151,7 @@ impl Uring {
                 data: data?,
             });
         }
-        if !over {
+        if !is_last_completion {
             return None;
         }
         match -result {
@@ -172,7 +173,7 @@ impl Uring {
             }
             errno => {
                 stream.receive = Receive::Off;
-                (stream.wanted, stream.quiet_due) = (false, false);
+                (stream.wanted, stream.stopped_event_due) = (false, false);
                 let result = if errno == 0 {
                     Ok(())
                 } else {
@@ -187,7 +188,7 @@ impl Uring {
         }
     }
 
-    /// A multishot receive ended with data, or without an error: arms it again if it is wanted.
+    /// The multishot receive ended, but the stream did not. Arms it again if it is wanted.
     fn receive_ended(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(id) else {
             return;
@@ -196,15 +197,15 @@ impl Uring {
         if stream.wanted {
             self.arm(id);
         } else {
-            self.follow = Some(id); // After the data of this completion.
+            self.next_stopped = Some(id); // After the data of this completion.
         }
     }
 
     /// Reports the end of the receive that `pause` cancelled.
-    fn quiet(&mut self, id: StreamId) -> Option<Event> {
+    fn take_stopped_event(&mut self, id: StreamId) -> Option<Event> {
         let stream = self.streams.get_mut(id)?;
         let token = stream.token;
-        let due = std::mem::take(&mut stream.quiet_due);
+        let due = std::mem::take(&mut stream.stopped_event_due);
         if due && stream.polls & POLL_END != 0 {
             // The poll for the end may have completed while the receive was being cancelled.
             let end = direct::find_end(stream.socket.as_ref()?.as_fd());
@@ -212,10 +213,10 @@ impl Uring {
                 return self.end(id, end);
             }
         }
-        due.then_some(Event::Quiet { stream: id, token })
+        due.then_some(Event::ReceiveStopped { stream: id, token })
     }
 
-    fn polled(&mut self, index: u32, generation: u32, write: bool) -> Option<Event> {
+    fn on_poll(&mut self, index: u32, generation: u32, write: bool) -> Option<Event> {
         let id = StreamId { index, generation };
         let stream = self.streams.get_mut(id)?;
         let token = stream.token;
@@ -224,7 +225,7 @@ impl Uring {
             return self.receive_polled(id);
         }
         if !write && !std::mem::take(&mut stream.readable_due) {
-            return None; // Withdrawn by `receive`.
+            return None; // `receive` has cancelled the request for `Readable`.
         }
         Some(if write {
             Event::Writable { stream: id, token }
@@ -236,7 +237,7 @@ impl Uring {
     /// The peer of a stream ended it, or the connection failed. Reported only while the stream is
     /// paused or waits for memory: a receive and an awaited `Readable` report it by themselves.
     #[cold]
-    fn polled_end(&mut self, index: u32, generation: u32) -> Option<Event> {
+    fn on_poll_end(&mut self, index: u32, generation: u32) -> Option<Event> {
         let id = StreamId { index, generation };
         let is_starved = self.starved.contains(&id);
         let stream = self.streams.get_mut(id)?;
@@ -250,26 +251,26 @@ impl Uring {
         if let Some(end) = end {
             return self.end(id, end);
         }
-        // The one block that may exceed the budget takes what lies before the end. The next receive
-        // waits for memory again, and polls again.
+        // Receive the bytes before the end into the one block that may exceed the budget
+        // (`take_last`). The next receive waits for memory again, and polls again.
         let last = waits_for_memory.then(|| self.buffers.pool().take_last())??;
         let received = self.receive_into(id, last);
         self.streams.get_mut(id)?.receive = Receive::Off;
-        self.again.push(id);
+        self.rearm_after_poll.push(id);
         match received {
             Ok(data) if !data.is_empty() => self.data(id, data),
             _ => None,
         }
     }
 
-    /// A plain receive for a stream that became readable.
+    /// A direct receive for a stream that became readable.
     fn receive_polled(&mut self, id: StreamId) -> Option<Event> {
         let received = self.receive_block(id);
         let stream = self.streams.get_mut(id)?;
-        (stream.receive, stream.bulk) = (Receive::Off, false);
+        (stream.receive, stream.poll_before_receive) = (Receive::Off, false);
         match received {
             Some(Ok(data)) if !data.is_empty() => {
-                self.again.push(id);
+                self.rearm_after_poll.push(id);
                 self.data(id, data)
             }
             Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {

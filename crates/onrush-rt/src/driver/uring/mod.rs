@@ -6,6 +6,8 @@
 //! closed and reused for another connection in between. Completions carry the generation as well; a
 //! completion of a closed stream only returns its buffer.
 //!
+//! A *direct* system call is one that does not go through the ring.
+//!
 //! Modules, lowest first: `setup` · `accept` (listeners) · `submit` · `complete`. They do not
 //! depend on the other drivers.
 
@@ -57,16 +59,40 @@ enum Kind {
     ForgetEnd,
 }
 
-fn tag(kind: Kind, index: u32, generation: u32) -> u64 {
+fn user_data(kind: Kind, index: u32, generation: u32) -> u64 {
     (kind as u64) << 56 | u64::from(generation & GENERATION_MASK) << 32 | u64::from(index)
 }
 
-/// The receive state of one stream: Off → Armed → Cancelling → Off, and Off → Polled → Off.
+/// The inverse of [`user_data`]; no kind for data that this driver did not build.
+#[inline(always)]
+fn decode_user_data(data: u64) -> (Option<Kind>, u32, u32) {
+    const KINDS: [Kind; 12] = [
+        Kind::Accept,
+        Kind::Receive,
+        Kind::Cancel,
+        Kind::Unlisten,
+        Kind::HoldAccept,
+        Kind::PollRead,
+        Kind::PollWrite,
+        Kind::Wake,
+        Kind::ForgetRead,
+        Kind::ForgetWrite,
+        Kind::PollEnd,
+        Kind::ForgetEnd,
+    ];
+    let byte = (data >> 56) as u8;
+    let kind = KINDS.into_iter().find(|kind| *kind as u8 == byte);
+    (kind, data as u32, (data >> 32) as u32 & GENERATION_MASK)
+}
+
+/// The receive state of one stream: Off → Queued → Armed → Cancelling → Off; Armed → Off (receive
+/// ended) or → Queued (`ENOBUFS`); Queued → Off (pause); Off → Polled → Off.
 ///
 /// A multishot receive moves a large body from the socket into many small buffers before the owner
 /// can provide a better place for it. An owner that receives a body itself pauses the stream. So
-/// after a pause, the next receive works as on epoll: a poll reports readability, one plain call
-/// receives, and the owner decides. If it does not pause then, the next receive is multishot again.
+/// after a pause, the next receive works as on epoll: a poll reports readability, one direct
+/// system call receives, and the owner decides. If it does not pause then, the next receive is
+/// multishot again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receive {
     /// The kernel holds no receive of this stream.
@@ -77,7 +103,7 @@ enum Receive {
     Armed,
     /// Its cancellation is queued or submitted.
     Cancelling,
-    /// A poll is queued or in the kernel; a plain receive follows its completion.
+    /// A poll is queued or in the kernel; a direct receive follows its completion.
     Polled,
 }
 
@@ -87,10 +113,10 @@ struct Stream {
     receive: Receive,
     /// The owner wants *buffers*; this may be true again while `Cancelling`.
     wanted: bool,
-    /// A `Quiet` event is due.
-    quiet_due: bool,
+    /// A `ReceiveStopped` event is due.
+    stopped_event_due: bool,
     /// The owner paused the stream since the last receive after a poll.
-    bulk: bool,
+    poll_before_receive: bool,
     /// Polls queued or in the kernel: `POLL_READ`, `POLL_WRITE`, `POLL_END`.
     polls: u8,
     /// A `Readable` event is due; a poll may outlive this.
@@ -120,17 +146,18 @@ pub struct Uring {
     submissions: Vec<Submission>,
     /// Streams that were attached since the last `poll_events`. Most have sent something already,
     /// and many are closed before a receive in the ring pays off.
-    fresh: Vec<StreamId>,
-    /// Streams with a plain receive after a poll: armed again unless they are paused.
-    again: Vec<StreamId>,
+    unsubmitted_streams: Vec<StreamId>,
+    /// Streams with a direct receive after a poll: armed again unless they are paused.
+    rearm_after_poll: Vec<StreamId>,
     /// Streams whose receive ended because no buffer was posted.
     starved: Vec<StreamId>,
     wake_fd: Option<i32>,
-    /// Listeners whose accept is cancelled; plain calls empty them, then they are closed.
+    /// Listeners whose accept is cancelled; direct system calls empty them, then they are
+    /// closed.
     closing: Vec<u32>,
-    /// A stream whose `Quiet` may be due before the next completion, unless it is closed or
-    /// receives again by then.
-    follow: Option<StreamId>,
+    /// A stream whose `ReceiveStopped` may be due before the next completion, unless it is closed
+    /// or receives again by then.
+    next_stopped: Option<StreamId>,
     /// Completions taken in this iteration; bounded, so that the worker's tasks run in between.
     taken: u32,
     /// The errno with which cancelling everything fails.
@@ -152,12 +179,12 @@ impl Uring {
             streams: Slots::new(),
             listeners: Vec::new(),
             submissions: Vec::new(),
-            fresh: Vec::new(),
-            again: Vec::new(),
+            unsubmitted_streams: Vec::new(),
+            rearm_after_poll: Vec::new(),
             starved: Vec::new(),
             wake_fd: None,
             closing: Vec::new(),
-            follow: None,
+            next_stopped: None,
             taken: 0,
             #[cfg(test)]
             cancel_fails: None,
@@ -184,7 +211,7 @@ impl Uring {
     }
 
     pub(super) fn has_ready(&self) -> bool {
-        self.follow.is_some() || !self.closing.is_empty()
+        self.next_stopped.is_some() || !self.closing.is_empty()
     }
 
     pub(super) fn attach(&mut self, socket: Socket, token: u64) -> io::Result<StreamId> {
@@ -194,13 +221,13 @@ impl Uring {
         let id = self.streams.insert(socket, |_| Stream {
             receive: Receive::Off,
             wanted: false,
-            quiet_due: false,
-            bulk: false,
+            stopped_event_due: false,
+            poll_before_receive: false,
             polls: 0,
             readable_due: false,
             token,
         });
-        self.fresh.push(id);
+        self.unsubmitted_streams.push(id);
         Ok(id)
     }
 
@@ -214,7 +241,7 @@ impl Uring {
             return;
         };
         stream.wanted = true;
-        (stream.quiet_due, stream.readable_due) = (false, false);
+        (stream.stopped_event_due, stream.readable_due) = (false, false);
         if stream.receive == Receive::Off {
             self.arm(id);
         }
@@ -225,7 +252,7 @@ impl Uring {
         let Some(stream) = self.streams.get_mut(id) else {
             return;
         };
-        if stream.bulk {
+        if stream.poll_before_receive {
             stream.receive = Receive::Polled;
             self.poll(id, Kind::PollRead, POLL_READ);
         } else {
@@ -236,14 +263,14 @@ impl Uring {
 
     /// Arms streams again whose receive after a poll is done and that still want buffers.
     fn arm_again(&mut self) {
-        let mut again = std::mem::take(&mut self.again);
+        let mut again = std::mem::take(&mut self.rearm_after_poll);
         for id in again.drain(..) {
             let due = |stream: &&mut Slot<Stream>| stream.wanted && stream.receive == Receive::Off;
             if self.streams.get_mut(id).filter(due).is_some() {
                 self.arm(id);
             }
         }
-        self.again = again;
+        self.rearm_after_poll = again;
     }
 
     pub(super) fn pause(&mut self, id: StreamId) -> bool {
@@ -251,21 +278,21 @@ impl Uring {
             return true;
         };
         stream.wanted = false;
-        stream.bulk = true;
+        stream.poll_before_receive = true;
         match stream.receive {
-            Receive::Off => !stream.quiet_due,
+            Receive::Off => !stream.stopped_event_due,
             Receive::Queued | Receive::Polled => {
                 stream.receive = Receive::Off;
                 true
             }
             Receive::Armed => {
                 stream.receive = Receive::Cancelling;
-                stream.quiet_due = true;
+                stream.stopped_event_due = true;
                 self.queue_submission(Kind::Cancel, id.index, id.generation);
                 false
             }
             Receive::Cancelling => {
-                stream.quiet_due = true;
+                stream.stopped_event_due = true;
                 false
             }
         }
@@ -384,15 +411,16 @@ impl Drop for Uring {
         for socket in self.streams.take_sockets() {
             let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         }
-        // If that fails or takes too long, a receive may remain that writes to a buffer.
         let cancelled = self.cancel_everything();
+        // If that fails or takes too long, a receive may remain that writes to a buffer.
         // Completes the cancelled operations, which releases the sockets they hold: a listener's
         // address is free when this returns.
-        let let_go = self.enter(Some(Duration::ZERO));
-        if cancelled.is_err() || let_go.is_err() {
+        let entered = self.enter(Some(Duration::ZERO));
+        if cancelled.is_err() || entered.is_err() {
             self.buffers.leak();
         }
         self.taken = 0;
+        // Drops buffers and accepted sockets in unprocessed completions.
         while self.next().is_some() {}
     }
 }

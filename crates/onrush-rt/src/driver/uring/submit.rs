@@ -4,7 +4,7 @@
 //! Does not interpret completions.
 #![allow(unsafe_code)]
 
-use super::{GROUP, Kind, Receive, Submission, Uring, tag};
+use super::{GROUP, Kind, Receive, Submission, Uring, user_data};
 use crate::driver::StreamId;
 use io_uring::{EnterFlags, opcode, squeue, types};
 use rustix::fd::AsRawFd;
@@ -28,7 +28,7 @@ impl Uring {
         };
         self.arm_again();
         self.submit_queued()?;
-        self.fresh.clear(); // Their receives are in the ring now.
+        self.unsubmitted_streams.clear(); // Their receives are in the ring now.
         self.taken = 0;
         self.enter(timeout)
     }
@@ -64,12 +64,12 @@ impl Uring {
         let mut submissions = std::mem::take(&mut self.submissions);
         let mut done = 0;
         let mut room = Ok(true);
-        for &queue_submission in &submissions {
+        for &submission in &submissions {
             room = self.make_room();
             if !matches!(room, Ok(true)) {
                 break;
             }
-            if let Some(entry) = self.build(queue_submission) {
+            if let Some(entry) = self.build(submission) {
                 self.push(&entry);
             }
             done += 1;
@@ -79,13 +79,13 @@ impl Uring {
         room.map(drop)
     }
 
-    fn build(&mut self, queue_submission: Submission) -> Option<squeue::Entry> {
+    fn build(&mut self, submission: Submission) -> Option<squeue::Entry> {
         let Submission {
             kind,
             index,
             generation,
-        } = queue_submission;
-        let user_data = tag(kind, index, generation);
+        } = submission;
+        let user_data = user_data(kind, index, generation);
         let entry = match kind {
             Kind::Wake => {
                 let fd = types::Fd(self.wake_fd?);
@@ -163,5 +163,5 @@ impl Uring {
 }
 
 fn cancel(kind: Kind, index: u32, generation: u32) -> squeue::Entry {
-    opcode::AsyncCancel::new(tag(kind, index, generation)).build()
+    opcode::AsyncCancel::new(user_data(kind, index, generation)).build()
 }

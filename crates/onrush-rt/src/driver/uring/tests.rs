@@ -29,13 +29,13 @@ fn after_last_bytes(then: &Then) -> Option<Vec<Event>> {
     assert!(!driver.pause(id));
     driver.submissions.clear();
     const BUFFER: u32 = 1;
-    let event = driver.received(id.index, id.generation, 3, BUFFER);
+    let event = driver.on_receive(id.index, id.generation, 3, BUFFER);
     assert!(matches!(event, Some(Event::Data { data, .. }) if data.len() == 3));
     match then {
         Then::Nothing => {}
         Then::Close => driver.close(id),
         Then::Receive => driver.receive(id),
-        Then::PauseAgain => assert!(!driver.pause(id), "a `Quiet` is due"),
+        Then::PauseAgain => assert!(!driver.pause(id), "a `ReceiveStopped` is due"),
     }
     Some(std::iter::from_fn(|| driver.next()).collect())
 }
@@ -89,7 +89,7 @@ fn buffers_that_the_kernel_may_still_have_are_leaked() {
 }
 
 #[test]
-fn quiet_follows_the_last_bytes_unless_it_is_not_owed_any_more() {
+fn stopped_event_follows_last_data_unless_resumed() {
     for (then, quiet) in [
         (Then::Nothing, 1),
         (Then::Close, 0),
@@ -101,6 +101,10 @@ fn quiet_follows_the_last_bytes_unless_it_is_not_owed_any_more() {
             return;
         };
         assert_eq!(events.len(), quiet, "{events:?}");
-        assert!(events.iter().all(|e| matches!(e, Event::Quiet { .. })));
+        assert!(
+            events
+                .iter()
+                .all(|e| matches!(e, Event::ReceiveStopped { .. }))
+        );
     }
 }
