@@ -401,7 +401,8 @@ impl Driver {
     }
 
     /// Returns the socket, for another worker or another protocol. The stream must be paused and
-    /// must have stopped receiving, with no `Readable` or `Writable` requested. `None` when the id is stale.
+    /// must have stopped receiving, with no `Readable` or `Writable` requested. `None` when the id
+    /// is stale.
     pub fn detach(&mut self, stream: StreamId) -> Option<Socket> {
         each!(self, driver => driver.detach(stream))
     }

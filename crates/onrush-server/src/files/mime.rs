@@ -23,8 +23,11 @@ const OWN: [(&str, &str); 8] = [
 
 /// Media types by extension, which take precedence over the built-in ones.
 ///
-/// ``` # use onrush_server::Types; let types = Types::new([("ts", "text/x-typescript;
-/// charset=utf-8")])?; assert!(Types::new([("ts", "typescript")]).is_err()); # Ok::<(), String>(())
+/// ```
+/// # use onrush_server::Types;
+/// let types = Types::new([("ts", "text/x-typescript; charset=utf-8")])?;
+/// assert!(Types::new([("ts", "typescript")]).is_err());
+/// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Types(Arc<HashMap<String, &'static str>>);

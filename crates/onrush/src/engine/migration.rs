@@ -230,8 +230,8 @@ impl Engine {
         }
     }
 
-    /// Cancels a migration because the client has half-closed (EOF). The connection stays, sends the
-    /// responses to requests that had arrived, and closes.
+    /// Cancels a migration because the client has half-closed (EOF). The connection stays, sends
+    /// the responses to requests that had arrived, and closes.
     pub(super) fn cancel_migration(self: &Rc<Self>, id: ConnId) {
         {
             let mut conns = self.conns.borrow_mut();

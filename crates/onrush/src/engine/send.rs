@@ -411,8 +411,8 @@ impl Engine {
         })
     }
 
-    /// Sends rendered responses with `MSG_MORE`, because a file follows; returns the number of bytes
-    /// accepted.
+    /// Sends rendered responses with `MSG_MORE`, because a file follows; returns the number of
+    /// bytes accepted.
     pub(super) fn poll_send_more(
         &self,
         id: ConnId,
