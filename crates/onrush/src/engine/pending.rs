@@ -3,6 +3,7 @@
 
 use super::connection::{AfterFlush, Phase};
 use super::render::{Rendered, SendFuture};
+use super::send::Sent;
 use super::{Engine, guarded, panic_response};
 use crate::handler::Pending;
 use crate::host::ConnId;
@@ -63,11 +64,11 @@ impl Engine {
     ) {
         let waiting = PendingHandler::new(self);
         let pending = PanicGuard::new(pending);
-        let Ok(all_sent) = self.send_or_queue(id, out) else {
+        let Ok(sent) = self.send_or_queue(id, out) else {
             return self.close(id, CloseReason::Broken);
         };
         let write_ms = self.limits().write_timeout_ms;
-        self.set_write_timeout(id, if all_sent { 0 } else { write_ms });
+        self.set_write_timeout(id, if sent == Sent::All { 0 } else { write_ms });
         self.make_task(id, data, waiting.finish_handler(id, pending));
     }
 

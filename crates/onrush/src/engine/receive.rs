@@ -8,7 +8,7 @@ use super::connection::{Active, AfterFlush, BURST_MAX, Conn, Phase};
 use super::deadline::{DRAIN_IDLE_MS, Wait};
 use super::render::{Rendered, SendFuture};
 use super::request_body::AHEAD_BYTES_MAX;
-use super::send::connection_gone;
+use super::send::{Sent, connection_gone};
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
 use crate::log::Outcome;
@@ -630,7 +630,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             match conns.get(id) {
                 Some(conn) => match self.send_or_queue_conn(conn, out) {
-                    Ok(true) if conn.needs_no_work() && !self.draining.get() => {
+                    Ok(Sent::All) if conn.needs_no_work() && !self.draining.get() => {
                         conn.release_active();
                         return self.set_timeout(id, conn, self.limits().idle_timeout_ms);
                     }

@@ -25,6 +25,15 @@ const LIFT_UNSENT_LIMIT_AFTER_BYTES: u32 = 1 << 20;
 /// `sendfile(2)` does most of the receiver's work as well.
 const FILE_COST: usize = 2;
 
+/// What became of bytes to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// The kernel has accepted all of them.
+    All,
+    /// Bytes are queued until the socket is writable.
+    Queued,
+}
+
 /// The error for a connection that is gone.
 #[cold]
 pub(super) fn connection_gone() -> io::Error {
@@ -48,18 +57,18 @@ impl Engine {
     pub(super) fn after_send(
         self: &Rc<Self>,
         id: ConnId,
-        sent: io::Result<bool>,
+        sent: io::Result<Sent>,
         then: AfterFlush,
     ) -> bool {
         match sent {
-            Ok(true) => match then {
+            Ok(Sent::All) => match then {
                 AfterFlush::Continue => true,
                 AfterFlush::Close | AfterFlush::Linger => {
                     self.finish_connection(id, then);
                     false
                 }
             },
-            Ok(false) => {
+            Ok(Sent::Queued) => {
                 let mut conns = self.conns.borrow_mut();
                 if let Some(conn) = conns.get(id) {
                     self.set_phase(id, conn, Phase::Flushing);
@@ -98,15 +107,15 @@ impl Engine {
         }
     }
 
-    /// Sends `out` and queues what the kernel does not accept. `Ok(true)`: nothing was queued.
-    pub(super) fn send_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
+    /// Sends `out` and queues what the kernel does not accept.
+    pub(super) fn send_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
         self.send_or_queue_conn(conns.get(id).ok_or_else(connection_gone)?, out)
     }
 
     /// [`Engine::send_or_queue`] for the last bytes of a connection. They leave in one segment with
     /// the FIN, which saves the client a wake-up and both sides a packet.
-    fn send_last_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
+    fn send_last_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
         self.send_with(conn, out, Driver::send_more)
@@ -114,7 +123,7 @@ impl Engine {
 
     /// [`Engine::send_or_queue`] for a borrowed connection.
     #[inline]
-    pub(super) fn send_or_queue_conn(&self, conn: &mut Conn, out: &[u8]) -> io::Result<bool> {
+    pub(super) fn send_or_queue_conn(&self, conn: &mut Conn, out: &[u8]) -> io::Result<Sent> {
         self.send_with(conn, out, Driver::send)
     }
 
@@ -124,7 +133,7 @@ impl Engine {
         conn: &mut Conn,
         out: &[u8],
         send: impl FnOnce(&mut Driver, StreamId, &[u8]) -> io::Result<usize>,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Sent> {
         if let Some(recorder) = &self.recorder {
             recorder.record(); // First, so that a client finds its last request in the metrics.
         }
@@ -134,21 +143,21 @@ impl Engine {
             .is_some_and(|active| !active.unsent().is_empty())
         {
             conn.active().out.extend_from_slice(out);
-            return Ok(false);
+            return Ok(Sent::Queued);
         }
         if out.is_empty() {
-            return Ok(true);
+            return Ok(Sent::All);
         }
         let sent = send(&mut self.context.driver(), conn.stream, out);
         match sent {
-            Ok(sent) if sent == out.len() && self.log.is_none() => Ok(true),
+            Ok(sent) if sent == out.len() && self.log.is_none() => Ok(Sent::All),
             sent => self.queue_rest(conn, out, sent),
         }
     }
 
-    /// Queues what the kernel did not accept of `out`. `Ok(true)`: it has accepted all.
+    /// Queues what the kernel did not accept of `out`.
     #[inline(never)]
-    fn queue_rest(&self, conn: &mut Conn, out: &[u8], sent: io::Result<usize>) -> io::Result<bool> {
+    fn queue_rest(&self, conn: &mut Conn, out: &[u8], sent: io::Result<usize>) -> io::Result<Sent> {
         let sent = match sent {
             Ok(sent) => sent,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
@@ -158,14 +167,14 @@ impl Engine {
             self.log_accepted(conn, sent);
         }
         if sent == out.len() {
-            return Ok(true);
+            return Ok(Sent::All);
         }
         let active = conn.active();
         active.out.clear();
         active.out.extend_from_slice(&out[sent..]);
         active.out_sent = 0;
         self.context.driver().want_write(conn.stream);
-        Ok(false)
+        Ok(Sent::Queued)
     }
 
     /// Counts a client that reads a response too slowly, and returns the error for it.
@@ -174,17 +183,16 @@ impl Engine {
         io::ErrorKind::TimedOut.into()
     }
 
-    /// Sends the queued bytes. `Ok(true)`: nothing is left. An error of kind `TimedOut`: the client
-    /// reads too slowly.
-    fn send_queued(&self, id: ConnId) -> io::Result<bool> {
+    /// Sends the queued bytes. An error of kind `TimedOut`: the client reads too slowly.
+    fn send_queued(&self, id: ConnId) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
         let stream = conn.stream;
         let Some(active) = conn.active.as_mut() else {
-            return Ok(true);
+            return Ok(Sent::All);
         };
         if active.unsent().is_empty() {
-            return Ok(true);
+            return Ok(Sent::All);
         }
         let sent_before = active.out_sent;
         match self
@@ -224,7 +232,7 @@ impl Engine {
         if progress {
             conns.list_unread_anew(id);
         }
-        Ok(done)
+        Ok(if done { Sent::All } else { Sent::Queued })
     }
 
     /// The socket has become writable.
@@ -238,9 +246,9 @@ impl Engine {
                 return;
             };
             match sent {
-                Ok(true) if flushing => (None, active.after_flush.take()),
-                Ok(true) => (active.writer.take(), None),
-                Ok(false) => return,
+                Ok(Sent::All) if flushing => (None, active.after_flush.take()),
+                Ok(Sent::All) => (active.writer.take(), None),
+                Ok(Sent::Queued) => return,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     drop(conns);
                     return self.abort(id, CloseReason::TimedOut);
@@ -274,7 +282,7 @@ impl Engine {
         let before = unsent().unwrap_or(0);
         if before > 0 {
             match self.send_queued(id) {
-                Ok(true) => {
+                Ok(Sent::All) => {
                     self.on_writable(id);
                     return true;
                 }
@@ -312,7 +320,7 @@ impl Engine {
     ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_proceed(cx));
         let kept = match self.send_queued(id) {
-            Ok(done) => !done,
+            Ok(sent) => sent == Sent::Queued,
             Err(error) => return Poll::Ready(Err(error)),
         };
         let mut conns = self.conns.borrow_mut();
