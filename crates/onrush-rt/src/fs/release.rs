@@ -17,9 +17,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that are freed at a time: 50 to 100 µs.
+/// Bytes that are freed at a time, while no other file is queued: 50 to 100 µs.
 const STEP_BYTES: u64 = 1 << 20;
-/// The thread rests so many times as long as it works.
+/// The thread works for up to so many steps before it rests. The more files are queued, the more:
+/// otherwise clients that replace large objects without a pause would fill the memory.
+const STEPS_MAX: usize = 4;
+/// The thread rests so many times as long as a single step takes.
 const REST_FACTOR: u32 = 3;
 
 /// `F_SETSIG` of `asm-generic/fcntl.h`; libc lacks it.
@@ -73,7 +76,7 @@ impl Releaser {
                 file
             };
             if self.in_steps {
-                free_in_steps(file);
+                free_in_steps(file, || self.queue().files.len());
             }
         }
     }
@@ -90,7 +93,8 @@ impl fmt::Debug for Releaser {
 }
 
 /// Truncates a file without a name step by step, if nothing else has it open. Then closes it.
-fn free_in_steps(file: OwnedFd) {
+/// `queued` returns the number of files that wait.
+fn free_in_steps(file: OwnedFd, queued: impl Fn() -> usize) {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let Ok(writable) = rustix::fs::open(path, flags, Mode::empty()) else {
@@ -105,14 +109,17 @@ fn free_in_steps(file: OwnedFd) {
     }
     let mut size = u64::try_from(found.st_size).unwrap_or(0);
     while size > STEP_BYTES {
+        let steps = (1 + queued()).min(STEPS_MAX) as u32;
+        let bytes = STEP_BYTES * u64::from(steps);
         let begun = Instant::now();
         // A multiple of the step: no page is kept in part, so none is cleared in part. Pages that
         // the kernel is still sending are referenced by the socket and do not change.
-        size = (size - 1) / STEP_BYTES * STEP_BYTES;
+        size = size.saturating_sub(bytes).next_multiple_of(STEP_BYTES);
         if rustix::fs::ftruncate(&writable, size).is_err() {
             return;
         }
-        std::thread::sleep((begun.elapsed() * REST_FACTOR).min(Duration::from_millis(1)));
+        let rest = begun.elapsed() / steps * REST_FACTOR;
+        std::thread::sleep(rest.min(Duration::from_millis(1)));
     }
 }
 
@@ -153,7 +160,7 @@ mod tests {
             File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap(),
             0,
         );
-        free_in_steps(file.into());
+        free_in_steps(file.into(), || 0);
         let mut found = Vec::new();
         reader.read_to_end(&mut found).unwrap();
         assert!(found == content);
@@ -163,7 +170,7 @@ mod tests {
     fn a_file_with_a_name_is_not_truncated() {
         let path = format!("/dev/shm/onrush-release-{}-named", std::process::id());
         std::fs::write(&path, vec![1; 3 << 20]).unwrap();
-        free_in_steps(File::open(&path).unwrap().into());
+        free_in_steps(File::open(&path).unwrap().into(), || 2);
         let found = std::fs::metadata(&path).unwrap().len();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(found, 3 << 20);
