@@ -380,13 +380,15 @@ fn panics_and_failures_affect_only_their_request() {
             assert_eq!((sim.open_connections(), counters().in_use()), (0, 0));
             assert!(common::is_served(&mut sim), "the worker still serves");
         }
-        everywhere(
-            "limited",
-            &last_post("/limited", b"more than ten", true),
-            |response| {
-                assert_eq!(statuses(response), [413]);
-            },
-        );
+        for chunked in [true, false] {
+            everywhere(
+                "limited",
+                &last_post("/limited", b"more than ten", chunked),
+                |response| {
+                    assert_eq!(statuses(response), [413]);
+                },
+            );
+        }
         let broken = "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n";
         everywhere("broken", broken.as_bytes(), |response| {
             assert_eq!(statuses(response), [400])

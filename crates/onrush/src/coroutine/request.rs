@@ -98,7 +98,8 @@ impl RequestReader {
     /// # }).unwrap();
     /// ```
     pub fn set_body_limit(&mut self, bytes_max: u64) -> io::Result<()> {
-        self.inner.body().set_limit(bytes_max)
+        let result = self.inner.body().set_limit(bytes_max);
+        self.record_error(result)
     }
 
     /// The trailer fields after the end of the body. See
