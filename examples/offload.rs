@@ -39,7 +39,8 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// How often [`STEPS`] fit into [`WORK`]: the maximum of several tries, since noise only slows it.
+/// Measures how many times [`STEPS`] steps fit into [`WORK`]. Returns the maximum of several tries,
+/// because noise only lowers the number.
 fn calibrate() -> u64 {
     const TRIES: usize = 10;
     let try_once = || {

@@ -1,22 +1,22 @@
-//! The common part of the fuzz targets: an input is a few bytes of choices, then the content.
+//! Shared by the fuzz targets. An input starts with a few bytes of choices; the content follows.
 
 use onrush_proto::limits::Limits;
 
-/// Bytes of an input that are choices and not content.
+/// The number of input bytes that are choices.
 pub const CHOICES: usize = 4;
 
-/// What the first bytes of an input choose.
+/// The choices at the start of an input.
 #[derive(Clone, Copy, Debug)]
 pub struct Choices([u8; CHOICES]);
 
 impl Choices {
-    /// Takes the choices off the input; `None` when it is too short for them.
+    /// Splits the choices from the content. `None` if the input is too short.
     pub fn take(input: &[u8]) -> Option<(Choices, &[u8])> {
         let (choices, content) = input.split_first_chunk()?;
         Some((Choices(*choices), content))
     }
 
-    /// The usual limits, or such as short inputs can pass.
+    /// The default limits, or small ones that short inputs can exceed.
     pub fn limits(&self) -> Limits {
         let usual = Limits::default();
         if self.0[0] & 1 == 0 {
@@ -33,14 +33,14 @@ impl Choices {
         }
     }
 
-    /// Ascending offsets below `len`, with gaps of one byte to many, as the choices say.
+    /// Ascending offsets below `len`. The choices determine the gaps, of one byte or more.
     pub fn splits(&self, len: usize) -> Vec<usize> {
         let mut state = u32::from_le_bytes(self.0) | 1;
         let gap_max = [1, 3, 16, 200][usize::from(self.0[0] >> 1 & 3)];
         let mut splits = Vec::new();
         let mut at = 0;
         loop {
-            // Marsaglia's xorshift: enough to make gaps differ.
+            // Marsaglia's xorshift makes the gaps differ.
             state ^= state << 13;
             state ^= state >> 17;
             state ^= state << 5;

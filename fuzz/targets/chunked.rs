@@ -1,5 +1,5 @@
-//! A chunked body: decoded whole or in pieces, the same data, trailers, end or refusal; what is
-//! accepted, a plain reader reads alike; and what the encoder writes, the decoder reads.
+//! A chunked body. Decoding it whole or in pieces gives the same data, trailers, end or error. A
+//! simple reference decoder agrees on accepted bodies. The decoder reads what the encoder writes.
 
 #![no_main]
 
@@ -27,7 +27,7 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(plain, Some(whole.data));
     }
 
-    // Any bytes are good data.
+    // Any bytes are valid data.
     let mut encoded = Vec::new();
     for chunk in bytes.chunks(1 + bytes.len() / 3) {
         encode_chunk_header(chunk.len(), &mut encoded);
@@ -48,7 +48,7 @@ struct Decoded {
     end: Result<bool, Reject>,
 }
 
-/// Decodes `bytes` as they come in pieces that end at `splits`.
+/// Decodes `bytes`, received in pieces that end at `splits`.
 fn decode(bytes: &[u8], splits: &[usize], limits: &Limits) -> Decoded {
     let mut decoder = Decoder::new();
     let mut decoded = Decoded {
@@ -72,9 +72,9 @@ fn decode(bytes: &[u8], splits: &[usize], limits: &Limits) -> Decoded {
                 Err(reject) => {
                     assert!(
                         decoder.decode(piece, limits).is_err(),
-                        "refused, then read on"
+                        "input consumed after an error"
                     );
-                    // Where exactly a refusal falls is the decoder's own business.
+                    // The exact position of an error is not specified.
                     decoded.consumed = 0;
                     decoded.end = Err(reject);
                 }
@@ -85,8 +85,7 @@ fn decode(bytes: &[u8], splits: &[usize], limits: &Limits) -> Decoded {
     decoded
 }
 
-/// The data of a body that is nothing but well-formed, to its last byte. Trailers are not looked
-/// at, beyond that they are lines.
+/// The data of a body that is well-formed to its last byte. Trailers are only checked to be lines.
 fn read_plainly(mut body: &[u8]) -> Option<Vec<u8>> {
     let mut data = Vec::new();
     loop {

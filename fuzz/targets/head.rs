@@ -1,5 +1,5 @@
-//! A request head: whatever the bytes, one reading of them or none, and the same one early, late
-//! and again.
+//! A request head: any bytes give the same result (a head or an error) when parsed in pieces, at
+//! once, and again.
 
 #![no_main]
 
@@ -25,12 +25,15 @@ fuzz_target!(|input: &[u8]| {
     for split in choices.splits(bytes.len()) {
         match early.parse(&bytes[..split], &limits) {
             Ok(Parsed::Partial) => {}
-            settled => assert_eq!(settled, whole, "settled at {split}, and otherwise later"),
+            settled => assert_eq!(
+                settled, whole,
+                "another result at {split} than for the whole input"
+            ),
         }
     }
 });
 
-/// What an accepted head says must be clean, and must say the same when it is written anew.
+/// An accepted head must be clean, and must parse to the same head when it is written again.
 fn check(head: &Head, bytes: &[u8], len: usize, limits: &Limits) {
     assert!(bytes[..len].ends_with(b"\r\n\r\n") && len <= limits.head_bytes_max + 4);
     assert!(head.target(bytes).len() <= limits.target_bytes_max);
@@ -68,7 +71,7 @@ fn check(head: &Head, bytes: &[u8], len: usize, limits: &Limits) {
     assert!(again.headers(&written).eq(head.headers(bytes)));
 }
 
-/// The head as anybody would write it.
+/// Writes the head in the usual form.
 fn write(head: &Head, bytes: &[u8]) -> Vec<u8> {
     let version = match head.version() {
         Version::Http10 => &b" HTTP/1.0\r\n"[..],

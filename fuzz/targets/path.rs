@@ -1,5 +1,5 @@
-//! A request's path as a key, and the key as a file: decoding never panics, and whatever it gives,
-//! nothing outside the folder is ever opened.
+//! A request path as a key, and the key as a file. Decoding never panics, and no result opens a
+//! file outside the folder.
 
 #![no_main]
 
@@ -21,19 +21,19 @@ fuzz_target!(|input: &[u8]| {
     let path = input.split(|&byte| byte == b'?').next().unwrap_or_default();
     let path = path.strip_prefix(b"/").unwrap_or(path);
     let path = path.strip_suffix(b"/").unwrap_or(path);
-    // Decoded once; and once more, as a careless front would have done before us.
+    // Decoded once, and twice, as a careless proxy would have done before.
     let once: Vec<u8> = percent_decode(path).collect();
     let twice: Vec<u8> = percent_decode(&once).collect();
     for bytes in [path, &once, &twice] {
         if let Ok(key) = Key::parse(bytes) {
             check(&key, bytes);
         }
-        // Not even a path that is no key gets out.
+        // A path that is not a valid key must not leave the folder either.
         open(bytes);
     }
 });
 
-/// A key is a plain way down from the folder.
+/// A key consists of plain segments beneath the folder.
 fn check(key: &Key, bytes: &[u8]) {
     assert_eq!(key.as_bytes(), bytes);
     assert!(!bytes.contains(&0) && bytes.len() <= Key::BYTES_MAX);
@@ -50,10 +50,10 @@ fn check(key: &Key, bytes: &[u8]) {
     let _ = (key.hidden(), key.reserved());
 }
 
-/// Opens `path` in each of the ways there are; what can be read must be ours.
+/// Opens `path` in every supported way. Only content of the folder may be readable.
 fn open(path: &[u8]) {
-    let yard: &Yard = &YARD;
-    for folder in [&yard.by_kernel, &yard.by_walk] {
+    let sandbox: &Sandbox = &SANDBOX;
+    for folder in [&sandbox.by_kernel, &sandbox.by_walk] {
         for opened in [folder.open(path, OpenHow::READ), folder.open_cached(path)] {
             let Ok(file) = opened else { continue };
             let mut content = [0; 16];
@@ -65,18 +65,18 @@ fn open(path: &[u8]) {
     }
 }
 
-/// A folder with everything in it that leads out, and a file beside it that must not be found.
-struct Yard {
+/// A folder with links that leave it, and a file outside that must not be found.
+struct Sandbox {
     by_kernel: Dir,
     by_walk: Dir,
 }
 
-static YARD: LazyLock<Yard> = LazyLock::new(|| {
+static SANDBOX: LazyLock<Sandbox> = LazyLock::new(|| {
     let top = std::env::temp_dir().join("onrush-fuzz-path");
     let root = top.join("a/root");
     build(&top, &root).expect("a temporary folder can be written");
-    let open = |beneath| Dir::open_root_with(&root, beneath).expect("it can be opened");
-    Yard {
+    let open = |beneath| Dir::open_root_with(&root, beneath).expect("the folder can be opened");
+    Sandbox {
         by_kernel: open(Beneath::Auto),
         by_walk: open(Beneath::Walk),
     }

@@ -1,4 +1,4 @@
-//! A stream of requests: the same events, however the bytes are split on their way.
+//! A stream of requests gives the same events, however the bytes are split.
 
 #![no_main]
 
@@ -11,8 +11,8 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let limits = choices.limits();
-    // A head that comes in crumbs is read again when a line ends, not at each crumb. With a line
-    // end at the end of everything, all there is to see has been seen.
+    // A head in small pieces is parsed again at each line end, not at each piece. The added line
+    // end makes the parser see all of the input.
     let bytes = [bytes, b"\n"].concat();
     let whole = drive(&bytes, &[], &limits);
     check(&whole);
@@ -21,18 +21,27 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(drive(&bytes, &each, &limits), whole);
 });
 
-/// Events come in an order that makes sense.
+/// Checks that the events come in a valid order.
 fn check(events: &[Event]) {
     let mut open = false;
     for (at, event) in events.iter().enumerate() {
         let last = at + 1 == events.len();
         match event {
-            Event::Request(_) => assert!(!std::mem::replace(&mut open, true), "two at once"),
+            Event::Request(_) => assert!(
+                !std::mem::replace(&mut open, true),
+                "a request within another"
+            ),
             Event::Body(data) => assert!(open && !data.is_empty()),
-            Event::End(_) => assert!(std::mem::replace(&mut open, false), "an end of nothing"),
+            Event::End(_) => assert!(
+                std::mem::replace(&mut open, false),
+                "an end without a request"
+            ),
             Event::Rejected(reject) => {
                 assert!((400..=599).contains(&reject.status));
-                assert!(matches!(events[at + 1..], [Event::Responded(_)]), "read on");
+                assert!(
+                    matches!(events[at + 1..], [Event::Responded(_)]),
+                    "events after the last response"
+                );
             }
             Event::Responded(_) => {}
             Event::Eof(_) => assert!(last),

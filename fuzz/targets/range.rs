@@ -1,5 +1,5 @@
-//! A `Range` field against a size, compared with a plain reading of RFC 9110 §14; and the other
-//! fields of conditional requests, which must only never panic.
+//! A `Range` field for a given size, compared with a simple reference parser of RFC 9110 §14. The
+//! other fields of conditional requests must not panic.
 
 #![no_main]
 
@@ -19,7 +19,7 @@ fuzz_target!(|input: &[u8]| {
     let asked = range::parse(value, size);
     match (&asked, asked_for(value, size)) {
         (range::Requested::Whole, _) => {}
-        (_, None) => panic!("a malformed field was taken for {asked:?}"),
+        (_, None) => panic!("a malformed field was parsed as {asked:?}"),
         (range::Requested::Unsatisfiable, Some(expected)) => assert_eq!(expected, []),
         (range::Requested::Satisfiable(ranges), Some(expected)) => {
             check(ranges, size);
@@ -44,8 +44,8 @@ fn check(ranges: &range::Ranges, size: u64) {
     }
 }
 
-/// The bytes that `value` asks for and that are there: apart from each other, in order, ends
-/// excluded. `None` for a malformed field.
+/// The existing bytes that `value` requests, as separate ranges in order, ends excluded. `None` for
+/// a malformed field.
 fn asked_for(value: &[u8], size: u64) -> Option<Vec<(u64, u64)>> {
     let text = std::str::from_utf8(value).ok()?;
     let (unit, set) = text.split_once('=')?;
@@ -86,7 +86,7 @@ fn asked_for(value: &[u8], size: u64) -> Option<Vec<(u64, u64)>> {
     Some(merged)
 }
 
-/// Numbers too large for 64 bits are as good as the largest: nothing is that long.
+/// Numbers above 64 bits count as the largest one, because no object is that long.
 fn number(digits: &str) -> Option<u128> {
     let valid = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     valid.then(|| digits.parse().unwrap_or(u128::MAX).min(u64::MAX.into()))

@@ -2,26 +2,26 @@
 //! separate programs, because their dependencies are not needed by other tasks.
 
 use crate::{
-    Failure, Options,
+    Arguments, Failure,
     shell::{built, cannot_run, cargo, flush, run},
 };
 use std::process::Command;
 
-pub(crate) fn main(options: Options) -> Result<(), Failure> {
-    run_built("-p runner", "bench", options)
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    run_built("-p runner", "bench", arguments)
 }
 
 /// Runs the experiments.
-pub(crate) fn experiment(options: Options) -> Result<(), Failure> {
-    run_built("-p experiments", "experiment", options)
+pub(crate) fn experiment(arguments: Arguments) -> Result<(), Failure> {
+    run_built("-p experiments", "experiment", arguments)
 }
 
 /// Builds `packages` of the `bench` workspace and runs their program `program`.
-fn run_built(packages: &str, program: &str, options: Options) -> Result<(), Failure> {
+fn run_built(packages: &str, program: &str, arguments: Arguments) -> Result<(), Failure> {
     let build = format!("build --release --quiet --manifest-path bench/Cargo.toml {packages}");
     run(&mut cargo(&build))?;
     let mut measuring = Command::new(built().join(program));
-    measuring.args(options.arguments);
+    measuring.args(arguments.words);
     flush();
     let status = measuring
         .status()

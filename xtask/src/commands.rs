@@ -93,8 +93,8 @@ const COMMANDS: &[(&str, Cover)] = &[
         Tested(DRAIN, "#[test]"),
     ),
     (
-        "cargo test -p onrush --test drain a_drain_loses_no_request",
-        Tested(DRAIN, "fn a_drain_loses_no_request"),
+        "cargo test -p onrush --test drain drain_loses_no_request",
+        Tested(DRAIN, "fn drain_loses_no_request"),
     ),
     (
         "cargo test -p onrush-rt --lib timer::",
@@ -317,12 +317,12 @@ mod tests {
     }
 
     #[test]
-    fn every_advertised_command_is_covered() {
+    fn every_documented_command_is_covered() {
         assert_eq!(check(), Ok(()));
     }
 
     #[test]
-    fn a_cover_that_is_gone_is_a_gap() {
+    fn a_missing_cover_is_a_gap() {
         let root = root();
         assert_eq!(gap(&root, Runs(&[BENCH])), None);
         assert!(gap(&root, Runs(&["xtask nothing"])).is_some());
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn short_forms_are_run_by_this_program_or_by_cargo() {
+    fn only_commands_of_xtask_are_measured() {
         for line in SHORT {
             let command = command(line).expect("a command");
             let is_measured = command

@@ -2,7 +2,7 @@
 //! the fuzzed code only.
 
 use crate::{
-    Failure, Options,
+    Arguments, Failure,
     shell::{Outcome, capture, cargo, root, run, shown, target},
 };
 use std::{
@@ -33,10 +33,10 @@ const INPUT_BYTES_MAX: u32 = 2048;
 /// Lines that hold a panic's message and the top of its stack.
 const COMPLAINT_LINES_MAX: usize = 24;
 
-pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
-    let seconds = options.number("--seconds", 60)?;
-    let input = options.text("--input")?;
-    let names = options.names()?;
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    let seconds = arguments.number("--seconds", 60)?;
+    let input = arguments.text("--input")?;
+    let names = arguments.names()?;
     if let Some(unknown) = names.iter().find(|name| !source(name).is_file()) {
         return Err(Failure::Usage(format!("unknown fuzz target '{unknown}'")));
     }
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_summed_up_in_one_line() {
+    fn a_summary_has_runs_and_coverage() {
         let log = "#2\tINITED cov: 17 ft: 18 corp: 1/1b\n#900\tNEW    cov: 321 ft: 9 corp: 2/3b\n\
             Done 900 runs in 1 second(s)\nstat::number_of_executed_units: 900\n\
             stat::average_exec_per_sec:     450\n";

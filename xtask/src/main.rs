@@ -20,39 +20,39 @@ usage: cargo xtask TASK [OPTIONS]
   test [--quick]      set up the programs that the tests need, then run all checks: format, lints,
                       docs, tidy, dependencies, fuzzing (60 s per target; --quick: 5 s), tests,
                       loom, instructions per request (bench --gate), documented commands
-  tidy                check import direction, line length, SAFETY reasons and other rules that
-                      compilers do not check
+  tidy                check import direction, line length, SAFETY reasons, retired words, files that
+                      no module names, and other rules that compilers do not check
   fuzz [TARGET…]      fuzz the named targets, or all of them
         --seconds N       time for each target (default: 60)
         --input FILE      run one input only, to reproduce a crash
   bench [PROFILE…]    compare Onrush with other servers and with the minimum cost; see
                       `cargo xtask bench --help`
-  experiment [NAME…]  repeat experiments that others could not finish; see
+  experiment [NAME…]  repeat experiments that other projects could not finish; see
                       `cargo xtask experiment --help`
   loom                test shared state under all thread interleavings (part of test)
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
 ";
 
 fn main() -> ExitCode {
-    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let is_help_flag = |a: &String| a == "-h" || a == "--help";
     // Some tasks have their own help.
-    let asks = |a: &String| a == "-h" || a == "--help";
-    let has_help = |chore: &String| chore == "bench" || chore == "experiment";
-    let has_help = arguments.first().is_some_and(has_help);
-    if arguments.is_empty() || (!has_help && arguments.iter().any(asks)) {
+    let has_own_help = |task: &String| task == "bench" || task == "experiment";
+    let has_own_help = words.first().is_some_and(has_own_help);
+    if words.is_empty() || (!has_own_help && words.iter().any(is_help_flag)) {
         print!("{HELP}");
         return ExitCode::SUCCESS;
     }
-    let chore = arguments.remove(0);
-    let options = Options { arguments };
-    let done = match chore.as_str() {
-        "test" => test::main(options),
-        "tidy" => tidy::main(options),
-        "fuzz" => fuzz::main(options),
-        "bench" => bench::main(options),
-        "experiment" => bench::experiment(options),
-        "loom" => verify::loom(options),
-        "miri" => verify::miri(options),
+    let task = words.remove(0);
+    let arguments = Arguments { words };
+    let done = match task.as_str() {
+        "test" => test::main(arguments),
+        "tidy" => tidy::main(arguments),
+        "fuzz" => fuzz::main(arguments),
+        "bench" => bench::main(arguments),
+        "experiment" => bench::experiment(arguments),
+        "loom" => verify::loom(arguments),
+        "miri" => verify::miri(arguments),
         other => Err(Failure::Usage(format!("unknown task '{other}'"))),
     };
     match done {
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         }
         Err(Failure::Reported) => ExitCode::FAILURE,
         Err(Failure::Because(reason)) => {
-            eprintln!("xtask {chore}: {reason}");
+            eprintln!("xtask {task}: {reason}");
             ExitCode::FAILURE
         }
     }
@@ -87,36 +87,36 @@ impl From<String> for Failure {
 }
 
 /// The command line after the task's name. Each method removes the arguments that it consumes.
-struct Options {
-    arguments: Vec<String>,
+struct Arguments {
+    words: Vec<String>,
 }
 
-impl Options {
+impl Arguments {
     /// Whether the flag `name` is given.
     fn flag(&mut self, name: &str) -> bool {
-        let before = self.arguments.len();
-        self.arguments.retain(|a| a != name);
-        self.arguments.len() < before
+        let before = self.words.len();
+        self.words.retain(|a| a != name);
+        self.words.len() < before
     }
 
     /// The value of the option `name`, as `--name VALUE` or `--name=VALUE`.
     fn text(&mut self, name: &str) -> Result<Option<String>, Failure> {
         let assigned = format!("{name}=");
         let Some(at) = self
-            .arguments
+            .words
             .iter()
             .position(|a| a == name || a.starts_with(&assigned))
         else {
             return Ok(None);
         };
-        let argument = self.arguments.remove(at);
-        if let Some(value) = argument.strip_prefix(&assigned) {
+        let word = self.words.remove(at);
+        if let Some(value) = word.strip_prefix(&assigned) {
             return Ok(Some(value.to_owned()));
         }
-        if at == self.arguments.len() {
+        if at == self.words.len() {
             return Err(Failure::Usage(format!("{name} needs a value")));
         }
-        Ok(Some(self.arguments.remove(at)))
+        Ok(Some(self.words.remove(at)))
     }
 
     /// The value of the option `name` as a number of at least 1.
@@ -130,9 +130,9 @@ impl Options {
 
     /// The remaining arguments, which must be names and not options.
     fn names(self) -> Result<Vec<String>, Failure> {
-        match self.arguments.iter().find(|a| a.starts_with('-')) {
+        match self.words.iter().find(|a| a.starts_with('-')) {
             Some(option) => Err(Failure::Usage(format!("unknown option '{option}'"))),
-            None => Ok(self.arguments),
+            None => Ok(self.words),
         }
     }
 
@@ -149,15 +149,15 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn options(line: &str) -> Options {
-        Options {
-            arguments: line.split_whitespace().map(str::to_owned).collect(),
+    fn arguments(line: &str) -> Arguments {
+        Arguments {
+            words: line.split_whitespace().map(str::to_owned).collect(),
         }
     }
 
     #[test]
-    fn options_are_taken_wherever_they_stand() {
-        let mut given = options("head --seconds 5 chunked --report-only --driver=epoll");
+    fn options_may_be_in_any_position() {
+        let mut given = arguments("head --seconds 5 chunked --report-only --driver=epoll");
         assert_eq!(given.number("--seconds", 60).unwrap(), 5);
         assert_eq!(given.text("--driver").unwrap().as_deref(), Some("epoll"));
         assert!(given.flag("--report-only"));
@@ -167,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
-        assert!(options("--seconds").number("--seconds", 60).is_err());
-        assert!(options("--seconds x").number("--seconds", 60).is_err());
-        assert!(options("--seconds 0").number("--seconds", 60).is_err());
-        assert!(options("--fast").names().is_err());
-        assert!(options("extra").end().is_err());
-        assert!(options("").end().is_ok());
+    fn invalid_options_are_rejected() {
+        assert!(arguments("--seconds").number("--seconds", 60).is_err());
+        assert!(arguments("--seconds x").number("--seconds", 60).is_err());
+        assert!(arguments("--seconds 0").number("--seconds", 60).is_err());
+        assert!(arguments("--fast").names().is_err());
+        assert!(arguments("extra").end().is_err());
+        assert!(arguments("").end().is_ok());
     }
 }

@@ -32,13 +32,13 @@ pub fn need(programs: &[(&str, &str)]) -> Outcome {
         ));
     }
     run(Command::new("apt-get").args(["update", "-qq"]))?;
-    let quiet = NoServices::new()?;
+    let no_services = NoServices::new()?;
     let mut words = install.split_whitespace();
-    let done = run(Command::new(words.next().unwrap_or_default())
+    let installed = run(Command::new(words.next().unwrap_or_default())
         .args(words)
         .env("DEBIAN_FRONTEND", "noninteractive"));
-    drop(quiet);
-    done?;
+    drop(no_services);
+    installed?;
     match programs.iter().find(|(program, _)| !has(program)) {
         Some((program, package)) => Err(format!("{package} was installed without {program}")),
         None => Ok(()),
@@ -55,11 +55,11 @@ fn has(program: &str) -> bool {
     }
 }
 
-/// The packages of the programs that are not `there`, each once.
-fn packages_of<'a>(programs: &[(&str, &'a str)], there: impl Fn(&str) -> bool) -> Vec<&'a str> {
+/// The packages of the programs that do not exist, each once.
+fn packages_of<'a>(programs: &[(&str, &'a str)], exists: impl Fn(&str) -> bool) -> Vec<&'a str> {
     let mut wanted = Vec::new();
     for &(program, package) in programs {
-        if !there(program) && !wanted.contains(&package) {
+        if !exists(program) && !wanted.contains(&package) {
             wanted.push(package);
         }
     }
@@ -78,18 +78,19 @@ fn is_root() -> Outcome<bool> {
 
 /// Prevents packages from starting services until it is dropped. Keeps an existing policy.
 struct NoServices {
+    /// Whether this program wrote the policy and removes it.
     is_ours: bool,
 }
 
 impl NoServices {
     fn new() -> Outcome<NoServices> {
-        let made = fs::OpenOptions::new()
+        let written = fs::OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o755)
             .open(POLICY)
             .and_then(|mut file| file.write_all(POLICY_TEXT.as_bytes()));
-        match made {
+        match written {
             Ok(()) => Ok(NoServices { is_ours: true }),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 Ok(NoServices { is_ours: false })
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_looked_up_on_the_path_and_paths_where_they_are() {
+    fn names_are_looked_up_on_the_path() {
         assert!(has("sh"));
         assert!(has("/bin/sh"));
         assert!(!has("no-such-program-anywhere"));
@@ -120,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn a_package_is_asked_for_once() {
+    fn a_package_is_requested_once() {
         let programs = [("a", "one"), ("b", "one"), ("c", "two"), ("d", "three")];
         assert_eq!(packages_of(&programs, |p| p == "c"), ["one", "three"]);
         assert!(packages_of(&programs, |_| true).is_empty());
     }
 
     #[test]
-    fn nothing_is_installed_that_is_there() {
+    fn existing_programs_are_not_installed() {
         assert_eq!(
             need(&[("sh", "no-such-package"), ("/bin/sh", "nor-this")]),
             Ok(())

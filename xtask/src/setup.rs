@@ -7,11 +7,12 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("c++", "g++"),
     ("curl", "curl"),
     ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
+    ("rclone", "rclone"),
     ("valgrind", "valgrind"),
     ("wget", "wget"),
     ("wrk", "wrk"),

@@ -107,35 +107,37 @@ pub fn run_watched(
             .take_while(Result::is_ok)
             .for_each(drop);
     });
-    let (mut quiet, mut looked, mut ended) = (Instant::now(), Instant::now(), None);
+    let (mut quiet_since, mut checked, mut ended) = (Instant::now(), Instant::now(), None);
     loop {
-        match lines.recv_timeout(LOOK) {
+        match lines.recv_timeout(CHECK_INTERVAL) {
             Ok(line) => {
                 each(&String::from_utf8_lossy(&line));
-                quiet = Instant::now();
+                quiet_since = Instant::now();
             }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if looked.elapsed() < LOOK {
+        if checked.elapsed() < CHECK_INTERVAL {
             continue;
         }
-        looked = Instant::now();
+        checked = Instant::now();
         let status = child.try_wait().map_err(|error| error.to_string())?;
         match (ended, status) {
-            (Some((_, since)), _) if looked.duration_since(since) > HEIRS_MAX => break,
-            (None, Some(status)) => ended = Some((status, looked)),
+            (Some((_, since)), _) if checked.duration_since(since) > PIPE_OPEN_MAX => break,
+            (None, Some(status)) => ended = Some((status, checked)),
             _ => {}
         }
-        if quiet.elapsed() > quiet_max {
-            for heir in process::tree(child.id()).into_iter().skip(1) {
+        if quiet_since.elapsed() > quiet_max {
+            for descendant in process::tree(child.id()).into_iter().skip(1) {
                 // The process may have ended by itself; then `kill` fails, which is harmless.
-                let name = fs::read_to_string(format!("/proc/{heir}/comm")).unwrap_or_default();
+                let name =
+                    fs::read_to_string(format!("/proc/{descendant}/comm")).unwrap_or_default();
                 let (name, time) = (name.trim_end(), elapsed(quiet_max));
                 each(&format!("`{name}` printed nothing for {time}: killed"));
-                let _ = run(Command::new("sh").args(["-c", "kill -KILL $0", &heir.to_string()]));
+                let _ =
+                    run(Command::new("sh").args(["-c", "kill -KILL $0", &descendant.to_string()]));
             }
-            quiet = Instant::now();
+            quiet_since = Instant::now();
         }
     }
     match ended {
@@ -145,11 +147,11 @@ pub fn run_watched(
 }
 
 /// Interval of the checks of a running program.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long output is read after the program itself has ended. Its own output has arrived by then;
 /// its descendants may keep the pipe open for longer.
-const HEIRS_MAX: Duration = Duration::from_secs(5);
+const PIPE_OPEN_MAX: Duration = Duration::from_secs(5);
 
 /// Runs `command`. Returns whether it succeeded, and its standard output followed by its standard
 /// error.
@@ -228,31 +230,31 @@ mod tests {
     }
 
     #[test]
-    fn who_hangs_is_killed_and_the_rest_is_heard() {
-        let script = "echo before; sleep 600 & wait $!; sleep 600; echo behind; exit 3";
-        let mut said = Vec::new();
+    fn a_program_that_hangs_is_killed() {
+        let script = "echo before; sleep 600 & wait $!; sleep 600; echo after; exit 3";
+        let mut printed = Vec::new();
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let each = |line: &str| said.push(line.to_owned());
+        let each = |line: &str| printed.push(line.to_owned());
         let status = run_watched(&mut command, Duration::from_millis(10), each).unwrap();
         assert_eq!(status.code(), Some(3));
         let killed = "`sleep` printed nothing for 0.0 s: killed";
-        assert_eq!(said, ["before", killed, killed, "behind"]);
+        assert_eq!(printed, ["before", killed, killed, "after"]);
     }
 
     #[test]
-    fn who_ends_is_not_waited_for_by_its_heirs() {
+    fn descendants_do_not_delay_the_end() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 600 & echo $!"]);
-        let mut heir = String::new();
-        let each = |line: &str| heir.push_str(line);
+        let mut descendant = String::new();
+        let each = |line: &str| descendant.push_str(line);
         let status = run_watched(&mut command, Duration::from_secs(300), each).unwrap();
         assert!(status.success());
-        run(Command::new("sh").args(["-c", "kill $0", &heir])).unwrap();
+        run(Command::new("sh").args(["-c", "kill $0", &descendant])).unwrap();
     }
 
     #[test]
-    fn times_are_short() {
+    fn times_are_shown_in_minutes_and_seconds() {
         assert_eq!(elapsed(Duration::from_millis(1_240)), "1.2 s");
         assert_eq!(elapsed(Duration::from_secs(184)), "3 min 04 s");
     }

@@ -2,7 +2,7 @@
 //! runner's summaries.
 
 use crate::{
-    Failure, Options, commands, fuzz, setup,
+    Arguments, Failure, commands, fuzz, setup,
     shell::{Outcome, cargo, elapsed, flush, run, run_watched},
     tidy, verify,
 };
@@ -17,9 +17,9 @@ const FUZZ_SECONDS_QUICK: u64 = 5;
 /// A test binary that prints nothing for this long hangs. The slowest test takes a fifth of it.
 const QUIET_MAX: Duration = Duration::from_secs(300);
 
-pub(crate) fn main(mut options: Options) -> Result<(), Failure> {
-    let quick = options.flag("--quick");
-    options.end()?;
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    let quick = arguments.flag("--quick");
+    arguments.end()?;
     let mut steps = Steps {
         started: Instant::now(),
         failed: Vec::new(),

@@ -1,7 +1,7 @@
 //! Runs Miri on `unsafe` code, and loom on state that threads share.
 
 use crate::{
-    Failure, Options,
+    Arguments, Failure,
     shell::{Outcome, capture, cargo, run, target},
 };
 use std::process::Command;
@@ -14,8 +14,8 @@ const LOOM: [(&str, &str); 2] = [
     ("onrush", "worker_set::loom_tests::"),
 ];
 
-pub(crate) fn miri(options: Options) -> Result<(), Failure> {
-    options.end()?;
+pub(crate) fn miri(arguments: Arguments) -> Result<(), Failure> {
+    arguments.end()?;
     let has_miri = capture(&mut nightly("miri --version")).is_ok_and(|(success, _)| success);
     if !has_miri {
         let how = "rustup toolchain install nightly --component miri,rust-src";
@@ -27,8 +27,8 @@ pub(crate) fn miri(options: Options) -> Result<(), Failure> {
     Ok(())
 }
 
-pub(crate) fn loom(options: Options) -> Result<(), Failure> {
-    options.end()?;
+pub(crate) fn loom(arguments: Arguments) -> Result<(), Failure> {
+    arguments.end()?;
     Ok(check_interleavings()?)
 }
 

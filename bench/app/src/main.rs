@@ -1,5 +1,5 @@
-//! `onrush-app PORT`: the answers that peers are measured with, as a user of the crate writes them.
-//! Must not know who measures it, nor anything of Onrush that is not public.
+//! `onrush-app PORT`: the responses with which Onrush and its peers are measured. It uses only the
+//! public API of Onrush, as a user of the crate does.
 //!
 //! | variable | values | default |
 //! | --- | --- | --- |
@@ -8,7 +8,7 @@
 //! | `APP_METRICS` | `on`, `off` | `off` |
 //! | `APP_TIME_LIMITS` | `on`: those of `Limits`; `off`: none | `on` |
 //!
-//! `onrush-app --features` prints what these variables can switch, one name a line.
+//! `onrush-app --features` prints the features that these variables switch, one name per line.
 
 #![forbid(unsafe_code)]
 
@@ -20,10 +20,10 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 
-/// What can be switched, as `--features` prints it.
+/// The features that `--features` prints.
 const FEATURES: [&str; 3] = ["access-log", "metrics", "time-limits"];
 
-/// Longest body that is sent back.
+/// The longest body of an echo.
 const ECHO_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Serialize)]
@@ -54,12 +54,12 @@ fn json() -> Response {
     Response::json(serde_json::to_vec(&message).expect("a struct of strings is always JSON"))
 }
 
-/// A body whose length is known is received straight into memory of that size.
+/// Reads a body. One of known length is received directly into memory of that size.
 async fn read(body: &mut RequestBody, length: Option<u64>) -> io::Result<Vec<u8>> {
     let Some(length) = length.and_then(|length| usize::try_from(length).ok()) else {
         return body.read_all(ECHO_BYTES_MAX).await;
     };
-    // The server has refused what is longer than its limit.
+    // The server has already rejected longer bodies.
     let mut all = Vec::with_capacity(length.min(ECHO_BYTES_MAX));
     body.fill_whole(&mut all).await?;
     Ok(all)
@@ -68,7 +68,7 @@ async fn read(body: &mut RequestBody, length: Option<u64>) -> io::Result<Vec<u8>
 fn echoed(body: Vec<u8>, kind: Option<Vec<u8>>) -> Response {
     let mut response = Response::with_body(body);
     match kind {
-        // What was let in as a field's value is let out as one.
+        // A value that was valid in the request is valid in the response.
         Some(kind) if response.try_set_header("Content-Type", &kind).is_ok() => response,
         _ => response.content_type("application/octet-stream"),
     }
@@ -122,7 +122,7 @@ fn variable(name: &str, default: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| default.to_owned())
 }
 
-/// Whether requests make events, and whoever prints them is set up.
+/// The setting of the access log. Installs a subscriber that prints its events in this form.
 fn access_log(form: &str) -> Result<AccessLog, String> {
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let registry = tracing_subscriber::registry();
@@ -144,7 +144,8 @@ fn limits(time_limits: &str) -> Result<Limits, String> {
     };
     match time_limits {
         "on" => Ok(on),
-        // Lingering stays: it is no part of a request, and less of it costs clients their answer.
+        // The linger limit remains: it is not a part of a request, and clients may lose their
+        // response without it.
         "off" => Ok(Limits {
             head_timeout_ms: 0,
             body_timeout_ms: 0,
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_settings_are_refused_with_their_name() {
+    fn errors_name_the_invalid_setting() {
         let wrong = |why: String, name: &str| assert!(why.starts_with(name), "{why}");
         wrong(limits("maybe").unwrap_err(), "APP_TIME_LIMITS: ");
         wrong(access_log("xml").unwrap_err(), "APP_ACCESS_LOG: ");
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn without_time_limits_the_limits_on_size_remain() {
+    fn size_limits_remain_without_time_limits() {
         let (on, off) = (limits("on").unwrap(), limits("off").unwrap());
         assert_eq!((off.idle_timeout_ms, off.total_timeout_ms), (0, 0));
         assert_eq!(off.body_bytes_max, on.body_bytes_max);

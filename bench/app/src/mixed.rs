@@ -1,10 +1,8 @@
-//! `onrush-mixed PORT FOLDER`: serves the files of a folder as the binary `onrush` does. `PUT` is
-//! allowed, and nothing is synced. Beside the files, `GET /stream` gets a body that never ends and
-//! whose next piece is always ready. `ONRUSH_WORKERS` and `ONRUSH_DRIVER` are read as by
-//! `Server::from_env`. The program must not know who measures it.
+//! `onrush-mixed PORT FOLDER`: serves the files of a folder like the binary `onrush`. `PUT` is
+//! permitted, and nothing is synced. `GET /stream` receives a body that never ends and whose next
+//! piece is always ready. `ONRUSH_WORKERS` and `ONRUSH_DRIVER` apply (`Server::from_env`).
 //!
-//! It is not part of `onrush-app`, so that it does not change the code that the other profiles
-//! measure.
+//! It is a program of its own, so that it does not change the code that the other profiles measure.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +18,7 @@ use std::task::{Context, Poll};
 /// Length of one piece of the endless body.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Content without an end; every poll gives a piece.
+/// A body without an end. Every poll returns a piece.
 struct Endless(Bytes);
 
 impl Stream for Endless {

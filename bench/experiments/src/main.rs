@@ -1,19 +1,21 @@
-//! `cargo xtask experiment`: experiments that others ran and could not finish, repeated. This file
-//! goes through them; it must not know what any of them does.
+//! `cargo xtask experiment`: repeats experiments that others began and could not finish, and one on
+//! denial of service. This file reads the command line and runs the selected experiments.
 //!
-//! Modules, lowest first: `table` · `run` `chart` · `quota` · `workers` · `balance` `offload`
-//! `metrics` `coroutine` `attack`.
+//! Modules, lowest first: `client` `scrape` `table` · `run` `chart` · `quota` · `workers` ·
+//! `balance` `offload` `metrics` `coroutine` `attack`.
 
 #![forbid(unsafe_code)]
 
 mod attack;
 mod balance;
 mod chart;
+mod client;
 mod coroutine;
 mod metrics;
 mod offload;
 mod quota;
 mod run;
+mod scrape;
 mod table;
 mod workers;
 
@@ -22,30 +24,31 @@ use run::{Effort, Run, Target};
 use std::{path::PathBuf, process::ExitCode};
 use xtask::shell::Outcome;
 
-/// Repeats experiments that others ran and could not finish; docs/experiments.md tells of them.
+/// Runs the experiments of docs/experiments.md and the attacks of BENCHMARKING.md
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask experiment", disable_version_flag = true)]
 struct Options {
-    /// Which; all, if none is named. See --list
+    /// Experiments to run [default: all]. See --list
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Little of everything, to see that it works; goes to target/bench/quick/experiments
+    /// Run a little of everything to check that it works. Results go to
+    /// target/bench/quick/experiments
     #[arg(long, conflicts_with = "full")]
     quick: bool,
-    /// As many requests as there were originally: 10,000 uploads of 40 MB
+    /// Send as many requests as the original experiments did: 10,000 uploads of 40 MB
     #[arg(long)]
     full: bool,
-    /// Of `attack`, run only the cases whose "NAME, DRIVER" contains TEXT; of several, all of them.
-    /// Results go to target/bench/part/experiments
+    /// Run only the cases of `attack` whose "NAME, DRIVER" contains TEXT. If repeated, all texts
+    /// must match. Results go to target/bench/part/experiments
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Where results go [default: bench/results/experiments]
+    /// Write the results to DIR [default: bench/results/experiments]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Fail when something that was to be reached is missed, or could not be measured
+    /// Exit with an error if a target is missed or could not be measured
     #[arg(long)]
     check: bool,
-    /// Say which experiments there are
+    /// List the experiments
     #[arg(long)]
     list: bool,
 }
@@ -59,27 +62,27 @@ struct Experiment {
 const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         name: "balance",
-        what: "connections placed evenly, and handed over when they turn out uneven",
+        what: "placement of connections on workers, and migration of unequal ones",
         run: balance::experiment,
     },
     Experiment {
         name: "offload",
-        what: "CPU-bound work by the worker that accepts, and off the path of requests",
+        what: "CPU-bound work on the worker that accepts, and on a thread pool",
         run: offload::experiment,
     },
     Experiment {
         name: "metrics",
-        what: "what it costs to count: by mutex, by atomics, by cells of each worker",
+        what: "cost of metrics: by mutex, by atomics, by cells of each worker",
         run: metrics::experiment,
     },
     Experiment {
         name: "coroutine",
-        what: "handlers that read and write as if they blocked",
+        what: "cost of handlers that read and write as if they blocked",
         run: coroutine::experiment,
     },
     Experiment {
         name: "attack",
-        what: "how long others wait while thousands of clients take what they can",
+        what: "response times while thousands of clients exhaust resources",
         run: attack::experiment,
     },
 ];
@@ -87,7 +90,7 @@ const EXPERIMENTS: &[Experiment] = &[
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.first().map(String::as_str) {
-        // The load by uploads is this program as well.
+        // This program is also the load generator for uploads.
         Some(runner::uploads::SUBCOMMAND) => {
             runner::uploads::main(&arguments[1..]).map(|()| ExitCode::SUCCESS)
         }
@@ -109,7 +112,7 @@ fn main_with(options: &Options) -> Outcome<ExitCode> {
     }
     let chosen = chosen(&options.names)?;
     if std::thread::available_parallelism().map_or(1, |count| count.get()) < 2 {
-        return Err("two cores are needed: one for servers, one for their clients".to_owned());
+        return Err("two cores are required: one for servers, one for clients".to_owned());
     }
     let effort = match (options.quick, options.full) {
         (true, _) => Effort::Quick,
@@ -128,9 +131,9 @@ fn main_with(options: &Options) -> Outcome<ExitCode> {
     let line = if options.full { "--full" } else { "" };
     let mut run = Run::new(effort, out, line.to_owned(), runner::interrupts()?)?;
     run.only.clone_from(&options.only);
-    let first = quota::First::new();
-    if first.is_none() {
-        eprintln!("other programs get as much of the cores as these: no control groups here");
+    let precedence = quota::Precedence::new();
+    if precedence.is_none() {
+        eprintln!("no control groups: other programs have the same priority as the experiments");
     }
     let mut targets = Vec::new();
     for experiment in chosen {
@@ -146,13 +149,13 @@ fn main_with(options: &Options) -> Outcome<ExitCode> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// Those named, in their own order.
+/// The named experiments, or all, in the order of [`EXPERIMENTS`].
 fn chosen(names: &[String]) -> Outcome<Vec<&'static Experiment>> {
     let known = |name: &&String| EXPERIMENTS.iter().any(|known| known.name == name.as_str());
     if let Some(name) = names.iter().find(|name| !known(name)) {
         let all: Vec<&str> = EXPERIMENTS.iter().map(|known| known.name).collect();
         return Err(format!(
-            "no experiment is named '{name}', but {}",
+            "no experiment has the name '{name}'; there are {}",
             all.join(", ")
         ));
     }
@@ -167,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_are_run_unless_some_are_named() {
+    fn all_experiments_run_unless_some_are_named() {
         let names = |all: Vec<&Experiment>| all.iter().map(|one| one.name).collect::<Vec<_>>();
         assert_eq!(chosen(&[]).map(|all| all.len()), Ok(EXPERIMENTS.len()));
         let named = chosen(&["metrics".to_owned()]);
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_understood() {
+    fn options_can_be_combined_and_repeated() {
         let parsed = Options::try_parse_from(["x", "balance", "--quick"]).expect("right");
         assert!(parsed.quick && parsed.names == ["balance"]);
         let parsed =

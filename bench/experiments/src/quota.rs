@@ -1,9 +1,9 @@
-//! An equal share of CPU for each of some threads, by control groups: so that eight workers are
-//! eight workers on a machine with fewer cores. Must not know whose threads they are.
+//! Limits each of several threads to an equal share of CPU, by control groups (cgroups(7)). So
+//! eight workers behave as eight on a machine with fewer cores.
 //!
-//! Of version 1 a group of the `cpu` controller takes single threads; of version 2 a subtree must
-//! be made threaded first, and the whole process moved into it. Either wants permission, which
-//! containers seldom give.
+//! In version 1 a group of the `cpu` controller contains single threads. In version 2 the process
+//! moves into a subtree whose groups are threaded. Both need write access, which containers rarely
+//! have.
 
 use std::{
     fs,
@@ -13,13 +13,13 @@ use std::{
 };
 use xtask::shell::Outcome;
 
-/// Begins the name of our groups; the id of the process follows.
+/// Begins the names of these groups. The id of the process follows.
 const PREFIX: &str = "onrush-experiment-";
 
-/// Ends the name of the group this process is in itself.
+/// Ends the name of the group that contains this process.
 const OWN: &str = ".own";
 
-/// What one thread may use: so many microseconds of each period.
+/// The CPU that one thread may use, in microseconds of each period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quota {
     quota_us: u64,
@@ -27,7 +27,8 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// The kernel takes quotas of 1 ms at least and periods of 1 s at most.
+    /// The quota for a share of a core. The kernel accepts quotas of at least 1 ms and periods of
+    /// at most 1 s.
     pub(crate) fn of_share(share: f64) -> Quota {
         const QUOTA_MIN_US: f64 = 1_000.0;
         let period_us = (QUOTA_MIN_US / share).clamp(50_000.0, 1_000_000.0);
@@ -37,7 +38,7 @@ impl Quota {
         }
     }
 
-    /// Seconds of CPU a second.
+    /// Seconds of CPU per second.
     pub(crate) fn share(self) -> f64 {
         self.quota_us as f64 / self.period_us as f64
     }
@@ -49,7 +50,7 @@ enum Version {
     Two,
 }
 
-/// A group for each thread; gone with this, which must outlive the threads.
+/// One group for each thread. Dropping this value removes the groups; the threads must have ended.
 #[derive(Debug)]
 pub(crate) struct Groups {
     base: PathBuf,
@@ -58,10 +59,10 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Gives each of `threads`, all of `process`, as much as `quota`.
+    /// Limits each of `threads`, which belong to `process`, to `quota`.
     ///
     /// # Errors
-    /// No controller is there, or it may not be written to.
+    /// There is no `cpu` controller, or this process may not write to it.
     pub(crate) fn new(process: u32, threads: &[u32], quota: Quota) -> Outcome<Groups> {
         let (root, version) = controller()?;
         sweep(&root);
@@ -77,7 +78,7 @@ impl Groups {
             write(&root.join("cgroup.subtree_control"), "+cpu")?;
             write(&base.join("cgroup.procs"), &process.to_string())?;
         }
-        weigh(&groups.base, version)?;
+        set_greatest_weight(&groups.base, version)?;
         for (at, thread) in threads.iter().enumerate() {
             let group = groups.group(at);
             make(&group)?;
@@ -121,7 +122,8 @@ impl Drop for Groups {
     }
 }
 
-/// Removes groups, inner ones first. Threads that were killed leave theirs a moment later.
+/// Removes groups, inner ones first. Waits up to 5 s: killed threads leave their groups with a
+/// delay.
 fn remove(mut groups: Vec<PathBuf>) {
     let end = Instant::now() + Duration::from_secs(5);
     while !groups.is_empty() && Instant::now() < end {
@@ -130,46 +132,46 @@ fn remove(mut groups: Vec<PathBuf>) {
     }
 }
 
-/// While this lives, this process and what it starts come before all others on the machine: the
-/// kernel would else share the cores equally among sessions, whatever runs in them.
+/// Gives this process, and the processes that it starts, precedence over all others on the machine
+/// until this value is dropped. Otherwise the kernel divides the cores equally among sessions.
 #[derive(Debug)]
-pub(crate) struct First {
+pub(crate) struct Precedence {
     root: PathBuf,
     own: PathBuf,
 }
 
-impl First {
-    /// Where that is not allowed, nothing is changed.
-    pub(crate) fn new() -> Option<First> {
+impl Precedence {
+    /// Returns `None`, and changes nothing, if this process may not write to control groups.
+    pub(crate) fn new() -> Option<Precedence> {
         let (root, version) = controller().ok()?;
         sweep(&root);
         let own = root.join(format!("{PREFIX}{}{OWN}", process::id()));
         make(&own).ok()?;
-        let first = First { root, own };
-        weigh(&first.own, version).ok()?;
+        let precedence = Precedence { root, own };
+        set_greatest_weight(&precedence.own, version).ok()?;
         let id = process::id().to_string();
-        write(&first.own.join("cgroup.procs"), &id).ok()?;
-        Some(first)
+        write(&precedence.own.join("cgroup.procs"), &id).ok()?;
+        Some(precedence)
     }
 }
 
-impl Drop for First {
+impl Drop for Precedence {
     fn drop(&mut self) {
         let _ = write(&self.root.join("cgroup.procs"), &process::id().to_string());
         remove(vec![self.own.clone()]);
     }
 }
 
-/// Gives a group the greatest weight there is.
-fn weigh(group: &Path, version: Version) -> Outcome {
+/// Gives a group the greatest weight that the kernel accepts.
+fn set_greatest_weight(group: &Path, version: Version) -> Outcome {
     match version {
         Version::One => write(&group.join("cpu.shares"), "262144"),
         Version::Two => write(&group.join("cpu.weight"), "10000"),
     }
 }
 
-/// Why there can be no quotas here; nothing is left behind.
-pub(crate) fn refused() -> Option<String> {
+/// The reason why quotas are not available here, if so. Tries it, and removes the group again.
+pub(crate) fn unavailable() -> Option<String> {
     let mut sleeper = match process::Command::new("sleep").arg("10").spawn() {
         Ok(sleeper) => sleeper,
         Err(error) => return Some(format!("cannot run `sleep`: {error}")),
@@ -181,7 +183,7 @@ pub(crate) fn refused() -> Option<String> {
     groups.err()
 }
 
-/// Where groups of the `cpu` controller are made.
+/// The root of the hierarchy with the `cpu` controller, and its version.
 fn controller() -> Outcome<(PathBuf, Version)> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     find(&mounts, |root| {
@@ -191,7 +193,7 @@ fn controller() -> Outcome<(PathBuf, Version)> {
     .ok_or_else(|| "no cpu controller is mounted".to_owned())
 }
 
-/// The hierarchy that has the controller, of these mounts.
+/// The same from `mounts`, the text of `/proc/self/mounts`.
 fn find(mounts: &str, v2_has_cpu: impl Fn(&Path) -> bool) -> Option<(PathBuf, Version)> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(1);
@@ -205,7 +207,7 @@ fn find(mounts: &str, v2_has_cpu: impl Fn(&Path) -> bool) -> Option<(PathBuf, Ve
     })
 }
 
-/// Removes what a run has left that was killed.
+/// Removes the groups of processes that no longer exist: a killed run leaves its groups.
 fn sweep(root: &Path) {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     for entry in entries {
@@ -243,11 +245,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_becomes_what_the_kernel_takes() {
+    fn a_share_becomes_a_quota_that_the_kernel_accepts() {
         let tenth = Quota::of_share(0.1);
         assert_eq!((tenth.quota_us, tenth.period_us), (5_000, 50_000));
-        let little = Quota::of_share(0.005);
-        assert_eq!((little.quota_us, little.period_us), (1_000, 200_000));
+        let small = Quota::of_share(0.005);
+        assert_eq!((small.quota_us, small.period_us), (1_000, 200_000));
         assert_eq!(Quota::of_share(0.0001).period_us, 1_000_000);
         assert_eq!(Quota::of_share(0.25).share(), 0.25);
     }
@@ -265,17 +267,17 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_gone_with_their_owner() {
-        if let Some(reason) = refused() {
+    fn groups_are_removed_with_their_owner() {
+        if let Some(reason) = unavailable() {
             println!("skipped: {reason}");
         }
         let Ok((root, _)) = controller() else { return };
-        let first = First::new();
+        let precedence = Precedence::new();
         let own = format!("{PREFIX}{}", process::id());
-        if first.is_some() {
+        if precedence.is_some() {
             assert!(root.join(format!("{own}{OWN}")).exists());
         }
-        drop(first);
+        drop(precedence);
         let entries = fs::read_dir(root).into_iter().flatten().flatten();
         let ours = |name: &str| name.starts_with(&own);
         let left = entries.filter(|entry| entry.file_name().to_str().is_some_and(ours));

@@ -1,5 +1,4 @@
-//! What a run has in hand: how much is wanted, where results go, and whether somebody wants it to
-//! end. Must not know the experiments.
+//! One run of the program: how much is measured, where results go, and whether it is interrupted.
 
 use crate::table::Table;
 use runner::report::machine::Machine;
@@ -18,16 +17,16 @@ use xtask::shell::Outcome;
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// To see that it works.
+    /// Only enough to check that an experiment works.
     Quick,
-    /// What is written up.
+    /// As much as the documented results need.
     Usual,
-    /// As many requests as there were originally.
+    /// As many requests as the original experiment had.
     Full,
 }
 
 impl Effort {
-    /// The one of three that is meant.
+    /// The value for this effort.
     pub(crate) fn of<T>(self, quick: T, usual: T, full: T) -> T {
         match self {
             Effort::Quick => quick,
@@ -40,14 +39,14 @@ impl Effort {
 /// One run of the program.
 pub(crate) struct Run {
     pub(crate) effort: Effort,
-    /// The parts of an experiment that are run: those whose name contains each of these.
+    /// Selects parts of an experiment: those whose name contains each of these texts.
     pub(crate) only: Vec<String>,
     pub(crate) interrupted: Arc<AtomicBool>,
     out: PathBuf,
-    /// For files that nobody wants afterwards; gone with this.
+    /// For temporary files. Removed when this value is dropped.
     scratch: PathBuf,
     machine: Machine,
-    /// How it was asked for.
+    /// The arguments of the command line, for the notes on the machine.
     line: String,
 }
 
@@ -61,7 +60,7 @@ impl Run {
         let name = format!("onrush-experiment-{}", std::process::id());
         let scratch = xtask::shell::target().join("bench").join(name);
         for folder in [&out, &scratch] {
-            make(folder)?;
+            create(folder)?;
         }
         Ok(Run {
             effort,
@@ -74,35 +73,52 @@ impl Run {
         })
     }
 
-    /// Whether the part of an experiment with this name is to be run.
+    /// A quick run for the test `name`. Its results and temporary files are removed with it.
+    #[cfg(test)]
+    pub(crate) fn for_test(name: &str) -> Run {
+        let name = format!("onrush-test-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        create(&folder).expect("a folder");
+        Run {
+            effort: Effort::Quick,
+            only: Vec::new(),
+            interrupted: Arc::default(),
+            out: folder.clone(),
+            scratch: folder,
+            machine: Machine::now(),
+            line: String::new(),
+        }
+    }
+
+    /// Whether the part of an experiment with this name is selected.
     pub(crate) fn includes(&self, name: &str) -> bool {
         self.only.iter().all(|text| name.contains(text.as_str()))
     }
 
-    /// Fails when somebody wants it to end.
-    pub(crate) fn go_on(&self) -> Outcome {
+    /// Fails if the run was interrupted.
+    pub(crate) fn check_interrupt(&self) -> Outcome {
         match self.interrupted.load(Ordering::Relaxed) {
             true => Err("interrupted".to_owned()),
             false => Ok(()),
         }
     }
 
-    /// Waits, but not for longer than it may go on.
+    /// Waits for `time`. Fails early if the run is interrupted.
     pub(crate) fn sleep(&self, time: Duration) -> Outcome {
         let end = Instant::now() + time;
         while Instant::now() < end {
-            self.go_on()?;
+            self.check_interrupt()?;
             let left = end.saturating_duration_since(Instant::now());
             thread::sleep(left.min(Duration::from_millis(20)));
         }
-        self.go_on()
+        self.check_interrupt()
     }
 
-    /// An empty folder of this name.
+    /// An empty temporary folder of this name.
     pub(crate) fn folder(&self, name: &str) -> Outcome<PathBuf> {
         let folder = self.scratch.join(name);
         let _ = fs::remove_dir_all(&folder);
-        make(&folder)?;
+        create(&folder)?;
         Ok(folder)
     }
 
@@ -110,11 +126,6 @@ impl Run {
     pub(crate) fn show(&self, name: &str, table: &Table) -> Outcome {
         runner::clear();
         println!("\n{}", table.shown());
-        self.keep(name, table)
-    }
-
-    /// Writes a table that is too long for people.
-    pub(crate) fn keep(&self, name: &str, table: &Table) -> Outcome {
         let file = self.out.join(format!("{name}.csv"));
         table.write_csv(&file, &self.machine.date)
     }
@@ -125,7 +136,7 @@ impl Run {
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))
     }
 
-    /// Notes on what machine, when and how an experiment was made.
+    /// Records the machine, date and command line of an experiment.
     pub(crate) fn note(&self, experiment: &str) -> Outcome {
         let file = self.out.join("machine.md");
         self.machine.write(&file, experiment, &self.line, &[])
@@ -138,17 +149,17 @@ impl Drop for Run {
     }
 }
 
-fn make(folder: &Path) -> Outcome {
+fn create(folder: &Path) -> Outcome {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
 }
 
-/// What was to be reached, and whether it is.
+/// A target of an experiment, and whether it holds.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) what: String,
-    /// What was found, in words.
+    /// The measured result, as text.
     pub(crate) found: String,
-    /// `None` when it could not be measured here.
+    /// `None` if it could not be measured.
     pub(crate) holds: Option<bool>,
 }
 
@@ -168,34 +179,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interrupt_ends_every_wait_and_leaves_nothing() {
-        let flag = Arc::new(AtomicBool::new(false));
-        let base = std::env::temp_dir().join(format!("onrush-run-{}", std::process::id()));
-        let run = Run::new(Effort::Quick, base.clone(), String::new(), flag.clone());
-        let run = run.expect("made");
+    fn an_interrupt_ends_every_wait_and_no_files_remain() {
+        let run = Run::for_test("interrupt");
         let folder = run.folder("x").expect("made");
         assert_eq!(run.sleep(Duration::from_millis(1)), Ok(()));
-        flag.store(true, Ordering::Relaxed);
+        run.interrupted.store(true, Ordering::Relaxed);
         assert!(run.sleep(Duration::from_secs(1000)).is_err());
         drop(run);
         assert!(!folder.exists());
-        fs::remove_dir_all(base).expect("removed");
     }
 
     #[test]
-    fn a_part_is_run_when_its_name_contains_all_texts() {
-        let base = std::env::temp_dir().join(format!("onrush-run-only-{}", std::process::id()));
-        let run = Run::new(Effort::Quick, base.clone(), String::new(), Arc::default());
-        let mut run = run.expect("made");
+    fn a_part_is_selected_if_its_name_contains_all_texts() {
+        let mut run = Run::for_test("only");
         assert!(run.includes("slow PUTs, epoll"));
         run.only = vec!["PUTs".to_owned(), "epoll".to_owned()];
         assert!(run.includes("slow PUTs, epoll"));
         assert!(!run.includes("slow PUTs, io_uring") && !run.includes("pipelines, epoll"));
-        fs::remove_dir_all(base).expect("removed");
     }
 
     #[test]
-    fn a_reach_says_what_became_of_it() {
+    fn a_target_shows_its_result() {
         let target = |holds| Target {
             what: "at most 1".to_owned(),
             found: "2".to_owned(),

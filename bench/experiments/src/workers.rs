@@ -1,9 +1,10 @@
-//! Servers with several workers: started, each worker's threads found and held to an equal share of
-//! CPU, and what each worker did. Must not know how they are loaded.
+//! Servers with several workers: starts them, finds the thread of each worker, limits each to an
+//! equal share of CPU, and reads how much each worker did.
 
 use crate::{
     quota::{Groups, Quota},
     run::Run,
+    scrape,
 };
 use runner::{
     probe::probe,
@@ -19,77 +20,77 @@ use std::{
 };
 use xtask::shell::{Outcome, is_executable, which};
 
-/// Longest wait for workers to be there.
+/// Longest wait for the threads of all workers, and for the last lines of a log.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A server, and how its connections are placed.
+/// A server program, and how it places connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// The placement by its name, and whether live connections are handed over.
+pub(crate) enum ServerKind {
+    /// The name of the placement, and whether live connections are migrated.
     Onrush(&'static str, bool),
-    /// The store in C: a listener for each thread.
+    /// The store in C: one listener for each thread.
     Store,
-    /// A listener for each process.
+    /// One listener for each process.
     Nginx,
 }
 
-impl Who {
+impl ServerKind {
     pub(crate) fn name(self) -> String {
         match self {
-            Who::Onrush(placement, false) => format!("onrush {placement}"),
-            Who::Onrush(placement, true) => format!("onrush {placement}, rebalance"),
-            Who::Store => "store in C".to_owned(),
-            Who::Nginx => "nginx".to_owned(),
+            ServerKind::Onrush(placement, false) => format!("onrush {placement}"),
+            ServerKind::Onrush(placement, true) => format!("onrush {placement}, rebalance"),
+            ServerKind::Store => "store in C".to_owned(),
+            ServerKind::Nginx => "nginx".to_owned(),
         }
     }
 }
 
-/// What is wanted of a server.
+/// How a server is started.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) who: Who,
+pub(crate) struct Settings {
+    pub(crate) kind: ServerKind,
     pub(crate) workers: usize,
-    /// CPU that `GET /work` takes of Onrush.
+    /// Microseconds of CPU that `GET /work` of Onrush takes.
     pub(crate) work_us: u32,
-    /// The cores all of it runs on, such as `0`.
+    /// The cores of the server, such as `0`.
     pub(crate) cores: &'static str,
-    /// Of each worker.
+    /// The quota of each worker.
     pub(crate) quota: Option<Quota>,
 }
 
-/// A server at work.
+/// A running server.
 pub(crate) struct Workers {
-    who: Who,
-    // Before the groups, which outlive what is in them.
+    kind: ServerKind,
+    // Declared before the groups, so that it is dropped before them.
     pub(crate) server: Server,
-    /// Their threads, in their own order.
-    pub(crate) threads: Vec<u32>,
+    /// The threads of the workers, in the order of the workers.
+    threads: Vec<u32>,
     folder: PathBuf,
     _groups: Option<Groups>,
 }
 
-/// What one worker did.
+/// What one worker served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Done {
+pub(crate) struct Served {
     pub(crate) connections: u64,
     pub(crate) requests: u64,
     pub(crate) bytes: u64,
 }
 
 impl Workers {
-    pub(crate) fn start(run: &Run, wanted: &Wanted) -> Outcome<Workers> {
+    pub(crate) fn start(run: &Run, settings: &Settings) -> Outcome<Workers> {
         let folder = run.folder("server")?;
         let port = free_port()?;
-        let command = command(wanted, port, &folder)?;
+        let command = command(settings, port, &folder)?;
         let out = folder.join("out");
         let out = File::create(&out).map_err(|error| format!("{}: {error}", out.display()))?;
-        let server = Server::start_on(&command, port, wanted.cores, Stdio::from(out))?;
-        let threads = found(wanted, &server)?;
-        let groups = wanted
+        let server = Server::start_on(&command, port, settings.cores, Stdio::from(out))?;
+        let threads = worker_threads(settings, &server)?;
+        let groups = settings
             .quota
             .map(|quota| Groups::new(server.processes()[0], &threads, quota));
         Ok(Workers {
-            who: wanted.who,
+            kind: settings.kind,
             server,
             threads,
             folder,
@@ -97,86 +98,86 @@ impl Workers {
         })
     }
 
-    /// CPU of each worker so far, in nanoseconds.
+    /// CPU that each worker has used so far, in nanoseconds.
     pub(crate) fn cpu_ns(&self) -> Vec<u64> {
         self.threads.iter().map(|&thread| cpu_ns(thread)).collect()
     }
 
-    /// The sum over all workers of one of Onrush's figures.
-    pub(crate) fn figure(&self, name: &str) -> Outcome<u64> {
-        let text = self.get("/metrics")?;
-        Ok(by_worker(&text, name).iter().map(|(_, count)| count).sum())
+    /// The sum of a metric of Onrush over all workers.
+    pub(crate) fn metric(&self, name: &str) -> Outcome<u64> {
+        Ok(scrape::sum(&get(&self.server, "/metrics")?, name))
     }
 
-    /// What a path of Onrush answers.
-    pub(crate) fn get(&self, path: &str) -> Outcome<String> {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        let response = probe(self.server.address, request.as_bytes())?;
-        match response.status {
-            200 => Ok(String::from_utf8_lossy(&response.body).into_owned()),
-            status => Err(format!("{path} was answered {status}")),
-        }
-    }
-
-    /// What each worker did of `uploads`, all of which were answered. Ends it.
-    pub(crate) fn end(self, uploads: u64) -> Outcome<Vec<Done>> {
-        let name = self.who.name();
-        let mut done = vec![Done::default(); self.threads.len()];
-        match self.who {
-            Who::Onrush(..) => read_told(&self.get("/workers")?, &mut done),
-            Who::Store => {
+    /// Ends the server. Returns what each worker served of `uploads` requests of `body_bytes` each.
+    /// All of them have a response.
+    pub(crate) fn end(self, uploads: u64, body_bytes: u64) -> Outcome<Vec<Served>> {
+        let name = self.kind.name();
+        let mut served = vec![Served::default(); self.threads.len()];
+        match self.kind {
+            ServerKind::Onrush(..) => read_counts(&get(&self.server, "/workers")?, &mut served),
+            ServerKind::Store => {
                 let out = self.folder.join("out");
                 if !self.server.end() {
                     return Err("the store does not end".to_owned());
                 }
-                read_told(&fs::read_to_string(out).unwrap_or_default(), &mut done);
+                read_counts(&fs::read_to_string(out).unwrap_or_default(), &mut served);
             }
-            Who::Nginx => {
+            ServerKind::Nginx => {
                 let log = self.folder.join("access.log");
                 let begun = Instant::now();
-                // It answers before it has dropped all of a body, and logs after that.
-                while sum(&done) < uploads && begun.elapsed() < PATIENCE {
+                // nginx responds before it has discarded the whole body, and logs after that.
+                while requests(&served) < uploads && begun.elapsed() < PATIENCE {
                     thread::sleep(Duration::from_millis(20));
-                    done.fill(Done::default());
+                    served.fill(Served::default());
                     let log = fs::read_to_string(&log).unwrap_or_default();
-                    read_log(&log, &self.threads, &mut done);
+                    read_log(&log, &self.threads, body_bytes, &mut served);
                 }
             }
         }
-        match sum(&done) {
-            told if told == uploads => Ok(done),
-            told => Err(format!(
-                "{name}: its workers know of {told} uploads, not {uploads}"
+        match requests(&served) {
+            counted if counted == uploads => Ok(served),
+            counted => Err(format!(
+                "{name}: its workers counted {counted} uploads, not {uploads}"
             )),
         }
     }
 }
 
-fn sum(done: &[Done]) -> u64 {
-    done.iter().map(|done| done.requests).sum()
+/// The content that `server` sends for `path`.
+pub(crate) fn get(server: &Server, path: &str) -> Outcome<String> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let response = probe(server.address, request.as_bytes())?;
+    match response.status {
+        200 => Ok(String::from_utf8_lossy(&response.body).into_owned()),
+        status => Err(format!("{path}: status {status}")),
+    }
 }
 
-fn command(wanted: &Wanted, port: u16, folder: &Path) -> Outcome<Command> {
-    let workers = wanted.workers.to_string();
-    Ok(match wanted.who {
-        Who::Onrush(placement, rebalance) => {
+fn requests(served: &[Served]) -> u64 {
+    served.iter().map(|served| served.requests).sum()
+}
+
+fn command(settings: &Settings, port: u16, folder: &Path) -> Outcome<Command> {
+    let workers = settings.workers.to_string();
+    Ok(match settings.kind {
+        ServerKind::Onrush(placement, rebalance) => {
             let mut app = Command::new(xtask::shell::built().join("experiment-app"));
             app.arg(port.to_string()).arg(folder);
             app.env("ONRUSH_WORKERS", workers)
                 .env("APP_PLACEMENT", placement)
                 .env("APP_REBALANCE", if rebalance { "on" } else { "off" })
-                .env("APP_WORK_US", wanted.work_us.to_string());
+                .env("APP_WORK_US", settings.work_us.to_string());
             app
         }
-        Who::Store => {
+        ServerKind::Store => {
             let mut store = Command::new(xtask::shell::target().join("bench/limit-store"));
             store.args(["-s", "-t", &workers, "-p", &port.to_string()]);
             store.arg(folder);
             store
         }
-        Who::Nginx => {
+        ServerKind::Nginx => {
             let conf = folder.join("nginx.conf");
-            fs::write(&conf, nginx_conf(folder, port, wanted.workers))
+            fs::write(&conf, nginx_conf(folder, port, settings.workers))
                 .map_err(|error| format!("{}: {error}", conf.display()))?;
             let sbin = || Some(PathBuf::from("/usr/sbin/nginx")).filter(|file| is_executable(file));
             let nginx = which("nginx").or_else(sbin);
@@ -188,8 +189,8 @@ fn command(wanted: &Wanted, port: u16, folder: &Path) -> Outcome<Command> {
     })
 }
 
-/// It reads bodies and drops them (`return` does), 4 KiB at a time, as it always does with what
-/// nobody wants; the log tells which process served which connection.
+/// A configuration that discards bodies, 4 KiB at a time, as `return` does. The log states which
+/// process served which connection.
 fn nginx_conf(folder: &Path, port: u16, workers: usize) -> String {
     let folder = folder.display();
     format!(
@@ -215,36 +216,36 @@ fn nginx_conf(folder: &Path, port: u16, workers: usize) -> String {
     )
 }
 
-/// The threads of the workers, once all are there.
-fn found(wanted: &Wanted, server: &Server) -> Outcome<Vec<u32>> {
+/// Waits until all workers have started, and returns their threads.
+fn worker_threads(settings: &Settings, server: &Server) -> Outcome<Vec<u32>> {
     let begun = Instant::now();
     loop {
         let processes = server.processes();
         let of_first = threads(processes[0]);
-        let all: Vec<u32> = match wanted.who {
-            Who::Onrush(..) => {
+        let all: Vec<u32> = match settings.kind {
+            ServerKind::Onrush(..) => {
                 let named = |&thread: &u32| {
                     let file = format!("/proc/{}/task/{thread}/comm", processes[0]);
                     Some((thread, fs::read_to_string(file).ok()?))
                 };
                 in_order(processes[0], of_first.iter().filter_map(named))
             }
-            Who::Store => {
+            ServerKind::Store => {
                 let mut all = of_first;
                 all.retain(|&thread| thread != processes[0]);
                 all.sort_unstable();
                 all
             }
-            Who::Nginx => processes[1..].to_vec(),
+            ServerKind::Nginx => processes[1..].to_vec(),
         };
-        if all.len() == wanted.workers {
+        if all.len() == settings.workers {
             return Ok(all);
         }
         if begun.elapsed() > PATIENCE {
-            let (name, found) = (wanted.who.name(), all.len());
+            let (name, found) = (settings.kind.name(), all.len());
             return Err(format!(
                 "{name} has {found} workers, not {}",
-                wanted.workers
+                settings.workers
             ));
         }
         thread::sleep(Duration::from_millis(10));
@@ -269,36 +270,22 @@ fn in_order(process: u32, named: impl Iterator<Item = (u32, String)>) -> Vec<u32
     numbered.into_iter().map(|(_, thread)| thread).collect()
 }
 
-/// CPU that a thread has used, by the scheduler's account, in nanoseconds; 0 when it has ended.
+/// CPU that a thread has used, in nanoseconds, from `/proc/TID/schedstat`. 0 after it has ended.
 pub(crate) fn cpu_ns(thread: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{thread}/schedstat")).unwrap_or_default();
     let first = text.split_whitespace().next();
     first.and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
-/// Samples `NAME{…worker="N"…} COUNT` of a Prometheus text.
-pub(crate) fn by_worker(text: &str, name: &str) -> Vec<(usize, u64)> {
-    let sample = |line: &str| {
-        let (labels, count) = line
-            .strip_prefix(name)?
-            .strip_prefix('{')?
-            .split_once("} ")?;
-        let (_, rest) = labels.split_once("worker=\"")?;
-        let (worker, _) = rest.split_once('"')?;
-        Some((worker.parse().ok()?, count.parse().ok()?))
-    };
-    text.lines().filter_map(sample).collect()
-}
-
-/// Lines `worker NUMBER CONNECTIONS UPLOADS BYTES`.
-fn read_told(text: &str, done: &mut [Done]) {
+/// Reads lines `worker NUMBER CONNECTIONS UPLOADS BYTES`.
+fn read_counts(text: &str, all: &mut [Served]) {
     for line in text.lines().filter_map(|line| line.strip_prefix("worker ")) {
         let numbers: Vec<u64> = line.split(' ').filter_map(|n| n.parse().ok()).collect();
         let [worker, connections, requests, bytes] = numbers[..] else {
             continue;
         };
-        if let Some(done) = done.get_mut(worker as usize) {
-            *done = Done {
+        if let Some(served) = all.get_mut(worker as usize) {
+            *served = Served {
                 connections,
                 requests,
                 bytes,
@@ -307,8 +294,8 @@ fn read_told(text: &str, done: &mut [Done]) {
     }
 }
 
-/// Lines `PROCESS CONNECTION STATUS`; every upload has as many bytes as every other.
-fn read_log(text: &str, processes: &[u32], done: &mut [Done]) {
+/// Counts lines `PROCESS CONNECTION STATUS` of uploads of `body_bytes` each.
+fn read_log(text: &str, processes: &[u32], body_bytes: u64, all: &mut [Served]) {
     let mut seen = HashSet::new();
     for line in text.lines().filter_map(|line| line.strip_suffix(" 204")) {
         let place = line.split_once(' ').and_then(|(process, connection)| {
@@ -317,9 +304,9 @@ fn read_log(text: &str, processes: &[u32], done: &mut [Done]) {
             Some((at, connection))
         });
         if let Some((at, connection)) = place {
-            done[at].requests += 1;
-            done[at].bytes += crate::balance::BODY_BYTES;
-            done[at].connections += u64::from(seen.insert((at, connection)));
+            all[at].requests += 1;
+            all[at].bytes += body_bytes;
+            all[at].connections += u64::from(seen.insert((at, connection)));
         }
     }
 }
@@ -329,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_main_thread_is_worker_0_and_others_go_by_their_names() {
+    fn the_main_thread_is_worker_0_and_names_number_the_others() {
         let named = [
             (70, "onrush-2\n"),
             (40, "experiment-app\n"),
@@ -342,31 +329,29 @@ mod tests {
     }
 
     #[test]
-    fn what_workers_tell_is_read() {
-        let mut done = vec![Done::default(); 2];
-        read_told("worker 1 4 20 800\nworker 9 1 1 1\nelse\n", &mut done);
-        let second = Done {
+    fn counts_of_workers_are_read() {
+        let mut served = vec![Served::default(); 2];
+        read_counts("worker 1 4 20 800\nworker 9 1 1 1\nelse\n", &mut served);
+        let second = Served {
             connections: 4,
             requests: 20,
             bytes: 800,
         };
-        assert_eq!(done, [Done::default(), second]);
-        let text = "x{worker=\"0\"} 3\nx_total{worker=\"1\"} 4\n\
-            x_total{reason=\"end\",worker=\"12\"} 5\n";
-        assert_eq!(by_worker(text, "x_total"), [(1, 4), (12, 5)]);
+        assert_eq!(served, [Served::default(), second]);
     }
 
     #[test]
     fn a_log_is_counted_by_process_and_connection() {
-        let mut done = vec![Done::default(); 2];
+        let mut served = vec![Served::default(); 2];
         let log = "7 1 204\n7 1 204\n7 3 204\n8 2 204\n8 2 400\n9 5 204\n";
-        read_log(log, &[7, 8], &mut done);
-        assert_eq!((done[0].connections, done[0].requests), (2, 3));
-        assert_eq!((done[1].connections, done[1].requests), (1, 1));
+        read_log(log, &[7, 8], 10, &mut served);
+        assert_eq!((served[0].connections, served[0].requests), (2, 3));
+        assert_eq!((served[1].connections, served[1].requests), (1, 1));
+        assert_eq!((served[0].bytes, served[1].bytes), (30, 10));
     }
 
     #[test]
-    fn nginx_is_told_its_place_and_port() {
+    fn the_configuration_has_workers_and_port() {
         let conf = nginx_conf(Path::new("/srv/x"), 40_123, 8);
         assert!(
             conf.contains("worker_processes 8;") && conf.contains(":40123 "),

@@ -186,7 +186,7 @@ totals: 33
 ";
 
     #[test]
-    fn costs_and_calls_are_told_apart() {
+    fn costs_and_calls_are_distinguished() {
         let run = Run::parse(FILE).unwrap();
         assert_eq!(run.total, 33);
         let names: Vec<_> = run
@@ -214,7 +214,7 @@ totals: 33
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_files_are_rejected() {
         let with = |from: &str, to: &str| Run::parse(&FILE.replace(from, to)).unwrap_err();
         assert!(with("totals: 33", "totals: 34").contains("33"));
         assert!(with("events: Ir", "events: Ir Dr").contains("events"));

@@ -2,7 +2,7 @@
 //! with committed results. Growth of more than 3 % fails.
 //!
 //! ```text
-//! gate              compare with bench/gate/figures.toml
+//! gate              compare with bench/gate/results.toml
 //! gate --record     write that file
 //! gate --top N      also show the N functions with the most instructions of each trace
 //! ```
@@ -90,7 +90,7 @@ fn gate(record: bool, top: usize) -> Result<(), String> {
     if cfg!(debug_assertions) {
         return Err("this is a debug build; the results are for release builds".to_owned());
     }
-    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("figures.toml");
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("results.toml");
     let said = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
     let made_with = made_with();
     // Read before measuring: if the file is invalid, no measurement is needed.
@@ -193,8 +193,8 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_figures_can_be_read_and_are_of_these_traces() {
-        let results = Results::parse(include_str!("../figures.toml")).unwrap();
+    fn the_committed_results_are_valid_and_of_these_traces() {
+        let results = Results::parse(include_str!("../results.toml")).unwrap();
         let mut names = Trace::ALL.map(Trace::name);
         names.sort();
         assert_eq!(results.instructions.keys().collect::<Vec<_>>(), names);

@@ -220,11 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn what_both_call_is_divided_by_who_called() {
-        // `turn` has code of the simulator inlined; both call `push`, which calls `malloc`.
-        let turn = [[11, 1, 300, 10], [101, 1, 300, 30]];
+    fn shared_functions_are_divided_by_their_callers() {
+        // `poll` has code of the simulator inlined; both call `push`, which calls `malloc`.
+        let poll = [[11, 1, 300, 10], [101, 1, 300, 30]];
         let functions = vec![
-            function("server", "turn", &[(10, 50), (100, 25)], &turn),
+            function("server", "poll", &[(10, 50), (100, 25)], &poll),
             function("server", "push", &[(300, 8)], &[[301, 2, 900, 32]]),
             function("/lib/libc.so.6", "malloc", &[(900, 32)], &[]),
         ];
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_ours_keep_their_costs_whoever_calls() {
+    fn functions_of_the_project_keep_their_costs() {
         let functions = vec![
             function("server", "sim", &[(100, 5)], &[[101, 1, 20, 7]]),
             function("server", "recycle", &[(20, 7)], &[]),
@@ -259,8 +259,8 @@ mod tests {
         let label = |text: &str, simulator| Some((text.to_owned(), simulator));
         let file = "/home/me/onrush/crates/onrush-rt/src/driver/sim/mod.rs";
         assert_eq!(
-            of(file, "look"),
-            label("onrush-rt/driver/sim/mod.rs look", true)
+            of(file, "ready"),
+            label("onrush-rt/driver/sim/mod.rs ready", true)
         );
         let file = "crates/onrush/src/engine/send.rs";
         let name = "onrush::engine::send::<impl onrush::engine::Engine>::flush";
@@ -270,8 +270,8 @@ mod tests {
         );
         assert!(of(file, name).is_some());
         assert_eq!(
-            of(file, "turn<()>"),
-            label("onrush/engine/send.rs turn", false)
+            of(file, "poll<()>"),
+            label("onrush/engine/send.rs poll", false)
         );
         let part = "onrush/engine/send.rs {async_fn#0}";
         assert_eq!(of(file, "{async_fn#0}<T>"), label(part, false));

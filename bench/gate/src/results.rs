@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shrank_is_to_be_recorded() {
+    fn a_lower_result_should_be_recorded() {
         let recorded = results(&[("hello", 1000.0)]);
         let shown = |now: f64| recorded.compare(&results(&[("hello", now)])).to_string();
         assert!(shown(969.0).contains("record it"));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn another_compiler_is_named_and_compared_all_the_same() {
+    fn another_compiler_is_noted_and_compared() {
         let recorded = results(&[("hello", 1.0)]);
         let mut now = recorded.clone();
         now.made_with.rustc = "1.91.0".to_owned();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn written_results_can_be_parsed() {
         let some = results(&[("hello", 1234.5), ("get", 2.0)]);
         assert_eq!(Results::parse(&some.text()), Ok(some.clone()));
         let without = |line: &str| Results::parse(&some.text().replace(line, "")).unwrap_err();

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_trace_is_answered_as_it_should_be() {
+    fn every_trace_gets_the_expected_responses() {
         for trace in Trace::ALL {
             assert_eq!(trace.replay(), Ok(()), "{}", trace.name());
         }
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_answer_is_told() {
+    fn an_unexpected_response_is_an_error() {
         let good = b"HTTP/1.1 200 OK\r\n\r\nHello, World!";
         assert_eq!(Trace::Hello.check(good, 0), Ok(()));
         assert!(Trace::Pipelined.check(good, 0).is_err(), "one of sixteen");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_differ_where_they_should() {
+    fn only_distinct_and_put_requests_differ() {
         assert_eq!(Trace::Pipelined.request(1), Trace::Pipelined.request(2));
         assert_ne!(Trace::Distinct.request(1), Trace::Distinct.request(2));
         assert_eq!(Trace::Put.request(1), Trace::Put.request(1 + CONNECTIONS));

@@ -1,18 +1,18 @@
 /*
- * A file store over HTTP/1.1 as it is written in C for speed: some threads, each with a listener of
- * its own (SO_REUSEPORT), an epoll instance and edge-triggered connections.
+ * A file store over HTTP/1.1 in C. Each thread has a listener (SO_REUSEPORT), an epoll instance and
+ * edge-triggered connections.
  *
  *     limit-store [-t THREADS] [-p PORT] [-s] [-d] DIR
  *
- * GET and HEAD answer a file of DIR by open, fstat and sendfile. PUT receives into a buffer, writes
- * to a temporary file and renames it. -s throws bodies away instead, after receiving them into
- * that buffer; -d syncs the file before the rename and its folder after it. A thread does its disk
- * work itself, so more threads than cores help when the disk is slow.
+ * GET and HEAD send a file of DIR by open, fstat and sendfile. PUT receives into a buffer, writes
+ * to a temporary file and renames it. -s discards bodies instead, after receiving them into the
+ * buffer; -d syncs the file before the rename and its folder after it. Each thread does its disk
+ * I/O itself, so more threads than cores help with a slow disk.
  *
- * At SIGTERM it prints a line for each thread, `worker NUMBER CONNECTIONS UPLOADS BYTES`, and ends.
+ * On SIGTERM it prints one line per thread, `worker NUMBER CONNECTIONS UPLOADS BYTES`, and exits.
  *
- * It is strict about framing: Content-Length only. It has no limits on time, no ranges, no
- * conditions, no escapes in paths and no folders made on the way: less than Onrush does.
+ * It supports only Content-Length as framing, and is strict about it. Unlike Onrush it has no
+ * timeouts, ranges, conditional requests or escapes in paths, and does not create folders.
  *
  * Build: cc -std=c17 -O3 -Wall -Wextra -Werror -pthread -o target/bench/limit-store \
  *            bench/limits/c/store.c
@@ -46,14 +46,14 @@ static struct {
     bool sink, durable;
 } options = {.port = 8080, .threads = 1};
 
-/* What a connection is doing. */
+/* The state of a connection. */
 enum state { READING_HEAD, READING_BODY, SENDING_FILE, LINGERING };
 
 struct connection {
     int socket;
     enum state state;
     bool keep_alive, has_uploaded;
-    /* The file that is sent or written, or -1; how far it is; how much is left. */
+    /* The file that is sent or written, or -1; the offset in it; the bytes left. */
     int file;
     off_t offset;
     uint64_t left;
@@ -68,7 +68,7 @@ struct worker {
     long number;
     uint64_t files_made;
     int epoll, listener;
-    /* What it did: connections that uploaded something, uploads, and their bytes. */
+    /* Counts: connections with an upload, uploads, and their bytes. */
     uint64_t uploaders, uploads, bytes;
     time_t now;
     char date[32];
@@ -82,7 +82,7 @@ struct request {
     uint64_t length;
 };
 
-/* ---- answers ---- */
+/* ---- responses ---- */
 
 static const char *reason_of(int status) {
     switch (status) {
@@ -114,7 +114,8 @@ static const char *date_of(struct worker *worker) {
     return worker->date;
 }
 
-/* Sends a head, which fits: no other answer is under way. Gives false when the client has gone. */
+/* Sends a head. It fits into the socket buffer, because no other response is being sent. Returns
+ * false if the client has disconnected. */
 static bool send_head(struct worker *worker, struct connection *c, int status, uint64_t length,
                       int flags) {
     char text[512], content[96] = "";
@@ -128,15 +129,15 @@ static bool send_head(struct worker *worker, struct connection *c, int status, u
     return send(c->socket, text, (size_t)len, MSG_NOSIGNAL | flags) == len;
 }
 
-/* Refuses a request; its body, if any, is not wanted, so the connection ends after the answer. */
-static bool refuse(struct worker *worker, struct connection *c, int status) {
+/* Rejects a request. The body is not read, so the connection ends after the response. */
+static bool reject(struct worker *worker, struct connection *c, int status) {
     c->keep_alive = false;
     c->state = LINGERING;
     c->len = 0;
     return send_head(worker, c, status, 0, 0) && shutdown(c->socket, SHUT_WR) == 0;
 }
 
-/* After a whole answer. Gives false when the connection is over. */
+/* Called after a complete response. Returns false if the connection must be closed. */
 static bool finished(struct connection *c) {
     c->state = READING_HEAD;
     return c->keep_alive;
@@ -153,7 +154,7 @@ static bool is_token(const char *text) {
     return true;
 }
 
-/* Whether a list such as "a, close" has the element. */
+/* Whether a list such as "a, close" contains the element. */
 static bool has_element(const char *list, const char *element) {
     size_t len = strlen(element);
     while (*list) {
@@ -190,8 +191,7 @@ static bool take_field(struct request *request, char *name, char *value) {
     return true;
 }
 
-/* Parses the lines before `end`, which it cuts into strings. Gives a status to refuse with, or 0.
- */
+/* Parses the lines before `end` and splits them into strings. Returns an error status, or 0. */
 static int parse(char *line, char *end, struct request *request) {
     if (memchr(line, 0, (size_t)(end - line))) return 400;
     for (bool first = true; line < end; first = false) {
@@ -223,8 +223,9 @@ static int parse(char *line, char *end, struct request *request) {
     return 0;
 }
 
-/* Makes a path beneath the folder of a target: no query, no escapes, no empty or hidden names. */
-static int beneath(const char *target, char *path) {
+/* Converts a target to a path relative to the folder, without its query. Rejects escapes, and empty
+ * or hidden names. Returns an error status, or 0. */
+static int relative_path(const char *target, char *path) {
     size_t len = strcspn(target, "?");
     if (target[0] != '/' || len >= PATH_LEN_MAX || memchr(target, '%', len)) return 400;
     memcpy(path, target + 1, len - 1);
@@ -238,7 +239,7 @@ static int beneath(const char *target, char *path) {
 
 /* ---- GET ---- */
 
-/* Gives false when the connection is over; otherwise it waits, or is done with the file. */
+/* Sends a part of the file, or all of it. Returns false if the connection must be closed. */
 static bool send_file(struct connection *c) {
     while (c->left > 0) {
         size_t piece = c->left < 0x40000000 ? (size_t)c->left : 0x40000000;
@@ -286,7 +287,7 @@ static bool sync_parent(const char *path) {
     return synced;
 }
 
-/* Puts what was written in its place. Gives the status to answer. */
+/* Renames the temporary file to its path. Returns the status of the response. */
 static int commit(struct connection *c) {
     if (options.sink) return 204;
     bool written = !options.durable || fsync(c->file) == 0;
@@ -303,7 +304,7 @@ static int commit(struct connection *c) {
     return replaces ? 204 : 201;
 }
 
-/* Gives the status of a write that failed, or 0. */
+/* Returns the status for a failed write, or 0. */
 static int write_all(int file, const char *bytes, size_t len) {
     while (len > 0) {
         ssize_t written = write(file, bytes, len);
@@ -315,8 +316,8 @@ static int write_all(int file, const char *bytes, size_t len) {
     return 0;
 }
 
-/* Takes one piece of a body. Gives the status of a failure, or 0. */
-static int take_body(struct connection *c, const char *bytes, size_t len) {
+/* Processes a part of a body. Returns an error status, or 0. */
+static int process_body(struct connection *c, const char *bytes, size_t len) {
     c->left -= len;
     return options.sink ? 0 : write_all(c->file, bytes, len);
 }
@@ -336,40 +337,40 @@ static bool receive_body(struct worker *worker, struct connection *c) {
         if (len < 0 && errno == EAGAIN) return true;
         if (len <= 0) return false;
         worker->bytes += (uint64_t)len;
-        failed = take_body(c, worker->body, (size_t)len);
+        failed = process_body(c, worker->body, (size_t)len);
     }
     if (failed) {
         abandon(c);
-        return refuse(worker, c, failed);
+        return reject(worker, c, failed);
     }
     worker->uploads++;
     return send_head(worker, c, commit(c), 0, 0) && finished(c);
 }
 
 static bool put(struct worker *worker, struct connection *c, const struct request *request) {
-    if (!request->has_length) return refuse(worker, c, 411);
-    if (request->length > BODY_MAX) return refuse(worker, c, 413);
+    if (!request->has_length) return reject(worker, c, 411);
+    if (request->length > BODY_MAX) return reject(worker, c, 413);
     if (!options.sink) {
         snprintf(c->temporary, sizeof c->temporary, ".store-%ld-%llu", worker->number,
                  (unsigned long long)worker->files_made++);
         int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW;
         c->file = openat(options.folder, c->temporary, flags, 0644);
-        if (c->file < 0) return refuse(worker, c, 500);
+        if (c->file < 0) return reject(worker, c, 500);
     }
     if (!c->has_uploaded) worker->uploaders++;
     c->has_uploaded = true;
     c->state = READING_BODY;
     c->left = request->length;
-    static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
     if (request->expects_continue && c->len == 0)
-        send(c->socket, go_on, sizeof go_on - 1, MSG_NOSIGNAL);
-    /* What came behind the head: body first, then perhaps another request. */
+        send(c->socket, interim, sizeof interim - 1, MSG_NOSIGNAL);
+    /* Bytes after the head belong to the body, then to the next request. */
     size_t here = c->len < c->left ? c->len : (size_t)c->left;
     worker->bytes += here;
-    int failed = take_body(c, c->head, here);
+    int failed = process_body(c, c->head, here);
     if (failed) {
         abandon(c);
-        return refuse(worker, c, failed);
+        return reject(worker, c, failed);
     }
     memmove(c->head, c->head + here, c->len - here);
     c->len -= here;
@@ -378,26 +379,26 @@ static bool put(struct worker *worker, struct connection *c, const struct reques
 
 /* ---- connections ---- */
 
-/* Serves the request whose head is `len` bytes. Gives false when the connection is over. */
+/* Serves the request whose head has `len` bytes. Returns false if the connection must be closed. */
 static bool serve(struct worker *worker, struct connection *c, size_t len) {
     char head[HEAD_MAX];
     memcpy(head, c->head, len);
     memmove(c->head, c->head + len, c->len - len);
     c->len -= len;
     struct request request = {0};
-    int refused = parse(head, head + len - 2, &request);
-    if (refused) return refuse(worker, c, refused);
+    int error = parse(head, head + len - 2, &request);
+    if (error) return reject(worker, c, error);
     c->keep_alive = !request.http_1_0 && !request.close;
-    refused = beneath(request.path, c->path);
-    if (refused) return refuse(worker, c, refused);
+    error = relative_path(request.path, c->path);
+    if (error) return reject(worker, c, error);
     if (!strcmp(request.method, "PUT")) return put(worker, c, &request);
-    if (request.length > 0) return refuse(worker, c, 413);
+    if (request.length > 0) return reject(worker, c, 413);
     if (!strcmp(request.method, "GET")) return get(worker, c, false);
     if (!strcmp(request.method, "HEAD")) return get(worker, c, true);
-    return refuse(worker, c, 405);
+    return reject(worker, c, 405);
 }
 
-/* Receives a head and serves it, until nothing more has come. */
+/* Receives and serves requests until no more data is available. */
 static bool receive_heads(struct worker *worker, struct connection *c) {
     while (c->state == READING_HEAD) {
         char *end = memmem(c->head, c->len, "\r\n\r\n", 4);
@@ -405,7 +406,7 @@ static bool receive_heads(struct worker *worker, struct connection *c) {
             if (!serve(worker, c, (size_t)(end - c->head) + 4)) return false;
             continue;
         }
-        if (c->len == HEAD_MAX) return refuse(worker, c, 431);
+        if (c->len == HEAD_MAX) return reject(worker, c, 431);
         ssize_t len = recv(c->socket, c->head + c->len, HEAD_MAX - c->len, 0);
         if (len < 0 && errno == EAGAIN) return true;
         if (len <= 0) return false;
@@ -414,15 +415,16 @@ static bool receive_heads(struct worker *worker, struct connection *c) {
     return true;
 }
 
-/* Reads what a refused client still sends, so that it comes to read the answer. */
+/* Discards what a rejected client still sends. Otherwise the close would reset the connection
+ * before the client has read the response. */
 static bool linger(struct worker *worker, struct connection *c) {
     ssize_t len;
     while ((len = recv(c->socket, worker->body, BODY_BUFFER, 0)) > 0) {}
     return len < 0 && errno == EAGAIN;
 }
 
-/* Does what can be done now. Gives false when the connection is over. */
-static bool go_on(struct worker *worker, struct connection *c) {
+/* Handles an event of a connection. Returns false if the connection must be closed. */
+static bool handle_event(struct worker *worker, struct connection *c) {
     if (c->state == SENDING_FILE && !send_file(c)) return false;
     if (c->state == READING_BODY && !receive_body(worker, c)) return false;
     if (c->state == READING_HEAD && !receive_heads(worker, c)) return false;
@@ -456,7 +458,7 @@ static void *work(void *argument) {
             struct connection *c = events[i].data.ptr;
             if (!c) {
                 accept_all(worker);
-            } else if (!go_on(worker, c)) {
+            } else if (!handle_event(worker, c)) {
                 abandon(c);
                 close(c->socket);
                 free(c);
@@ -525,14 +527,14 @@ int main(int count, char **arguments) {
     if (options.folder < 0) die(arguments[optind]);
     struct worker *workers = calloc((size_t)options.threads, sizeof *workers);
     if (!workers) die("memory");
-    /* Threads inherit what is blocked here, so that the signal waits for this one. */
+    /* The threads inherit the blocked signal, so that only this thread receives it. */
     sigset_t ends;
     sigemptyset(&ends);
     sigaddset(&ends, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &ends, NULL);
     for (long i = 0; i < options.threads; i++) start(&workers[i], i);
     for (int got = 0; got != SIGTERM;) sigwait(&ends, &got);
-    /* Read while they run on: whoever wants exact figures has stopped asking before. */
+    /* The threads still run. The counts are exact if the clients have stopped before. */
     for (long i = 0; i < options.threads; i++) {
         const struct worker *w = &workers[i];
         printf("worker %ld %llu %llu %llu\n", i, (unsigned long long)w->uploaders,

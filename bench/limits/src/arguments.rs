@@ -1,15 +1,15 @@
-//! The arguments of the bare loops: the port first, what the loop is for after it.
+//! The arguments of the bare loops: first the port, then what differs between them.
 
 use std::{io, str::FromStr};
 
-/// When a connection of a loop with a canned answer is closed.
+/// When a loop with a fixed response closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closing {
-    /// By the client only.
+    /// Only when the client closes it.
     Never,
-    /// After each answer, which says so.
+    /// After each response, which has `Connection: close`.
     Always,
-    /// After the answer to a request that asks for it, which says so.
+    /// After the response to a request with `Connection: close`, which has the same field.
     Asked,
 }
 
@@ -26,20 +26,20 @@ impl FromStr for Closing {
     }
 }
 
-/// The argument at `place`, counted from one, as what it should be.
+/// The argument at `place`, counted from one.
 ///
 /// # Errors
-/// `usage`, when there is none or it is not a `T`.
+/// It is missing, or it is not a `T`. The message contains `usage_line`.
 pub fn argument<T: FromStr>(place: usize, usage_line: &str) -> io::Result<T> {
     let text = std::env::args().nth(place);
     let value = text.and_then(|text| text.parse().ok());
     value.ok_or_else(|| usage(usage_line))
 }
 
-/// When to close, from the second argument; without one, never.
+/// When to close connections, from the second argument; [`Closing::Never`] without one.
 ///
 /// # Errors
-/// How to call the program, when it is another word.
+/// The argument is another word. The message states the usage.
 pub fn closing() -> io::Result<Closing> {
     std::env::args().nth(2).unwrap_or_default().parse()
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_three_words_and_no_other() {
+    fn only_three_words_are_valid() {
         let parse = |word: &str| word.parse::<Closing>().ok();
         assert_eq!(parse(""), Some(Closing::Never));
         assert_eq!(parse("close"), Some(Closing::Always));

@@ -1,4 +1,4 @@
-//! An epoll instance whose events carry descriptors. Must not know what is done on readiness.
+//! An epoll instance whose events carry descriptors.
 
 use crate::net::check;
 use std::{
@@ -6,22 +6,22 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-/// Readiness taken from the kernel at once.
+/// The most events that one wait returns.
 const EVENTS: usize = 512;
 
-/// An epoll instance, and the events it last told.
+/// An epoll instance, and the events of the last wait.
 pub struct Epoll {
     descriptor: OwnedFd,
     events: Box<[libc::epoll_event; EVENTS]>,
 }
 
 impl Epoll {
-    /// An instance that watches nothing yet.
+    /// An instance without sockets.
     ///
     /// # Errors
-    /// As `epoll_create1` fails.
+    /// `epoll_create1` fails.
     pub fn new() -> io::Result<Epoll> {
-        // SAFETY: makes a descriptor, which nobody else has yet.
+        // SAFETY: the call creates a descriptor, which has no other owner yet.
         let descriptor =
             unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
         let none = libc::epoll_event { events: 0, u64: 0 };
@@ -29,10 +29,10 @@ impl Epoll {
         Ok(Epoll { descriptor, events })
     }
 
-    /// Watches `socket` for `events`, until it is closed.
+    /// Watches `socket` for `events` until it is closed.
     ///
     /// # Errors
-    /// As `epoll_ctl` fails.
+    /// `epoll_ctl` fails.
     #[inline]
     pub fn watch(&self, socket: i32, events: i32) -> io::Result<()> {
         let mut event = libc::epoll_event {
@@ -45,10 +45,10 @@ impl Epoll {
         check(result).map(drop)
     }
 
-    /// Waits until something is ready; gives how many are.
+    /// Waits until sockets are ready. Returns the number of events; 0 after a signal.
     ///
     /// # Errors
-    /// As `epoll_wait` fails, but for a signal: then nothing is ready.
+    /// `epoll_wait` fails for another reason.
     #[inline]
     pub fn wait(&mut self) -> io::Result<usize> {
         let (epoll, events) = (self.descriptor.as_raw_fd(), self.events.as_mut_ptr());
@@ -61,7 +61,7 @@ impl Epoll {
         }
     }
 
-    /// The descriptor of a ready event, of those that the last wait counted.
+    /// The descriptor of an event of the last wait.
     #[inline]
     #[must_use]
     pub fn ready(&self, event: usize) -> i32 {

@@ -1,4 +1,4 @@
-//! The common parts of the bare loops: arguments, the listener, requests, and fixed responses.
+//! The common parts of the bare loops: arguments, sockets, the event loop, and fixed responses.
 //!
 //! A bare loop does the least that a server can do with a driver. It receives, parses each request
 //! with httparse, examines only what its purpose needs, and sends a response of the same length as
@@ -12,6 +12,7 @@
 //! This crate does not depend on how it is measured.
 
 pub mod arguments;
+pub mod connections;
 pub mod epoll;
 pub mod net;
 pub mod requests;

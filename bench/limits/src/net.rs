@@ -1,4 +1,4 @@
-//! The kernel calls on sockets that every bare loop makes. Must not know requests.
+//! The system calls of the bare loops on sockets.
 
 use std::{
     io,
@@ -6,17 +6,18 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-/// Connections the kernel queues before it refuses more, as far as it is allowed to.
+/// Connections that the kernel queues, up to its own limit (`net.core.somaxconn`).
 const BACKLOG: libc::c_int = 16 * 1024;
 
-/// How long the kernel waits for a first byte before it offers a connection without one.
+/// How long the kernel waits for the first byte of a connection before it offers the connection
+/// without it.
 const FIRST_BYTE_SECONDS: libc::c_int = 1;
 
-/// Listens on `port` of the loopback address, without blocking. Connections send at once what
-/// they are given; they have that from the listener, so that it costs no call for each.
+/// Listens on `port` of the loopback address with a non-blocking socket. Connections inherit
+/// `TCP_NODELAY` from it, which saves one call for each.
 ///
 /// # Errors
-/// As `bind` and `listen` fail.
+/// `bind`, `setsockopt` or `listen` fails.
 pub fn listen(port: u16) -> io::Result<OwnedFd> {
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     listener.set_nonblocking(true)?;
@@ -26,25 +27,25 @@ pub fn listen(port: u16) -> io::Result<OwnedFd> {
         libc::TCP_NODELAY,
         1,
     )?;
-    // SAFETY: a call on a descriptor that `listener` holds open. It only enlarges the backlog.
+    // SAFETY: `listener` owns the open descriptor. The call only enlarges the backlog.
     check(unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) })?;
     Ok(listener.into())
 }
 
-/// Connections are offered once their first bytes have come, so that the first receive succeeds.
-/// For loops whose connections carry one request.
+/// Makes the kernel offer connections after their first bytes have arrived, so that the first
+/// receive succeeds. For loops with one request per connection.
 ///
 /// # Errors
-/// As `setsockopt` fails.
+/// `setsockopt` fails.
 pub fn accept_with_data(listener: &OwnedFd) -> io::Result<()> {
     let (socket, name) = (listener.as_raw_fd(), libc::TCP_DEFER_ACCEPT);
     set_option(socket, libc::IPPROTO_TCP, name, FIRST_BYTE_SECONDS)
 }
 
-/// Sets an option of a socket that is a number.
+/// Sets a socket option whose value is a number.
 ///
 /// # Errors
-/// As `setsockopt` fails.
+/// `setsockopt` fails.
 pub fn set_option(
     socket: i32,
     level: libc::c_int,
@@ -57,11 +58,11 @@ pub fn set_option(
         .map(drop)
 }
 
-/// The next connection that waits, which does not block; `None` when there is none now.
+/// Accepts the next waiting connection as a non-blocking socket. `None` if none is waiting.
 #[inline]
 pub fn accept(listener: &OwnedFd) -> Option<i32> {
     let none = std::ptr::null_mut::<libc::c_void>;
-    // SAFETY: no address is asked for, so the kernel writes nothing.
+    // SAFETY: the address is null, so the kernel writes nothing.
     let socket = unsafe {
         let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         libc::accept4(listener.as_raw_fd(), none().cast(), none().cast(), flags)
@@ -69,14 +70,14 @@ pub fn accept(listener: &OwnedFd) -> Option<i32> {
     (socket >= 0).then_some(socket)
 }
 
-/// What receiving came to.
+/// The result of receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// So many bytes, at least one.
+    /// The number of bytes, at least one.
     Bytes(usize),
-    /// Nothing now.
+    /// No data has arrived.
     Nothing,
-    /// The connection has ended, or failed.
+    /// The connection has ended or failed.
     End,
 }
 
@@ -91,11 +92,11 @@ pub fn receive(socket: i32, buffer: &mut [u8]) -> Received {
     received(len)
 }
 
-/// Takes at most `len` bytes out of the socket without copying them anywhere, without blocking.
+/// Discards at most `len` received bytes inside the kernel, without blocking.
 #[inline]
 pub fn discard(socket: i32, len: usize) -> Received {
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-    // SAFETY: TCP does not write to the buffer when it is told to truncate, so there is none.
+    // SAFETY: with `MSG_TRUNC`, TCP does not write to the buffer, so the buffer may be null.
     received(unsafe { libc::recv(socket, std::ptr::null_mut(), len, flags) })
 }
 
@@ -108,23 +109,23 @@ fn received(len: isize) -> Received {
     }
 }
 
-/// Whether the call that has just failed would succeed later.
+/// Whether the last call failed because the socket is not ready (`EAGAIN`).
 #[inline]
 pub fn would_block() -> bool {
     io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
 }
 
-/// Whether the kernel holds an answer back for what follows it.
+/// Whether the kernel delays bytes until others follow (`MSG_MORE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
-    /// It leaves now.
+    /// The bytes leave now.
     Nothing,
-    /// It leaves in one segment with what follows: more bytes, or the end of the connection.
+    /// The bytes leave in one segment with what follows: more bytes, or the end of the connection.
     More,
 }
 
-/// Sends all of `bytes`. When they do not fit this waits, with every other connection, until they
-/// do: that they fit is what is measured, and that none is lost is what makes it count.
+/// Sends all of `bytes`. If they do not fit into the socket's buffer, it blocks the whole loop
+/// until they do. This does not happen on the measured path, but no response may be lost.
 #[inline]
 pub fn send(socket: i32, bytes: &[u8], follows: Follows) {
     let more = if follows == Follows::More {
@@ -140,7 +141,7 @@ pub fn send(socket: i32, bytes: &[u8], follows: Follows) {
         match len {
             0.. => rest = &rest[len as usize..],
             _ if would_block() => wait_until_writable(socket),
-            // The client has gone; receiving will say so.
+            // The client has closed the connection. The next receive reports that.
             _ => return,
         }
     }
@@ -153,29 +154,30 @@ fn wait_until_writable(socket: i32) {
         events: libc::POLLOUT,
         revents: 0,
     };
-    // SAFETY: the kernel reads and writes the one entry it is told of, which outlives the call.
+    // SAFETY: the kernel reads and writes only this entry, which outlives the call.
     unsafe { libc::poll(&raw mut waited, 1, -1) };
 }
 
-/// Ends a connection in both directions, sending what was held back; the descriptor stays open.
-/// Whoever waits to receive from it is told the end.
+/// Ends a connection in both directions, and sends delayed bytes. The descriptor stays open, and a
+/// pending receive reports the end.
 #[inline]
 pub fn shutdown(socket: i32) {
-    // SAFETY: a call on a number; on one that is no connection it fails, and nothing depends on it.
+    // SAFETY: the call accesses no memory. It fails if `socket` is no connection, and nothing
+    // depends on its result.
     unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
 }
 
-/// Closes a connection's descriptor, which must not be used again.
+/// Closes the descriptor of a connection, which must not be used again.
 #[inline]
 pub fn close(socket: i32) {
-    // SAFETY: the loops keep descriptors as numbers, and forget each when it is closed.
+    // SAFETY: the loops store descriptors as numbers, and drop each number when they close it.
     unsafe { libc::close(socket) };
 }
 
-/// The result of a kernel call, or the error it left behind.
+/// The result of a system call.
 ///
 /// # Errors
-/// That error, when `result` is negative.
+/// The error in `errno` if `result` is negative.
 pub fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         Err(io::Error::last_os_error())

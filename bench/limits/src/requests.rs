@@ -1,5 +1,5 @@
-//! Requests as the canned loops see them: heads to parse and count, each with the same answer.
-//! Must not know by which driver they come.
+//! The requests of the loops with a fixed response: parses heads, and appends the response for
+//! each. It does not depend on the driver.
 
 use crate::{
     arguments::Closing,
@@ -7,8 +7,8 @@ use crate::{
 };
 use std::collections::HashMap;
 
-/// As `hello` answers, but for the date, which no client of a benchmark reads.
-pub const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
+/// The response of `hello` with a constant date, which the load generators do not read.
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
     Server: onrush\r\n\
     Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
     Content-Type: text/plain; charset=utf-8\r\n\
@@ -16,8 +16,8 @@ pub const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
     \r\n\
     Hello, World!";
 
-/// As `hello` answers for the last time.
-pub const LAST_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
+/// The last response of `hello` on a connection.
+const LAST_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
     Server: onrush\r\n\
     Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
     Content-Type: text/plain; charset=utf-8\r\n\
@@ -26,39 +26,39 @@ pub const LAST_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
     \r\n\
     Hello, World!";
 
-/// Fields that fit in a request; one with more is not answered.
+/// The most fields of a request. A request with more closes the connection.
 pub const FIELDS_MAX: usize = 32;
 
-/// Bytes of a request whose end has not come; a client that sends more is closed.
+/// The most bytes of an incomplete request. With more, the connection is closed.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// What becomes of a connection.
+/// What follows for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It goes on.
+    /// It stays open.
     Open,
-    /// It is to be closed, now: everything that is to be sent has been.
+    /// It must be closed now. All responses have been sent.
     Close,
 }
 
-/// The whole requests at the beginning of what was received.
+/// The complete requests at the beginning of the received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Answered {
-    /// Bytes of them.
+struct Complete {
+    /// Their length in bytes.
     used: usize,
     then: Then,
 }
 
-/// Answers all connections of a loop.
+/// Responds to the requests of all connections of a loop.
 pub struct Responses {
     closing: Closing,
-    /// Beginnings of requests, by connection. Empty, when every receive has brought whole ones.
+    /// Incomplete requests by connection. Empty if every receive returned complete requests.
     begun: HashMap<i32, Vec<u8>>,
     out: Vec<u8>,
 }
 
 impl Responses {
-    /// For connections that are closed as `closing` says.
+    /// For connections that are closed according to `closing`.
     #[must_use]
     pub fn new(closing: Closing) -> Responses {
         Responses {
@@ -68,18 +68,18 @@ impl Responses {
         }
     }
 
-    /// Answers each whole request in `received`, in one send; keeps the beginning of another.
+    /// Responds to each complete request in `received` with one send. Stores an incomplete request.
     #[inline]
-    pub fn response(&mut self, socket: i32, received: &[u8]) -> Then {
+    pub fn respond(&mut self, socket: i32, received: &[u8]) -> Then {
         if !self.begun.is_empty() {
-            return self.response_begun(socket, received);
+            return self.respond_joined(socket, received);
         }
         self.out.clear();
-        let answered = respond_all(self.closing, received, &mut self.out);
-        self.send(socket, answered, received)
+        let complete = respond_all(self.closing, received, &mut self.out);
+        self.send(socket, complete, received)
     }
 
-    /// Forgets a connection. To be called whenever one is closed.
+    /// Drops the state of a connection. Must be called whenever one is closed.
     #[inline]
     pub fn forget(&mut self, socket: i32) {
         if !self.begun.is_empty() {
@@ -88,26 +88,26 @@ impl Responses {
     }
 
     #[cold]
-    fn response_begun(&mut self, socket: i32, received: &[u8]) -> Then {
-        let mut whole = self.begun.remove(&socket).unwrap_or_default();
-        whole.extend_from_slice(received);
+    fn respond_joined(&mut self, socket: i32, received: &[u8]) -> Then {
+        let mut joined = self.begun.remove(&socket).unwrap_or_default();
+        joined.extend_from_slice(received);
         self.out.clear();
-        let answered = respond_all(self.closing, &whole, &mut self.out);
-        self.send(socket, answered, &whole)
+        let complete = respond_all(self.closing, &joined, &mut self.out);
+        self.send(socket, complete, &joined)
     }
 
     #[inline]
-    fn send(&mut self, socket: i32, answered: Answered, received: &[u8]) -> Then {
-        if answered.then == Then::Close {
+    fn send(&mut self, socket: i32, complete: Complete, received: &[u8]) -> Then {
+        if complete.then == Then::Close {
             // The end of the connection leaves in the same segment.
             net::send(socket, &self.out, Follows::More);
             return Then::Close;
         }
         net::send(socket, &self.out, Follows::Nothing);
-        if answered.used == received.len() {
+        if complete.used == received.len() {
             return Then::Open;
         }
-        self.keep(socket, &received[answered.used..])
+        self.keep(socket, &received[complete.used..])
     }
 
     #[cold]
@@ -120,10 +120,10 @@ impl Responses {
     }
 }
 
-/// Appends an answer to `out` for each whole request at the beginning of `received`, until the
-/// connection is to be closed. What is no request closes it without an answer.
+/// Appends a response to `out` for each complete request at the beginning of `received`, up to a
+/// request that closes the connection. Malformed bytes close it without a response.
 #[inline]
-fn respond_all(closing: Closing, received: &[u8], out: &mut Vec<u8>) -> Answered {
+fn respond_all(closing: Closing, received: &[u8], out: &mut Vec<u8>) -> Complete {
     let mut used = 0;
     while used < received.len() {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
@@ -133,7 +133,7 @@ fn respond_all(closing: Closing, received: &[u8], out: &mut Vec<u8>) -> Answered
             Ok(httparse::Status::Partial) => break,
             Err(_) => {
                 let then = Then::Close;
-                return Answered { used, then };
+                return Complete { used, then };
             }
         };
         used += len;
@@ -145,15 +145,15 @@ fn respond_all(closing: Closing, received: &[u8], out: &mut Vec<u8>) -> Answered
         if last {
             out.extend_from_slice(LAST_RESPONSE);
             let then = Then::Close;
-            return Answered { used, then };
+            return Complete { used, then };
         }
         out.extend_from_slice(RESPONSE);
     }
     let then = Then::Open;
-    Answered { used, then }
+    Complete { used, then }
 }
 
-/// Whether the fields of a request say `Connection: close`, and nothing else there.
+/// Whether the fields of a request contain exactly `Connection: close`.
 #[inline]
 fn asks_to_close(fields: &[httparse::Header<'_>]) -> bool {
     fields.iter().any(|field| {
@@ -168,46 +168,46 @@ mod tests {
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
     const LAST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\nconnection: Close\r\n\r\n";
 
-    fn responses(closing: Closing, received: &[u8]) -> (Answered, Vec<u8>) {
+    fn responses(closing: Closing, received: &[u8]) -> (Complete, Vec<u8>) {
         let mut out = Vec::new();
-        let answered = respond_all(closing, received, &mut out);
-        (answered, out)
+        let complete = respond_all(closing, received, &mut out);
+        (complete, out)
     }
 
     #[test]
-    fn each_whole_request_has_an_answer() {
+    fn each_complete_request_has_a_response() {
         let three = REQUEST.repeat(3);
-        let (answered, out) = responses(Closing::Never, &three);
-        assert_eq!((answered.used, answered.then), (three.len(), Then::Open));
+        let (complete, out) = responses(Closing::Never, &three);
+        assert_eq!((complete.used, complete.then), (three.len(), Then::Open));
         assert_eq!(out, RESPONSE.repeat(3));
     }
 
     #[test]
-    fn a_beginning_is_left() {
-        let (answered, out) = responses(Closing::Never, &REQUEST.repeat(2)[..REQUEST.len() + 20]);
-        assert_eq!((answered.used, answered.then), (REQUEST.len(), Then::Open));
+    fn an_incomplete_request_is_left() {
+        let (complete, out) = responses(Closing::Never, &REQUEST.repeat(2)[..REQUEST.len() + 20]);
+        assert_eq!((complete.used, complete.then), (REQUEST.len(), Then::Open));
         assert_eq!(out, RESPONSE);
     }
 
     #[test]
-    fn nothing_is_answered_after_the_last() {
+    fn no_response_follows_the_last_one() {
         let received = [REQUEST, LAST, REQUEST].concat();
-        let (answered, out) = responses(Closing::Asked, &received);
-        assert_eq!(answered.used, REQUEST.len() + LAST.len());
-        assert_eq!(answered.then, Then::Close);
+        let (complete, out) = responses(Closing::Asked, &received);
+        assert_eq!(complete.used, REQUEST.len() + LAST.len());
+        assert_eq!(complete.then, Then::Close);
         assert_eq!(out, [RESPONSE, LAST_RESPONSE].concat());
         assert_eq!(responses(Closing::Always, &received).1, LAST_RESPONSE);
         assert_eq!(responses(Closing::Never, &received).1, RESPONSE.repeat(3));
     }
 
     #[test]
-    fn what_is_no_request_closes() {
-        let (answered, out) = responses(Closing::Never, b"\0\0\0\0");
-        assert_eq!((answered.then, out.len()), (Then::Close, 0));
+    fn malformed_bytes_close_the_connection() {
+        let (complete, out) = responses(Closing::Never, b"\0\0\0\0");
+        assert_eq!((complete.then, out.len()), (Then::Close, 0));
     }
 
     #[test]
-    fn both_answers_are_of_hello() {
+    fn the_last_response_has_one_more_field() {
         assert_eq!(
             RESPONSE.len() + b"Connection: close\r\n".len(),
             LAST_RESPONSE.len()

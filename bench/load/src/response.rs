@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_answer_is_broken() {
+    fn more_than_the_response_is_broken() {
         let mut reader = Reader::default();
         assert_eq!(reader.read(&[HELLO, b"x"].concat()), Read::Broken);
         assert_eq!(reader.read(HELLO), whole(200, 13));
     }
 
     #[test]
-    fn no_answer_or_no_length_is_broken() {
+    fn no_response_or_no_length_is_broken() {
         for text in ["garbage\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n"] {
             assert_eq!(
                 Reader::default().read(text.as_bytes()),

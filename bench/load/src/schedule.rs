@@ -122,7 +122,7 @@ impl Schedule {
 
     /// The due times of all requests without a response. Includes requests that became due while
     /// all connections were busy.
-    pub(crate) fn unanswered(&mut self, now_ns: u64) -> impl Iterator<Item = u64> {
+    pub(crate) fn outstanding(&mut self, now_ns: u64) -> impl Iterator<Item = u64> {
         self.take_due(now_ns);
         let carried = self.due.iter().flatten().copied();
         carried.chain(self.waiting.iter().map(|waiting| waiting.due_ns))
@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn a_late_generator_is_told_from_a_busy_server() {
+    fn a_late_generator_is_distinguished_from_a_busy_server() {
         let due = moments(1000.0, 3);
         let mut schedule = Schedule::new(Arrivals::new(1000.0, 5), 2, u64::MAX, Order::LastUsed);
         let now = due[2];
         let sends: Vec<_> = std::iter::from_fn(|| schedule.next(now)).collect();
         let late: Vec<_> = sends.iter().map(|send| send.late_ns).collect();
         assert_eq!(late, [Some(now - due[0]), Some(now - due[1])]);
-        assert_eq!(schedule.unanswered(now).count(), 3);
+        assert_eq!(schedule.outstanding(now).count(), 3);
         assert_eq!(schedule.next_send_ns(), None);
         schedule.done(sends[0].connection, now + 1);
         assert_eq!(schedule.next_send_ns(), Some(due[2]));
@@ -209,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_answers_nothing_leaves_all_requests_unanswered() {
+    fn a_silent_server_leaves_all_requests_outstanding() {
         let due = moments(1000.0, 10);
         let arrivals = Arrivals::new(1000.0, 5);
         let mut schedule = Schedule::new(arrivals, 1, due[9], Order::LastUsed);
         assert!(schedule.next(due[0]).is_some());
         assert_eq!(schedule.next_send_ns(), None);
-        assert_eq!(schedule.unanswered(u64::MAX).count(), 9);
+        assert_eq!(schedule.outstanding(u64::MAX).count(), 9);
     }
 
     #[test]

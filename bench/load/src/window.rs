@@ -120,7 +120,7 @@ pub(crate) fn open(
         ..
     } = load;
     for (schedule, seen) in schedules.iter_mut().zip(&mut seen) {
-        for due in schedule.unanswered(now) {
+        for due in schedule.outstanding(now) {
             seen.over(due, now, false);
         }
     }
@@ -225,7 +225,7 @@ struct Seen {
     end: u64,
     requests: u64,
     errors: u64,
-    answered_in_time: u64,
+    in_time_count: u64,
     latency: Histogram<u64>,
     late: Histogram<u64>,
 }
@@ -239,7 +239,7 @@ impl Seen {
             end,
             requests: 0,
             errors: 0,
-            answered_in_time: 0,
+            in_time_count: 0,
             latency: histogram(),
             late: histogram(),
         }
@@ -255,7 +255,7 @@ impl Seen {
     fn over(&mut self, due: u64, now: u64, is_right: bool) {
         self.errors += u64::from(!is_right);
         let in_time = (self.warm_up..self.end).contains(&now);
-        self.answered_in_time += u64::from(is_right && in_time);
+        self.in_time_count += u64::from(is_right && in_time);
         if due >= self.warm_up {
             self.requests += 1;
             self.latency.saturating_record(now.saturating_sub(due));
@@ -271,7 +271,7 @@ impl Seen {
         if late_us_p99 > plan.late_max.as_secs_f64() * 1e6 {
             marks.push("generator late");
         }
-        if (self.answered_in_time as f64) < self.requests as f64 * ACHIEVED_MIN {
+        if (self.in_time_count as f64) < self.requests as f64 * ACHIEVED_MIN {
             marks.push("rate not achieved");
         }
         if self.errors > 0 {
@@ -284,7 +284,7 @@ impl Seen {
             p99_us: us(&self.latency, 0.99),
             p999_us: us(&self.latency, 0.999),
             max_us: self.latency.max() as f64 / 1e3,
-            achieved_rate: self.answered_in_time as f64 / plan.counted_seconds(),
+            achieved_rate: self.in_time_count as f64 / plan.counted_seconds(),
             late_us_p99,
             late_us_max: self.late.max() as f64 / 1e3,
             marks,
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_spoils_a_window_marks_it() {
+    fn problems_mark_a_window() {
         let mut seen = Seen::new(SECOND, 2 * SECOND);
         for _ in 0..50 {
             seen.sent(SECOND, Some(200_000));

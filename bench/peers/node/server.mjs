@@ -1,19 +1,19 @@
-// A server on node:http as its documentation shows it, for measuring: one process, one loop.
+// A server on node:http in the style of its documentation, for measurements: one process.
 //
-//     node server.mjs PORT      answers /, /json and POST /echo
+//     node server.mjs PORT      serves /, /json and POST /echo
 
 import { createServer } from 'node:http';
 
 const ECHO_BYTES_MAX = 1 << 20;
-/** As nginx has it; with node's own 5 s it would have no idle connections to measure. */
+/** The default of nginx. The default of node, 5 s, would close idle connections. */
 const KEEP_ALIVE_TIMEOUT_MS = 75_000;
 
-function answer(response, type, body) {
+function respond(response, type, body) {
   response.writeHead(200, { 'Content-Type': type, 'Content-Length': Buffer.byteLength(body) });
   response.end(body);
 }
 
-function refuse(response, status, text, fields = {}) {
+function reject(response, status, text, fields = {}) {
   response.writeHead(status, { 'Content-Type': 'text/plain; charset=utf-8', ...fields });
   response.end(text);
 }
@@ -27,23 +27,23 @@ function echo(request, response) {
       pieces.push(piece);
     } else if (!response.headersSent) {
       pieces.length = 0;
-      refuse(response, 413, 'too large', { Connection: 'close' });
+      reject(response, 413, 'too large', { Connection: 'close' });
     }
   });
   request.on('end', () => {
     if (length <= ECHO_BYTES_MAX) {
       const body = pieces.length === 1 ? pieces[0] : Buffer.concat(pieces, length);
-      answer(response, 'application/octet-stream', body);
+      respond(response, 'application/octet-stream', body);
     }
   });
 }
 
 const routes = {
-  '/': ['GET', (_, response) => answer(response, 'text/plain; charset=utf-8', 'Hello, World!')],
+  '/': ['GET', (_, response) => respond(response, 'text/plain; charset=utf-8', 'Hello, World!')],
   '/json': [
     'GET',
     (_, response) =>
-      answer(response, 'application/json', JSON.stringify({ message: 'Hello, World!' })),
+      respond(response, 'application/json', JSON.stringify({ message: 'Hello, World!' })),
   ],
   '/echo': ['POST', echo],
 };
@@ -57,9 +57,9 @@ const options = { keepAliveTimeout: KEEP_ALIVE_TIMEOUT_MS };
 createServer(options, (request, response) => {
   const route = Object.hasOwn(routes, request.url) ? routes[request.url] : undefined;
   if (route === undefined) {
-    refuse(response, 404, 'not found');
+    reject(response, 404, 'not found');
   } else if (request.method !== route[0] && !(request.method === 'HEAD' && route[0] === 'GET')) {
-    refuse(response, 405, 'method not allowed', { Allow: route[0] });
+    reject(response, 405, 'method not allowed', { Allow: route[0] });
   } else {
     route[1](request, response);
   }

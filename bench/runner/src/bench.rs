@@ -1,9 +1,9 @@
-//! What a run has in hand: who takes part, folders, and time. Must not know the profiles.
+//! The state of a run: the servers, their folders, and the time limits.
 
 use crate::{
     calls::Counter,
     peers::{Peer, Role, Setup},
-    plan::{Field, Subject, skips},
+    plan::{Field, Subject, omits},
     row::Side,
     work::Work,
 };
@@ -18,14 +18,17 @@ use std::{
 };
 use xtask::shell::Outcome;
 
-/// Servers are started anew after so many rounds: where memory and threads come to lie is part of
-/// what a server costs, and one start alone would make it look like a property of the server.
-pub(crate) const ROUNDS_A_START: u32 = 5;
+/// Servers are restarted after this number of rounds. The placement of memory and threads affects
+/// the cost of a server; with a single start it would look like a property of the server.
+pub(crate) const ROUNDS_PER_START: u32 = 5;
 
-/// A row that has any time at all has this much.
+/// Why a row was not measured at all in a run with a time limit.
+pub(crate) const NO_TIME: &str = "not measured: no time left";
+
+/// Minimum time for a row of a run with a time limit.
 const ROW_MIN: Duration = Duration::from_secs(4);
 
-/// How much is measured.
+/// How much to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effort {
     pub(crate) rounds: u32,
@@ -37,15 +40,15 @@ pub(crate) struct Effort {
 /// One run of the bench.
 pub(crate) struct Bench {
     pub(crate) setup: Setup,
-    /// The target folder of another build of ours, to compare with.
+    /// The target folder of another build of Onrush, to compare with.
     pub(crate) before: Option<PathBuf>,
     pub(crate) field: Field,
     pub(crate) effort: Effort,
     pub(crate) work: Work,
     pub(crate) clock: Clock,
-    /// Counts system calls; `None` where nothing can, or there is no time for it.
+    /// Counts system calls. `None` if no tool can, or if there is no time for it.
     pub(crate) counter: Option<Counter>,
-    /// System calls of a request that are known already, by scenario and server.
+    /// System calls per request that were counted before, by scenario and server.
     pub(crate) calls: HashMap<(String, String), f64>,
     /// Why a peer cannot be started, by its name.
     pub(crate) missing: HashMap<&'static str, String>,
@@ -54,7 +57,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Sees to it that `peer` can be started, once; fails with the reason.
+    /// Ensures once that `peer` can be started. Fails with the reason.
     pub(crate) fn have(&mut self, peer: &'static Peer, install: bool) -> Outcome {
         if let Some(reason) = self.missing.get(peer.name) {
             return Err(reason.clone());
@@ -72,14 +75,14 @@ impl Bench {
                 Ok(())
             }
             Err(reason) => {
-                let reason = format!("{} is not to be had: {reason}", peer.name);
+                let reason = format!("{} is not available: {reason}", peer.name);
                 self.missing.insert(peer.name, reason.clone());
                 Err(reason)
             }
         }
     }
 
-    /// What a table says of `subject` in `role`.
+    /// The description of `subject` in `role` for a row.
     pub(crate) fn side(&self, subject: &Subject, role: Role) -> Side {
         let peer = subject.peer;
         let set = subject.environment.iter();
@@ -87,8 +90,8 @@ impl Bench {
         Side {
             name: subject.label.clone(),
             version: self.versions.get(peer.name).cloned().unwrap_or_default(),
-            told: format!("{}{}", peer.told, set.collect::<String>()),
-            skips: skips(peer, role).into_iter().map(str::to_owned).collect(),
+            configuration: format!("{}{}", peer.configuration, set.collect::<String>()),
+            omits: omits(peer, role).into_iter().map(str::to_owned).collect(),
             driver: peer.driver.map_or("", |driver| driver.name()),
             calls: None,
             peak_bytes: None,
@@ -96,18 +99,18 @@ impl Bench {
     }
 }
 
-/// When to stop.
+/// The time limits of a run and of its current row.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     interrupted: Arc<AtomicBool>,
-    /// Of the whole run.
+    /// Of the run.
     deadline: Option<Instant>,
-    /// Of the row under way.
+    /// Of the current row.
     row: Option<Instant>,
 }
 
 impl Clock {
-    /// `interrupted` is set from outside.
+    /// Signal handlers set `interrupted`. `longest` limits the run.
     pub(crate) fn new(interrupted: Arc<AtomicBool>, longest: Option<Duration>) -> Clock {
         Clock {
             interrupted,
@@ -116,7 +119,8 @@ impl Clock {
         }
     }
 
-    /// Gives the next row its share of what is left, when `weight` is to come, its own included.
+    /// Begins a row with the weight `own`. Assigns it its share of the remaining time, where
+    /// `weight` is the sum of all remaining rows, including this one.
     pub(crate) fn begin(&mut self, own: u32, weight: u32) {
         self.row = self.deadline.map(|deadline| {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -125,22 +129,22 @@ impl Clock {
         });
     }
 
-    /// Whether somebody wants to go home.
+    /// Whether the run was interrupted.
     pub(crate) fn interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing that takes `next` can be begun in the run any more.
+    /// Whether the run has no time for a step that takes `next`.
     pub(crate) fn is_over(&self, next: Duration) -> bool {
         self.interrupted() || passed(self.deadline, next)
     }
 
-    /// As [`Clock::is_over`], of the row.
+    /// As [`Clock::is_over`], for the current row.
     pub(crate) fn row_is_over(&self, next: Duration) -> bool {
         self.is_over(next) || passed(self.row, next)
     }
 
-    /// How long the row may still take; `None` when that is not limited.
+    /// The remaining time of the row. `None` if it has no limit.
     pub(crate) fn row_left(&self) -> Option<Duration> {
         self.row
             .map(|row| row.saturating_duration_since(Instant::now()))
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_its_share_and_the_run_an_end() {
+    fn a_row_gets_its_share_of_the_time() {
         let flag = Arc::new(AtomicBool::new(false));
         let mut clock = Clock::new(flag.clone(), Some(Duration::from_secs(1000)));
         clock.begin(1, 10);

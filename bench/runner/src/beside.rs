@@ -1,12 +1,10 @@
-//! Pairs for the experiments: `hello` of one program beside that of another, as the profiles do it.
-//! Must not know which experiments there are.
+//! Pairs of servers for the experiments, measured with the load `hello` as in the profiles.
 
 use crate::{
     bench::{Bench, Clock, Effort},
     pair,
     peers::{self, Driver, Role, Setup},
     plan::{Field, Load, Pairing, Scenario, Subject},
-    profiles::slope,
     report,
     row::{About, Row, Target},
     work::Work,
@@ -18,35 +16,36 @@ use std::{
 };
 use xtask::shell::Outcome;
 
-/// One of two that are compared.
+/// One of the two servers of a pair.
 #[derive(Clone, Debug)]
 pub struct Who {
-    /// The server's name, as `cargo xtask bench --list` has it, or `example-` and that of one.
+    /// The server's name in `cargo xtask bench --list`, or `example-` and the name of an example.
     pub peer: &'static str,
     /// Its name in tables.
     pub label: String,
-    /// What is set for it beside what the bench sets.
+    /// Environment variables in addition to those that the bench sets.
     pub environment: Vec<(&'static str, &'static str)>,
 }
 
-/// What a pair is put under.
+/// The load of a pair.
 #[derive(Clone, Debug)]
 pub struct Hello {
-    /// Of the row.
+    /// Name of the row.
     pub name: String,
-    /// Connections of each of the two.
+    /// Connections to each server.
     pub connections: u32,
-    /// Requests sent at once on each.
+    /// Requests in flight on each connection.
     pub depth: u32,
 }
 
-/// Measures pairs, `rounds` of a second each.
+/// Measures pairs in rounds of one second.
 pub struct Pairs {
     bench: Bench,
 }
 
 impl Pairs {
-    /// Nothing is built yet. `interrupted` is set from outside, and ends what is under way.
+    /// Prepares to measure with `rounds` per row, and builds nothing yet. The caller sets
+    /// `interrupted` to end a measurement.
     pub fn new(rounds: u32, interrupted: Arc<AtomicBool>) -> Outcome<Pairs> {
         let setup = Setup::of_repository();
         let effort = Effort {
@@ -63,7 +62,7 @@ impl Pairs {
                 field: Field {
                     all: [peers::all(), peers::onrush::EXAMPLES.iter().collect()].concat(),
                     drivers: vec![Driver::Epoll, Driver::Uring],
-                    beside: vec![Driver::Uring],
+                    bases: vec![Driver::Uring],
                     chosen: Vec::new(),
                 },
                 effort,
@@ -76,10 +75,11 @@ impl Pairs {
         })
     }
 
-    /// Compares CPU per request of both. What cannot be measured is in the row as a reason.
+    /// Compares the CPU per request of both servers. If it cannot be measured, the row contains the
+    /// reason.
     ///
     /// # Errors
-    /// No server has such a name, or it can neither be built nor installed.
+    /// A server is not known, or cannot be built or installed.
     pub fn hello(
         &mut self,
         hello: &Hello,
@@ -104,14 +104,6 @@ impl Pairs {
         Ok(pair::measure(&mut self.bench, &scenario, &pairing))
     }
 
-    /// Bytes of resident memory for one more connection that was answered once and is idle: the
-    /// slope from 5,000 to 15,000 of them.
-    pub fn idle_bytes(&mut self, who: &Who) -> Outcome<f64> {
-        let subject = self.subject(who)?;
-        let (slope, _) = slope(&mut self.bench, &subject)?;
-        Ok(slope)
-    }
-
     fn subject(&mut self, who: &Who) -> Outcome<Subject> {
         let peer = self.bench.field.peer(who.peer);
         let peer = peer.ok_or_else(|| format!("no server is named '{}'", who.peer))?;
@@ -124,13 +116,13 @@ impl Pairs {
     }
 }
 
-/// Rows as the bench prints them.
+/// The table of the rows, as the bench prints it.
 pub fn table(rows: &[Row]) -> String {
     report::table::table(rows)
 }
 
-/// Builds our servers and the limits, the store in C among them. `nginx` too, where it can be had;
-/// why not is the value.
+/// Builds Onrush and the limits, including the store in C, and installs nginx. Returns the reason
+/// if nginx is not available.
 pub fn have_servers() -> Outcome<Option<String>> {
     let interrupted = Arc::<AtomicBool>::default();
     let mut pairs = Pairs::new(1, interrupted)?;
@@ -141,7 +133,7 @@ pub fn have_servers() -> Outcome<Option<String>> {
     }
     let nginx = pairs.bench.field.peer("nginx");
     let nginx = nginx.ok_or("no server is named 'nginx'")?;
-    // The tests run experiments with what is there.
+    // The tests install nothing.
     Ok(pairs
         .bench
         .have(nginx, !xtask::shell::is_unoptimised())

@@ -1,5 +1,5 @@
-//! System calls of a request: counted by perf where that is allowed, else by strace. A pass of its
-//! own, for both slow a server down. Must not know the server.
+//! Counts system calls per request with perf, or with strace where perf is not permitted. Both slow
+//! a server down, so this is a separate pass.
 
 use crate::{
     server::{CLIENT_CORE, Server, pinned},
@@ -15,12 +15,12 @@ use std::{
 };
 use xtask::shell::{Outcome, capture, which};
 
-/// For strace to be attached to every thread.
+/// Time for strace to attach to every thread.
 const ATTACH: Duration = Duration::from_millis(300);
 
 const EVENT: &str = "raw_syscalls:sys_enter";
 
-/// What can count them here.
+/// The tool that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counter {
     Perf,
@@ -28,7 +28,7 @@ pub(crate) enum Counter {
 }
 
 impl Counter {
-    /// The better of what works; `None` when nothing does.
+    /// The best tool that works here. `None` if there is none.
     pub(crate) fn find() -> Option<Counter> {
         let mut perf = Command::new("perf");
         perf.args(["stat", "-x,", "-e", EVENT, "true"]);
@@ -40,8 +40,8 @@ impl Counter {
         which("strace").map(|_| Counter::Strace)
     }
 
-    /// Runs `load` against `server` and gives how many calls a request of it took. The counter's
-    /// own report goes to `scratch`.
+    /// Runs `load` against `server` and returns the number of system calls per request. The tool
+    /// writes its report to the folder `scratch`.
     pub(crate) fn per_request(
         self,
         server: &Server,
@@ -57,7 +57,8 @@ impl Counter {
         let mut child = counter.spawn().map_err(|error| error.to_string())?;
         thread::sleep(ATTACH);
         let report = load().and_then(Running::finish);
-        // Both write their report when they are interrupted. `setpriv` is them by now.
+        // Both tools write their report at SIGINT. The child is the tool itself: `setpriv` and
+        // `taskset` have executed it in their place.
         if let Some(id) = Pid::from_raw(child.id() as i32) {
             let _ = kill_process(id, Signal::INT);
         }
@@ -103,8 +104,8 @@ fn perf_count(text: &str) -> Option<f64> {
     line.split(',').next()?.trim().parse().ok()
 }
 
-/// The count in the last line: `100.00  0.123  4  31234  5 total`, with errors only if there are
-/// any.
+/// The count in the last line: `100.00  0.123  4  31234  5 total`. The column of errors may be
+/// empty.
 fn strace_count(text: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.trim().ends_with(" total"))?;
     line.split_whitespace().nth(3)?.parse().ok()

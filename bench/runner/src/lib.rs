@@ -41,6 +41,7 @@ use std::{
     collections::HashMap,
     fs,
     io::{self, IsTerminal, Write},
+    path::{Path, PathBuf},
     process::{Command, ExitCode},
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -50,10 +51,11 @@ use xtask::{
     shell::{Outcome, cannot_run, cargo, flush, run, which},
 };
 
-/// A quick run ends within ten minutes; what is left of them is for the last row and the reports.
+/// Time after which a quick run begins no row. The last row and the reports still end within ten
+/// minutes.
 const QUICK: Duration = Duration::from_secs(9 * 60 + 30);
 
-/// Does what the command line of this process says.
+/// Runs what the command line of this process asks for.
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.first().map(String::as_str) {
@@ -83,13 +85,16 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
         print!("{}", options::listing(&field.all));
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(folder) = &options.redraw {
+        return redraw(folder, &profiles, options.base());
+    }
     if std::thread::available_parallelism().map_or(1, |count| count.get()) < 2 {
         return Err("two cores are needed: one for servers, one for their clients".to_owned());
     }
     let interrupted = interrupts()?;
     raise_descriptors()?;
     if options.short && which("wrk").is_none() {
-        return Err("wrk is needed; `cargo xtask test` sets it up".to_owned());
+        return Err("wrk is needed; `cargo xtask test` installs it".to_owned());
     }
     let effort = options.effort();
     let machine = Machine::now();
@@ -120,9 +125,9 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
     }
     let rows = measure(&mut bench, options, &profiles, &machine, line)?;
     print!("\n{}", report::table::verdict(&rows));
-    let left_out = rows.iter().filter(|row| row.rounds.is_empty()).count();
-    if left_out > 0 {
-        println!("{left_out} rows were not measured; each says why above");
+    let unmeasured = rows.iter().filter(|row| row.rounds.is_empty()).count();
+    if unmeasured > 0 {
+        println!("{unmeasured} rows were not measured; the reasons are shown above");
     }
     let missed = rows.iter().any(|row| row.holds() == Some(false));
     let unknown = rows
@@ -133,7 +138,7 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// Builds or installs what takes part. Only of ours must nothing be missing.
+/// Builds or installs the servers. Fails if Onrush is missing, but not if a peer is.
 fn install(bench: &mut Bench, options: &Options) -> Outcome {
     if !options.no_install && !options.short {
         packages::need(&[
@@ -142,9 +147,9 @@ fn install(bench: &mut Bench, options: &Options) -> Outcome {
             ("taskset", "util-linux"),
             ("chrt", "util-linux"),
         ])?;
-        // Without it strace is asked, and without that the column is empty.
+        // Without perf, strace counts system calls. Without both, the column is empty.
         if let Err(reason) = packages::need(&[("perf", "linux-perf")]) {
-            eprintln!("system calls may not be counted: {reason}");
+            eprintln!("perf cannot count system calls: {reason}");
         }
     }
     let chosen = |peer: &&Peer| peer.kind != Kind::Peer || bench.field.chosen.contains(&peer.name);
@@ -154,7 +159,7 @@ fn install(bench: &mut Bench, options: &Options) -> Outcome {
             return Err("interrupted".to_owned());
         }
         progress(&format!("preparing {}", peer.name));
-        // Limits and ours are built by cargo and a C compiler, which are there.
+        // The limits and Onrush need only cargo and a C compiler, which are installed.
         let is_built = peer.kind != Kind::Peer;
         let install = !options.no_install && (is_built || !options.short);
         match bench.have(peer, install) {
@@ -166,14 +171,15 @@ fn install(bench: &mut Bench, options: &Options) -> Outcome {
     Ok(())
 }
 
-/// Says where the CPU goes of each pair whose title holds `text`.
+/// Profiles each pair whose title contains `text`. Prints the tables and writes them to
+/// `target/bench/perf`.
 fn perf(
     bench: &mut Bench,
     options: &Options,
     profiles: &[&'static Profile],
     text: &str,
 ) -> Outcome<ExitCode> {
-    let out = options.out(&bench.setup).join("perf");
+    let out = options.out(&bench.setup);
     fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
     let steps = profiles.iter().flat_map(|profile| profile.steps(bench));
     let steps: Vec<Step> = steps.filter(|step| step.title.contains(text)).collect();
@@ -181,7 +187,7 @@ fn perf(
     for step in &steps {
         progress(&format!("{} · {}", step.profile, step.title));
         let Some(sampled) = step.perf(bench) else {
-            continue; // No pair under a load that goes on.
+            continue; // It is not a pair under continuous load.
         };
         if bench.clock.interrupted() {
             return Err("interrupted".to_owned());
@@ -240,20 +246,13 @@ fn measure(
         clear();
         print!("{}", report::table::table(&rows));
         flush();
-        // What was interrupted is shown, and replaces nothing.
+        // The results of an interrupted run are shown, but replace no file.
         if bench.clock.interrupted() {
             all.extend(rows);
             break;
         }
-        report::csv::write(
-            &out.join(format!("{}.csv", profile.name)),
-            &machine.date,
-            &rows,
-        )?;
-        if let Some(svg) = report::svg::chart(profile.name, profile.what, base, &rows) {
-            let file = out.join(format!("{}.svg", profile.name));
-            fs::write(&file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
-        }
+        report::csv::write(&csv(&out, profile), &machine.date, &rows)?;
+        draw(&out, profile, base)?;
         let mut versions: Vec<(String, String)> = bench
             .versions
             .iter()
@@ -266,7 +265,40 @@ fn measure(
     Ok(all)
 }
 
-/// One step of a profile: both drivers of ours beside each other, if it has such a step.
+/// The CSV file of a profile in the folder of the results.
+fn csv(out: &Path, profile: &Profile) -> PathBuf {
+    out.join(format!("{}.csv", profile.name))
+}
+
+/// Draws the chart of a profile from its CSV file. Returns whether there is anything to draw.
+fn draw(out: &Path, profile: &Profile, base: &str) -> Outcome<bool> {
+    let lines = report::csv::read(&csv(out, profile))?;
+    let Some(svg) = report::svg::chart(profile.name, profile.what, base, &lines) else {
+        return Ok(false);
+    };
+    let file = out.join(format!("{}.svg", profile.name));
+    fs::write(&file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(true)
+}
+
+/// Draws the charts of all `profiles` that have a CSV file in `folder`.
+fn redraw(folder: &Path, profiles: &[&Profile], base: &str) -> Outcome<ExitCode> {
+    let mut drawn = 0;
+    for profile in profiles {
+        if csv(folder, profile).is_file() && draw(folder, profile, base)? {
+            drawn += 1;
+        }
+    }
+    match drawn {
+        0 => Err(format!(
+            "no CSV file of these profiles in {}",
+            folder.display()
+        )),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// One step of a profile: the comparison of both drivers of Onrush, if there is one, or the first.
 fn shortest(mut steps: Vec<Step>) -> Vec<Step> {
     let found = steps.iter().position(Step::is_of_both_drivers);
     steps.drain(..found.unwrap_or(0));
@@ -274,8 +306,7 @@ fn shortest(mut steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
-/// Whether a row could not be measured for another reason than that other programs kept the load
-/// from its core.
+/// Whether a row could not be measured, for another reason than a busy core of the load generator.
 fn is_broken(row: &Row) -> bool {
     row.rounds.is_empty()
         && row
@@ -284,7 +315,7 @@ fn is_broken(row: &Row) -> bool {
             .any(|reason| !reason.contains("generator late"))
 }
 
-/// What is set when somebody wants this process to end.
+/// A flag that SIGINT and SIGTERM set.
 pub fn interrupts() -> Outcome<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -294,7 +325,7 @@ pub fn interrupts() -> Outcome<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
-/// Raises the soft limit on descriptors to the hard one, for this process and those it starts.
+/// Raises the soft limit on descriptors to the hard limit, for this process and its children.
 pub fn raise_descriptors() -> Outcome {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let all = Rlimit {
@@ -304,7 +335,7 @@ pub fn raise_descriptors() -> Outcome {
     setrlimit(Resource::Nofile, all).map_err(|error| format!("cannot raise descriptors: {error}"))
 }
 
-/// Builds the gate and runs it instead.
+/// Builds the gate and runs it.
 fn gate(arguments: &[String]) -> Outcome<ExitCode> {
     run(&mut cargo(
         "build --release --quiet --manifest-path bench/Cargo.toml -p gate",
@@ -316,7 +347,7 @@ fn gate(arguments: &[String]) -> Outcome<ExitCode> {
     Ok(ExitCode::from(code.unwrap_or(1)))
 }
 
-/// Says what is going on, over the last thing said where that is possible.
+/// Shows the current activity on standard error. On a terminal it replaces the previous one.
 pub fn progress(what: &str) {
     let mut stderr = io::stderr();
     let _ = match stderr.is_terminal() {
@@ -330,7 +361,7 @@ pub fn progress(what: &str) {
     let _ = stderr.flush();
 }
 
-/// The line of [`progress`] makes room.
+/// Removes the line of [`progress`] from a terminal.
 pub fn clear() {
     if io::stderr().is_terminal() {
         eprint!("\r\x1b[K");

@@ -1,5 +1,5 @@
-//! The program `bench`, which `cargo xtask bench` builds and runs. All of it is in the library, of
-//! which the experiments use parts.
+//! The program `bench`, which `cargo xtask bench` builds and runs. Its code is in the library, which
+//! the experiments use, too.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The command line. Must not know what is done with it.
+//! The command line.
 
 use crate::{
     bench::Effort,
@@ -10,71 +10,74 @@ use clap::{Parser, ValueEnum};
 use std::{fmt::Write, path::PathBuf};
 use xtask::shell::Outcome;
 
-/// Those of a quick run: quickly had, and of every kind.
+/// The peers of a quick run: quick to install, and of different kinds.
 const QUICK_PEERS: [&str; 3] = ["hyper", "nginx", "h2o"];
 
-/// Of a quick run, unless told otherwise.
+/// Default number of rounds of a quick run.
 const QUICK_ROUNDS: u32 = 5;
 
-/// Measures Onrush beside its peers and beside the least it could cost: CPU per request, of two
-/// servers loaded at the same moment on the same core, as a ratio.
+/// Compares Onrush with other servers and with lower bounds: CPU per request of two servers that
+/// are loaded at the same time on the same core, as a ratio.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench", disable_version_flag = true)]
 pub(crate) struct Options {
-    /// What is measured; all, if none is named. See --list
+    /// The profiles to measure [default: all]; see --list
     #[arg(value_name = "PROFILE")]
     profiles: Vec<String>,
-    /// Whom Onrush is compared with: names, all, or none but the limits [default: all; with --quick
-    /// only some]
+    /// The peers to compare with: names, `all`, or `none` for the limits only [default: all; with
+    /// --quick hyper, nginx and h2o; with --short none]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     peers: Vec<String>,
-    /// The drivers of ours that are measured
+    /// The drivers of Onrush to measure
     #[arg(long, default_value = "both")]
     driver: Drivers,
-    /// The drivers of ours that peers are compared with [default: io_uring, if it is measured]
+    /// The drivers of Onrush to compare peers with [default: io_uring, if it is measured]
     #[arg(long, value_name = "DRIVER")]
     peers_on: Option<Drivers>,
-    /// Some of everything, within ten minutes; goes to target/bench/quick
+    /// Measure a part of each profile, within ten minutes; writes to target/bench/quick
     #[arg(long, conflicts_with = "full")]
     quick: bool,
-    /// One round of one row of each profile, to see that it works: what the tests run. Nothing is
-    /// installed; it fails when a row cannot be measured; goes to target/bench/short
+    /// Measure one round of one row of each profile, as a test of this program. Installs nothing;
+    /// fails if a row cannot be measured; writes to target/bench/short
     #[arg(long, conflicts_with_all = ["quick", "full", "rounds", "install_only", "perf"])]
     pub(crate) short: bool,
-    /// What takes long as well: 10,000 uploads of 40 MB
+    /// Also measure 10,000 uploads of 40 MB
     #[arg(long)]
     full: bool,
-    /// Rounds of a row [default: 15; with --quick 5]
+    /// Rounds per row [default: 15; with --quick 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Length of a round at least; loads take whole seconds, parts of one are rounded up
+    /// Minimum length of a round in seconds; rounded up to whole seconds
     #[arg(long, value_name = "S", default_value = "1.0", value_parser = seconds)]
     seconds: u64,
-    /// Where results go [default: bench/results]
+    /// The folder for the results [default: bench/results]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// The target folder of another checkout, built by its `cargo xtask bench --install-only`; for
-    /// `mixed`, which then also compares the throughput of both builds of ours
+    /// The target folder of another checkout, built there with `cargo xtask bench --install-only`:
+    /// `mixed` then also compares the throughput of the two builds of Onrush
     #[arg(long, value_name = "DIR")]
     pub(crate) before: Option<PathBuf>,
-    /// Fail when something that is promised is missed, or could not be measured
+    /// Fail if a target is missed or could not be measured
     #[arg(long)]
     pub(crate) check: bool,
-    /// Say which profiles and servers there are, and what each is told to do and leaves out
+    /// List the profiles, and the servers with their configuration and the work that they omit
     #[arg(long)]
     pub(crate) list: bool,
-    /// Build and install what takes part, and measure nothing
+    /// Build and install the servers, and measure nothing
     #[arg(long, conflicts_with = "no_install")]
     pub(crate) install_only: bool,
-    /// Take what is there
+    /// Build and install nothing
     #[arg(long)]
     pub(crate) no_install: bool,
-    /// Say where the CPU goes instead, by perf, of each pair whose title holds this (such as "512
-    /// connections: mio"); goes to bench/results/perf
+    /// Profile the servers with perf instead: CPU time by function, for each pair whose title
+    /// contains TEXT (such as "512 connections: mio"); writes to target/bench/perf
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["quick", "full", "rounds", "check"])]
     pub(crate) perf: Option<String>,
-    /// Count instructions on the simulator instead, and compare them with what was committed; takes
-    /// all arguments after it
+    /// Draw the charts in DIR again from its CSV files, and measure nothing
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["quick", "short", "perf", "gate"])]
+    pub(crate) redraw: Option<PathBuf>,
+    /// Count instructions on the simulator instead, and compare them with the committed results;
+    /// takes all following arguments
     #[arg(long, num_args = 0.., allow_hyphen_values = true, value_name = "ARGUMENT")]
     pub(crate) gate: Option<Vec<String>>,
 }
@@ -101,20 +104,18 @@ fn seconds(text: &str) -> Result<u64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     match seconds > 0.0 && seconds <= 3600.0 {
         true => Ok(seconds.ceil() as u64),
-        false => Err("more than 0 and up to 3600".to_owned()),
+        false => Err("not above 0 and at most 3600".to_owned()),
     }
 }
 
 impl Options {
-    /// Those named, in the order they are measured.
+    /// The chosen profiles, in the order in which they are measured.
     pub(crate) fn profiles(&self) -> Outcome<Vec<&'static Profile>> {
         let known = |name: &&String| PROFILES.iter().any(|profile| profile.name == name.as_str());
         if let Some(name) = self.profiles.iter().find(|name| !known(name)) {
             let all: Vec<&str> = PROFILES.iter().map(|profile| profile.name).collect();
-            return Err(format!(
-                "no profile is named '{name}', but {}",
-                all.join(", ")
-            ));
+            let all = all.join(", ");
+            return Err(format!("unknown profile '{name}'; the profiles are {all}"));
         }
         let named = |profile: &&Profile| {
             self.profiles.is_empty() || self.profiles.iter().any(|name| name == profile.name)
@@ -122,7 +123,7 @@ impl Options {
         Ok(PROFILES.iter().filter(named).collect())
     }
 
-    /// Who of `all` takes part.
+    /// The servers of `all` that are measured.
     pub(crate) fn field(&self, all: Vec<&'static Peer>) -> Outcome<Field> {
         let peers = || all.iter().filter(|peer| peer.kind == Kind::Peer);
         let named: Vec<&str> = self.peers.iter().map(String::as_str).collect();
@@ -138,23 +139,24 @@ impl Options {
                 let unknown = |name: &&&str| !peers().any(|peer| peer.name == **name);
                 if let Some(name) = names.iter().find(unknown) {
                     let all: Vec<&str> = peers().map(|peer| peer.name).collect();
-                    return Err(format!("no peer is named '{name}', but {}", all.join(", ")));
+                    let all = all.join(", ");
+                    return Err(format!("unknown peer '{name}'; the peers are {all}"));
                 }
                 let is_named = |peer: &&&Peer| names.contains(&peer.name);
                 peers().filter(is_named).map(|peer| peer.name).collect()
             }
         };
         let drivers = self.driver.each();
-        let beside = match (self.peers_on, self.driver) {
+        let bases = match (self.peers_on, self.driver) {
             (Some(on), driver) if driver == Drivers::Both || driver == on => on.each(),
-            (Some(_), _) => return Err("--peers-on wants a driver that is measured".to_owned()),
+            (Some(_), _) => return Err("--peers-on needs a driver that is measured".to_owned()),
             (None, Drivers::Epoll) => vec![Driver::Epoll],
             (None, _) => vec![Driver::Uring],
         };
         Ok(Field {
             all,
             drivers,
-            beside,
+            bases,
             chosen,
         })
     }
@@ -173,7 +175,7 @@ impl Options {
         }
     }
 
-    /// The one of ours that charts are relative to.
+    /// The server that charts are relative to.
     pub(crate) fn base(&self) -> &'static str {
         match self.peers_on.unwrap_or(self.driver) {
             Drivers::Epoll => "onrush-epoll",
@@ -181,10 +183,11 @@ impl Options {
         }
     }
 
-    /// Where results go. Quick ones do not replace those that are committed.
+    /// The folder for the results. Only complete runs write to the committed results.
     pub(crate) fn out(&self, setup: &Setup) -> PathBuf {
         match &self.out {
             Some(out) => out.clone(),
+            None if self.perf.is_some() => setup.target.join("bench/perf"),
             None if self.short => setup.target.join("bench/short"),
             None if self.quick => setup.target.join("bench/quick"),
             None => setup.root.join("bench/results"),
@@ -192,7 +195,7 @@ impl Options {
     }
 }
 
-/// The command line less its paths: results say how they were made, and not on which machine.
+/// The command line without its paths, for the description of the results.
 pub(crate) fn without_out(arguments: &[String]) -> Vec<&str> {
     let mut rest = arguments.iter();
     let mut kept = Vec::new();
@@ -206,7 +209,7 @@ pub(crate) fn without_out(arguments: &[String]) -> Vec<&str> {
     kept
 }
 
-/// The name of the file about one pair.
+/// The name of the file with the profile of one pair.
 pub(crate) fn file_name(profile: &str, title: &str) -> String {
     let words = title.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let words: Vec<&str> = std::iter::once(profile)
@@ -215,7 +218,7 @@ pub(crate) fn file_name(profile: &str, title: &str) -> String {
     words.join("-") + ".txt"
 }
 
-/// What there is to choose from.
+/// All profiles and servers, as text.
 pub(crate) fn listing(all: &[&Peer]) -> String {
     let mut text = "profiles\n".to_owned();
     for profile in PROFILES {
@@ -223,16 +226,16 @@ pub(crate) fn listing(all: &[&Peer]) -> String {
     }
     let kinds = [
         (Kind::Limit, "limits"),
-        (Kind::Onrush, "ours"),
+        (Kind::Onrush, "Onrush"),
         (Kind::Peer, "peers"),
     ];
     for (kind, title) in kinds {
         let _ = writeln!(text, "\n{title}");
         for peer in all.iter().filter(|peer| peer.kind == kind) {
             let _ = writeln!(text, "  {:20} {:?}", peer.name, peer.roles);
-            let _ = writeln!(text, "  {:20} told: {}", "", peer.told);
-            if !peer.skips.is_empty() {
-                let _ = writeln!(text, "  {:20} leaves out: {}", "", peer.skips.join("; "));
+            let _ = writeln!(text, "  {:20} configuration: {}", "", peer.configuration);
+            if !peer.omits.is_empty() {
+                let _ = writeln!(text, "  {:20} omits: {}", "", peer.omits.join("; "));
             }
         }
     }
@@ -255,19 +258,19 @@ mod tests {
     }
 
     #[test]
-    fn without_arguments_everything_is_measured_15_times() {
+    fn all_profiles_with_15_rounds_are_the_default() {
         let options = options("");
         assert_eq!(options.profiles().unwrap().len(), PROFILES.len());
         let effort = options.effort();
         assert_eq!((effort.rounds, effort.seconds), (15, 1));
         let field = options.field(peers::all()).unwrap();
         assert_eq!(field.drivers.len(), 2);
-        assert_eq!(field.beside, [Driver::Uring]);
+        assert_eq!(field.bases, [Driver::Uring]);
         assert_eq!(options.base(), "onrush-io_uring");
     }
 
     #[test]
-    fn choices_are_taken_and_nonsense_refused() {
+    fn valid_choices_are_applied_and_invalid_ones_rejected() {
         let chosen = options("get plaintext --peers none --driver epoll --rounds 3 --seconds 0.5");
         let names: Vec<&str> = chosen.profiles().unwrap().iter().map(|p| p.name).collect();
         assert_eq!(names, ["plaintext", "get"]);
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn quick_results_go_elsewhere() {
+    fn only_complete_runs_write_to_the_committed_results() {
         let setup = Setup {
             root: "root".into(),
             target: "target".into(),
@@ -306,6 +309,8 @@ mod tests {
             PathBuf::from("target/bench/quick")
         );
         assert_eq!(options("--quick --out x").out(&setup), PathBuf::from("x"));
+        let perf = options("json --perf mio").out(&setup);
+        assert_eq!(perf, PathBuf::from("target/bench/perf"));
         assert_eq!(options("--quick --rounds 2").effort().rounds, 2);
         let short = options("--short");
         assert_eq!(short.out(&setup), PathBuf::from("target/bench/short"));
@@ -314,28 +319,35 @@ mod tests {
     }
 
     #[test]
-    fn no_path_is_told_to_others() {
-        let told = |line: &str| {
+    fn the_description_of_a_run_has_no_path() {
+        let described = |line: &str| {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
             without_out(&words).join(" ")
         };
-        assert_eq!(told("get --out /home/me --quick"), "get --quick");
-        assert_eq!(told("--out=/home/me put"), "put");
+        assert_eq!(described("get --out /home/me --quick"), "get --quick");
+        assert_eq!(described("--out=/home/me put"), "put");
         assert_eq!(
-            told("mixed --before /home/me --rounds 3"),
+            described("mixed --before /home/me --rounds 3"),
             "mixed --rounds 3"
         );
     }
 
     #[test]
-    fn where_the_cpu_goes_is_told_in_a_file_of_its_own() {
+    fn each_cpu_profile_has_its_own_file() {
         assert!(options("--install-only --peers none").install_only);
         let one = options("json --perf mio");
         assert_eq!(one.perf.as_deref(), Some("mio"));
         assert!(refused("json --perf mio --quick"));
         assert!(refused("json --perf"));
-        let name = file_name("get", "40 MB, hot: nginx beside onrush-io_uring");
-        assert_eq!(name, "get-40-MB-hot-nginx-beside-onrush-io_uring.txt");
+        let name = file_name("get", "40 MB, hot: nginx and onrush-io_uring");
+        assert_eq!(name, "get-40-MB-hot-nginx-and-onrush-io_uring.txt");
+    }
+
+    #[test]
+    fn charts_can_be_drawn_again() {
+        let redraw = options("plaintext --redraw bench/results").redraw;
+        assert_eq!(redraw, Some(PathBuf::from("bench/results")));
+        assert!(refused("--redraw bench/results --quick"));
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! One row: two servers loaded at the same moment, from the same core, on the same core; what
-//! disturbs one disturbs the other. Must not know the profiles, nor how a row is shown.
+//! Measures a row: two servers share one core and are loaded from another core at the same time, so
+//! a disturbance affects both.
 //!
-//! CPU is taken from before the loads are started to after both have ended, and divided by all that
-//! was answered. A window within the load would leave out the opening of connections, but wrk says
-//! how many requests it made only at its end, so the requests of a window would have to be guessed
-//! from the whole, and wrk does not go evenly (it measures for itself first). What is in the figure
-//! instead, the opening of connections and what was under way at the end, is in that of both
-//! servers, is one part in hundreds at 64 connections, and with more connections rounds are longer.
+//! CPU is measured from before both loads start until both have ended, and divided by the number of
+//! responses. A window within the load would exclude the opening of connections. But wrk reports
+//! its number of requests only at the end, and its rate is not constant (it calibrates itself
+//! first), so the requests within a window could only be estimated. The result includes the opening
+//! of connections and the requests in flight at the end for both servers. With 64 connections this
+//! is about one percent; rounds with more connections are longer.
 
 use crate::{
-    bench::{Bench, ROUNDS_A_START},
+    bench::{Bench, NO_TIME, ROUNDS_PER_START},
     peers::Launch,
     plan::{Content, Expect, Load, Pairing, Scenario, Subject},
     probe::{Response, probe},
@@ -26,27 +26,28 @@ use std::{
 };
 use xtask::shell::Outcome;
 
-/// For a server to compile, allocate and cache what it does for its first requests.
+/// Warm-up, in which a server compiles, allocates and caches for its first requests.
 const WARM: Duration = Duration::from_millis(1000);
 
-/// From these bytes on an answer is counted by the part of it that came: few are whole at the end.
+/// Responses of this length and more are counted by the bytes that arrived, because few of them are
+/// complete at the end.
 const COUNTED_BY_BYTES: usize = 64 * 1024;
 
-/// Starts that may fail before a row is given up.
+/// Number of failed starts after which a row is abandoned.
 const FAILED_STARTS_MAX: u32 = 2;
 
-/// A server of the pair, and what it was found to answer.
+/// A running server of the pair, and its response to a probe.
 struct Started {
     server: Server,
     folder: PathBuf,
     scratch: PathBuf,
     probed: Response,
-    /// Last, so that the server has ended when it goes.
+    /// The last field, so that the server has ended when the folders are removed.
     _temporary: Temporary,
 }
 
-/// Folders that go with the server they were made for: what 32 clients upload is more than a
-/// gigabyte, and many servers are started in one run.
+/// Folders that are removed with the server that they were created for: 32 clients upload more than
+/// a gigabyte, and a run starts many servers.
 struct Temporary(Vec<PathBuf>);
 
 impl Drop for Temporary {
@@ -57,7 +58,7 @@ impl Drop for Temporary {
     }
 }
 
-/// Measures a row. What cannot be measured is in it as a reason.
+/// Measures a row. If it cannot be measured, the row contains the reason.
 pub(crate) fn measure(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing) -> Row {
     let mut row = Row {
         profile: scenario.profile,
@@ -93,21 +94,21 @@ pub(crate) fn measure(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing)
                 continue;
             }
         };
-        for _ in 0..ROUNDS_A_START {
-            // What the start took is spent; a round alone is shorter.
+        for _ in 0..ROUNDS_PER_START {
+            // The servers run, so the next round takes less time.
             next = Duration::from_secs(seconds) + WARM / 2;
             if done == rounds || bench.clock.row_is_over(next) {
                 break;
             }
             crate::progress(&format!(
-                "{} · {}: {} beside {}, {}/{rounds}",
+                "{} · {}: {} and {}, {}/{rounds}",
                 row.profile,
                 row.scenario,
                 row.server.name,
                 row.reference.name,
                 done + 1
             ));
-            // Who is loaded first changes from round to round.
+            // The server that is loaded first alternates from round to round.
             let flip = done % 2 == 1;
             let begun = Instant::now();
             match one_round(scenario, &server, &reference, seconds, flip) {
@@ -116,7 +117,7 @@ pub(crate) fn measure(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing)
                 Err(reason) => row.voids.push(reason),
             }
             done += 1;
-            // One that fails at once fails every time, and one that takes long takes long again.
+            // The next round probably takes as long as this one.
             next = begun.elapsed().max(next);
         }
         note(&mut row.server.peak_bytes, &server);
@@ -128,20 +129,20 @@ pub(crate) fn measure(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing)
         next += WARM;
     }
     if row.rounds.is_empty() && row.voids.is_empty() {
-        row.voids.push("left out: time was up".to_owned());
+        row.voids.push(NO_TIME.to_owned());
     }
     row
 }
 
-/// Why one of both cannot be started.
+/// Why one of the two servers cannot be started, if that is known.
 fn missing(bench: &Bench, pairing: &Pairing) -> Option<String> {
     let both = [&pairing.server, &pairing.reference];
     both.into_iter()
         .find_map(|subject| bench.missing.get(subject.peer.name).cloned())
 }
 
-/// Loads both for as long as `look` takes, which is `seconds`. Gives what it saw, and how many
-/// requests a second each has answered.
+/// Loads both servers while `look` runs, which takes `seconds`. Returns its result, and the
+/// requests per second of each server.
 pub(crate) fn watch<R>(
     bench: &mut Bench,
     scenario: &Scenario,
@@ -189,13 +190,14 @@ fn start_both(
         .map(|started| begin(scenario, started, WARM.as_secs().max(1)))
         .collect();
     for load in loads? {
-        // Whether all goes well is for the rounds to tell.
+        // Errors will show in the rounds.
         let _ = load.finish();
     }
     Ok((server, reference))
 }
 
-/// Starts one and asks it once. `copy` tells its files from those of the other.
+/// Starts a server and probes it with one request. `copy` distinguishes its files from those of the
+/// other server.
 fn start(
     bench: &mut Bench,
     scenario: &Scenario,
@@ -235,7 +237,7 @@ fn start(
         }
     };
     let probed = probe(server.address, &request).map_err(named)?;
-    // A limit may stand for what it cannot do: its canned answer is short for a file as well.
+    // A limit sends its prebuilt response in roles that it does not implement, too.
     let expect = match subject.peer.roles.contains(&scenario.role) {
         true => scenario.expect,
         false => Expect::Success,
@@ -250,18 +252,21 @@ fn start(
     })
 }
 
-/// Fails unless `response` is what everybody must answer.
+/// Fails unless `response` is as expected.
 fn check(expect: Expect, response: &Response) -> Outcome {
     if response.status / 100 != 2 {
-        return Err(format!("answered {}", response.status));
+        return Err(format!("status {}", response.status));
     }
     let bytes = response.body.len() as u64;
     match expect {
         Expect::Success => Ok(()),
         Expect::BodyBytes(expected) if bytes == expected => Ok(()),
-        Expect::BodyBytes(expected) => Err(format!("{bytes} bytes answered, not {expected}")),
+        Expect::BodyBytes(expected) => Err(format!("{bytes} bytes received, not {expected}")),
         Expect::Body(expected) if response.body == expected => Ok(()),
-        Expect::Body(_) => Err(format!("answered '{}'", response.body.escape_ascii())),
+        Expect::Body(_) => Err(format!(
+            "unexpected body '{}'",
+            response.body.escape_ascii()
+        )),
     }
 }
 
@@ -296,19 +301,19 @@ fn one_round(
     let before = order.map(|on| on.server.usage());
     let first = begin(scenario, order[0], seconds)?;
     let second = begin(scenario, order[1], seconds)?;
-    // Both are waited for before either is judged: the next round must find the core free.
+    // Both loads must have ended before an error returns: the next round needs a free core.
     let reports = [first.finish(), second.finish()];
     let after = order.map(|on| on.server.usage());
     let mut metrics = Vec::new();
     for (at, report) in reports.into_iter().enumerate() {
         let probed = &order[at].probed;
-        let figure = judge(scenario, probed, &before[at], &after[at], report?);
+        let result = judge(scenario, probed, &before[at], &after[at], report?);
         let whose = if (at == 0) == flip {
             "reference"
         } else {
             "server"
         };
-        metrics.push(figure.map_err(|reason| format!("{whose}: {reason}"))?);
+        metrics.push(result.map_err(|reason| format!("{whose}: {reason}"))?);
     }
     if flip {
         metrics.reverse();
@@ -319,7 +324,7 @@ fn one_round(
     })
 }
 
-/// What a load says, or why it says nothing.
+/// The metrics of a server from the report of its load, or why the round is void.
 fn judge(
     scenario: &Scenario,
     probed: &Response,
@@ -327,14 +332,14 @@ fn judge(
     after: &Usage,
     report: Report,
 ) -> Outcome<Metrics> {
-    let (under_way, by_bytes) = match &scenario.load {
+    let (in_flight, by_bytes) = match &scenario.load {
         Load::Wrk(shape) => {
-            let under_way = shape.connections * shape.depth();
-            (f64::from(under_way), probed.wire_bytes >= COUNTED_BY_BYTES)
+            let in_flight = shape.connections * shape.depth();
+            (f64::from(in_flight), probed.wire_bytes >= COUNTED_BY_BYTES)
         }
         Load::Uploads(_) => (0.0, false),
     };
-    if let Some(reason) = report.void(probed, under_way, scenario.slack) {
+    if let Some(reason) = report.void(probed, in_flight, scenario.slack) {
         return Err(reason);
     }
     let requests = match by_bytes {
@@ -350,7 +355,7 @@ fn judge(
     })
 }
 
-/// System calls of a request of `subject`, counted once a scenario.
+/// System calls per request of `subject`, counted once per scenario.
 fn calls(bench: &mut Bench, scenario: &Scenario, subject: &Subject, on: &Started) -> Option<f64> {
     let counter = bench.counter?;
     let name = format!("{} {}", scenario.profile, scenario.name);
@@ -362,7 +367,7 @@ fn calls(bench: &mut Bench, scenario: &Scenario, subject: &Subject, on: &Started
     let seconds = scenario.seconds_min;
     let load = || begin(scenario, on, seconds);
     let counted = counter.per_request(&on.server, load, &on.scratch).ok()?;
-    // What is written is the start's own; nothing must be left for another to trip over.
+    // Removes the objects of the counted load.
     let _ = prepare(scenario, on);
     thread::sleep(Duration::from_millis(50));
     bench.calls.insert(key, counted);
@@ -384,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_must_answer_what_all_answer() {
+    fn a_response_must_be_as_expected() {
         assert_eq!(check(Expect::Body(b"hi"), &response(200, b"hi")), Ok(()));
         assert!(check(Expect::Body(b"hi"), &response(200, b"ho")).is_err());
         assert!(check(Expect::Body(b"hi"), &response(404, b"hi")).is_err());
@@ -395,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn large_answers_count_by_their_bytes_and_small_ones_whole() {
+    fn only_large_responses_count_by_their_bytes() {
         let report = |requests, bytes| Report {
             requests,
             bytes,

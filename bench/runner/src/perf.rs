@@ -1,6 +1,5 @@
-//! Where the CPU goes: perf samples the servers' core while both of a pair are loaded, and each
-//! function's share is told as the time of a request, of both beside each other. Must not know the
-//! profiles.
+//! CPU profiles: perf samples the servers' core while both servers of a pair are loaded. The table
+//! has the time of each function per request, for both servers side by side.
 
 use crate::{
     bench::Bench,
@@ -11,18 +10,18 @@ use crate::{
 use std::{collections::HashMap, fmt::Write, path::Path, process::Command};
 use xtask::shell::{Outcome, capture, shown};
 
-/// How long is looked, and how often in a second. Sampled by a timer, for machines that are rented
-/// have no counters.
+/// Duration and rate of the sampling. A timer takes the samples, because rented machines have no
+/// hardware counters.
 const SECONDS: u64 = 10;
 const SAMPLES_PER_S: u32 = 4000;
 
-/// So many functions are told of, those first that differ most.
+/// Number of functions in the table. Those with the largest difference come first.
 const FUNCTIONS_MAX: usize = 40;
 
-/// In a table names end here.
+/// Longer names are cut in the table.
 const NAME_MAX: usize = 90;
 
-/// Where a sample was taken.
+/// The place of a sample.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Place {
     kernel: bool,
@@ -32,7 +31,7 @@ struct Place {
 /// Samples of one server.
 type Samples = HashMap<Place, u64>;
 
-/// Loads both and gives the table, with how it was made.
+/// Loads both servers and returns the table.
 pub(crate) fn sample(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing) -> Outcome<String> {
     let file = bench.setup.target.join("bench/perf.data");
     let watched = pair::watch(bench, scenario, pairing, SECONDS, |server, reference| {
@@ -47,7 +46,7 @@ pub(crate) fn sample(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing) 
     let names = [&pairing.server.label, &pairing.reference.label].map(String::as_str);
     let times = [0, 1].map(|at| per_request(&samples[at], per_s[at]));
     let title = format!(
-        "{} · {}: ns of a request; {:.0} and {:.0} requests/s",
+        "{} · {}: ns per request; {:.0} and {:.0} requests/s",
         scenario.profile, scenario.name, per_s[0], per_s[1]
     );
     Ok(format!("{title}\n{}", table(names, &times)))
@@ -68,7 +67,7 @@ fn script(file: &Path) -> Outcome<String> {
     printed(&mut perf)
 }
 
-/// What a command prints that must succeed.
+/// The output of a command. Fails if the command fails.
 fn printed(command: &mut Command) -> Outcome<String> {
     match capture(command)? {
         (true, text) => Ok(text),
@@ -76,7 +75,7 @@ fn printed(command: &mut Command) -> Outcome<String> {
     }
 }
 
-/// The samples of `processes` in what `perf script` prints: ` 123  ffff81 name+0 (file)`.
+/// The samples of `processes` in the output of `perf script`: ` 123  ffff81 name+0 (file)`.
 fn samples(text: &str, processes: &[u32]) -> Samples {
     let mut samples = Samples::new();
     for line in text.lines() {
@@ -102,7 +101,7 @@ fn place(line: &str) -> Option<(u32, Place)> {
     Some((process.parse().ok()?, Place { kernel, function }))
 }
 
-/// A Rust name without the `::h` and 16 digits that rustc puts behind it.
+/// A Rust name without the `::h` and 16 digits that rustc appends.
 fn without_hash(name: &str) -> &str {
     match name.rsplit_once("::h") {
         Some((name, hash))
@@ -114,7 +113,7 @@ fn without_hash(name: &str) -> &str {
     }
 }
 
-/// Nanoseconds of a request at each place, where so many a second were answered.
+/// Nanoseconds per request at each place, for a server with `per_s` responses per second.
 fn per_request(samples: &Samples, per_s: f64) -> HashMap<Place, f64> {
     let requests = per_s * SECONDS as f64;
     let ns = 1e9 / f64::from(SAMPLES_PER_S) / requests;
@@ -179,7 +178,7 @@ mod tests {
   71  ffffffff81a0b6d4 tcp_ack ([kernel.kallsyms])
   71      55d1c0de1234 <a::B as c::D>::poll::h0123456789abcdef (/opt/x/server)
   72      7f0000001000 [unknown] (/usr/lib/libc.so.6)
-  99      55d1c0de1234 somebody::else (/opt/x/other)
+  99      55d1c0de1234 other::main (/opt/x/other)
 nonsense
 ";
 
@@ -191,7 +190,7 @@ nonsense
     }
 
     #[test]
-    fn samples_are_told_apart_by_process_and_function() {
+    fn samples_are_divided_by_process_and_function() {
         let found = samples(SCRIPT, &[71, 72]);
         let expected = [
             (at(true, "tcp_ack"), 2),
@@ -204,7 +203,7 @@ nonsense
     }
 
     #[test]
-    fn what_differs_most_comes_first() {
+    fn the_largest_difference_comes_first() {
         let one = per_request(&samples(SCRIPT, &[71]), 0.025);
         assert_eq!(one[&at(true, "tcp_ack")], 2e6);
         let other = per_request(&samples(SCRIPT, &[72]), 0.025);

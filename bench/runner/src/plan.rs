@@ -1,4 +1,5 @@
-//! What is to be compared under which load. Must not know how, nor which profiles there are.
+//! What the profiles consist of: scenarios (a load and its content), and pairs of servers with
+//! their targets.
 
 use crate::{
     peers::{Driver, Peer, Role},
@@ -8,13 +9,13 @@ use crate::{
     wrk,
 };
 
-/// One of two servers to be compared.
+/// One of the two servers of a pair.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     pub(crate) peer: &'static Peer,
-    /// Its name in tables, when it is not just the peer's.
+    /// Its name in tables.
     pub(crate) label: String,
-    /// Set for it beside what the peer itself sets.
+    /// Environment variables in addition to those that the peer sets.
     pub(crate) environment: Vec<(&'static str, &'static str)>,
 }
 
@@ -28,9 +29,9 @@ impl Subject {
     }
 }
 
-/// What `peer` leaves out in `role`. Of what it leaves out somewhere, `files: …`, `put: …` and
-/// so on are only for those roles; the rest is for all.
-pub(crate) fn skips(peer: &Peer, role: Role) -> Vec<&'static str> {
+/// The work that `peer` omits in `role`. Texts such as `files: …` or `put: …` apply to these roles
+/// only; all others apply to every role.
+pub(crate) fn omits(peer: &Peer, role: Role) -> Vec<&'static str> {
     let own = match role {
         Role::Hello => "hello",
         Role::Json => "json",
@@ -40,14 +41,14 @@ pub(crate) fn skips(peer: &Peer, role: Role) -> Vec<&'static str> {
         Role::Mixed => "mixed",
     };
     let all = ["hello", "json", "echo", "files", "put", "mixed"];
-    let counts = |skip: &&&'static str| match skip.split_once(':') {
+    let applies = |text: &&&'static str| match text.split_once(':') {
         Some((scope, _)) if all.contains(&scope) => scope == own,
         _ => true,
     };
-    peer.skips.iter().filter(counts).copied().collect()
+    peer.omits.iter().filter(applies).copied().collect()
 }
 
-/// How servers are loaded.
+/// The load on a server.
 #[derive(Clone, Debug)]
 pub(crate) enum Load {
     Wrk(wrk::Shape),
@@ -75,29 +76,29 @@ impl Load {
     }
 }
 
-/// What is in the folder that a server is given.
+/// The content of the folder of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// It needs none.
+    /// The server needs no folder.
     Nothing,
-    /// Files in the page cache, the same for all.
+    /// Files in the page cache. All servers share them.
     Hot(Files),
-    /// Files that are dropped from the page cache before each round, each server its own.
+    /// Files that are dropped from the page cache before each round. Each server has its own.
     Cold(Files),
-    /// Nothing yet: it is written to.
+    /// An empty folder for uploads.
     Uploads(Place),
 }
 
-/// What an answer must be to a request of the load.
+/// The expected response to a request of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
     Body(&'static [u8]),
     BodyBytes(u64),
-    /// Any of 2xx.
+    /// Any status 2xx.
     Success,
 }
 
-/// A load and what it is put on.
+/// A load, and the role and content of the servers under it.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) profile: &'static str,
@@ -106,21 +107,22 @@ pub(crate) struct Scenario {
     pub(crate) load: Load,
     pub(crate) content: Content,
     pub(crate) expect: Expect,
-    /// The share by which the length of answers may differ from that of the probed one: a server
-    /// that closes a connection after many requests says so in other words.
+    /// The share by which the length of responses may differ from that of the probed response. A
+    /// server that closes a connection after many requests sends another header field then.
     pub(crate) slack: f64,
-    /// A round takes so many seconds at least.
+    /// Minimum length of a round in seconds.
     pub(crate) seconds_min: u64,
-    /// Rounds at most.
+    /// Maximum number of rounds.
     pub(crate) rounds_max: u32,
-    /// Bytes that a request moves, where CPU by volume says more.
+    /// Bytes that a request transfers, if CPU per volume is shown.
     pub(crate) volume_bytes: Option<u64>,
 }
 
 impl Scenario {
     pub(crate) fn new(profile: &'static str, name: &str, role: Role, load: Load) -> Scenario {
-        // Connections are opened within the round, and what is under way at its end is not counted:
-        // the more of them there are, the longer it takes until neither matters.
+        // Connections are opened within the round, and requests in flight at its end are not
+        // counted. The more connections there are, the longer a round must be so that neither
+        // matters.
         let seconds_min = 1 + u64::from(load.connections()) / 3000;
         let (content, expect) = match role {
             Role::Hello => (Content::Nothing, Expect::Body(b"Hello, World!")),
@@ -144,7 +146,7 @@ impl Scenario {
         }
     }
 
-    /// What is said of durability with every row about objects.
+    /// The durability that rows about objects state.
     pub(crate) fn durability(&self) -> &'static str {
         match self.role {
             Role::Put | Role::Mixed => "none",
@@ -155,7 +157,7 @@ impl Scenario {
     }
 }
 
-/// Two servers, and what is promised of them.
+/// Two servers, and the target for their ratio.
 #[derive(Clone, Debug)]
 pub(crate) struct Pairing {
     pub(crate) about: About,
@@ -164,28 +166,28 @@ pub(crate) struct Pairing {
     pub(crate) target: Option<Target>,
 }
 
-/// Who takes part.
+/// The servers of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Field {
-    /// All that there is, limits and ours included.
+    /// All servers, including the limits and Onrush.
     pub(crate) all: Vec<&'static Peer>,
     pub(crate) drivers: Vec<Driver>,
-    /// Drivers whose server others are compared with.
-    pub(crate) beside: Vec<Driver>,
-    /// The names of others that take part.
+    /// Drivers of Onrush that peers are compared with.
+    pub(crate) bases: Vec<Driver>,
+    /// The names of the chosen peers.
     pub(crate) chosen: Vec<&'static str>,
 }
 
-/// What a scenario promises beside its limit.
+/// The targets of a scenario.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Promise {
-    /// The limit of each driver, by name, and what of it may be passed.
+pub(crate) struct Targets {
+    /// The limit for each driver, by name, and the maximum ratio to it.
     pub(crate) limits: Vec<(Driver, &'static str, Option<f64>)>,
-    /// Ours is cheaper than all that do the same work.
+    /// Onrush needs less CPU than every peer that omits no work.
     pub(crate) ahead_of_all: bool,
-    /// Ours is cheaper by this than these, whatever they leave out.
+    /// These peers need at least this multiple of the CPU of Onrush, whatever they omit.
     pub(crate) ahead_of: Vec<(&'static str, f64)>,
-    /// Limits that are compared as peers are.
+    /// Limits that are compared like peers.
     pub(crate) also: Vec<&'static str>,
 }
 
@@ -194,7 +196,7 @@ impl Field {
         self.all.iter().copied().find(|peer| peer.name == name)
     }
 
-    /// Ours on `driver`.
+    /// Onrush on `driver`.
     pub(crate) fn ours(&self, driver: Driver) -> Option<Subject> {
         let name = match driver {
             Driver::Epoll => "onrush-epoll",
@@ -203,10 +205,10 @@ impl Field {
         self.peer(name).map(Subject::of)
     }
 
-    /// Every pair of a scenario of `role`, limits first.
-    pub(crate) fn pairings(&self, role: Role, promise: &Promise) -> Vec<Pairing> {
+    /// All pairs of a scenario in `role`, limits first.
+    pub(crate) fn pairings(&self, role: Role, targets: &Targets) -> Vec<Pairing> {
         let mut all = Vec::new();
-        for &(driver, name, most) in &promise.limits {
+        for &(driver, name, most) in &targets.limits {
             let limit = self.peer(name).filter(|_| self.drivers.contains(&driver));
             if let (Some(limit), Some(server)) = (limit, self.ours(driver)) {
                 all.push(Pairing {
@@ -217,7 +219,7 @@ impl Field {
                 });
             }
         }
-        for &driver in &self.beside {
+        for &driver in &self.bases {
             let Some(ours) = self.ours(driver) else {
                 continue;
             };
@@ -230,14 +232,14 @@ impl Field {
                 reference: ours.clone(),
                 target: None,
             });
-            let peers = self.chosen.iter().chain(&promise.also);
+            let peers = self.chosen.iter().chain(&targets.also);
             let peers = peers.filter_map(|name| self.peer(name));
             for peer in peers.filter(|peer| peer.roles.contains(&role)) {
                 all.push(Pairing {
                     about: About::Peer,
                     server: Subject::of(peer),
                     reference: ours.clone(),
-                    target: promise.of_peer(peer, role),
+                    target: targets.of_peer(peer, role),
                 });
             }
         }
@@ -257,10 +259,10 @@ impl Field {
     }
 }
 
-impl Promise {
+impl Targets {
     fn of_peer(&self, peer: &Peer, role: Role) -> Option<Target> {
         let named = self.ahead_of.iter().find(|(name, _)| *name == peer.name);
-        let same_work = self.ahead_of_all && skips(peer, role).is_empty();
+        let same_work = self.ahead_of_all && omits(peer, role).is_empty();
         match (named, same_work) {
             (Some(&(_, least)), _) => Some(Target::AtLeast(least)),
             (None, true) => Some(Target::AtLeast(1.0)),
@@ -278,7 +280,7 @@ mod tests {
         Field {
             all: peers::all(),
             drivers: drivers.to_vec(),
-            beside: vec![drivers[drivers.len() - 1]],
+            bases: vec![drivers[drivers.len() - 1]],
             chosen: chosen.to_vec(),
         }
     }
@@ -291,14 +293,14 @@ mod tests {
     #[test]
     fn each_driver_has_its_limit_and_a_control() {
         let both = field(&[Driver::Epoll, Driver::Uring], &[]);
-        let promise = Promise {
+        let targets = Targets {
             limits: vec![
                 (Driver::Epoll, "limit-epoll", Some(1.05)),
                 (Driver::Uring, "limit-uring", None),
             ],
-            ..Promise::default()
+            ..Targets::default()
         };
-        let pairings = both.pairings(Role::Hello, &promise);
+        let pairings = both.pairings(Role::Hello, &targets);
         assert_eq!(
             shown(&pairings),
             [
@@ -310,44 +312,44 @@ mod tests {
         );
         assert_eq!(pairings[0].target, Some(Target::AtMost(1.05)));
         assert_eq!(pairings[1].target, None);
-        let one = field(&[Driver::Epoll], &[]).pairings(Role::Hello, &promise);
+        let one = field(&[Driver::Epoll], &[]).pairings(Role::Hello, &targets);
         assert_eq!(shown(&one)[1], "onrush-epoll again onrush-epoll");
         assert_eq!(one.len(), 2);
     }
 
     #[test]
-    fn a_peer_that_skips_work_need_not_be_beaten_unless_it_is_named() {
+    fn a_peer_that_omits_work_has_no_target_unless_it_is_named() {
         let mut lean = *field(&[Driver::Uring], &[]).all[0];
-        lean.skips = &["no date"];
-        let mut promise = Promise {
+        lean.omits = &["no date"];
+        let mut targets = Targets {
             ahead_of_all: true,
-            ..Promise::default()
+            ..Targets::default()
         };
-        assert_eq!(promise.of_peer(&lean, Role::Hello), None);
-        promise.ahead_of.push((lean.name, 2.0));
+        assert_eq!(targets.of_peer(&lean, Role::Hello), None);
+        targets.ahead_of.push((lean.name, 2.0));
         assert_eq!(
-            promise.of_peer(&lean, Role::Hello),
+            targets.of_peer(&lean, Role::Hello),
             Some(Target::AtLeast(2.0))
         );
-        lean.skips = &[];
-        promise.ahead_of.clear();
+        lean.omits = &[];
+        targets.ahead_of.clear();
         assert_eq!(
-            promise.of_peer(&lean, Role::Hello),
+            targets.of_peer(&lean, Role::Hello),
             Some(Target::AtLeast(1.0))
         );
     }
 
     #[test]
-    fn what_is_left_out_elsewhere_does_not_count() {
+    fn work_that_is_omitted_in_other_roles_does_not_count() {
         let mut peer = *field(&[Driver::Uring], &[]).all[0];
-        peer.skips = &[
+        peer.omits = &[
             "json: canned",
             "put: no conditions",
             "lenient framing: bare LF",
         ];
-        assert_eq!(skips(&peer, Role::Hello), ["lenient framing: bare LF"]);
-        assert_eq!(skips(&peer, Role::Json).len(), 2);
-        assert_eq!(skips(&peer, Role::PutDurable)[0], "put: no conditions");
+        assert_eq!(omits(&peer, Role::Hello), ["lenient framing: bare LF"]);
+        assert_eq!(omits(&peer, Role::Json).len(), 2);
+        assert_eq!(omits(&peer, Role::PutDurable)[0], "put: no conditions");
     }
 
     #[test]

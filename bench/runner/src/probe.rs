@@ -1,4 +1,4 @@
-//! One request over a plain socket, and its whole answer. Must not know which server it asks.
+//! Sends one request over a plain socket and receives the complete response.
 
 use std::{
     io::{Read, Write},
@@ -7,43 +7,44 @@ use std::{
 };
 use xtask::shell::Outcome;
 
-/// Longest wait for the next piece of an answer.
+/// Longest wait for the next bytes of a response.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A whole answer.
+/// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The status code.
     pub status: u16,
-    /// As they came over the wire, head and framing included.
+    /// Bytes received, including the head and the framing.
     pub wire_bytes: usize,
     /// The content, without framing.
     pub body: Vec<u8>,
-    /// The server said that it closes after it.
+    /// Whether the response has `Connection: close`.
     pub closes: bool,
 }
 
-/// Sends `request` on a connection of its own.
+/// Sends `request` on a new connection and receives the response.
 pub fn probe(address: SocketAddr, request: &[u8]) -> Outcome<Response> {
     let stream = TcpStream::connect(address);
     let mut stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
     let sent = stream.write_all(request);
-    sent.map_err(|error| format!("a request was not taken: {error}"))?;
+    sent.map_err(|error| format!("cannot send a request: {error}"))?;
     receive(&mut stream, &mut Vec::new())
 }
 
-/// Reads one response from `stream`; `received` holds what has come and keeps what is left over.
+/// Receives one response from `stream`. `received` holds bytes that were received before, and keeps
+/// those after the response.
 pub fn receive(stream: &mut TcpStream, received: &mut Vec<u8>) -> Outcome<Response> {
     receive_within(PATIENCE, stream, received)
 }
 
-/// Like [`receive`], but fails only when nothing has come for `patience`.
+/// As [`receive`], but fails only if no bytes arrive for `patience`.
 pub(crate) fn receive_within(
     patience: Duration,
     stream: &mut TcpStream,
     received: &mut Vec<u8>,
 ) -> Outcome<Response> {
-    let failed = |error: std::io::Error| format!("a request was not answered: {error}");
+    let failed = |error: std::io::Error| format!("no response: {error}");
     stream.set_read_timeout(Some(patience)).map_err(failed)?;
     let mut piece = [0; 16 * 1024];
     loop {
@@ -51,20 +52,21 @@ pub(crate) fn receive_within(
             return Ok(response);
         }
         match stream.read(&mut piece).map_err(failed)? {
-            0 => return take(received, true)?.ok_or_else(|| "an answer was cut off".to_owned()),
+            0 => return take(received, true)?.ok_or_else(|| "incomplete response".to_owned()),
             count => received.extend_from_slice(&piece[..count]),
         }
     }
 }
 
-/// Takes the first answer out of `received`, once it is whole; `ended` when nothing more will come.
+/// Removes the first response from `received` if it is complete. `ended` says that no more bytes
+/// will arrive.
 fn take(received: &mut Vec<u8>, ended: bool) -> Outcome<Option<Response>> {
     let Some(head_len) = received.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Ok(None);
     };
     let head_len = head_len + 4;
     let head = String::from_utf8_lossy(&received[..head_len]).to_ascii_lowercase();
-    let malformed = || format!("no answer of HTTP/1: {}", received.escape_ascii());
+    let malformed = || format!("not an HTTP/1 response: {}", received.escape_ascii());
     let mut words = head.split_whitespace();
     let version = words.next().filter(|word| word.starts_with("http/1."));
     let status = version.and_then(|_| words.next()?.parse().ok());
@@ -98,7 +100,8 @@ fn take(received: &mut Vec<u8>, ended: bool) -> Outcome<Option<Response>> {
     }))
 }
 
-/// The body that chunks make, and the bytes they take; `None` until the last has come.
+/// Decodes a chunked body. Returns the body and the number of bytes of its chunks. `None` until the
+/// last chunk has arrived.
 fn chunked(mut rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     let whole = rest.len();
     let mut body = Vec::new();
@@ -110,7 +113,7 @@ fn chunked(mut rest: &[u8]) -> Option<(Vec<u8>, usize)> {
         body.extend_from_slice(chunk);
         rest = rest.get(end + 2 + size..)?.strip_prefix(b"\r\n")?;
         if size == 0 {
-            // Nobody measured here sends trailers.
+            // No measured server sends trailers.
             return Some((body, whole - rest.len()));
         }
     }
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_whole_when_its_content_is() {
+    fn a_response_is_complete_with_its_content() {
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
         assert_eq!(taken(&text[..20], false), None);
         assert_eq!(taken(&text[..text.len() - 1], false), None);
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_and_closed_connections_end_answers_too() {
+    fn chunks_and_closed_connections_end_responses_too() {
         let text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
             5\r\nhello\r\n1;x\r\n!\r\n0\r\n\r\n";
         assert_eq!(taken(&text[..text.len() - 3], false), None);
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_is_left_and_nonsense_is_refused() {
+    fn later_bytes_are_kept_and_other_protocols_rejected() {
         let mut two = b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\nHTTP/1.1 ".to_vec();
         assert_eq!(take(&mut two, false).unwrap().unwrap().status, 201);
         assert_eq!(two, b"HTTP/1.1 ");
@@ -167,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_is_noticed() {
+    fn connection_close_is_recognised() {
         let mut text =
             b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".to_vec();
         assert!(take(&mut text, false).unwrap().unwrap().closes);

@@ -1,19 +1,18 @@
-//! One line of a result: what was compared, and every round of it. Must not know how it was
-//! measured, nor how it is shown.
+//! A row of the results: the two servers that are compared, and the measurements of every round.
 
 use crate::stats::{Summary, median};
 
-/// What is promised of a ratio.
+/// The target for a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
-    /// No more than this.
+    /// The ratio must not exceed this.
     AtMost(f64),
-    /// No less than this.
+    /// The ratio must not be below this.
     AtLeast(f64),
 }
 
 impl Target {
-    /// Whether `ratio` is as promised.
+    /// Whether `ratio` meets the target.
     pub fn holds(self, ratio: f64) -> bool {
         match self {
             Target::AtMost(most) => ratio <= most,
@@ -21,7 +20,7 @@ impl Target {
         }
     }
 
-    /// As it stands in tables.
+    /// The text for tables.
     pub fn shown(self) -> String {
         match self {
             Target::AtMost(most) => format!("≤ {most:.2}"),
@@ -35,18 +34,18 @@ impl Target {
 pub(crate) struct Side {
     pub(crate) name: String,
     pub(crate) version: String,
-    pub(crate) told: String,
-    pub(crate) skips: Vec<String>,
-    /// The kernel interface, when it is one of ours.
+    pub(crate) configuration: String,
+    pub(crate) omits: Vec<String>,
+    /// The driver, if the server is Onrush.
     pub(crate) driver: &'static str,
-    /// System calls of a request, when they could be counted.
+    /// System calls per request, if they could be counted.
     pub(crate) calls: Option<f64>,
-    /// The most memory that was resident, in bytes.
+    /// Peak resident memory in bytes.
     pub(crate) peak_bytes: Option<u64>,
 }
 
 impl Side {
-    /// What is no server, such as a bound.
+    /// A reference that is not a server, such as a bound.
     pub(crate) fn named(name: &str) -> Side {
         Side {
             name: name.to_owned(),
@@ -55,10 +54,10 @@ impl Side {
     }
 }
 
-/// What one round gave for one side. What was not measured is not a number.
+/// The measurements of one server in one round. Metrics that were not measured are NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Metrics {
-    /// In the unit of the row; the ratio is of these.
+    /// In the unit of the row. The row's ratio compares these values.
     pub(crate) value: f64,
     pub(crate) requests_per_s: f64,
     pub(crate) p50_us: f64,
@@ -78,27 +77,27 @@ impl Metrics {
     }
 }
 
-/// Both sides at the same moment.
+/// The measurements of both servers at the same time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Round {
     pub(crate) server: Metrics,
     pub(crate) reference: Metrics,
 }
 
-/// What a row is for.
+/// The purpose of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
-    /// Ours against the least it could cost: above 1 by what ours adds.
+    /// Onrush compared with a lower bound. The ratio is above 1 by what Onrush adds.
     Limit,
-    /// Ours against ours on the other driver.
+    /// Onrush on one driver compared with the other driver.
     Driver,
-    /// The same twice: what differs from 1 is the error of the others.
+    /// A server compared with itself. The difference from 1 shows the error of the other rows.
     Control,
-    /// Somebody else's against ours: above 1 where ours needs less.
+    /// Another server compared with Onrush. The ratio is above 1 if Onrush needs less.
     Peer,
-    /// Ours with something switched on against ours without.
+    /// Onrush with a feature compared with Onrush without it.
     Feature,
-    /// Ours against a figure that was promised.
+    /// Onrush compared with a constant.
     Bound,
 }
 
@@ -118,7 +117,7 @@ impl About {
 /// The unit of most rows.
 pub(crate) const CPU: &str = "CPU µs/request";
 
-/// A row of a table. Its ratio is the server's value by the reference's.
+/// A row of a table. Its ratio is the server's value divided by the reference's value.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub(crate) profile: &'static str,
@@ -131,28 +130,28 @@ pub struct Row {
     pub(crate) access_log: &'static str,
     pub(crate) target: Option<Target>,
     pub(crate) rounds: Vec<Round>,
-    /// Why rounds count for nothing; a reason each.
+    /// The reason of each void round.
     pub(crate) voids: Vec<String>,
-    /// Anything else that must be known to read it.
+    /// Other information that a reader needs.
     pub(crate) note: String,
-    /// Bytes that a request moves, where CPU by volume says more.
+    /// Bytes that a request transfers, if CPU per volume is shown.
     pub(crate) volume_bytes: Option<u64>,
 }
 
 impl Row {
-    /// The ratio of both, over all rounds that count; `None` when none does.
+    /// The ratio of both servers over all valid rounds. `None` if there is no valid round.
     pub fn ratio(&self) -> Option<Summary> {
         let ratio = |round: &Round| round.server.value / round.reference.value;
         Summary::of(self.rounds.iter().map(ratio).filter(|r| r.is_finite()))
     }
 
-    /// Rounds that count.
+    /// The number of valid rounds.
     pub fn count(&self) -> usize {
         self.rounds.len()
     }
 
-    /// Whether what is promised holds; `None` when nothing is, or not enough was measured: more
-    /// rounds are void than not.
+    /// Whether the target is met. `None` if there is no target, or if more rounds are void than
+    /// valid.
     pub fn holds(&self) -> Option<bool> {
         let ratio = self.ratio()?.median;
         let enough = self.rounds.len() >= self.voids.len();
@@ -161,7 +160,7 @@ impl Row {
             .map(|target| target.holds(ratio))
     }
 
-    /// Whether that could be otherwise, as far as the interval tells.
+    /// Whether the target is within the interval, so that the result is not certain.
     pub fn is_close(&self) -> bool {
         let Some((target, ratio)) = self.target.zip(self.ratio()) else {
             return false;
@@ -169,20 +168,21 @@ impl Row {
         target.holds(ratio.low) != target.holds(ratio.high)
     }
 
-    /// The median of a figure of the server; of none, not a number.
-    pub(crate) fn of_server(&self, figure: fn(&Metrics) -> f64) -> f64 {
-        median(self.rounds.iter().map(|round| figure(&round.server)))
+    /// The median of a metric of the server; NaN if there is no valid round.
+    pub(crate) fn of_server(&self, metric: fn(&Metrics) -> f64) -> f64 {
+        median(self.rounds.iter().map(|round| metric(&round.server)))
     }
 
-    pub(crate) fn of_reference(&self, figure: fn(&Metrics) -> f64) -> f64 {
-        median(self.rounds.iter().map(|round| figure(&round.reference)))
+    /// As [`Row::of_server`], of the reference.
+    pub(crate) fn of_reference(&self, metric: fn(&Metrics) -> f64) -> f64 {
+        median(self.rounds.iter().map(|round| metric(&round.reference)))
     }
 
-    /// Work that one of both leaves out, with whose it is.
-    pub(crate) fn skips(&self) -> Vec<String> {
-        let of = |side: &Side| match side.skips.is_empty() {
+    /// The work that each of the two servers omits, after its name.
+    pub(crate) fn omits(&self) -> Vec<String> {
+        let of = |side: &Side| match side.omits.is_empty() {
             true => None,
-            false => Some(format!("{}: {}", side.name, side.skips.join("; "))),
+            false => Some(format!("{}: {}", side.name, side.omits.join("; "))),
         };
         [of(&self.server), of(&self.reference)]
             .into_iter()
@@ -229,15 +229,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nothing_measured_holds_nothing() {
+    fn a_target_is_undecided_without_enough_rounds() {
         let mut empty = row(&[]);
         assert_eq!((empty.ratio(), empty.holds()), (None, None));
         empty.rounds = row(&[(1.1, 1.0)]).rounds;
         empty.target = Some(Target::AtMost(1.05));
         assert_eq!(empty.holds(), Some(false));
         assert!(!empty.is_close());
-        empty.voids = vec!["answered 404".to_owned(); 2];
-        assert_eq!(empty.holds(), None, "most of it is void");
+        empty.voids = vec!["status 404".to_owned(); 2];
+        assert_eq!(empty.holds(), None, "most rounds are void");
         empty.voids.clear();
         empty.target = None;
         assert_eq!(empty.holds(), None);
@@ -247,10 +247,10 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn skips_say_whose_they_are() {
+    fn omitted_work_has_the_name_of_its_server() {
         let mut row = row(&[]);
-        assert!(row.skips().is_empty());
-        row.server.skips = vec!["no date".to_owned(), "no limits".to_owned()];
-        assert_eq!(row.skips(), ["peer: no date; no limits"]);
+        assert!(row.omits().is_empty());
+        row.server.omits = vec!["no date".to_owned(), "no limits".to_owned()];
+        assert_eq!(row.omits(), ["peer: no date; no limits"]);
     }
 }

@@ -1,5 +1,5 @@
-//! A server under measurement: started pinned to a core, and what it and its children have used.
-//! Must not know what is measured, nor which server it is.
+//! A measured server: starts it on a core, and reads the CPU time and memory of it and its
+//! children.
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::{
@@ -17,23 +17,24 @@ use xtask::shell::{Outcome, cannot_run, field_kib, shown};
 
 pub use xtask::process::threads;
 
-/// The one core servers run on; what loads them runs on [`CLIENT_CORE`].
+/// The core of the servers. The load generators run on [`CLIENT_CORE`].
 pub const SERVER_CORE: &str = "0";
 /// See [`SERVER_CORE`].
 pub const CLIENT_CORE: &str = "1";
 
-/// Longest wait for a server to listen: some compile themselves first.
+/// Longest wait for a server to listen. Some servers compile code first.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What ticks may differ from nanoseconds by, of as much as was measured and at least.
+/// Permitted difference between ticks and nanoseconds, as a share of the measured time and as a
+/// minimum.
 const TICKS_ERROR: f64 = 0.03;
 const TICKS_ERROR_MIN_NS: f64 = 30e6;
 
-/// A running server; it and all it started end when this is dropped.
+/// A running server. It and its children are killed when this is dropped.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: SocketAddr,
 }
 
@@ -43,7 +44,7 @@ impl Server {
         Server::start_on(command, port, SERVER_CORE, Stdio::null())
     }
 
-    /// As [`Server::start`], on the `cores` of such a list as `0-1`; what it prints goes to `out`.
+    /// As [`Server::start`], on the `cores` of a list such as `0-1`, with `out` as standard output.
     pub fn start_on(command: &Command, port: u16, cores: &str, out: Stdio) -> Outcome<Server> {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut pinned = pinned(command, cores);
@@ -51,7 +52,8 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(Stdio::null())
-            // A group of its own: an interrupt at the terminal is for the bench to deal with.
+            // In its own process group, so that an interrupt at the terminal affects only the
+            // bench.
             .process_group(0);
         let child = pinned
             .spawn()
@@ -70,7 +72,7 @@ impl Server {
         Err(format!("`{}` does not listen on {address}", shown(command)))
     }
 
-    /// Asks it to end, and waits for that; whether it did in time.
+    /// Sends SIGTERM and waits for the end. Returns whether the server ended in time.
     pub fn end(mut self) -> bool {
         if let Some(process) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process(process, Signal::TERM);
@@ -85,12 +87,12 @@ impl Server {
         true
     }
 
-    /// It and its children, and theirs.
+    /// The process and all its descendants.
     pub fn processes(&self) -> Vec<u32> {
         tree(self.child.id())
     }
 
-    /// What all of it has used so far.
+    /// The CPU time of all its processes so far.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
         for process in self.processes() {
@@ -99,12 +101,12 @@ impl Server {
         usage
     }
 
-    /// Bytes of resident memory now, shared pages counted whole.
+    /// Resident memory of all its processes in bytes. Shared pages count for each process.
     pub fn resident_bytes(&self) -> Outcome<u64> {
         self.memory("VmRSS:")
     }
 
-    /// The most bytes of resident memory there were, each process at its own time.
+    /// Peak resident memory in bytes: the sum of the peaks of its processes.
     pub fn peak_bytes(&self) -> Outcome<u64> {
         self.memory("VmHWM:")
     }
@@ -116,12 +118,12 @@ impl Server {
         };
         let kib: u64 = self.processes().iter().filter_map(of).sum();
         match kib {
-            0 => Err("the server is gone".to_owned()),
+            0 => Err("the server has ended".to_owned()),
             kib => Ok(kib * 1024),
         }
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -129,7 +131,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Children first looked up, then ended: without their parent they would be nobody's.
+        // The children are looked up first: without their parent they could not be found.
         let all = self.processes();
         if let Some(group) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process_group(group, Signal::KILL);
@@ -141,7 +143,7 @@ impl Drop for Server {
     }
 }
 
-/// `command` on one core, ended by the kernel should this program end without doing so.
+/// `command`, pinned to `core`. The kernel kills it when this program ends.
 pub(crate) fn pinned(command: &Command, core: &str) -> Command {
     let mut pinned = Command::new("setpriv");
     pinned.args(["--pdeathsig", "KILL", "taskset", "--cpu-list", core]);
@@ -158,7 +160,7 @@ pub(crate) fn pinned(command: &Command, core: &str) -> Command {
     pinned
 }
 
-/// A port that nobody has now. That it stays so is likely, for the kernel hands out others first.
+/// A port that is free now. It probably stays free, because the kernel assigns other ports first.
 pub fn free_port() -> Outcome<u16> {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     address
@@ -166,11 +168,11 @@ pub fn free_port() -> Outcome<u16> {
         .map_err(|error| format!("no free port: {error}"))
 }
 
-/// CPU time of a tree of processes, counted in two ways.
+/// CPU time of a tree of processes, from two sources.
 ///
-/// The scheduler counts each thread's nanoseconds, but forgets a thread that ends. The process
-/// keeps the time of those as well, in ticks of usually 10 ms. The first is taken unless the second
-/// says that something was forgotten.
+/// The scheduler counts nanoseconds for each thread, but not for threads that have ended. Each
+/// process counts ticks of usually 10 ms, which include ended threads. The ticks are used only if
+/// they show that the nanoseconds are incomplete.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     ns: u64,
@@ -195,15 +197,16 @@ impl Usage {
     pub fn ns_since(&self, before: &Usage) -> f64 {
         let ns = self.ns as f64 - before.ns as f64;
         let ticks_ns = self.ticks_ns as f64 - before.ticks_ns as f64;
-        let lost = !before.threads.is_subset(&self.threads);
-        let forgotten = ticks_ns - ns > (ns * TICKS_ERROR).max(TICKS_ERROR_MIN_NS);
-        if lost || forgotten { ticks_ns } else { ns }
+        let ended = !before.threads.is_subset(&self.threads);
+        let incomplete = ticks_ns - ns > (ns * TICKS_ERROR).max(TICKS_ERROR_MIN_NS);
+        if ended || incomplete { ticks_ns } else { ns }
     }
 }
 
-/// User and system time of a process and of its children that were waited for, from its `stat`.
+/// User and system time of a process and of its children that were waited for, from its `stat`
+/// file (proc(5)).
 fn ticks(stat: &str) -> u64 {
-    // The name before the last parenthesis may have spaces. The 14th to 17th field are wanted.
+    // The name before the last parenthesis may contain spaces. The times are fields 14 to 17.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let numbers = fields.split_whitespace().skip(11).take(4);
     numbers
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn nanoseconds_count_unless_a_thread_was_forgotten() {
+    fn nanoseconds_count_unless_a_thread_has_ended() {
         let before = usage(1_000, 0, &[1, 2]);
         let after = usage(500_001_000, 510_000_000, &[1, 2, 3]);
         assert_eq!(after.ns_since(&before), 5e8);
@@ -243,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_children_and_leaves_none() {
+    fn the_children_of_a_server_end_with_it() {
         let port = free_port().expect("a port");
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("listens");
         let mut command = Command::new("sh");
@@ -258,7 +261,7 @@ mod tests {
         assert!(server.resident_bytes().expect("memory") > 0);
         drop(server);
         drop(listener);
-        // The children are init's to wait for; ended they are in any case.
+        // The process 1 waits for the children, so they may be zombies.
         let state = |id: &u32| fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
         let alive = |id: &u32| !state(id).is_empty() && !state(id).contains(") Z ");
         while all.iter().any(alive) && begun.elapsed() < PATIENCE {
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_at_once_is_no_server() {
+    fn a_program_that_ends_at_once_is_an_error() {
         let port = free_port().expect("a port");
         let error = Server::start(&Command::new("false"), port).expect_err("ends");
         assert!(error.contains("ended at once"), "{error}");

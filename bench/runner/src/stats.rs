@@ -1,94 +1,89 @@
-//! Medians, and how sure they are. Must not know what the numbers are of.
+//! Medians and their confidence intervals, computed with `statrs`.
 
-/// How often an interval should hold the true median.
+use statrs::{
+    distribution::{Binomial, DiscreteCDF},
+    statistics::{Data, Max, Min, OrderStatistics},
+};
+
+/// Minimum probability with which an interval contains the true median.
 const CONFIDENCE: f64 = 0.95;
 
-/// A sample, summed up.
+/// Summary of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// The value in the middle.
+    /// The median.
     pub median: f64,
-    /// The interval for the median, from order statistics: no distribution is assumed.
+    /// Lower end of the confidence interval of the median. The interval is determined by order
+    /// statistics and assumes no distribution.
     pub low: f64,
-    /// The upper end of that interval.
+    /// Upper end of that interval.
     pub high: f64,
-    /// How often such an interval holds the true median: at least 0.95, but less for fewer than
-    /// six values, where it goes from the least to the greatest of them.
+    /// Probability with which such an interval contains the true median: at least 0.95. With fewer
+    /// than six values it is less, and the interval is the range of all values.
     pub coverage: f64,
-    /// The least of all.
+    /// The lowest value.
     pub min: f64,
-    /// The greatest of all.
+    /// The highest value.
     pub max: f64,
 }
 
 impl Summary {
-    /// Of at least one value; `None` of none.
+    /// Summarises the values that are numbers. `None` if there is none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
-        let values = sorted(values);
-        let (&min, &max) = (values.first()?, values.last()?);
-        let (rank, coverage) = median_rank(values.len());
+        let mut data = data(values);
+        if data.is_empty() {
+            return None;
+        }
+        let (rank, coverage) = median_rank(data.len());
         Some(Summary {
-            median: middle(&values),
-            low: values[rank - 1],
-            high: values[values.len() - rank],
+            median: data.median(),
+            low: data.order_statistic(rank),
+            high: data.order_statistic(data.len() + 1 - rank),
             coverage,
-            min,
-            max,
+            min: data.min(),
+            max: data.max(),
         })
     }
 }
 
-/// The values in order.
+/// The values that are numbers.
+fn data(values: impl IntoIterator<Item = f64>) -> Data<Vec<f64>> {
+    Data::new(values.into_iter().filter(|value| !value.is_nan()).collect())
+}
+
+/// The values in ascending order.
 pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values
 }
 
-/// The median; of nothing, not a number.
+/// The median of the values that are numbers; NaN if there is none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    middle(&sorted(values))
+    data(values).median()
 }
 
-/// Of values in order.
-fn middle(values: &[f64]) -> f64 {
-    let at = values.len() / 2;
-    match values.len() % 2 {
-        _ if values.is_empty() => f64::NAN,
-        1 => values[at],
-        _ => (values[at - 1] + values[at]) / 2.0,
-    }
-}
-
-/// The value that a `share` of all does not pass, of values in order; of nothing, not a number.
+/// The lowest of the sorted `values` that at least a `share` of them do not exceed (the nearest
+/// rank; `statrs` interpolates). NaN if there are no values.
 pub fn percentile(values: &[f64], share: f64) -> f64 {
     let rank = (values.len() as f64 * share).ceil() as usize;
-    values
-        .get(rank.saturating_sub(1))
-        .copied()
-        .unwrap_or(f64::NAN)
+    let value = values.get(rank.saturating_sub(1));
+    value.copied().unwrap_or(f64::NAN)
 }
 
-/// The greatest rank `k` (from 1) for which the `k`th smallest and the `k`th greatest of `count`
-/// values hold the median between them often enough, and how often that is.
+/// The highest rank `k` (from 1) for which the `k`th lowest and the `k`th highest of `count` values
+/// enclose the true median with the required confidence, and the probability that they do.
 ///
-/// Each value is below the median with probability one half, so the interval misses when fewer than
-/// `k` are below it, or fewer than `k` above: twice a tail of the binomial distribution.
+/// Each value is below the true median with probability one half. The interval misses it if fewer
+/// than `k` values are below it, or fewer than `k` above: twice a tail of the binomial
+/// distribution.
 fn median_rank(count: usize) -> (usize, f64) {
-    let mut probability = 0.5_f64.powi(count as i32);
-    let mut tail = probability;
-    let mut best = (1, 1.0 - 2.0 * tail);
-    for rank in 2..=count / 2 {
-        probability *= (count - rank + 2) as f64 / (rank - 1) as f64;
-        tail += probability;
-        let coverage = 1.0 - 2.0 * tail;
-        if coverage < CONFIDENCE {
-            break;
-        }
-        best = (rank, coverage);
-    }
-    // One value alone covers nothing.
-    (best.0, best.1.max(0.0))
+    let below = Binomial::new(0.5, count as u64).expect("one half is a probability");
+    let coverage = |rank: usize| 1.0 - 2.0 * below.cdf(rank as u64 - 1);
+    let sufficient = |rank: &usize| coverage(*rank) >= CONFIDENCE;
+    let rank = (1..=count / 2).rev().find(sufficient).unwrap_or(1);
+    // A single value covers nothing.
+    (rank, coverage(rank).max(0.0))
 }
 
 #[cfg(test)]
@@ -99,8 +94,11 @@ mod tests {
     fn medians_are_in_the_middle() {
         assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median([f64::NAN, 1.0, 5.0, 3.0]), 3.0);
         assert!(median([]).is_nan());
+        assert!(median([f64::NAN; 15]).is_nan());
         assert_eq!(Summary::of([]), None);
+        assert_eq!(Summary::of([f64::NAN]), None);
     }
 
     #[test]
@@ -110,8 +108,8 @@ mod tests {
             (summary.low, summary.median, summary.high),
             (4.0, 8.0, 12.0)
         );
-        // 1 - 2 (1 + 15 + 105 + 455) / 2^15, by hand.
-        assert!((summary.coverage - (1.0 - 1152.0 / 32768.0)).abs() < 1e-12);
+        // 1 - 2 (1 + 15 + 105 + 455) / 2^15, computed by hand.
+        assert!((summary.coverage - (1.0 - 1152.0 / 32768.0)).abs() < 1e-9);
         assert_eq!((summary.min, summary.max), (1.0, 15.0));
     }
 
@@ -124,16 +122,18 @@ mod tests {
     }
 
     #[test]
-    fn few_values_give_their_range_and_say_how_little_it_covers() {
+    fn the_interval_of_few_values_is_their_range() {
         let summary = Summary::of([2.0, 1.0, 4.0]).expect("values");
         assert_eq!((summary.low, summary.high), (1.0, 4.0));
-        assert_eq!(summary.coverage, 0.75);
-        assert_eq!(median_rank(1), (1, 0.0));
-        assert_eq!(median_rank(2), (1, 0.5));
+        assert!((summary.coverage - 0.75).abs() < 1e-9);
+        for (count, coverage) in [(1, 0.0), (2, 0.5)] {
+            let (rank, found) = median_rank(count);
+            assert!(rank == 1 && (found - coverage).abs() < 1e-9, "{found}");
+        }
     }
 
     #[test]
-    fn percentiles_are_values_that_were_seen() {
+    fn percentiles_are_values_of_the_sample() {
         let values: Vec<f64> = (1..=200).map(f64::from).collect();
         assert_eq!(percentile(&values, 0.99), 198.0);
         assert_eq!(percentile(&values, 0.5), 100.0);

@@ -1,8 +1,8 @@
-//! Load by uploads: clients that each PUT one object after the other over a connection of its own.
-//! Run as a process of its own, on the clients' core. Must not know what is compared.
+//! Load by uploads: each client PUTs one object after the other over its own connection. It runs as
+//! a separate process on the clients' core.
 //!
-//! wrk would count only what is answered when time is up, and of 32 uploads of 40 MB that may be
-//! nothing. Here nothing new is begun when time is up, and what was begun is finished and counted.
+//! wrk counts only the responses that arrive before the end, and of 32 uploads of 40 MB that may be
+//! none. This load begins no upload after the end, but completes and counts those in progress.
 
 use crate::{
     probe,
@@ -18,27 +18,27 @@ use std::{
 };
 use xtask::shell::Outcome;
 
-/// The hidden first argument that makes this program be the load.
+/// The hidden first argument with which this program runs as the load.
 pub const SUBCOMMAND: &str = "--upload";
 
-/// How a server is loaded.
+/// The load on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Each with a connection and a thread of its own.
+    /// Number of clients. Each has its own connection and thread.
     pub clients: u32,
-    /// Of each upload.
+    /// Length of each upload.
     pub body_bytes: u64,
-    /// Each upload has a name of its own; else each client replaces its one object.
+    /// Whether each upload has a new name. Otherwise each client replaces its own object.
     pub fresh: bool,
-    /// Uploads of all clients together; without, as many as fit in the time.
+    /// Number of uploads of all clients together. `None`: as many as possible in the time.
     pub count: Option<u64>,
 }
 
-/// Longest wait for a response after the body is in the kernel's buffers. A server that shares a
-/// tenth of a core fairly among 32 uploads reads the last megabytes of all of them at the end.
+/// Longest wait for a response after the body is in the kernel's buffers. A server that divides a
+/// tenth of a core evenly between 32 uploads reads the last megabytes of all of them at the end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// All names begin with this, so that what was uploaded can be told from what a server keeps.
+/// All names begin with this, which distinguishes the uploads from the server's own files.
 pub(crate) const NAME_PREFIX: &str = "object-";
 
 impl Shape {
@@ -52,7 +52,7 @@ impl Shape {
         )
     }
 
-    /// Begins to load the server at `address`, until `seconds` are over.
+    /// Starts the load on the server at `address` for `seconds`.
     pub fn start(&self, address: SocketAddr, seconds: u64) -> Outcome<Running> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(own);
@@ -67,10 +67,10 @@ impl Shape {
     }
 }
 
-/// What the hidden subcommand does: `ADDRESS SECONDS CLIENTS BYTES FRESH COUNT`.
+/// Runs the load. The arguments are `ADDRESS SECONDS CLIENTS BYTES FRESH COUNT`.
 pub fn main(arguments: &[String]) -> Outcome {
     let [address, seconds, clients, body_bytes, fresh, count] = arguments else {
-        return Err(format!("{SUBCOMMAND} is for the bench itself"));
+        return Err(format!("{SUBCOMMAND} is internal"));
     };
     let wrong = |what: &str| format!("{SUBCOMMAND}: not a number: {what}");
     let number = |text: &String| text.parse::<u64>().map_err(|_| wrong(text));
@@ -85,7 +85,7 @@ pub fn main(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// What each client saw.
+/// The measurements of one client.
 #[derive(Default)]
 struct Seen {
     times_us: Vec<f64>,
@@ -126,7 +126,7 @@ fn load(shape: &Shape, address: SocketAddr, seconds: u64) -> Report {
     }
 }
 
-/// One client, until `end` or until it has done its share.
+/// Runs one client until `end`, or until it has made its share of the uploads.
 fn upload_all(shape: &Shape, address: SocketAddr, client: u32, body: &[u8], end: Instant) -> Seen {
     let clients = u64::from(shape.clients);
     let share = |count: u64| count / clients + u64::from(u64::from(client) < count % clients);
@@ -151,7 +151,7 @@ fn upload_all(shape: &Shape, address: SocketAddr, client: u32, body: &[u8], end:
             Err(_) => {
                 seen.broken += 1.0;
                 connection = None;
-                // A server that refuses everything is not to be asked in a circle.
+                // Prevents a busy loop against a server that rejects everything.
                 if seen.broken > 10.0 {
                     break;
                 }
@@ -176,7 +176,7 @@ fn upload(
         .set_nodelay(true)
         .map_err(|error| error.to_string())?;
     let sent = match body.len() {
-        // In one segment, as every client does that has both in hand.
+        // In one segment, as clients do that have head and body in memory.
         0..=65_536 => stream.write_all(&[head, body].concat()),
         _ => stream.write_all(head).and_then(|()| stream.write_all(body)),
     };
@@ -184,7 +184,7 @@ fn upload(
     probe::receive_within(PATIENCE, stream, &mut Vec::new())
 }
 
-/// As the script of wrk prints it.
+/// The line that the script of wrk prints, too.
 fn line(report: &Report) -> String {
     format!(
         "bench requests={} bytes={} us={:.0} connect={} read={} write={} status={} timeout={} \
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use std::{io::Read, net::TcpListener};
 
-    /// Answers `count` uploads of 3 bytes, each on its connection's thread.
+    /// A server that responds to `count` uploads of 3 bytes on one connection.
     fn sink(count: usize) -> (SocketAddr, thread::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
         let address = listener.local_addr().expect("an address");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_uploads_is_made_each_with_its_name() {
+    fn the_requested_number_of_uploads_is_made() {
         let shape = Shape {
             clients: 1,
             body_bytes: 3,
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn time_ends_it_and_what_fails_is_counted() {
+    fn the_load_ends_in_time_and_counts_failures() {
         let mut shape = Shape {
             clients: 2,
             body_bytes: 3,

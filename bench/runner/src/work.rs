@@ -1,4 +1,4 @@
-//! Folders that servers serve and write to, on disk and in memory. Must not know the servers.
+//! The folders that servers serve and write to, on disk and in memory.
 
 use crate::uploads::NAME_PREFIX;
 use rustix::fs::{Advice, fadvise};
@@ -9,7 +9,7 @@ use std::{
 };
 use xtask::shell::Outcome;
 
-/// Where a folder is.
+/// The place of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Disk,
@@ -17,10 +17,10 @@ pub(crate) enum Place {
     Memory,
 }
 
-/// The tmpfs that every Linux has.
+/// The tmpfs of every Linux system.
 const MEMORY: &str = "/dev/shm";
 
-/// Files to be served: one is named `file`, several are named by seven digits.
+/// Files to serve. A single file is named `file`; several files have names of seven digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Files {
     pub(crate) count: u32,
@@ -36,7 +36,7 @@ impl Files {
     }
 }
 
-/// All folders of this run; they are gone with it.
+/// All folders of this run. They are removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Work {
     disk: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Below `target` on disk, and in memory.
+    /// Creates the folders for this run, below `target` and in memory.
     pub(crate) fn new(target: &Path) -> Outcome<Work> {
         let name = format!("onrush-bench-{}", std::process::id());
         let work = Work {
@@ -59,7 +59,7 @@ impl Work {
         Ok(work)
     }
 
-    /// A new empty folder.
+    /// Creates an empty folder.
     pub(crate) fn empty(&mut self, place: Place) -> Outcome<PathBuf> {
         self.made += 1;
         let base = match place {
@@ -71,8 +71,8 @@ impl Work {
         Ok(folder)
     }
 
-    /// A new folder in memory with a file `small` of 1 KiB, `large` of `large_bytes`, and `stream`,
-    /// which is sparse and of `stream_bytes`. All folders share one `large`.
+    /// Creates a folder in memory with the files `small` (1 KiB), `large` (`large_bytes`) and
+    /// `stream` (sparse, `stream_bytes`). All folders share one `large`.
     pub(crate) fn mixed(&mut self, large_bytes: u64, stream_bytes: u64) -> Outcome<PathBuf> {
         let shared = self.memory.join(format!("large-{large_bytes}"));
         let folder = self.empty(Place::Memory)?;
@@ -89,8 +89,8 @@ impl Work {
         Ok(folder)
     }
 
-    /// A folder on disk with `files` in it, written through to it. Each `copy` is another folder;
-    /// the same again is the same folder.
+    /// A folder on disk with synced `files`. Each `copy` has its own folder; calls with the same
+    /// arguments return the same folder.
     pub(crate) fn files(&mut self, files: Files, copy: &str) -> Outcome<PathBuf> {
         let folder = self
             .disk
@@ -105,8 +105,8 @@ impl Work {
             let write = || {
                 let mut file = File::create(&path)?;
                 file.write_all(&content)?;
-                // Only clean pages can be dropped from the cache. A sync each is slow, so many
-                // small ones are left to the end.
+                // Only clean pages can be dropped from the cache. A sync per file is slow, so
+                // small files are synced together at the end.
                 if files.bytes >= 1 << 20 {
                     file.sync_data()
                 } else {
@@ -136,7 +136,7 @@ fn make(folder: &Path) -> Outcome {
     fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))
 }
 
-/// All that was written to the file system of `folder` is on it.
+/// Syncs the file system of `folder`.
 fn sync(folder: &Path) -> Outcome {
     let sync = || rustix::fs::syncfs(File::open(folder)?).map_err(io::Error::from);
     sync().map_err(|error| cannot(folder, &error))
@@ -150,7 +150,7 @@ pub(crate) fn evict(folder: &Path) -> Outcome {
     })
 }
 
-/// Removes what was uploaded to `folder`, and nothing that a server keeps there for itself.
+/// Removes the uploaded objects from `folder`, but no file that the server created for itself.
 pub(crate) fn remove_uploads(folder: &Path) -> Outcome {
     each_file(folder, |path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_are_filled_once_cleaned_and_gone() {
+    fn folders_are_filled_once_and_removed() {
         let target = std::env::temp_dir().join(format!("work-{}", std::process::id()));
         let mut work = Work::new(&target).expect("made");
         let two = Files { count: 2, bytes: 5 };

@@ -1,5 +1,4 @@
-//! Load by wrk: what it sends, and what it says at its end. Must not know what is compared, nor
-//! what is made of the figures.
+//! Load by wrk: its script with the requests, and its report at the end.
 
 use crate::{
     probe::Response,
@@ -13,32 +12,32 @@ use std::{
 };
 use xtask::shell::{Outcome, cannot_run};
 
-/// Different batches of the `distinct` requests: 65,536 requests at 16 pipelined.
+/// Number of different batches of [`Requests::Distinct`]: 65,536 requests with 16 per batch.
 const BATCHES: u32 = 4096;
 
-/// One request in so many asks to close, in [`Requests::Closing`] of tenths.
+/// With this value of [`Requests::Closing`], one of ten requests closes its connection.
 pub(crate) const TENTH: u32 = 10;
 
-/// What is sent.
+/// The requests that wrk sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Requests {
-    /// `GET` of this target, so many at once.
+    /// `GET` of the target, with `depth` requests in flight on each connection.
     Get { target: &'static str, depth: u32 },
-    /// As above, no two alike, of the root.
+    /// As above, for the root. All requests differ.
     Distinct { depth: u32 },
-    /// `POST` of a body of so many bytes to the target.
+    /// `POST` of `body_bytes` to the target.
     Post {
         target: &'static str,
         body_bytes: u32,
     },
-    /// `GET` of the root, where one in so many asks to close the connection. As wrk counts requests
-    /// and not those of a connection, a connection carries that many on average.
+    /// `GET` of the root, where one of `every` requests has `Connection: close`. wrk counts the
+    /// requests of all connections together, so a connection carries this number on average.
     Closing { every: u32 },
-    /// `GET` of `/0000000` to the last of `count`, one after the other, and again.
+    /// `GET` of `count` names from `/0000000` on, one after the other, repeatedly.
     Names { count: u32 },
 }
 
-/// How a server is loaded.
+/// The load on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) connections: u32,
@@ -46,7 +45,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Answers that may be under way on each connection.
+    /// Maximum number of responses in flight on each connection.
     pub(crate) fn depth(&self) -> u32 {
         match self.requests {
             Requests::Get { depth, .. } | Requests::Distinct { depth } => depth,
@@ -54,7 +53,7 @@ impl Shape {
         }
     }
 
-    /// One of the requests.
+    /// An example of the requests.
     pub(crate) fn request(&self, address: SocketAddr) -> Vec<u8> {
         let (method, target, more, body) = match &self.requests {
             Requests::Get { target, .. } => ("GET", *target, String::new(), 0),
@@ -71,8 +70,8 @@ impl Shape {
         [head.as_bytes(), &b"x".repeat(body)].concat()
     }
 
-    /// The script for wrk. Where it defines no `request`, wrk sends prepared bytes and calls no Lua
-    /// until it is done; `wrk.format` is what it prepares them with.
+    /// The script for wrk. If it defines no function `request`, wrk sends bytes that it prepares
+    /// once with `wrk.format`, and calls no Lua until the end.
     fn script(&self) -> String {
         let requests = match &self.requests {
             Requests::Get { depth: 1, .. } => String::new(),
@@ -101,8 +100,8 @@ impl Shape {
         requests + DONE
     }
 
-    /// Begins to load the server at `address` from the clients' core, for whole seconds. The script
-    /// goes to `scratch`.
+    /// Starts the load on the server at `address` from the clients' core. The script is written to
+    /// `scratch`.
     pub(crate) fn start(
         &self,
         address: SocketAddr,
@@ -127,8 +126,8 @@ impl Shape {
     }
 }
 
-/// `depth` requests, numbered. Made before the clock runs; when the [`BATCHES`] are used up they
-/// come again, to connections that have seen thousands of others meanwhile.
+/// Batches of `depth` numbered requests, prepared before the measurement. After all [`BATCHES`]
+/// they are repeated, when the connections have carried thousands of other requests.
 fn numbered(depth: u32) -> String {
     format!(
         "\
@@ -150,7 +149,7 @@ end
     )
 }
 
-/// One line with everything, in numbers as they are; times in microseconds.
+/// Prints one line with all results. Times are in microseconds.
 const DONE: &str = "\
 done = function(summary, latency)
   local errors = summary.errors
@@ -163,12 +162,12 @@ done = function(summary, latency)
 end
 ";
 
-/// A load under way; ended when this is dropped.
+/// A running load. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct Running(Option<Child>);
 
 impl Running {
-    /// Runs `command`, which prints such a line at its end, on the clients' core.
+    /// Runs `command` on the clients' core. It must print the line of [`Report::read`] at its end.
     pub fn start(command: &Command) -> Outcome<Running> {
         let mut pinned = pinned(command, CLIENT_CORE);
         pinned
@@ -181,19 +180,19 @@ impl Running {
         Ok(Running(Some(child)))
     }
 
-    /// Whether it has come to its end.
+    /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
         let child = self.0.as_mut();
         child.is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Waits for its end.
+    /// Waits for its end and returns its report.
     pub fn finish(mut self) -> Outcome<Report> {
-        let child = self.0.take().ok_or("the load is over already")?;
+        let child = self.0.take().ok_or("the load has already ended")?;
         let output = child.wait_with_output();
         let output = output.map_err(|error| format!("the load: {error}"))?;
         let text = String::from_utf8_lossy(&output.stdout);
-        Report::read(&text).ok_or_else(|| format!("the load said nothing useful: {text}"))
+        Report::read(&text).ok_or_else(|| format!("the load printed no report: {text}"))
     }
 }
 
@@ -206,35 +205,35 @@ impl Drop for Running {
     }
 }
 
-/// What a load saw.
+/// The report of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Answered.
+    /// Completed requests.
     pub requests: f64,
-    /// Received, heads included.
+    /// Bytes received, including heads.
     pub bytes: f64,
-    /// How long it took.
+    /// Duration in microseconds.
     pub us: f64,
-    /// Connections that could not be made.
+    /// Connections that could not be established.
     pub connect: f64,
-    /// Connections that failed while an answer was awaited.
+    /// Connections that failed while waiting for a response.
     pub read: f64,
-    /// Connections that failed while a request was sent.
+    /// Connections that failed while sending a request.
     pub write: f64,
-    /// Answers other than 2xx and 3xx.
+    /// Responses with a status other than 2xx and 3xx.
     pub status: f64,
-    /// Answers that came too late.
+    /// Responses that timed out.
     pub timeout: f64,
-    /// Half of the answers came within this time.
+    /// Median latency in microseconds.
     pub p50_us: f64,
-    /// 99 of 100 came within this time.
+    /// 99th percentile of the latency in microseconds.
     pub p99_us: f64,
-    /// 999 of 1,000 came within this time.
+    /// 99.9th percentile of the latency in microseconds.
     pub p999_us: f64,
 }
 
 impl Report {
-    /// The line that begins with `bench`, if all of it is there.
+    /// Parses the line that begins with `bench`. `None` if there is none, or if a field is missing.
     pub fn read(text: &str) -> Option<Report> {
         let line = text.lines().find_map(|line| line.strip_prefix("bench "))?;
         let field = |name: &str| {
@@ -256,19 +255,19 @@ impl Report {
         })
     }
 
-    /// Most errors that may be among the requests.
+    /// Maximum share of failed requests.
     const ERRORS_MAX: f64 = 0.001;
 
-    /// Why this measures nothing, if so. `slack` is the share by which answers may be shorter or
-    /// longer than the `probed` one; `under_way` may have come in part when time was up.
-    pub(crate) fn void(&self, probed: &Response, under_way: f64, slack: f64) -> Option<String> {
+    /// Why the round is void, if it is. `slack` is the share by which the length of responses may
+    /// differ from the `probed` response. Up to `in_flight` responses may have arrived in part.
+    pub(crate) fn void(&self, probed: &Response, in_flight: f64, slack: f64) -> Option<String> {
         let errors = self.connect + self.read + self.write + self.timeout;
         let allowed = self.requests * Self::ERRORS_MAX;
         if self.bytes <= 0.0 {
-            return Some("nothing was answered".to_owned());
+            return Some("no responses".to_owned());
         }
         if self.status > allowed {
-            return Some(format!("{} answers were not 2xx", self.status));
+            return Some(format!("{} responses were not 2xx", self.status));
         }
         if errors > allowed {
             return Some(format!(
@@ -278,10 +277,10 @@ impl Report {
         }
         let expected = self.requests * probed.wire_bytes as f64;
         let least = expected * (1.0 - slack);
-        let most = (expected + under_way * probed.wire_bytes as f64) * (1.0 + slack);
+        let most = (expected + in_flight * probed.wire_bytes as f64) * (1.0 + slack);
         (self.bytes < least || self.bytes > most).then(|| {
             format!(
-                "answers of {:.1} bytes, and not {}",
+                "responses of {:.1} bytes instead of {}",
                 self.bytes / self.requests,
                 probed.wire_bytes
             )
@@ -301,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn only_scripts_that_must_have_a_request_function() {
+    fn only_changing_requests_need_a_request_function() {
         let plain = |requests| !shape(requests).script().contains("request = function");
         assert!(plain(Requests::Get {
             target: "/",
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_are_what_wrk_sends() {
+    fn probes_are_like_the_requests_of_wrk() {
         let address = SocketAddr::from(([127, 0, 0, 1], 80));
         let request = |requests| String::from_utf8(shape(requests).request(address)).unwrap();
         assert_eq!(
@@ -347,8 +346,8 @@ mod tests {
         connect=0 read=0 write=0 status=0 timeout=0 p50=10 p99=20 p999=30\n";
 
     #[test]
-    fn reports_are_read_whole_or_not_at_all() {
-        let report = Report::read(LINE).expect("whole");
+    fn incomplete_reports_are_rejected() {
+        let report = Report::read(LINE).expect("complete");
         assert_eq!((report.requests, report.bytes), (1000.0, 110_000.0));
         assert_eq!((report.p50_us, report.p999_us), (10.0, 30.0));
         assert_eq!(Report::read("unable to connect"), None);
@@ -356,15 +355,15 @@ mod tests {
     }
 
     #[test]
-    fn rounds_with_errors_or_other_answers_are_void() {
+    fn rounds_with_errors_or_other_responses_are_void() {
         let probed = Response {
             status: 200,
             wire_bytes: 110,
             body: Vec::new(),
             closes: false,
         };
-        let good = Report::read(LINE).expect("whole");
-        let void = |report: Report, under_way| report.void(&probed, under_way, 0.01);
+        let good = Report::read(LINE).expect("complete");
+        let void = |report: Report, in_flight| report.void(&probed, in_flight, 0.01);
         assert_eq!(void(good, 0.0), None);
         assert_eq!(
             void(
@@ -402,7 +401,7 @@ mod tests {
             ..good
         };
         assert!(void(broken, 0.0).unwrap().contains("socket errors"));
-        // 20 answers more than requests: only if they can have been under way.
+        // 20 responses more than requests are possible only if they were in flight.
         let more = Report {
             bytes: 112_200.0,
             ..good

@@ -57,6 +57,19 @@ impl BlockingPool {
 
     /// Queues `job` at once and returns a future of its result. If no thread can be started
     /// (`EAGAIN` from `clone(2)`), the job runs here and now: late is better than never.
+    ///
+    /// # Examples
+    /// ```
+    /// # use onrush_rt::driver::{Config, Preference, choose};
+    /// # use onrush_rt::worker::{Pools, Worker};
+    /// # let config = Config::default();
+    /// # let choice = choose(Preference::Auto, &config)?;
+    /// # let mut worker = Worker::new(&choice, &config, Pools::default(), 0)?;
+    /// let job = worker.context().blocking().run(|| std::fs::metadata("/"));
+    /// let metadata = worker.block_on(job)?.expect("the job has not panicked")?;
+    /// assert!(metadata.is_dir());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn run<T, F>(&self, job: F) -> BlockingJob<T>
     where
         T: Send + 'static,

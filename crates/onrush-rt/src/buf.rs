@@ -8,73 +8,17 @@
 //! Does not depend on sockets, rings or HTTP.
 #![allow(unsafe_code)]
 
+mod budget;
+#[cfg(test)]
+mod tests;
+
+pub use budget::Budget;
+
 use std::alloc::{self, Layout};
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
-
-/// The memory that one worker may hold in buffers, and what it holds now, in bytes.
-#[derive(Debug)]
-pub struct Budget {
-    used: Cell<usize>,
-    max: usize,
-}
-
-impl Budget {
-    /// A budget of `bytes_max` bytes.
-    pub fn new(bytes_max: usize) -> Rc<Budget> {
-        Rc::new(Budget {
-            used: Cell::new(0),
-            max: bytes_max,
-        })
-    }
-
-    /// Charges `bytes`; `false` and no change when that much is not left.
-    ///
-    /// Private, like [`Budget::refund`]: only blocks are charged, each once, and refunded when they
-    /// are freed. So the counter cannot wrap.
-    fn charge(&self, bytes: usize) -> bool {
-        let used = self.used.get();
-        if bytes > self.max.saturating_sub(used) {
-            return false;
-        }
-        self.used.set(used + bytes);
-        true
-    }
-
-    /// Charges `bytes` even if they are not left, as long as the cap has not been reached; so at
-    /// most one such charge exceeds the cap. `false` and no change at or above the cap.
-    fn overdraw(&self, bytes: usize) -> bool {
-        let used = self.used.get();
-        if used >= self.max {
-            return false;
-        }
-        self.used.set(used.saturating_add(bytes));
-        true
-    }
-
-    /// Refunds a charge.
-    fn refund(&self, bytes: usize) {
-        assert!(
-            bytes <= self.used.get(),
-            "more is given back than was taken"
-        );
-        self.used.set(self.used.get() - bytes);
-    }
-
-    /// Bytes charged now.
-    #[inline]
-    pub fn used_bytes(&self) -> usize {
-        self.used.get()
-    }
-
-    /// The cap, in bytes.
-    #[inline]
-    pub fn max_bytes(&self) -> usize {
-        self.max
-    }
-}
 
 /// Precedes the bytes of every block.
 struct Header {
@@ -134,7 +78,7 @@ impl BufferPool {
         let free = self.0.free.borrow_mut().pop();
         match free {
             Some(header) => {
-                // SAFETY: pointers in the free list are live blocks that nobody else refers to.
+                // SAFETY: pointers in the free list are live blocks without other references.
                 unsafe { header.as_ref() }.pool.set(Some(self.clone()));
                 Some(Block { header, len: 0 })
             }
@@ -230,7 +174,7 @@ impl Drop for BufferPoolInner {
 /// Frees a block.
 ///
 /// # Safety
-/// `header` is a live block that nobody refers to any more.
+/// `header` is a live block without references.
 unsafe fn free(header: NonNull<Header>, pool: &BufferPoolInner) {
     // SAFETY: live by this function's contract.
     let capacity = unsafe { header.as_ref() }.capacity as usize;
@@ -304,7 +248,7 @@ impl Block {
     /// The filled bytes.
     #[inline]
     pub fn filled(&self) -> &[u8] {
-        // SAFETY: `len <= capacity`, all bytes are initialised, and nobody else writes to them.
+        // SAFETY: `len <= capacity`, all bytes are initialised, and nothing writes to them.
         unsafe { std::slice::from_raw_parts(self.data().as_ptr(), self.len()) }
     }
 
@@ -369,6 +313,19 @@ impl std::fmt::Debug for Block {
 
 /// A counted, read-only view into a block. Cloning and slicing copy no bytes. Not `Send`: it
 /// belongs to its worker.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::buf::{Budget, BufferPool};
+///
+/// let pool = BufferPool::new(4_096, 16, Budget::new(1 << 20));
+/// let mut block = pool.take().expect("the budget is not used up");
+/// block.extend(b"GET /index HTTP/1.1");
+/// let head = block.into_buf();
+/// let target = head.slice(4..10);
+/// drop(head);
+/// assert_eq!(&*target, b"/index"); // The view keeps its block.
+/// ```
 pub struct Buf {
     header: NonNull<Header>,
     start: u32,
@@ -391,7 +348,8 @@ impl Buf {
 
     /// Drops the first `bytes` from the view.
     ///
-    /// # Panics When the view is shorter.
+    /// # Panics
+    /// When the view is shorter.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.len as usize);
@@ -436,7 +394,7 @@ impl Deref for Buf {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: `start + len` lies within the filled part of a block that this view keeps alive,
-        // and nobody writes to a block that has views.
+        // and a block with views is not written to.
         unsafe {
             let first = data(self.header).as_ptr().add(self.start as usize);
             std::slice::from_raw_parts(first, self.len as usize)
@@ -476,149 +434,5 @@ impl Drop for Buf {
 impl std::fmt::Debug for Buf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buf({} bytes)", self.len)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pool(budget_bytes: usize) -> BufferPool {
-        BufferPool::new(64, 4, Budget::new(budget_bytes))
-    }
-
-    #[test]
-    fn a_dropped_block_is_reused_last_in_first_out() {
-        let pool = pool(1 << 20);
-        let first = pool.take().unwrap();
-        let second = pool.take().unwrap();
-        let address = second.as_ptr();
-        drop(first);
-        drop(second);
-        assert_eq!(pool.take().unwrap().as_ptr(), address);
-    }
-
-    #[test]
-    fn views_share_and_keep_their_block() {
-        let pool = pool(1 << 20);
-        let mut block = pool.take().unwrap();
-        assert_eq!(block.extend(b"hello world"), 11);
-        let whole = block.into_buf();
-        let world = whole.slice(6..11);
-        drop(whole);
-        assert_eq!((&*world, world.block_bytes()), (&b"world"[..], 64));
-        let block = world.try_into_block().unwrap();
-        assert_eq!(block.filled(), b"world");
-    }
-
-    #[test]
-    fn a_shared_view_is_not_writable() {
-        let pool = pool(1 << 20);
-        let view = pool.take().unwrap().into_buf();
-        let other = view.clone();
-        assert!(view.try_into_block().is_err());
-        drop(other);
-    }
-
-    #[test]
-    fn the_budget_bounds_blocks_and_is_given_back() {
-        let pool = pool(2 * (HEADER_BYTES + 64));
-        let (a, b) = (pool.take().unwrap(), pool.take().unwrap());
-        assert!(pool.take().is_none());
-        drop(a);
-        assert!(pool.take().is_some());
-        drop(b);
-        let budget = pool.budget().clone();
-        drop(pool);
-        assert_eq!(budget.used_bytes(), 0);
-    }
-
-    #[test]
-    fn unused_blocks_make_room_for_another_size() {
-        let pool = pool(4 * (HEADER_BYTES + 64));
-        let blocks: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
-        assert_eq!(
-            (blocks.len(), pool.held_bytes()),
-            (4, 4 * (HEADER_BYTES + 64))
-        );
-        drop(blocks);
-        assert_eq!(pool.held_bytes(), 0, "unused blocks are not held");
-        let odd = pool
-            .take_exact(200)
-            .expect("the unused blocks are given back");
-        assert_eq!(pool.held_bytes(), HEADER_BYTES + 200);
-        drop(odd);
-    }
-
-    #[test]
-    fn one_block_at_most_exceeds_the_budget() {
-        let pool = pool(2 * (HEADER_BYTES + 64) + 1);
-        let two = (pool.take().unwrap(), pool.take().unwrap());
-        assert!(pool.take().is_none());
-        let last = pool.take_last().expect("one more");
-        assert!(pool.take_last().is_none());
-        assert!(pool.take().is_none() && pool.take_exact(1).is_none());
-        drop(last);
-        assert!(pool.take().is_none(), "it is not kept for reuse");
-        assert!(pool.take_last().is_some());
-        drop(two);
-        let budget = pool.budget().clone();
-        drop(pool);
-        assert_eq!(budget.used_bytes(), 0);
-    }
-
-    #[test]
-    fn no_size_and_no_range_reaches_beyond_a_block() {
-        let pool = pool(usize::MAX);
-        for bytes in [1 << 32, usize::MAX - HEADER_BYTES, usize::MAX] {
-            assert!(pool.take_sized(bytes).is_none() && pool.take_exact(bytes).is_none());
-        }
-        let mut empty = pool.take_exact(0).unwrap();
-        assert_eq!(
-            (empty.capacity(), empty.extend(b"x"), empty.spare().len()),
-            (0, 0, 0)
-        );
-        assert!(empty.into_buf().is_empty());
-        let mut block = pool.take().unwrap();
-        block.extend(b"hello");
-        let panics = |act: &mut dyn FnMut()| {
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err()
-        };
-        assert!(panics(&mut || block.advance(60)) && panics(&mut || block.advance(usize::MAX)));
-        let mut view = block.into_buf();
-        assert!(panics(&mut || drop(view.slice(2..6))));
-        #[allow(clippy::reversed_empty_ranges)]
-        let reversed = 3..2;
-        assert!(panics(&mut || drop(view.slice(reversed.clone()))));
-        assert!(panics(&mut || view.advance(6)) && panics(&mut || view.advance(usize::MAX)));
-        view.truncate(usize::MAX);
-        assert_eq!(&*view, b"hello");
-        assert_eq!(&*view.slice(5..5), b"");
-    }
-
-    /// Blocks may outlive every other handle to their pool, and the pool the owner of its budget.
-    #[test]
-    fn blocks_outlive_their_pool() {
-        let pool = pool(1 << 20);
-        let budget = pool.budget().clone();
-        let kept = pool.take().unwrap();
-        let mut block = pool.take().unwrap();
-        block.extend(b"kept");
-        let (view, other) = (block.into_buf(), pool.take_exact(7).unwrap());
-        drop(pool);
-        let again = view.slice(1..3);
-        drop(view);
-        assert_eq!(&*again, b"ep");
-        drop((kept, other, again));
-        assert_eq!(budget.used_bytes(), 0);
-    }
-
-    #[test]
-    fn odd_sizes_are_not_kept() {
-        let pool = pool(1 << 20);
-        let large = pool.take_sized(1000).unwrap();
-        assert_eq!(large.capacity(), 1000);
-        drop(large);
-        assert_eq!(pool.budget().used_bytes(), 0);
     }
 }

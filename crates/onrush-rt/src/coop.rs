@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 pub const OPERATIONS: u32 = 128;
 /// Bytes moved by one poll. The last operation may exceed it. At some GB/s this takes well below a
 /// millisecond.
-pub const BYTES: u32 = 256 << 10;
+pub const BYTES: u32 = 128 << 10;
 
 /// The cost of an operation besides its bytes, in bytes: about a microsecond.
 const OPERATION_COST: u32 = 2 << 10;

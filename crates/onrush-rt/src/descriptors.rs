@@ -28,6 +28,19 @@ const FILES_PART: u64 = 8;
 const CONNECTION_PARTS: u64 = 5;
 
 /// The budget. Clones share it; [`Descriptors::default`] has no limit and counts nothing.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::descriptors::{Descriptors, FileUse};
+///
+/// let budget = Descriptors::new(64);
+/// assert!(budget.open_connection()); // Before the socket is accepted.
+/// let permit = budget.open_file(FileUse::Download).expect("there is room");
+/// assert_eq!((budget.used().connections, budget.used().files), (1, 1));
+/// drop(permit); // After the file is closed.
+/// budget.close_connection(); // After the socket is closed.
+/// assert_eq!(budget.used().files, 0);
+/// ```
 #[derive(Clone, Default)]
 pub struct Descriptors(Option<Arc<Shared>>);
 

@@ -3,7 +3,7 @@
 //! A subscriber is user code: it may panic, and it may call back. Most events occur where a cell is
 //! borrowed. So [`diagnose!`](crate::diagnose) stores an event, and the worker emits the stored
 //! events, in order, before it runs its tasks and at the end of each iteration of its event loop.
-//! A disabled event costs a load and a comparison. Must not know what the events mean.
+//! A disabled event costs a load and a comparison.
 
 use crate::user::call;
 use std::cell::{Cell, RefCell};

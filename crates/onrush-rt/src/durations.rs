@@ -34,6 +34,17 @@ pub fn bucket(ns: u64) -> usize {
 }
 
 /// A histogram of durations.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::durations::{Durations, bucket};
+/// use std::time::Duration;
+///
+/// let mut durations = Durations::default();
+/// durations.record(Duration::from_micros(70));
+/// assert_eq!(durations.counts[bucket(70_000)], 1);
+/// assert_eq!((durations.count(), durations.sum_ns), (1, 70_000));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Durations {
     /// The number of durations in each bucket.

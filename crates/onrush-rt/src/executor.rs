@@ -1,19 +1,15 @@
 //! Tasks: futures that run on one worker and need not be `Send`.
 //!
-//! A future that is seldom pending is polled in place and becomes a task only if it is pending. For
-//! this there are task slots ([`TaskSlot`]): tasks created in advance, without a future. The first
-//! poll of the future uses the slot's waker, so it need not be polled again to register another
-//! waker.
-//!
 //! Does not depend on what wakes tasks.
 
 use crate::coop;
 use crate::mailbox::Mailbox;
 use crate::task::Joined;
-use crate::user::{assert_unborrowed, call, discard};
+use crate::task_slot::FreeSlots;
+use crate::user::{assert_unborrowed, call};
 use async_task::Runnable;
 use slab::Slab;
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::RefCell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
@@ -23,9 +19,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 pub use crate::task::{FallibleTask, Task};
-
-/// Unused task slots kept, at most; further ones end with their future.
-const FREE_SLOTS_MAX: usize = 1024;
+pub use crate::task_slot::{TaskHandle, TaskSlot};
 
 /// Tasks polled per event-loop iteration, at most. Events wait that long.
 const POLLS_MAX: usize = 128;
@@ -85,21 +79,11 @@ impl Executor {
 
     /// A task without a future.
     pub(crate) fn task_slot(&self) -> TaskSlot {
-        let shell = self.free_slots.slots.borrow_mut().pop();
-        TaskSlot(shell.unwrap_or_else(|| {
-            let shell = Rc::new(SlotInner {
-                state: Cell::new(SlotState::Vacant),
-                future: Cell::new(None),
-                waker: OnceCell::new(),
-                free_slots: self.free_slots.clone(),
-            });
-            let (runnable, task) = self.make(SlotTask(shell.clone()));
-            let _ = shell.waker.set(runnable.waker());
+        FreeSlots::take(&self.free_slots, |slot_task| {
+            let (runnable, task) = self.make(slot_task);
             task.detach();
-            self.free_slots.add(1);
-            runnable.run(); // The waker is effective from here on.
-            shell
-        }))
+            runnable
+        })
     }
 
     /// Runs the tasks that are scheduled now, each with a budget of its own, up to the limits of
@@ -130,15 +114,14 @@ impl Executor {
     }
 
     pub(crate) fn live_tasks(&self) -> usize {
-        self.live.borrow().len() - self.free_slots.count.get()
+        self.live.borrow().len() - self.free_slots.count()
     }
 }
 
 impl Executor {
     /// Drops all tasks. Their futures hold the worker, so this is necessary to end it.
     pub(crate) fn shut_down(&self) {
-        self.free_slots.free_max.set(0);
-        drop(self.free_slots.slots.take());
+        self.free_slots.close();
         // Waking a task schedules it, and dropping a scheduled task drops its future.
         let wakers: Vec<Waker> = self
             .live
@@ -228,199 +211,10 @@ impl<F: Future> Future for LiveTask<F> {
     }
 }
 
-/// A task without a future. Its waker is effective already.
-#[derive(Debug)]
-pub struct TaskSlot(Rc<SlotInner>);
-
-impl TaskSlot {
-    /// The waker to poll the future with before [`TaskSlot::start`].
-    #[inline]
-    pub fn waker(&self) -> &Waker {
-        self.0.waker.get().expect("set when the slot was created")
-    }
-
-    /// Makes a task of `future`, which has just been polled with that waker and is pending. The
-    /// task polls it again when the waker is called, or was called meanwhile; spurious polls are
-    /// possible.
-    pub fn start(self, future: impl Future<Output = ()> + 'static) -> TaskHandle {
-        let shell = self.0.clone();
-        // After the worker has ended, nothing would poll or drop the future.
-        if shell.state.get() == SlotState::Vacant {
-            shell.free_slots.add(-1);
-            shell.state.set(SlotState::Attached);
-            shell.future.set(Some(Box::pin(future)));
-        }
-        TaskHandle(shell)
-    }
-}
-
-impl Drop for TaskSlot {
-    #[inline]
-    fn drop(&mut self) {
-        if self.0.state.get() == SlotState::Vacant {
-            self.0.free_slots.add(-1);
-            self.0.recycle();
-        }
-    }
-}
-
-/// A task whose future was polled before it became a task. Dropping the handle cancels the task:
-/// its future is dropped in the worker's next iteration. [`TaskHandle::detach`] lets it run on.
-#[derive(Debug)]
-#[must_use = "dropping it cancels the task"]
-pub struct TaskHandle(Rc<SlotInner>);
-
-impl TaskHandle {
-    /// Lets the task run to its end.
-    pub fn detach(self) {
-        if self.0.state.get() == SlotState::Attached {
-            self.0.state.set(SlotState::Detached);
-        }
-    }
-}
-
-impl Drop for TaskHandle {
-    fn drop(&mut self) {
-        match self.0.state.get() {
-            SlotState::Attached => {
-                self.0.state.set(SlotState::Cancelled);
-                self.0.wake();
-            }
-            SlotState::Done => self.0.recycle(),
-            SlotState::Vacant | SlotState::Detached | SlotState::Cancelled | SlotState::Closed => {}
-        }
-    }
-}
-
-/// State of a task slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SlotState {
-    /// No future, and no handle.
-    Vacant,
-    /// A future, and a handle that can cancel it.
-    Attached,
-    /// A future without a handle.
-    Detached,
-    /// The future is to be dropped in the next iteration.
-    Cancelled,
-    /// The future has ended; its handle still exists.
-    Done,
-    /// The task is to end, or has ended.
-    Closed,
-}
-
-/// State shared by the task and its [`TaskSlot`] or [`TaskHandle`].
-struct SlotInner {
-    state: Cell<SlotState>,
-    /// `None` while the future is polled.
-    future: Cell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
-    /// The waker of the task. It refers to the task, and the task to this, until the task ends.
-    waker: OnceCell<Waker>,
-    free_slots: Rc<FreeSlots>,
-}
-
-impl std::fmt::Debug for SlotInner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("SlotInner").field(&self.state.get()).finish()
-    }
-}
-
-impl SlotInner {
-    fn wake(&self) {
-        if let Some(waker) = self.waker.get() {
-            waker.wake_by_ref();
-        }
-    }
-
-    /// Keeps the slot for another future, or ends its task.
-    fn recycle(self: &Rc<Self>) {
-        let mut slots = self.free_slots.slots.borrow_mut();
-        if slots.len() < self.free_slots.free_max.get() {
-            self.state.set(SlotState::Vacant);
-            self.free_slots.add(1);
-            return slots.push(self.clone());
-        }
-        drop(slots);
-        self.state.set(SlotState::Closed);
-        self.wake();
-    }
-}
-
-/// The unused task slots.
-#[derive(Debug)]
-struct FreeSlots {
-    slots: RefCell<Vec<Rc<SlotInner>>>,
-    free_max: Cell<usize>,
-    /// Unused slots: those in `slots` and those held as a [`TaskSlot`].
-    count: Cell<usize>,
-}
-
-impl Default for FreeSlots {
-    fn default() -> FreeSlots {
-        FreeSlots {
-            slots: RefCell::default(),
-            free_max: Cell::new(FREE_SLOTS_MAX),
-            count: Cell::new(0),
-        }
-    }
-}
-
-impl FreeSlots {
-    #[inline]
-    fn add(&self, more: isize) {
-        self.count.set(self.count.get().wrapping_add_signed(more));
-    }
-}
-
-/// The task of a slot: polls one future after the other.
-struct SlotTask(Rc<SlotInner>);
-
-impl Future for SlotTask {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let shell = &self.0;
-        if shell.state.get() == SlotState::Closed {
-            return Poll::Ready(());
-        }
-        let Some(mut future) = shell.future.take() else {
-            return Poll::Pending; // Woken by a waker of an earlier future.
-        };
-        let poll =
-            || shell.state.get() != SlotState::Cancelled && future.as_mut().poll(cx).is_ready();
-        let ready = match catch_unwind(AssertUnwindSafe(poll)) {
-            Ok(ready) => ready,
-            Err(payload) => {
-                discard(future); // Before this unwinds: a second panic would abort the process.
-                resume_unwind(payload)
-            }
-        };
-        // The future may have cancelled its own task.
-        if !ready && shell.state.get() != SlotState::Cancelled {
-            shell.future.set(Some(future));
-            return Poll::Pending;
-        }
-        discard(future);
-        match shell.state.get() {
-            SlotState::Attached => shell.state.set(SlotState::Done),
-            _ => shell.recycle(),
-        }
-        Poll::Pending
-    }
-}
-
-impl Drop for SlotTask {
-    fn drop(&mut self) {
-        if self.0.state.replace(SlotState::Closed) == SlotState::Vacant {
-            self.0.free_slots.add(-1);
-        }
-        drop(self.0.future.take());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::sync::Weak;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::{Sender, channel};

@@ -7,8 +7,8 @@
 //! Layers inside this crate, lowest first: `sys` · [`text`] · [`user`] · `job` · [`diagnosis`] ·
 //! [`coop`] · [`buf`] · [`descriptors`] · [`fs`] · [`driver`] · [`environment`] · [`timer`] ·
 //! [`durations`] · `wakers` · `thread_pool` · [`blocking`] · [`offload`] · `parker` · `mailbox` ·
-//! `task` · [`executor`] · `sources` · [`worker`] · [`net`] · [`coroutine`]. This is the only crate
-//! with `unsafe` code; each block states why it is sound.
+//! `task`, `task_slot` · [`executor`] · `sources` · [`worker`] · [`net`] · [`coroutine`]. This is
+//! the only crate with `unsafe` code; each block states why it is sound.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("Onrush runs on Linux only: it is built on io_uring and epoll.");
@@ -51,6 +51,8 @@ mod sources;
 mod sys;
 #[cfg(target_os = "linux")]
 mod task;
+#[cfg(target_os = "linux")]
+mod task_slot;
 #[cfg(target_os = "linux")]
 pub mod text;
 #[cfg(target_os = "linux")]

@@ -4,242 +4,28 @@
 //! block. So no kernel operation refers to a caller's buffer, and every future here may be dropped
 //! at any point. Servers do not use these streams: they handle the driver's events directly.
 //!
-//! Files, lowest first: `closing` · this one. They do not depend on protocols.
+//! Files, lowest first: `bind` · `closing` · this one. They do not depend on protocols.
 
+mod bind;
 mod closing;
 
+pub use bind::{Address, ListenMode, ListenOptions, accept_now, listen, share};
 pub use closing::Closing;
 
 use crate::coop;
-use crate::driver::{ListenSocket, ListenerId, Socket, StreamId};
+use crate::driver::{Driver, ListenSocket, ListenerId, Socket, StreamId};
 use crate::sources::{ACCEPTED_AHEAD_MAX, Accepting, RUNTIME, Source};
 use crate::worker::WorkerContext;
+use bind::{NEW, family};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
+use std::num::NonZeroUsize;
 use std::path::Path;
-use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
-
-/// Accepts a connection that is queued at `socket`, without waiting (accept4(2)). Fails with
-/// `WouldBlock` when there is none, and with `Unsupported` for a simulated listener.
-pub fn accept_now(socket: &ListenSocket) -> io::Result<Socket> {
-    let ListenSocket::Os(socket) = socket else {
-        return Err(io::ErrorKind::Unsupported.into());
-    };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    Ok(Socket::Os(rustix::net::accept_with(socket, flags)?))
-}
-
-/// Options of a listening socket.
-#[derive(Clone, Debug)]
-pub struct ListenOptions {
-    /// Connections the kernel queues before it refuses more (`listen(2)`; capped by `somaxconn`).
-    pub backlog: u32,
-    /// `SO_REUSEPORT`: several sockets on one port; the kernel distributes connections over them.
-    pub reuse_port: bool,
-    /// `TCP_NODELAY`, inherited by every accepted connection.
-    pub nodelay: bool,
-    /// Connections are accepted when their first bytes have arrived, or after a second without any
-    /// (`TCP_DEFER_ACCEPT`, tcp(7)). For protocols in which the client speaks first.
-    pub defer_accept: bool,
-    /// Limit of the bytes that the kernel holds unsent for each accepted connection
-    /// (`TCP_NOTSENT_LOWAT`, tcp(7)). A client that does not read then costs no more than this and
-    /// its own receive window; the default send buffer would take 3 MB of a file. 0: as much as the
-    /// send buffer. See [`Driver::lift_unsent_max`](crate::driver::Driver::lift_unsent_max).
-    pub unsent_bytes_max: u32,
-}
-
-impl Default for ListenOptions {
-    fn default() -> Self {
-        ListenOptions {
-            backlog: 4096,
-            reuse_port: false,
-            nodelay: true,
-            defer_accept: false,
-            unsent_bytes_max: 0,
-        }
-    }
-}
-
-/// How several workers accept from one address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListenMode {
-    /// One listener each, on the same port (`SO_REUSEPORT`).
-    PerWorker,
-    /// One listener for all; any idle worker accepts.
-    Shared,
-}
-
-/// An address to listen on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// TCP over IPv4 or IPv6.
-    Tcp(SocketAddr),
-    /// A Unix socket at this path.
-    Unix(std::path::PathBuf),
-}
-
-impl std::fmt::Display for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Address::Tcp(address) => address.fmt(f),
-            Address::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-/// Binds one listening socket for each of `workers`. Returns them with their address, which has the
-/// actual port if port 0 was requested.
-///
-/// A port that another socket listens on is refused with `AddrInUse`, even if that socket belongs
-/// to another process and has `SO_REUSEPORT`, so that the kernel would let both share the port.
-/// Binding is retried for half a second: the kernel tears down the io_uring rings of an ended
-/// process asynchronously, and they hold its port.
-pub fn listen(
-    address: &Address,
-    spread: ListenMode,
-    workers: usize,
-    options: &ListenOptions,
-) -> io::Result<(Vec<ListenSocket>, Address)> {
-    let address = match address {
-        Address::Unix(path) => {
-            let socket = bind_unix_patiently(path, options.backlog)?;
-            return Ok((share(socket, workers)?, address.clone()));
-        }
-        Address::Tcp(address) => address,
-    };
-    let alone = ListenOptions {
-        reuse_port: false,
-        ..options.clone()
-    };
-    let first = bind_patiently(*address, &alone)?;
-    let bound = bound_address(&first)?;
-    if spread == ListenMode::Shared || workers == 1 {
-        start_listening(&first, options)?;
-        return Ok((share(first, workers)?, Address::Tcp(bound)));
-    }
-    // The port is free. Sockets that share a port must all set the option before they bind, so bind
-    // again. This socket never listens: connections in its queue would be reset when it is closed.
-    drop(first);
-    let together = ListenOptions {
-        reuse_port: true,
-        ..options.clone()
-    };
-    let sockets = (0..workers).map(|_| {
-        let socket = bind_tcp(bound, &together)?;
-        start_listening(&socket, options)?;
-        Ok(ListenSocket::Os(socket))
-    });
-    Ok((sockets.collect::<io::Result<_>>()?, Address::Tcp(bound)))
-}
-
-/// The same listening socket for each of `workers`, for example one passed by a supervisor. It is
-/// made non-blocking.
-pub fn share(socket: OwnedFd, workers: usize) -> io::Result<Vec<ListenSocket>> {
-    rustix::io::ioctl_fionbio(&socket, true)?;
-    let mut sockets = Vec::with_capacity(workers);
-    for _ in 1..workers {
-        sockets.push(ListenSocket::Os(socket.try_clone()?));
-    }
-    sockets.push(ListenSocket::Os(socket));
-    Ok(sockets)
-}
-
-const NEW: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
-
-fn family(address: &SocketAddr) -> AddressFamily {
-    if address.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    }
-}
-
-/// How long binding is retried while the port is in use, and the pause between attempts.
-const PATIENCE: Duration = Duration::from_millis(500);
-const PAUSE: Duration = Duration::from_millis(5);
-const UNIX_PAUSE: Duration = Duration::from_millis(50);
-
-fn bind_patiently(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match bind_tcp(address, options) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
-                std::thread::sleep(PAUSE);
-            }
-            result => return result,
-        }
-    }
-}
-
-fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
-    let socket = rustix::net::socket_with(family(&address), SocketType::STREAM, NEW, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    if options.reuse_port {
-        sockopt::set_socket_reuseport(&socket, true)?;
-    }
-    if options.defer_accept {
-        crate::sys::set_defer_accept(socket.as_fd());
-    }
-    if options.unsent_bytes_max > 0 {
-        crate::sys::set_unsent_max(socket.as_fd(), options.unsent_bytes_max);
-    }
-    if options.nodelay {
-        sockopt::set_tcp_nodelay(&socket, true)?;
-    }
-    rustix::net::bind(&socket, &address)?;
-    Ok(socket)
-}
-
-fn start_listening(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {
-    let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
-    Ok(rustix::net::listen(socket, backlog)?)
-}
-
-/// As [`bind_patiently`]. Each look is a connection to the other server, if that is alive.
-fn bind_unix_patiently(path: &Path, backlog: u32) -> io::Result<OwnedFd> {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match bind_unix(path, backlog) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
-                std::thread::sleep(UNIX_PAUSE);
-            }
-            result => return result,
-        }
-    }
-}
-
-/// Binds a Unix socket. The file of a server that has ended is replaced; the socket of a running
-/// server gives `AddrInUse`, and so does a file that is no socket.
-fn bind_unix(path: &Path, backlog: u32) -> io::Result<OwnedFd> {
-    let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, NEW, None);
-    let address = SocketAddrUnix::new(path)?;
-    let socket = new()?;
-    match rustix::net::bind(&socket, &address) {
-        Err(Errno::ADDRINUSE) => {
-            // Connecting to an ordinary file is refused, too, and such a file must not be removed.
-            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
-            match rustix::net::connect(new()?, &address) {
-                Err(Errno::CONNREFUSED) if is_socket => std::fs::remove_file(path)?,
-                _ => return Err(io::ErrorKind::AddrInUse.into()),
-            }
-            rustix::net::bind(&socket, &address)?;
-        }
-        result => result?,
-    }
-    rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
-    Ok(socket)
-}
-
-fn bound_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
-    let name = rustix::net::getsockname(socket)?;
-    SocketAddr::try_from(name).map_err(|_| io::ErrorKind::Unsupported.into())
-}
+use std::task::{Context, Poll, Waker, ready};
 
 /// The peer of a connected socket (`getpeername(2)`); `None` for Unix and simulated sockets.
 pub fn peer_address(descriptor: impl AsFd) -> Option<SocketAddr> {
@@ -247,6 +33,32 @@ pub fn peer_address(descriptor: impl AsFd) -> Option<SocketAddr> {
 }
 
 /// A connected stream socket: TCP, Unix or simulated. Dropping it closes it.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::driver::{Socket, sim::{Behaviour, Net}};
+/// use onrush_rt::net::Stream;
+/// use onrush_rt::worker::Worker;
+///
+/// let net = Net::new(1, Behaviour::default());
+/// let mut worker = Worker::simulated(net.clone(), 0)?;
+/// let (one, other) = net.pair();
+/// let mut sender = Stream::new(worker.context(), Socket::Sim(one))?;
+/// let mut receiver = Stream::new(worker.context(), Socket::Sim(other))?;
+/// let received = worker.block_on(async {
+///     sender.write_all(b"hello").await?;
+///     sender.shutdown_write();
+///     let (mut all, mut part) = (Vec::new(), [0; 100]);
+///     loop {
+///         match receiver.read(&mut part).await? {
+///             0 => return std::io::Result::Ok(all), // The end of the stream.
+///             bytes => all.extend_from_slice(&part[..bytes]),
+///         }
+///     }
+/// })??;
+/// assert_eq!(received, b"hello");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Stream {
     context: WorkerContext,
@@ -338,14 +150,54 @@ impl Stream {
         false
     }
 
+    /// Stores the waker of `cx` as the reader's, and the memory that the reader uses first when it
+    /// continues, if that is known: it is prefetched then.
+    fn wait_readable(&self, cx: &mut Context<'_>, memory: Option<NonZeroUsize>) {
+        let before = self.store_waker(cx, |source| {
+            source.reader_memory = memory;
+            &mut source.reader
+        });
+        self.context.driver().want_read(self.id);
+        drop(before); // Outside the borrow: its destructor may do anything.
+    }
+
     fn wait_writable(&self, cx: &mut Context<'_>) {
-        let waker = Some(cx.waker().clone());
-        let before = {
-            let source = &mut self.context.sources().streams.borrow_mut()[self.source];
-            std::mem::replace(&mut source.writer, waker)
-        };
+        let before = self.store_waker(cx, |source| &mut source.writer);
         self.context.driver().want_write(self.id);
         drop(before); // Outside the borrow: its destructor may do anything.
+    }
+
+    /// Replaces a waker of the stream by that of `cx`; returns the previous one.
+    fn store_waker(
+        &self,
+        cx: &mut Context<'_>,
+        place: impl FnOnce(&mut Source) -> &mut Option<Waker>,
+    ) -> Option<Waker> {
+        let waker = cx.waker().clone(); // Before the borrow: this may be user code.
+        let mut streams = self.context.sources().streams.borrow_mut();
+        place(&mut streams[self.source]).replace(waker)
+    }
+
+    /// Makes `call` once, within the cooperative budget. If it would block, calls `wait`, which has
+    /// the task woken when the call may be tried again.
+    fn poll_io(
+        &mut self,
+        cx: &mut Context<'_>,
+        call: impl FnOnce(&mut Driver, StreamId) -> io::Result<usize>,
+        wait: impl FnOnce(&Stream, &mut Context<'_>),
+    ) -> Poll<io::Result<usize>> {
+        ready!(coop::poll_proceed(cx));
+        let result = call(&mut self.context.driver(), self.id);
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                wait(self, cx);
+                Poll::Pending
+            }
+            result => {
+                coop::spend(*result.as_ref().unwrap_or(&0));
+                Poll::Ready(result)
+            }
+        }
     }
 
     /// Reads bytes that have arrived, waiting for the first; 0 at the end of the stream.
@@ -355,25 +207,23 @@ impl Stream {
 
     /// [`Stream::read`] as a poll.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        ready!(coop::poll_proceed(cx));
-        let result = self.context.driver().recv(self.id, into);
-        match result {
-            Err(ref error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let waker = Some(cx.waker().clone());
-                let before = {
-                    let source = &mut self.context.sources().streams.borrow_mut()[self.source];
-                    source.reader_stack = (&raw const result).addr();
-                    std::mem::replace(&mut source.reader, waker)
-                };
-                self.context.driver().want_read(self.id);
-                drop(before); // Outside the borrow: its destructor may do anything.
-                Poll::Pending
-            }
-            result => {
-                coop::spend(*result.as_ref().unwrap_or(&0));
-                Poll::Ready(result)
-            }
-        }
+        self.poll_read_resuming(cx, into, || None)
+    }
+
+    /// [`Stream::poll_read`] by a reader that names the memory that it uses first when it
+    /// continues. `memory` is called if the reader has to wait.
+    #[inline]
+    pub(crate) fn poll_read_resuming(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut [u8],
+        memory: impl FnOnce() -> Option<NonZeroUsize>,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_io(
+            cx,
+            |driver, id| driver.recv(id, into),
+            |stream, cx| stream.wait_readable(cx, memory()),
+        )
     }
 
     /// Writes some of `bytes`, waiting until the socket takes any.
@@ -383,18 +233,8 @@ impl Stream {
 
     /// [`Stream::write`] as a poll.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(coop::poll_proceed(cx));
-        let result = self.context.driver().send(self.id, bytes);
-        match result {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.wait_writable(cx);
-                Poll::Pending
-            }
-            result => {
-                coop::spend(*result.as_ref().unwrap_or(&0));
-                Poll::Ready(result)
-            }
-        }
+        let send = |driver: &mut Driver, id| driver.send(id, bytes);
+        self.poll_io(cx, send, Stream::wait_writable)
     }
 
     /// Writes all of `bytes`.
@@ -443,6 +283,35 @@ impl Drop for Stream {
 }
 
 /// A listener that futures accept connections from. Dropping it stops accepting.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::net::{Address, ListenMode, ListenOptions, Listener, Stream, listen};
+/// # use onrush_rt::driver::{Config, Preference, choose};
+/// # use onrush_rt::worker::{Pools, Worker};
+/// # let config = Config::default();
+/// # let choice = choose(Preference::Auto, &config)?;
+/// # let mut worker = Worker::new(&choice, &config, Pools::inline(), 0)?;
+///
+/// let any = Address::Tcp(([127, 0, 0, 1], 0).into());
+/// let (mut sockets, address) = listen(&any, ListenMode::Shared, 1, &ListenOptions::default())?;
+/// let Address::Tcp(address) = address else { unreachable!("as requested") };
+/// let context = worker.context().clone();
+/// let mut listener = Listener::new(&context, sockets.remove(0))?;
+/// let received = worker.block_on(async {
+///     let server = context.spawn(async move {
+///         let mut stream = listener.accept().await?;
+///         stream.write_all(b"hello").await
+///     });
+///     let mut client = Stream::connect(&context, address).await?;
+///     let mut bytes = [0; 100];
+///     let received = client.read(&mut bytes).await?;
+///     server.await?;
+///     std::io::Result::Ok(bytes[..received].to_vec())
+/// })??;
+/// assert_eq!(received, b"hello");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     context: WorkerContext,

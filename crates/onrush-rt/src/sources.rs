@@ -9,22 +9,22 @@ use slab::Slab;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
+use std::num::NonZeroUsize;
 use std::task::Waker;
 
 /// Tokens and timer payloads with this bit belong to the runtime's own futures; those without it
 /// belong to the event handler.
 pub(crate) const RUNTIME: u64 = 1 << 63;
 
-/// Cache lines of a reader's stack that are prefetched when it is woken: the frames between its
-/// suspension point and the function that reads.
+/// Cache lines of the memory that a reader has named: the frames of a few function calls.
 const READER_LINES: usize = 6;
 
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     pub(crate) reader: Option<Waker>,
-    /// The stack pointer when the reader was suspended: a coroutine continues there, and its stack
-    /// may have left the cache.
-    pub(crate) reader_stack: usize,
+    /// The memory that the reader uses first when it continues, if it has named any. It is
+    /// prefetched when the reader is woken, because it may have left the cache.
+    pub(crate) reader_memory: Option<NonZeroUsize>,
     pub(crate) writer: Option<Waker>,
 }
 
@@ -64,7 +64,9 @@ impl Sources {
             match event {
                 Event::Writable { .. } => source.writer.take(),
                 _ => {
-                    prefetch(source.reader_stack, READER_LINES);
+                    if let Some(memory) = source.reader_memory {
+                        prefetch(memory.get(), READER_LINES);
+                    }
                     source.reader.take()
                 }
             }

@@ -32,6 +32,23 @@ enum State<T> {
 /// iteration of its worker. [`Task::detach`] lets the task run on. Awaiting it gives the output of
 /// the future, after the future was dropped.
 ///
+/// # Examples
+/// ```
+/// # use onrush_rt::driver::sim::{Behaviour, Net};
+/// # use onrush_rt::worker::Worker;
+/// # let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0)?;
+/// let context = worker.context().clone();
+/// let task = context.spawn(async { "done" });
+/// assert_eq!(worker.block_on(task)?, "done");
+///
+/// let never = context.spawn(std::future::pending::<()>());
+/// assert_eq!(context.live_tasks(), 1);
+/// drop(never); // Cancels the task.
+/// worker.poll(&(), false)?;
+/// assert_eq!(context.live_tasks(), 0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Panics
 /// Awaiting a task that panicked, or that ended with its worker, panics. [`Task::fallible`] gives
 /// `None` instead.

@@ -33,6 +33,19 @@ struct Entry {
 }
 
 /// The wheel. Times are milliseconds since the owner's epoch.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::timer::Wheel;
+///
+/// let mut wheel = Wheel::new(1_000);
+/// let cancelled = wheel.schedule(1_010, 1);
+/// wheel.schedule(1_020, 2);
+/// assert!(wheel.cancel(cancelled));
+/// assert_eq!(wheel.expire(1_019), None);
+/// assert_eq!(wheel.expire(1_020), Some(2));
+/// assert!(wheel.is_empty());
+/// ```
 #[derive(Debug)]
 pub struct Wheel {
     now_ms: u64,

@@ -1,8 +1,8 @@
 //! Calls of user code: closures of jobs, destructors, wakers, log subscribers, handlers.
 //!
-//! User code may panic, and it may call back. So a panic ends here, and no cell of a worker is
-//! borrowed meanwhile: in debug builds each call asserts that. A panic's payload is leaked, because
-//! its destructor is user code as well. Must not know what is called, nor what a worker borrows.
+//! User code may panic, and it may call back. This module catches the panics. No cell of a worker is
+//! borrowed during a call; debug builds assert that at each call. The payload of a panic is leaked,
+//! because its destructor is user code as well.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ thread_local! {
     static CHECK: Cell<Option<Check>> = const { Cell::new(None) };
 }
 
-/// Has [`assert_unborrowed`] call `check` on this thread; gives what it called before.
+/// Sets the check that [`assert_unborrowed`] calls on this thread, and returns the previous one.
 pub(crate) fn set_check(check: Option<Check>) -> Option<Check> {
     CHECK.replace(check)
 }
@@ -47,7 +47,7 @@ pub fn call<T>(code: impl FnOnce() -> T) -> Option<T> {
         .ok()
 }
 
-/// Drops a value that holds user code. Gives whether its destructor returned.
+/// Drops a value that holds user code. Returns whether its destructor returned.
 #[track_caller]
 pub fn discard<T>(value: T) -> bool {
     call(|| drop(value)).is_some()

@@ -1,4 +1,4 @@
-//! Listening and accepting: addresses, ports and files in use, and what goes wrong on the way.
+//! Listening and accepting: addresses, ports and socket files in use, and failures.
 
 mod common;
 
@@ -28,20 +28,20 @@ fn options() -> ListenOptions {
     ListenOptions::default()
 }
 
-/// A path for a socket that no other test uses.
+/// A socket path that no other test uses.
 fn path(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("onrush-rt-{}-{name}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     path
 }
 
-/// Turns until `count` connections were accepted; gives their sockets.
+/// Polls until `count` connections were accepted, and returns their sockets.
 fn accept(driver: &mut Driver, count: usize) -> Vec<Socket> {
     let mut sockets = Vec::new();
     while sockets.len() < count {
         driver
             .poll_events(Some(Duration::from_millis(20)))
-            .expect("turns");
+            .expect("the poll succeeds");
         while let Some(event) = driver.next() {
             match event {
                 Event::Accepted { socket, .. } => sockets.push(socket),
@@ -52,9 +52,10 @@ fn accept(driver: &mut Driver, count: usize) -> Vec<Socket> {
     sockets
 }
 
-/// A client that does not read costs the limit and its receive window, until the limit is lifted.
+/// The kernel takes the limit and the receive window of a client that does not read, and more
+/// later.
 #[test]
-fn what_the_kernel_takes_unsent_has_a_limit_until_it_is_lifted() {
+fn unsent_bytes_are_limited_until_the_limit_is_removed() {
     const UNSENT_MAX: u32 = 128 * 1024;
     const WINDOW_MAX: usize = 64 * 1024;
     fn fill(driver: &mut Driver, stream: StreamId) -> usize {
@@ -67,7 +68,7 @@ fn what_the_kernel_takes_unsent_has_a_limit_until_it_is_lifted() {
             }
         }
     }
-    let name = "what_the_kernel_takes_unsent_has_a_limit_until_it_is_lifted";
+    let name = "unsent_bytes_are_limited_until_the_limit_is_removed";
     on(&KERNEL, name, |rig| {
         let options = ListenOptions {
             unsent_bytes_max: UNSENT_MAX,
@@ -81,7 +82,7 @@ fn what_the_kernel_takes_unsent_has_a_limit_until_it_is_lifted() {
         let client = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None);
         let client = client.expect("a socket");
         sockopt::set_socket_recv_buffer_size(&client, 4096).expect("an option");
-        rustix::net::connect(&client, &tcp(&address)).expect("it listens");
+        rustix::net::connect(&client, &tcp(&address)).expect("the server listens");
         let socket = accept(&mut rig.driver, 1).pop().expect("one");
         let stream = rig.driver.attach(socket, 1).expect("attached");
         let taken = fill(&mut rig.driver, stream);
@@ -95,8 +96,8 @@ fn what_the_kernel_takes_unsent_has_a_limit_until_it_is_lifted() {
 }
 
 #[test]
-fn accepts_many_and_carries_them() {
-    on(&KERNEL, "accepts_many_and_carries_them", |rig| {
+fn accepts_many_connections_and_serves_them() {
+    on(&KERNEL, "accepts_many_connections_and_serves_them", |rig| {
         for ip in ["127.0.0.1", "::1"] {
             let (sockets, address) =
                 listen(&any_port(ip), ListenMode::Shared, 1, &options()).expect("listens");
@@ -126,7 +127,7 @@ fn accepts_many_and_carries_them() {
 
 #[test]
 fn accepts_on_a_unix_socket_shared_by_two_drivers() {
-    let _dog = watchdog("accepts_on_a_unix_socket");
+    let _dog = watchdog("accepts_on_a_unix_socket_shared_by_two_drivers");
     for kind in KERNEL {
         let config = Config::default();
         let (Some(one), Some(two)) = (rig_with(kind, &config, 1), rig_with(kind, &config, 1))
@@ -161,8 +162,8 @@ fn accepts_on_a_unix_socket_shared_by_two_drivers() {
 }
 
 #[test]
-fn nobody_is_accepted_after_unlisten() {
-    on(&KERNEL, "nobody_is_accepted_after_unlisten", |rig| {
+fn no_connection_is_accepted_after_unlisten() {
+    on(&KERNEL, "no_connection_is_accepted_after_unlisten", |rig| {
         let (mut sockets, address) =
             listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options()).expect("listens");
         let listener = rig.driver.listen(sockets.remove(0)).expect("listens");
@@ -174,20 +175,20 @@ fn nobody_is_accepted_after_unlisten() {
         rig.poll_until_idle();
         let refused = TcpStream::connect(tcp(&address)).expect_err("closed");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-        // And the port is free.
-        listen(&address, ListenMode::Shared, 1, &options()).expect("free again");
+        // The port is free again.
+        listen(&address, ListenMode::Shared, 1, &options()).expect("the port is free again");
     });
 }
 
 #[test]
-fn nobody_is_accepted_while_it_is_held() {
-    on(&KERNEL, "nobody_is_accepted_while_it_is_held", |rig| {
+fn no_connection_is_accepted_while_held() {
+    on(&KERNEL, "no_connection_is_accepted_while_held", |rig| {
         let (mut sockets, address) =
             listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options()).expect("listens");
         let address = tcp(&address);
         let connect = || TcpStream::connect(address).expect("queued");
         let listener = rig.driver.listen(sockets.remove(0)).expect("listens");
-        // Before it was ever accepted from, and when it was; taken back at once, or said twice.
+        // Before and after the first accept. The hold is released at once, or requested twice.
         for round in 0..4 {
             let mut clients = vec![connect()];
             if round % 2 == 1 {
@@ -206,7 +207,7 @@ fn nobody_is_accepted_while_it_is_held() {
             rig.driver.accept_again(listener);
             assert_eq!(accept(&mut rig.driver, held.len()).len(), held.len());
         }
-        // Who waits when it closes is accepted all the same.
+        // A connection that waits when the listener closes is accepted.
         rig.driver.hold_accepting(listener);
         rig.poll_until_idle();
         let _last = connect();
@@ -219,15 +220,15 @@ fn nobody_is_accepted_while_it_is_held() {
     });
 }
 
-/// A free descriptor ends the pause of a listener, and must not end a hold.
+/// A free descriptor ends the pause of a listener, but not a hold.
 #[test]
-fn a_hold_outlasts_a_pause() {
-    in_child("a_hold_outlasts_a_pause", || {
-        KERNEL.into_iter().for_each(held_without_descriptors);
+fn hold_outlasts_a_pause() {
+    in_child("hold_outlasts_a_pause", || {
+        KERNEL.into_iter().for_each(hold_without_descriptors);
     });
 }
 
-fn held_without_descriptors(kind: Kind) {
+fn hold_without_descriptors(kind: Kind) {
     let Some(mut rig) = rig_with(kind, &Config::default(), 1) else {
         return;
     };
@@ -248,8 +249,8 @@ fn held_without_descriptors(kind: Kind) {
 }
 
 #[test]
-fn a_dropped_driver_frees_its_port_at_once() {
-    let _dog = watchdog("a_dropped_driver_frees_its_port_at_once");
+fn dropped_driver_frees_its_port_at_once() {
+    let _dog = watchdog("dropped_driver_frees_its_port_at_once");
     for kind in KERNEL {
         let mut address = any_port("127.0.0.1");
         for _ in 0..50 {
@@ -266,8 +267,8 @@ fn a_dropped_driver_frees_its_port_at_once() {
 }
 
 #[test]
-fn port_0_is_one_port_for_all_workers() {
-    let _dog = watchdog("port_0_is_one_port_for_all_workers");
+fn port_0_gives_all_workers_the_same_port() {
+    let _dog = watchdog("port_0_gives_all_workers_the_same_port");
     for ip in ["127.0.0.1", "::1"] {
         for spread in [ListenMode::PerWorker, ListenMode::Shared] {
             let (sockets, address) = listen(&any_port(ip), spread, 3, &options()).expect("listens");
@@ -288,11 +289,11 @@ fn port_0_is_one_port_for_all_workers() {
 }
 
 #[test]
-fn a_port_that_another_socket_has_is_refused() {
-    let _dog = watchdog("a_port_that_another_socket_has_is_refused");
+fn port_of_another_socket_is_refused() {
+    let _dog = watchdog("port_of_another_socket_is_refused");
     let plain = TcpListener::bind("127.0.0.1:0").unwrap();
     let plain = plain.local_addr().map(|address| (plain, address)).unwrap();
-    // One that would share its port, with or without SO_REUSEADDR beside it.
+    // A socket that shares its port, with or without SO_REUSEADDR in addition.
     let sharing = |reuse_address: bool| {
         let flags = SocketFlags::CLOEXEC;
         let family = AddressFamily::INET;
@@ -314,20 +315,21 @@ fn a_port_that_another_socket_has_is_refused() {
             }
         }
         drop(other);
-        listen(&Address::Tcp(address), ListenMode::PerWorker, 2, &options()).expect("free now");
+        listen(&Address::Tcp(address), ListenMode::PerWorker, 2, &options())
+            .expect("the port is free");
     }
 }
 
 #[test]
-fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
-    let _dog = watchdog("a_stale_unix_socket_is_replaced");
+fn stale_unix_socket_is_replaced_but_a_live_one_is_not() {
+    let _dog = watchdog("stale_unix_socket_is_replaced_but_a_live_one_is_not");
     let path = path("stale");
     drop(UnixListener::bind(&path).unwrap()); // Leaves its file behind.
     let address = Address::Unix(path.clone());
     let ours = listen(&address, ListenMode::Shared, 1, &options()).expect("replaced");
     let refused = listen(&address, ListenMode::Shared, 1, &options()).expect_err("alive");
     assert_eq!(refused.kind(), ErrorKind::AddrInUse);
-    UnixStream::connect(&path).expect("still ours");
+    UnixStream::connect(&path).expect("the first listener still has the path");
     drop(ours);
     std::fs::remove_file(&path).unwrap();
     let datagrams = UnixDatagram::bind(&path).unwrap();
@@ -337,10 +339,10 @@ fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// A mistyped path must not cost anybody a file.
+/// A mistyped path must not delete a file.
 #[test]
-fn a_file_that_is_no_socket_is_never_removed() {
-    let _dog = watchdog("a_file_that_is_no_socket_is_never_removed");
+fn file_that_is_not_a_socket_is_never_removed() {
+    let _dog = watchdog("file_that_is_not_a_socket_is_never_removed");
     let file = path("precious");
     std::fs::write(&file, "years of work").unwrap();
     let link = path("link");
@@ -359,17 +361,19 @@ fn a_file_that_is_no_socket_is_never_removed() {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// A socket that cannot accept says so once per pause, instead of keeping a core busy.
+/// A socket that cannot accept reports it once per pause and does not keep a core busy.
 #[test]
-fn a_listener_that_fails_for_good_pauses() {
-    on(&KERNEL, "a_listener_that_fails_for_good_pauses", |rig| {
+fn listener_that_always_fails_pauses() {
+    on(&KERNEL, "listener_that_always_fails_pauses", |rig| {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (family, stream) = (AddressFamily::INET, SocketType::STREAM);
         let deaf = rustix::net::socket_with(family, stream, flags, None).unwrap();
-        rig.driver.listen(ListenSocket::Os(deaf)).expect("taken in");
+        rig.driver
+            .listen(ListenSocket::Os(deaf))
+            .expect("the driver takes the socket");
         let (mut pauses, mut polls) = (0, 0);
         while pauses < 3 {
-            rig.driver.poll_events(None).expect("turns");
+            rig.driver.poll_events(None).expect("the poll succeeds");
             polls += 1;
             while let Some(event) = rig.driver.next() {
                 match event {
@@ -381,14 +385,14 @@ fn a_listener_that_fails_for_good_pauses() {
                 }
             }
         }
-        assert!(polls < 50, "{polls} turns for three pauses");
+        assert!(polls < 50, "{polls} polls for three pauses");
     });
 }
 
-/// Every accept fails as if the client had gone: a turn must end all the same.
+/// Every accept fails as if the client had disconnected. A poll must end nevertheless.
 #[test]
-fn a_turn_ends_when_every_accept_is_aborted() {
-    in_child("a_turn_ends_when_every_accept_is_aborted", || {
+fn poll_ends_when_every_accept_is_aborted() {
+    in_child("poll_ends_when_every_accept_is_aborted", || {
         seccomp::refuse(&[
             (libc::SYS_accept4, libc::ECONNABORTED),
             (libc::SYS_accept, libc::ECONNABORTED),
@@ -403,7 +407,7 @@ fn a_turn_ends_when_every_accept_is_aborted() {
     });
 }
 
-/// Takes all descriptors that this process may have from now on: 128 with those it has.
+/// Limits this process to 128 descriptors and opens all that are left.
 fn hoard_descriptors() -> Vec<OwnedFd> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let low = rustix::process::Rlimit {
@@ -432,10 +436,10 @@ fn without_descriptors(kind: Kind) {
     let (start, cpu) = (Instant::now(), common::cpu_time());
     let (mut pauses, mut served) = (0, 0);
     while start.elapsed() < Duration::from_secs(1) {
-        (&theirs).write_all(b"x").unwrap(); // A connection in being is served meanwhile.
+        (&theirs).write_all(b"x").unwrap(); // An established connection is served meanwhile.
         driver
             .poll_events(Some(Duration::from_millis(50)))
-            .expect("turns");
+            .expect("the poll succeeds");
         while let Some(event) = driver.next() {
             match event {
                 Event::AcceptPaused { error, .. } => {
@@ -456,10 +460,10 @@ fn without_descriptors(kind: Kind) {
     assert!(pauses > 0 && served > 0);
     assert!(
         share < 0.05,
-        "{:.1} % of a core while starved",
+        "{:.1} % of a core without descriptors",
         share * 100.0
     );
-    // Another stream closes: accepting goes on, without waiting for the pause to be over.
+    // Another stream closes: accepting continues before the pause is over.
     hoard.pop();
     driver.close(stream);
     let accepted = accept(&mut driver, 1).remove(0);

@@ -1,4 +1,4 @@
-//! Coroutines polled by hand: dropped at every wait, panicking, nested, on stacks used again.
+//! Coroutines polled by hand: dropped at every wait, panicking, nested, and on reused stacks.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// Writes its name down when it is dropped.
+/// Records its name when it is dropped.
 struct Note(&'static str, Rc<RefCell<Vec<&'static str>>>);
 
 impl Drop for Note {
@@ -24,7 +24,7 @@ impl Drop for Note {
 }
 
 #[test]
-fn it_runs_between_waits_and_gives_its_value() {
+fn coroutine_runs_between_waits_and_returns_its_value() {
     scope(|| {
         let steps = Rc::new(Cell::new(0));
         let seen = steps.clone();
@@ -47,9 +47,9 @@ fn it_runs_between_waits_and_gives_its_value() {
     });
 }
 
-/// The waker may be another one with each poll.
+/// Each poll may have another waker.
 #[test]
-fn what_it_waits_for_sees_the_present_waker() {
+fn awaited_future_sees_the_current_waker() {
     scope(|| {
         struct Count(AtomicUsize);
         impl Wake for Count {
@@ -98,7 +98,7 @@ fn dropped_at_every_wait() {
                     wait(pause());
                 }
                 let _boxed = Box::new(note("boxed"));
-                let held = note("held by the future");
+                let held = note("owned by the future");
                 wait(async move {
                     let _held = &held;
                     pause().await;
@@ -118,10 +118,10 @@ fn dropped_at_every_wait() {
                 0 => &["captured"],
                 1 => &["first", "captured"],
                 2 | 3 => &["inner", "first", "captured"],
-                4 | 5 => &["inner", "held by the future", "boxed", "first", "captured"],
+                4 | 5 => &["inner", "owned by the future", "boxed", "first", "captured"],
                 _ => &[
                     "inner",
-                    "held by the future",
+                    "owned by the future",
                     "last",
                     "boxed",
                     "first",
@@ -135,7 +135,7 @@ fn dropped_at_every_wait() {
 }
 
 #[test]
-fn a_panic_comes_out_of_the_poll() {
+fn panic_propagates_from_the_poll() {
     scope(|| {
         for waits in 0..3 {
             let mut coroutine = Coroutine::new(move || {
@@ -153,7 +153,7 @@ fn a_panic_comes_out_of_the_poll() {
 }
 
 #[test]
-fn one_within_another() {
+fn nested_coroutines() {
     scope(|| {
         fn nested(depth: u32) -> u32 {
             wait(pause());
@@ -165,7 +165,7 @@ fn one_within_another() {
             below + 1
         }
         assert_eq!(finish(Coroutine::new(|| nested(20))), 21);
-        // One that is polled by hand, and panics: the outer one goes on.
+        // The inner one is polled by hand and panics. The outer one continues.
         let outer = Coroutine::new(|| {
             let mut inner = Coroutine::new(|| {
                 wait(pause());
@@ -182,7 +182,7 @@ fn one_within_another() {
             7
         });
         assert_eq!(finish(outer), 7);
-        // The outer one is dropped while the inner one waits, and both are unwound.
+        // The outer one is dropped while the inner one waits, so both are unwound.
         let notes = Rc::new(RefCell::new(Vec::new()));
         let (a, b) = (Note("outer", notes.clone()), Note("inner", notes.clone()));
         let mut outer = Coroutine::new(move || {
@@ -199,7 +199,7 @@ fn one_within_another() {
 }
 
 #[test]
-fn waiting_where_nobody_can() {
+fn wait_outside_a_coroutine_panics() {
     scope(|| {
         assert!(message(|| wait(ready(()))).contains("this is not one"));
         let said = message(|| finish(Coroutine::new(|| wait(async { wait(pause()) }))));
@@ -209,7 +209,7 @@ fn waiting_where_nobody_can() {
 }
 
 #[test]
-fn stacks_are_used_again() {
+fn stacks_are_reused() {
     scope(|| {
         let address = || {
             let context = 0_u8;
@@ -236,9 +236,9 @@ fn deep(levels: u32) -> u64 {
 }
 
 #[test]
-fn deep_recursion_has_its_room() {
+fn deep_recursion_fits_on_the_stack() {
     scope(|| {
-        // 900 bytes and a little for each level, in any profile: 230 KiB at most.
+        // A little more than 900 bytes for each level, in any profile: 230 KiB at most.
         let levels = 180;
         assert_eq!(
             finish(Coroutine::new(move || deep(levels))),
@@ -257,7 +257,7 @@ fn deep_recursion_has_its_room() {
     });
 }
 
-/// A destructor that does what a `BufWriter` or a pool's guard does.
+/// A destructor that waits, as that of a `BufWriter` or of a pool's guard does.
 struct WaitsWhenDropped(mpsc::SyncSender<u8>, mpsc::Receiver<u8>, Rc<Cell<bool>>);
 
 impl Drop for WaitsWhenDropped {
@@ -308,7 +308,7 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn whoever_catches_the_unwinding_is_unwound_again() {
+fn coroutine_that_catches_the_unwinding_is_unwound_again() {
     scope(|| {
         let rounds = Rc::new(Cell::new(0));
         let seen = rounds.clone();
@@ -318,12 +318,12 @@ fn whoever_catches_the_unwinding_is_unwound_again() {
                 assert!(caught.is_err());
                 seen.set(seen.get() + 1);
             }
-            Bomb // Nobody takes it, and its panic is nobody's.
+            Bomb // Its panic is ignored.
         });
         assert!(poll(&mut coroutine).is_pending());
         drop(coroutine);
         assert_eq!(rounds.get(), 5);
-        // One that panics anew, and one that was never begun.
+        // One that panics again, and one that has not started.
         let mut coroutine = Coroutine::new(|| {
             let _ = catch_unwind(|| wait(pending::<()>()));
             std::panic::panic_any(Bomb);
@@ -337,7 +337,7 @@ fn whoever_catches_the_unwinding_is_unwound_again() {
 }
 
 #[test]
-fn dropped_while_the_thread_panics() {
+fn coroutine_dropped_while_the_thread_panics() {
     scope(|| {
         let notes = Rc::new(RefCell::new(Vec::new()));
         let note = Note("inside", notes.clone());
@@ -353,7 +353,7 @@ fn dropped_while_the_thread_panics() {
         assert_eq!(said, "on purpose");
         assert_eq!(*notes.borrow(), ["inside"]);
 
-        /// Polls to the end when dropped.
+        /// Polls a coroutine to its end when dropped.
         struct Polls(Coroutine<u8>);
         impl Drop for Polls {
             fn drop(&mut self) {
@@ -373,7 +373,7 @@ fn dropped_while_the_thread_panics() {
 }
 
 #[test]
-fn a_forgotten_one_keeps_its_stack() {
+fn forgotten_coroutine_keeps_its_stack() {
     scope(|| {
         let mut kept = Box::pin(Coroutine::new(|| {
             let on_stack = [7_u8; 1000];
@@ -381,7 +381,7 @@ fn a_forgotten_one_keeps_its_stack() {
             on_stack.iter().map(|&byte| u64::from(byte)).sum::<u64>()
         }));
         assert!(poll(&mut kept).is_pending());
-        coroutine::configure(&StackOptions::default()); // Its pool is nobody else's now.
+        coroutine::configure(&StackOptions::default()); // A new pool, which only this test uses.
         let mut forgotten = Coroutine::new(|| wait(pending::<()>()));
         assert!(poll(&mut forgotten).is_pending());
         std::mem::forget(forgotten);
@@ -414,9 +414,9 @@ fn large_and_aligned_closures() {
     });
 }
 
-/// A future that is not `Unpin`, on a stack that stays where it is.
+/// A future that is not `Unpin`, on a stack that does not move.
 #[test]
-fn what_is_pinned_stays() {
+fn pinned_future_does_not_move() {
     scope(|| {
         let coroutine = Coroutine::new(|| {
             let mut future = pin!(async {
@@ -444,9 +444,9 @@ impl Drop for Flushes {
     }
 }
 
-/// One that catches its own panics may go on doing so for as long as it lives.
+/// A coroutine may catch any number of its own panics.
 #[test]
-fn panics_of_its_own_are_not_counted_against_it() {
+fn own_panics_do_not_count_as_caught_unwinding() {
     scope(|| {
         std::panic::set_hook(Box::new(|_| {}));
         let count = finish(Coroutine::new(|| {
@@ -462,9 +462,9 @@ fn panics_of_its_own_are_not_counted_against_it() {
     });
 }
 
-/// One that catches every unwinding when it is dropped, and waits again, is left as it stands.
+/// A dropped coroutine that catches every unwinding and waits again is leaked.
 #[test]
-fn whoever_catches_every_unwinding_is_leaked() {
+fn coroutine_that_catches_every_unwinding_is_leaked() {
     scope(|| {
         let counts = Rc::new(Cell::new(0));
         let own = counts.clone();

@@ -1,5 +1,5 @@
-//! Stackful coroutines of another crate around ours, inside ours, and in between. Whatever they do
-//! to the order in which stacks are left, misuse panics, and proper use works.
+//! Stackful coroutines of another crate ("foreign") around, inside and between Onrush's coroutines
+//! ("ours"). In whatever order stacks are left, misuse panics and proper use works.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code, unreachable_pub)]
@@ -23,18 +23,18 @@ fn put<T>(value: T) -> (Place<T>, Place<T>) {
 }
 
 fn take<T>(place: &Place<T>) -> T {
-    place.borrow_mut().take().expect("it was put there")
+    place.borrow_mut().take().expect("a stored value")
 }
 
-/// What every function says that asks which coroutine its caller is.
-fn asks_in_vain() {
+/// Checks that every function that needs the current coroutine reports that there is none.
+fn assert_no_coroutine() {
     assert!(!is_inside() && !is_unwinding());
     assert!(message(|| wait(pause())).contains("wait"));
     assert!(message(|| assert!(try_wait(pause()).is_ok())).contains("wait"));
     assert!(message(|| wait(std::future::ready(()))).contains("wait"));
 }
 
-/// One of ours that has been used up, so that its stack is the next one's.
+/// Runs one of ours to its end, so that the next one gets its stack.
 fn end_one() {
     let mut ended = Coroutine::new(|| {
         let filled = [0x55_u8; 2048];
@@ -47,18 +47,18 @@ fn end_one() {
     assert!(poll(&mut ended).is_ready());
 }
 
-/// The attack: its future suspends the foreign coroutine, ours ends, and the foreign one goes on.
+/// The future of ours suspends the foreign coroutine, ours ends, and the foreign one is resumed.
 #[test]
-fn a_foreign_one_inside_ours_outlives_it() {
+fn foreign_coroutine_outlives_ours_around_it() {
     scope(|| {
         let (kept, theirs) = put(None::<Loop>);
         let mut ours = Coroutine::new(move || {
             let mut foreign = Loop::new(|yielder, ()| {
-                asks_in_vain();
+                assert_no_coroutine();
                 yielder.suspend(());
-                asks_in_vain();
+                assert_no_coroutine();
                 yielder.suspend(());
-                asks_in_vain();
+                assert_no_coroutine();
             });
             assert!(is_inside());
             foreign.resume(());
@@ -69,26 +69,26 @@ fn a_foreign_one_inside_ours_outlives_it() {
         assert!(poll(&mut ours).is_pending());
         assert!(poll(&mut ours).is_ready());
         let mut foreign = take(&kept).expect("it was made");
-        foreign.resume(()); // Ours has ended, and its stack is nobody's.
+        foreign.resume(()); // Ours has ended, and its stack is unused.
         end_one();
         let mut other = Coroutine::new(move || {
-            foreign.resume(()); // Its stack is another one's.
+            foreign.resume(()); // Its stack now belongs to another one.
             assert!(foreign.done());
             wait(pause());
         });
         assert!(poll(&mut other).is_pending());
         assert!(poll(&mut other).is_ready());
-        asks_in_vain();
+        assert_no_coroutine();
     });
 }
 
-/// While ours is suspended, its foreign one is resumed from outside, and from another of ours.
+/// While ours is suspended, the foreign one in it is resumed from outside and from another of ours.
 #[test]
-fn a_foreign_one_is_resumed_while_ours_is_suspended() {
+fn foreign_coroutine_is_resumed_while_ours_is_suspended() {
     scope(|| {
         let (kept, theirs) = put(Loop::new(|yielder, ()| {
             for _ in 0..3 {
-                asks_in_vain();
+                assert_no_coroutine();
                 yielder.suspend(());
             }
         }));
@@ -114,9 +114,9 @@ fn a_foreign_one_is_resumed_while_ours_is_suspended() {
     });
 }
 
-/// A foreign one that drives ours, as a generator of somebody's would.
+/// A foreign coroutine polls ours, as a generator of another library would.
 #[test]
-fn a_foreign_one_around_ours() {
+fn foreign_coroutine_around_ours() {
     scope(|| {
         let mut ours = Coroutine::new(|| {
             for _ in 0..3 {
@@ -142,9 +142,9 @@ fn a_foreign_one_around_ours() {
     });
 }
 
-/// Ours in a foreign one in ours: only the innermost waits, and each is known again afterwards.
+/// Ours in a foreign one in ours: only the innermost waits, and each is current again afterwards.
 #[test]
-fn ours_in_a_foreign_one_in_ours() {
+fn ours_in_a_foreign_coroutine_in_ours() {
     scope(|| {
         let mut outer = Coroutine::new(|| {
             let mut foreign = Loop::new(|yielder, ()| {
@@ -154,10 +154,10 @@ fn ours_in_a_foreign_one_in_ours() {
                     assert!(is_inside());
                 });
                 while poll(&mut inner).is_pending() {
-                    asks_in_vain();
+                    assert_no_coroutine();
                     yielder.suspend(());
                 }
-                asks_in_vain();
+                assert_no_coroutine();
             });
             while !foreign.done() {
                 foreign.resume(());
@@ -176,7 +176,7 @@ fn leave() {
     OUTER.with(|yielder| yielder.suspend(()));
 }
 
-/// A foreign coroutine whose yielder the coroutines of ours within it can have.
+/// A foreign coroutine whose yielder is available to ours within it.
 fn around(mut ours: impl FnMut() + 'static) -> Loop {
     Loop::new(move |yielder, ()| OUTER.set(yielder, &mut ours))
 }
@@ -185,10 +185,10 @@ fn is_ready<T>(coroutine: &mut Coroutine<T>) {
     assert!(poll(coroutine).is_ready());
 }
 
-/// Ours are left by suspending the foreign ones around them, and ended in the order in which they
-/// began: each puts back what it found, which by then is not there any more.
+/// Ours are left by suspending the foreign ones around them, and end in the order in which they
+/// began. Each restores the current coroutine that it found, which has ended by then.
 #[test]
-fn ours_are_left_and_gone_on_with_out_of_order() {
+fn ours_are_left_and_resumed_out_of_order() {
     scope(|| {
         let make = |name: &'static str| {
             around(move || {
@@ -206,26 +206,26 @@ fn ours_are_left_and_gone_on_with_out_of_order() {
         for _ in 0..2 {
             for foreign in &mut all {
                 foreign.resume(());
-                asks_in_vain();
+                assert_no_coroutine();
             }
         }
         for foreign in &mut all {
             foreign.resume(());
             assert!(foreign.done());
-            asks_in_vain();
+            assert_no_coroutine();
         }
         drop(all);
-        asks_in_vain();
+        assert_no_coroutine();
         for _ in 0..4 {
             end_one(); // On the same stacks.
         }
     });
 }
 
-/// What an ended coroutine's guard puts back names the stack of another one, which waits for a
-/// future meanwhile: that future must not be able to suspend it.
+/// The guard of an ended coroutine restores a reference to a stack that another one uses by now,
+/// which is waiting for a future. That future must not be able to suspend it.
 #[test]
-fn a_stack_that_is_used_again_is_not_taken_for_the_one_before() {
+fn reused_stack_is_not_mistaken_for_the_old_coroutine() {
     scope(|| {
         let (kept, theirs) = put(None::<Loop>);
         let mut first = Coroutine::new(move || {
@@ -236,11 +236,11 @@ fn a_stack_that_is_used_again_is_not_taken_for_the_one_before() {
         is_ready(&mut first);
         let mut foreign = take(&kept).expect("it was made");
         let mut second = Coroutine::new(move || {
-            let padding = [1_u8; 300]; // So that its frames are elsewhere than the first one's.
+            let padding = [1_u8; 300]; // So that its frames differ from those of the first one.
             let polled = wait(poll_fn(move |_| {
                 foreign.resume(());
                 assert!(foreign.done());
-                asks_in_vain();
+                assert_no_coroutine();
                 Poll::Ready(std::hint::black_box(&padding).len())
             }));
             wait(pause());
@@ -251,9 +251,9 @@ fn a_stack_that_is_used_again_is_not_taken_for_the_one_before() {
     });
 }
 
-/// Foreign ones that are dropped unwind ours within them, wherever these are.
+/// A dropped foreign coroutine unwinds ours within it, wherever it is suspended.
 #[test]
-fn a_dropped_foreign_one_unwinds_ours() {
+fn dropped_foreign_coroutine_unwinds_ours() {
     struct Counts(Rc<Cell<u32>>);
     impl Drop for Counts {
         fn drop(&mut self) {
@@ -281,14 +281,14 @@ fn a_dropped_foreign_one_unwinds_ours() {
             drop(foreign);
         }
         assert_eq!(count.get(), 2);
-        asks_in_vain();
+        assert_no_coroutine();
         end_one();
     });
 }
 
-/// A foreign coroutine may run a function on its creator's stack, which is ours then.
+/// A foreign coroutine may run a function on the stack of its creator, which is one of ours here.
 #[test]
-fn on_the_stack_of_its_creator_it_is_its_creator() {
+fn function_on_the_creators_stack_runs_as_the_creator() {
     scope(|| {
         let mut ours = Coroutine::new(|| {
             let mut foreign = Foreign::<(), (), bool>::new(|yielder, ()| {

@@ -1,7 +1,9 @@
-//! Coroutines on workers of every driver: sockets, files, threads and programs as `std` has them.
+//! Coroutines on workers of every driver: sockets, files, threads and programs, with the API of
+//! std.
 
 mod common;
 
+use common::temp_dir::TempDir;
 use common::{ALL, KERNEL, Kind, Transport, choice, pattern, sockets, watchdog};
 
 use onrush_rt::coroutine::net::{Shutdown, TcpListener, TcpStream};
@@ -16,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A worker with coroutines on it.
+/// A worker that runs coroutines.
 struct Rig {
     worker: Worker,
     net: Option<sim::Net>,
@@ -41,10 +43,10 @@ impl Rig {
             net.advance(1);
         }
         let may_sleep = self.net.is_none();
-        self.worker.poll(&(), may_sleep).expect("turns");
+        self.worker.poll(&(), may_sleep).expect("the poll succeeds");
     }
 
-    /// Turns until `main`, as a coroutine, has returned.
+    /// Polls until `main`, run as a coroutine, has returned.
     fn run<T: 'static>(&mut self, main: impl FnOnce() -> T + 'static) -> T {
         let result = Rc::new(RefCell::new(None));
         let place = result.clone();
@@ -53,15 +55,15 @@ impl Rig {
         while !task.is_finished() {
             self.poll();
         }
-        self.worker.block_on(&mut task).expect("turns");
+        self.worker.block_on(&mut task).expect("the poll succeeds");
         let output = result.borrow_mut().take();
-        output.expect("it did not panic")
+        output.expect("the coroutine does not panic")
     }
 
-    /// Two ends of a connection, made on this rig's network.
+    /// The two ends of a connection on the network of this rig.
     fn pair(&self) -> impl FnOnce() -> (TcpStream, TcpStream) + 'static {
         let (a, b) = sockets(Transport::Tcp4, self.net.as_ref()).expect("a connected pair");
-        let take = |socket| TcpStream::from_socket(socket).expect("taken over");
+        let take = |socket| TcpStream::from_socket(socket).expect("the worker takes the socket");
         move || (take(a), take(b))
     }
 }
@@ -80,8 +82,8 @@ fn on(kinds: &[Kind], what: &'static str, test: impl Fn(&mut Rig)) {
 }
 
 #[test]
-fn threads_by_another_name() {
-    on(&ALL, "threads_by_another_name", |rig| {
+fn spawned_coroutines_behave_like_threads() {
+    on(&ALL, "spawned_coroutines_behave_like_threads", |rig| {
         rig.run(|| {
             let order = Rc::new(RefCell::new(Vec::new()));
             let handles: Vec<_> = [30, 10, 20]
@@ -110,9 +112,9 @@ fn threads_by_another_name() {
     });
 }
 
-/// A result that nobody asks for is dropped where it may wait: by its own coroutine.
+/// A result that is not joined is dropped by its own coroutine, where its destructor may wait.
 #[test]
-fn what_nobody_joins_is_dropped_by_its_coroutine() {
+fn unjoined_result_is_dropped_by_its_coroutine() {
     struct Flushes(Rc<RefCell<Vec<&'static str>>>);
     impl Drop for Flushes {
         fn drop(&mut self) {
@@ -120,40 +122,36 @@ fn what_nobody_joins_is_dropped_by_its_coroutine() {
             self.0.borrow_mut().push("flushed");
         }
     }
-    on(
-        &ALL,
-        "what_nobody_joins_is_dropped_by_its_coroutine",
-        |rig| {
-            rig.run(|| {
-                let said = Rc::new(RefCell::new(Vec::new()));
-                for ends_first in [false, true] {
-                    let result = Flushes(said.clone());
-                    let handle = thread::spawn(move || {
-                        thread::yield_now();
-                        result
-                    });
-                    while ends_first && !handle.is_finished() {
-                        thread::yield_now();
-                    }
-                    drop(handle);
-                    while said.borrow().is_empty() {
-                        thread::sleep(Duration::from_millis(1));
-                    }
-                    assert_eq!(said.take(), ["flushed"]);
+    on(&ALL, "unjoined_result_is_dropped_by_its_coroutine", |rig| {
+        rig.run(|| {
+            let said = Rc::new(RefCell::new(Vec::new()));
+            for ends_first in [false, true] {
+                let result = Flushes(said.clone());
+                let handle = thread::spawn(move || {
+                    thread::yield_now();
+                    result
+                });
+                while ends_first && !handle.is_finished() {
+                    thread::yield_now();
                 }
-                drop(thread::spawn(|| {
-                    struct Panics;
-                    impl Drop for Panics {
-                        fn drop(&mut self) {
-                            panic!("on purpose");
-                        }
+                drop(handle);
+                while said.borrow().is_empty() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                assert_eq!(said.take(), ["flushed"]);
+            }
+            drop(thread::spawn(|| {
+                struct Panics;
+                impl Drop for Panics {
+                    fn drop(&mut self) {
+                        panic!("on purpose");
                     }
-                    Panics
-                }));
-                thread::sleep(Duration::from_millis(2));
-            });
-        },
-    );
+                }
+                Panics
+            }));
+            thread::sleep(Duration::from_millis(2));
+        });
+    });
 }
 
 #[test]
@@ -164,7 +162,8 @@ fn streams_carry_bytes_both_ways() {
             let (client, mut server) = pair();
             let said = pattern(3, 600_000);
             let expected = said.clone();
-            // Its clones are used at once: one writes more than fits, the other reads it back.
+            // Both clones are used at the same time: one writes more than fits, the other reads it
+            // back.
             let writer = client.try_clone().unwrap();
             let writes = thread::spawn(move || {
                 (&writer).write_all(&said).unwrap();
@@ -189,8 +188,8 @@ fn streams_carry_bytes_both_ways() {
 }
 
 #[test]
-fn two_that_read_have_their_turns() {
-    on(&ALL, "two_that_read_have_their_turns", |rig| {
+fn two_readers_of_one_stream_both_read() {
+    on(&ALL, "two_readers_of_one_stream_both_read", |rig| {
         let pair = rig.pair();
         rig.run(move || {
             let (mut client, server) = pair();
@@ -213,8 +212,8 @@ fn two_that_read_have_their_turns() {
 }
 
 #[test]
-fn time_outs_end_a_wait_and_nothing_else() {
-    on(&ALL, "time_outs_end_a_wait", |rig| {
+fn timeouts_end_only_their_wait() {
+    on(&ALL, "timeouts_end_only_their_wait", |rig| {
         let pair = rig.pair();
         rig.run(move || {
             let (mut client, mut server) = pair();
@@ -240,10 +239,11 @@ fn time_outs_end_a_wait_and_nothing_else() {
     });
 }
 
-/// A coroutine is dropped in each of its waits: its streams are closed, and what it wrote is sent.
+/// A coroutine is dropped in each of its waits. Its streams are closed and its written data is
+/// sent.
 #[test]
-fn dropped_in_every_wait() {
-    on(&ALL, "dropped_in_every_wait", |rig| {
+fn coroutine_dropped_in_every_wait() {
+    on(&ALL, "coroutine_dropped_in_every_wait", |rig| {
         for steps in 0..4 {
             let pair = rig.pair();
             let ended = Rc::new(Cell::new(0));
@@ -279,7 +279,7 @@ fn dropped_in_every_wait() {
                 drop::<std::pin::Pin<Box<Coroutine<()>>>>(victim);
                 let mut heard = String::new();
                 client.read_to_string(&mut heard).unwrap();
-                // The buffer was flushed when it was dropped, as far as the socket took it.
+                // The drop flushed the buffer, as far as the socket had room.
                 assert_eq!(
                     heard.starts_with("greeting"),
                     steps > 0 && !heard.is_empty()
@@ -355,9 +355,9 @@ fn simulated_listeners_accept() {
 
 #[test]
 fn files_are_read_and_written() {
-    let folder = std::env::temp_dir().join(format!("onrush-coroutine-{}", std::process::id()));
+    let temp = TempDir::new();
     on(&ALL, "files_are_read_and_written", |rig| {
-        let folder = folder.clone();
+        let folder = temp.path().join("a folder");
         rig.run(move || {
             fs::create_dir_all(&folder).unwrap();
             let path = folder.join("a file");
@@ -384,14 +384,13 @@ fn files_are_read_and_written() {
             fs::remove_file(folder.join("b")).unwrap();
         });
     });
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Everything that lives on a worker is unwound at its end, and may use it even then.
+/// A worker unwinds all its coroutines at its end, and they may still use it.
 #[test]
-fn the_end_of_a_worker_unwinds() {
-    on(&ALL, "the_end_of_a_worker_unwinds", |rig| {
-        let mut own = Rig::new(rig_kind(rig), 9).expect("as before");
+fn dropped_worker_unwinds_its_coroutines() {
+    on(&ALL, "dropped_worker_unwinds_its_coroutines", |rig| {
+        let mut own = Rig::new(rig_kind(rig), 9).expect("the driver is available");
         let ended = Rc::new(Cell::new(0));
         let (pair, seen) = (own.pair(), ended.clone());
         own.run(move || {
@@ -403,7 +402,8 @@ fn the_end_of_a_worker_unwinds() {
                     impl Drop for Ends {
                         fn drop(&mut self) {
                             assert!(self.1.take().expect("one").join().is_err());
-                            let _ = File::open("/dev/null"); // Ready only without threads.
+                            // Completes at once only without threads.
+                            let _ = File::open("/dev/null");
                             self.0.set(self.0.get() + 1);
                         }
                     }
@@ -448,10 +448,10 @@ fn configs() -> Vec<Config> {
     configs
 }
 
-/// All bind one address, and together they serve whoever connects.
+/// All workers bind one address and together serve all clients.
 #[test]
-fn a_program_on_several_workers_has_one_port() {
-    let _dog = watchdog("a_program_on_several_workers_has_one_port");
+fn program_on_several_workers_has_one_port() {
+    let _dog = watchdog("program_on_several_workers_has_one_port");
     for config in configs() {
         let (ports, served) = (
             Arc::new(Mutex::new(Vec::new())),
@@ -483,7 +483,7 @@ fn a_program_on_several_workers_has_one_port() {
                 client.read_to_string(&mut response)?;
                 assert_eq!(response, format!("{number}\n"));
             }
-            // Nobody leaves while others may have been given to its listener.
+            // No worker ends while connections may still be queued at its listener.
             while main_served.load(Ordering::Relaxed) < 60 {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -499,8 +499,8 @@ fn a_program_on_several_workers_has_one_port() {
 }
 
 #[test]
-fn a_program_ends_with_its_first_failure() {
-    let _dog = watchdog("a_program_ends_with_its_first_failure");
+fn program_ends_with_its_first_failure() {
+    let _dog = watchdog("program_ends_with_its_first_failure");
     for config in configs() {
         for panics in [false, true] {
             let config = Config {

@@ -1,5 +1,5 @@
-//! A coroutine that overflows its stack ends the process and says who it was. Each test runs itself
-//! again in a child, which is to die.
+//! A coroutine that overflows its stack ends the process and prints its name. Each test runs itself
+//! in a child process, which dies.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 
 const CHILD: &str = "ONRUSH_TEST_CHILD";
 
-/// What the child says that runs `act` on `driver`, and how it ends.
+/// Runs `act` on `driver` in a child process. Returns its output and exit status.
 fn in_child(name: &'static str, driver: &str, act: impl FnOnce()) -> Option<Output> {
     if std::env::var_os(CHILD).is_some_and(|child| child == name) {
         act();
@@ -53,11 +53,11 @@ fn endless(levels: u64) -> u64 {
 fn config() -> Config {
     Config {
         stack_bytes: 64 << 10,
-        ..Config::from_env().expect("a right environment")
+        ..Config::from_env().expect("a valid environment")
     }
 }
 
-/// Dead by `SIGSEGV`, and last of all it said this.
+/// The child was killed by `SIGSEGV`, and this was its last output.
 fn died(output: &Output, said: &str) {
     let complained = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{complained}");
@@ -65,8 +65,8 @@ fn died(output: &Output, said: &str) {
 }
 
 #[test]
-fn the_main_function() {
-    let _dog = watchdog("the_main_function");
+fn overflow_in_the_main_function() {
+    let _dog = watchdog("overflow_in_the_main_function");
     fn overflows() -> std::io::Result<()> {
         thread::sleep(std::time::Duration::from_millis(1));
         println!("{}", endless(0));
@@ -74,7 +74,7 @@ fn the_main_function() {
     }
     for driver in drivers() {
         let run = || coroutine::run(config(), overflows).expect("not reached");
-        let Some(output) = in_child("the_main_function", driver, run) else {
+        let Some(output) = in_child("overflow_in_the_main_function", driver, run) else {
             return;
         };
         died(
@@ -85,8 +85,8 @@ fn the_main_function() {
 }
 
 #[test]
-fn a_named_one_within_another() {
-    let _dog = watchdog("a_named_one_within_another");
+fn overflow_in_a_nested_named_coroutine() {
+    let _dog = watchdog("overflow_in_a_nested_named_coroutine");
     let run = || {
         let main = || {
             let inner = || wait(Coroutine::named("the inner one", || endless(0)));
@@ -99,7 +99,7 @@ fn a_named_one_within_another() {
         coroutine::run(config(), main).expect("not reached");
     };
     for driver in drivers() {
-        let Some(output) = in_child("a_named_one_within_another", driver, run) else {
+        let Some(output) = in_child("overflow_in_a_nested_named_coroutine", driver, run) else {
             return;
         };
         died(
@@ -110,10 +110,10 @@ fn a_named_one_within_another() {
     }
 }
 
-/// Also while it is unwound, and in a future that it waits for.
+/// Also while the coroutine is unwound, and in a future that it waits for.
 #[test]
-fn in_a_destructor_and_in_a_future() {
-    let _dog = watchdog("in_a_destructor_and_in_a_future");
+fn overflow_in_a_destructor_and_in_a_future() {
+    let _dog = watchdog("overflow_in_a_destructor_and_in_a_future");
     struct Overflows;
     impl Drop for Overflows {
         fn drop(&mut self) {
@@ -134,23 +134,23 @@ fn in_a_destructor_and_in_a_future() {
         };
         coroutine::run(config(), main).expect("not reached");
     };
-    let Some(output) = in_child("in_a_destructor_and_in_a_future", "auto", run) else {
+    let Some(output) = in_child("overflow_in_a_destructor_and_in_a_future", "auto", run) else {
         return;
     };
     died(&output, "coroutine 'dropped' has overflowed");
 }
 
-/// Threads that Rust did not start have no alternate stack until they get one from us.
+/// A thread that Rust did not start has no alternate stack until the runtime installs one.
 #[test]
-fn on_a_thread_without_an_alternate_stack() {
-    let _dog = watchdog("on_a_thread_without_an_alternate_stack");
+fn overflow_on_a_thread_without_an_alternate_stack() {
+    let _dog = watchdog("overflow_on_a_thread_without_an_alternate_stack");
     let run = || {
         let none = libc::stack_t {
             ss_sp: std::ptr::null_mut(),
             ss_flags: libc::SS_DISABLE,
             ss_size: 0,
         };
-        // SAFETY: takes the alternate stack away, which nobody is on.
+        // SAFETY: this removes the alternate stack, on which no code runs.
         #[allow(unsafe_code)]
         let taken = unsafe { libc::sigaltstack(&raw const none, std::ptr::null_mut()) };
         assert_eq!(taken, 0);
@@ -160,7 +160,11 @@ fn on_a_thread_without_an_alternate_stack() {
             println!("{:?}", std::pin::Pin::new(&mut coroutine).poll(&mut cx));
         });
     };
-    let Some(output) = in_child("on_a_thread_without_an_alternate_stack", "auto", run) else {
+    let Some(output) = in_child(
+        "overflow_on_a_thread_without_an_alternate_stack",
+        "auto",
+        run,
+    ) else {
         return;
     };
     died(
@@ -169,10 +173,10 @@ fn on_a_thread_without_an_alternate_stack() {
     );
 }
 
-/// Whoever handled the signal before still does: Rust tells of threads that overflow.
+/// The earlier signal handler still runs: Rust's handler reports threads that overflow.
 #[test]
-fn what_is_no_coroutine_is_left_to_others() {
-    let _dog = watchdog("what_is_no_coroutine_is_left_to_others");
+fn overflow_outside_coroutines_reaches_the_earlier_handler() {
+    let _dog = watchdog("overflow_outside_coroutines_reaches_the_earlier_handler");
     let run = || {
         let main = || {
             let thread = std::thread::Builder::new().name("a thread".to_owned());
@@ -181,7 +185,11 @@ fn what_is_no_coroutine_is_left_to_others() {
         };
         coroutine::run(config(), main).expect("not reached");
     };
-    let Some(output) = in_child("what_is_no_coroutine_is_left_to_others", "auto", run) else {
+    let Some(output) = in_child(
+        "overflow_outside_coroutines_reaches_the_earlier_handler",
+        "auto",
+        run,
+    ) else {
         return;
     };
     let complained = String::from_utf8_lossy(&output.stderr);
@@ -191,11 +199,11 @@ fn what_is_no_coroutine_is_left_to_others() {
 }
 
 #[test]
-fn another_fault_is_no_overflow() {
-    let _dog = watchdog("another_fault_is_no_overflow");
+fn other_faults_are_not_reported_as_overflow() {
+    let _dog = watchdog("other_faults_are_not_reported_as_overflow");
     let run = || {
         let main = || {
-            // SAFETY: there is none: this is to fault.
+            // SAFETY: none. This access must fault.
             #[allow(unsafe_code)]
             let byte = unsafe { std::ptr::without_provenance::<u8>(64).read_volatile() };
             println!("{byte}");
@@ -203,7 +211,7 @@ fn another_fault_is_no_overflow() {
         };
         coroutine::run(config(), main).expect("not reached");
     };
-    let Some(output) = in_child("another_fault_is_no_overflow", "auto", run) else {
+    let Some(output) = in_child("other_faults_are_not_reported_as_overflow", "auto", run) else {
         return;
     };
     died(&output, "");

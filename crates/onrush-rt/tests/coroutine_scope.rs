@@ -1,7 +1,7 @@
-//! Coroutines kept in thread-locals beyond what they refer to there: they are leaked, never run.
+//! Coroutines stored in thread-locals that outlive the thread-locals they refer to: they are leaked
+//! and never run.
 //!
-//! Each thread-local value that is referred to is marked when it is dropped. Whoever is unwound, or
-//! goes on, looks at the mark.
+//! Each referred value counts its drop. A coroutine that is unwound or continues checks the count.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code, unreachable_pub)]
@@ -19,14 +19,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// What happened on a test's thread.
+/// What happened on the thread of a test.
 #[derive(Default)]
 struct Seen {
-    /// Values dropped that were referred to.
+    /// Referred values that were dropped.
     gone: AtomicUsize,
-    /// Looks at such a value, by code on the stack of a coroutine, before it was dropped.
+    /// Accesses of such a value, by code on the stack of a coroutine, before it was dropped.
     in_time: AtomicUsize,
-    /// Looks at one that had been dropped.
+    /// Accesses after it was dropped.
     too_late: AtomicUsize,
     /// Polls from a destructor that panicked.
     refused: AtomicUsize,
@@ -41,12 +41,12 @@ impl Drop for Referred {
     }
 }
 
-/// On a coroutine's stack: looks at the value when the stack is unwound.
+/// On the stack of a coroutine. Accesses the value when the stack is unwound.
 struct Looks<'x>(&'x Referred, Arc<Seen>);
 
 impl Looks<'_> {
     fn look(&self) {
-        // By the counter that is shared, not by the value: that may be gone.
+        // Uses the shared counter, because the value may be gone.
         match self.1.gone.load(SeqCst) {
             0 => {
                 assert!(Arc::ptr_eq(&self.0.0, &self.1));
@@ -65,7 +65,7 @@ impl Drop for Looks<'_> {
     }
 }
 
-/// Keeps what is put there, and polls it when it is dropped with its thread, if told to.
+/// Keeps a coroutine, and polls it when the thread drops this, if so configured.
 #[derive(Default)]
 struct Keeper {
     coroutine: RefCell<Option<Coroutine<()>>>,
@@ -112,12 +112,12 @@ thread_local! {
     static LAST: Keeper = Keeper::default();
 }
 
-/// A coroutine's function that refers to the thread-local value, across a wait that does not end.
+/// The function of a coroutine that refers to the thread-local value during a wait without end.
 fn refers(seen: Arc<Seen>) -> impl FnOnce() {
     move || {
         VALUE.with(|value| {
             let value = value.borrow();
-            let looks = Looks(value.as_ref().expect("it is there"), seen);
+            let looks = Looks(value.as_ref().expect("the value is set"), seen);
             loop {
                 wait(pause());
                 looks.look();
@@ -126,8 +126,8 @@ fn refers(seen: Arc<Seen>) -> impl FnOnce() {
     }
 }
 
-/// Runs `attack` on a thread whose thread-locals are registered in the order of the keepers around
-/// the value, and says what was seen until they are gone.
+/// Runs `attack` on a thread whose thread-locals are registered in this order: a keeper, the value,
+/// a keeper. Returns what was seen until they were dropped.
 fn on_a_thread(
     attack: impl FnOnce(&'static std::thread::LocalKey<Keeper>, Arc<Seen>) + Send + Copy + 'static,
 ) {
@@ -150,14 +150,14 @@ fn on_a_thread(
         assert_eq!(
             seen.too_late.load(SeqCst),
             0,
-            "nobody looks at it afterwards"
+            "the value is not accessed afterwards"
         );
     }
 }
 
-/// The attack, in both orders of destruction, dropped and polled from a destructor.
+/// In both orders of destruction, dropped and polled in a destructor.
 #[test]
-fn a_coroutine_in_a_thread_local_is_leaked() {
+fn coroutine_in_a_thread_local_is_leaked() {
     for polls in [Polls::Not, Polls::Plainly, Polls::InAScope] {
         let attack = move |keeper: &'static std::thread::LocalKey<Keeper>, seen: Arc<Seen>| {
             scope(|| {
@@ -168,11 +168,11 @@ fn a_coroutine_in_a_thread_local_is_leaked() {
                     keeper.coroutine.replace(Some(coroutine));
                 });
             });
-            assert_eq!(seen.in_time.load(SeqCst), 1, "it has run once more");
-            // Still on its own thread's stack, but its scope is over.
+            assert_eq!(seen.in_time.load(SeqCst), 1, "it ran once more");
+            // Still on the stack of its own thread, but its scope has ended.
             keeper.with(|keeper| {
                 let mut kept = keeper.coroutine.borrow_mut();
-                let kept = kept.as_mut().expect("put there");
+                let kept = kept.as_mut().expect("a kept coroutine");
                 assert!(message(|| assert!(poll(kept).is_ready())).contains("scope"));
             });
         };
@@ -180,9 +180,9 @@ fn a_coroutine_in_a_thread_local_is_leaked() {
     }
 }
 
-/// The same by a worker, whose tasks are coroutines: dropped with the thread, or in a scope there.
+/// The same with a worker whose tasks are coroutines, dropped with the thread or in a scope there.
 #[test]
-fn a_worker_in_a_thread_local_leaks_its_coroutines() {
+fn worker_in_a_thread_local_leaks_its_coroutines() {
     for polls in [Polls::Not, Polls::InAScope] {
         let attack = move |keeper: &'static std::thread::LocalKey<Keeper>, seen: Arc<Seen>| {
             scope(|| {
@@ -195,23 +195,23 @@ fn a_worker_in_a_thread_local_leaks_its_coroutines() {
                 });
                 worker.context().spawn(starts).detach();
                 for _ in 0..4 {
-                    worker.poll(&(), false).expect("turns");
+                    worker.poll(&(), false).expect("the poll succeeds");
                 }
                 keeper.with(|keeper| {
                     keeper.polls.set(polls);
                     keeper.other.borrow_mut().push(Box::new(worker));
                 });
             });
-            // It only waits for what does not come.
+            // It only waits for an event that does not come.
             assert_eq!(seen.in_time.load(SeqCst), 0);
         };
         on_a_thread(attack);
     }
 }
 
-/// Turned outside the scope, its coroutines panic, each for itself, and the worker goes on.
+/// A worker that is polled outside the scope continues. Each of its coroutines panics.
 #[test]
-fn a_worker_outside_its_scope_goes_on_without_its_coroutines() {
+fn worker_outside_its_scope_continues_without_coroutines() {
     std::thread::spawn(|| {
         let mut worker = scope(|| {
             let worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
@@ -228,7 +228,7 @@ fn a_worker_outside_its_scope_goes_on_without_its_coroutines() {
             .spawn(async move { other.set(true) })
             .detach();
         for _ in 0..3 {
-            worker.poll(&(), false).expect("turns");
+            worker.poll(&(), false).expect("the poll succeeds");
         }
         assert!(ran.get());
         assert_eq!(worker.context().live_tasks(), 0);
@@ -238,7 +238,7 @@ fn a_worker_outside_its_scope_goes_on_without_its_coroutines() {
 }
 
 #[test]
-fn outside_a_scope_there_are_none() {
+fn coroutines_cannot_start_outside_a_scope() {
     assert!(message(|| drop(Coroutine::new(|| ()))).contains("scope"));
     assert!(message(|| drop(Coroutine::named("named", || ()))).contains("scope"));
     let error = Coroutine::try_named("named", || ()).unwrap_err();
@@ -246,16 +246,17 @@ fn outside_a_scope_there_are_none() {
     let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
     let spawns = async { message(|| drop(spawn(|| ()))) };
     assert!(worker.block_on(spawns).unwrap().contains("scope"));
-    // A foreign stack may be left for ever, so none begins there.
+    // A foreign stack may never be resumed, so no coroutine starts there.
     let mut foreign = corosensei::Coroutine::<(), (), bool>::new(|_, ()| {
         scope(|| Coroutine::try_named("named", || ()).is_err())
     });
     assert_eq!(foreign.resume(()).as_return(), Some(true));
 }
 
-/// In its scope it is unwound, at once; after it leaked. One that has not begun is simply dropped.
+/// A drop within the scope unwinds it at once; a drop after it leaks it. One not started is
+/// dropped.
 #[test]
-fn dropped_in_the_scope_unwound_and_after_it_leaked() {
+fn drop_unwinds_within_the_scope_and_leaks_after_it() {
     let count = Rc::new(Cell::new(0));
     struct Counts(Rc<Cell<u32>>);
     impl Drop for Counts {
@@ -282,21 +283,21 @@ fn dropped_in_the_scope_unwound_and_after_it_leaked() {
     assert_eq!(
         (count.get(), counters().in_use()),
         (2, 1),
-        "its stack is nobody's any more"
+        "its stack is not used any more"
     );
-    // Nor is it gone on with in another scope.
+    // Another scope does not resume it either.
     let mut kept = scope(|| make(true));
     scope(|| assert!(message(|| assert!(poll(&mut kept).is_ready())).contains("scope")));
     scope(|| drop(kept));
     assert_eq!((count.get(), counters().in_use()), (2, 2));
 }
 
-/// `exit(3)` destroys the thread-locals of the thread that calls it, in the midst of a scope: also
-/// one that holds the very coroutine that calls it, and another that refers to what is gone.
+/// `exit(3)` destroys the thread-locals of the calling thread within a scope. One of them holds the
+/// coroutine that calls it, and another coroutine refers to a destroyed value.
 #[test]
-fn a_process_that_exits_in_a_coroutine_leaks_them_all() {
+fn exit_in_a_coroutine_leaks_all_coroutines() {
     const CHILD: &str = "ONRUSH_TEST_EXITS";
-    let name = "a_process_that_exits_in_a_coroutine_leaks_them_all";
+    let name = "exit_in_a_coroutine_leaks_all_coroutines";
     if std::env::var_os(CHILD).is_none() {
         let program = std::env::current_exe().unwrap();
         let mut command = std::process::Command::new(program);
@@ -341,13 +342,13 @@ fn a_process_that_exits_in_a_coroutine_leaks_them_all() {
     });
 }
 
-/// The same with thread-locals that are registered after the first coroutine was made, and so are
-/// destroyed before whatever the runtime itself could register: the holder, and then what the
-/// coroutine looks at.
+/// The same with thread-locals that are registered after the first coroutine was made. They are
+/// destroyed before any that the runtime could register: first the holder, then the value that the
+/// coroutine accesses.
 #[test]
-fn a_process_that_exits_destroys_late_thread_locals_and_unwinds_nothing() {
+fn exit_destroys_late_thread_locals_and_unwinds_nothing() {
     const CHILD: &str = "ONRUSH_TEST_EXITS_LATE";
-    let name = "a_process_that_exits_destroys_late_thread_locals_and_unwinds_nothing";
+    let name = "exit_destroys_late_thread_locals_and_unwinds_nothing";
     if std::env::var_os(CHILD).is_none() {
         let program = std::env::current_exe().unwrap();
         let mut command = std::process::Command::new(program);

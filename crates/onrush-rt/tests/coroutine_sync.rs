@@ -1,4 +1,4 @@
-//! What coroutines of one worker share; and how little memory many of them need.
+//! Synchronisation between coroutines of one worker, and the memory of many coroutines.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 #[test]
-fn a_mutex_goes_from_one_to_the_next() {
+fn mutex_is_granted_in_order() {
     scope(|| {
         let mutex = Rc::new(sync::Mutex::new(Vec::new()));
         let mut waiting: Vec<Coroutine<()>> = (0..6)
@@ -31,10 +31,13 @@ fn a_mutex_goes_from_one_to_the_next() {
             assert!(poll(coroutine).is_pending());
         }
         assert!(mutex.try_lock().is_err());
-        drop(waiting.remove(2)); // One that waits gives up, and one that has it.
+        drop(waiting.remove(2)); // Drop one that waits, and one that has the lock.
         drop(waiting.remove(0));
-        assert!(mutex.try_lock().is_err(), "it is the next one's");
-        // Polled in the wrong order, they get it in the right one.
+        assert!(
+            mutex.try_lock().is_err(),
+            "the lock belongs to the next one"
+        );
+        // Polled in another order, they still get it in the order of arrival.
         while !waiting.is_empty() {
             waiting.reverse();
             waiting.retain_mut(|coroutine| poll(coroutine).is_pending());
@@ -47,13 +50,14 @@ fn a_mutex_goes_from_one_to_the_next() {
                 panic!("on purpose");
             }))
         });
-        mutex.lock().unwrap().clear(); // Not poisoned; and what need not wait may be anywhere.
+        // Not poisoned. A call that does not wait works outside a coroutine, too.
+        mutex.lock().unwrap().clear();
         assert_eq!(format!("{mutex:?}"), "Mutex { data: [] }");
     });
 }
 
 #[test]
-fn channels_have_ends_and_bounds() {
+fn channels_end_and_are_bounded() {
     scope(|| {
         let (sender, receiver) = mpsc::sync_channel(2);
         let second = sender.clone();
@@ -70,7 +74,7 @@ fn channels_have_ends_and_bounds() {
         while poll(&mut sends).is_pending() {
             assert!(poll(&mut gets).is_pending());
         }
-        assert!(poll(&mut gets).is_pending(), "there is another sender");
+        assert!(poll(&mut gets).is_pending(), "another sender exists");
         second.try_send(5).unwrap();
         drop(second);
         assert_eq!(poll(&mut gets), Poll::Ready(vec![0, 1, 2, 3, 4, 5]));
@@ -89,11 +93,11 @@ fn channels_have_ends_and_bounds() {
     });
 }
 
-/// Fifteen thousand that sleep, on one worker.
+/// Fifteen thousand sleeping coroutines on one worker.
 #[test]
-fn many_that_sleep_touch_little() {
+fn many_sleeping_coroutines_touch_little_memory() {
     scope(|| {
-        let _dog = watchdog("many_that_sleep_touch_little");
+        let _dog = watchdog("many_sleeping_coroutines_touch_little_memory");
         const MANY: usize = 15_000;
         let behaviour = Behaviour {
             split: false,
@@ -114,22 +118,22 @@ fn many_that_sleep_touch_little() {
             }
         });
         worker.context().spawn(starts).detach();
-        while worker.poll(&(), false).expect("turns") {}
+        while worker.poll(&(), false).expect("the poll succeeds") {}
         assert_eq!((counters().in_use(), woken.get()), (MANY as u64, 0));
         let each = coroutine::touched_bytes() / MANY;
         println!("{each} bytes of memory each");
         assert!(each <= 8 << 10, "{each} bytes of memory each");
         net.advance(60_001);
-        while worker.poll(&(), false).expect("turns") {}
+        while worker.poll(&(), false).expect("the poll succeeds") {}
         assert_eq!((counters().in_use(), woken.get()), (0, MANY));
         assert!(counters().touched_bytes_max() <= 16 << 10);
-        // Only those kept for the next have memory still.
+        // Only the stacks kept for reuse still have memory.
         assert!(coroutine::touched_bytes() <= 1024 * (12 << 10));
     });
 }
 
 #[test]
-fn several_who_receive_from_one_channel_are_all_called() {
+fn all_receivers_of_one_channel_are_woken() {
     scope(|| {
         let (sender, receiver) = mpsc::channel();
         let receiver = Rc::new(receiver);
@@ -150,18 +154,18 @@ fn several_who_receive_from_one_channel_are_all_called() {
                 std::pin::Pin::new(&mut coroutine).poll(cx)
             })));
         }
-        worker.poll(&(), false).expect("turns");
+        worker.poll(&(), false).expect("the poll succeeds");
         sender.send(1).unwrap();
         sender.send(2).unwrap();
         for _ in 0..3 {
-            worker.poll(&(), false).expect("turns");
+            worker.poll(&(), false).expect("the poll succeeds");
         }
         assert!(tasks.iter().all(|task| task.is_finished()));
         assert_eq!(calls.get(), 4);
     });
 }
 
-/// Takes the lock when it is dropped, as what gives a connection back to a pool does.
+/// Takes the lock when it is dropped, as the guard of a pooled connection does.
 struct GivesBack(Rc<sync::Mutex<Vec<u32>>>, u32);
 
 impl Drop for GivesBack {
@@ -171,7 +175,7 @@ impl Drop for GivesBack {
 }
 
 #[test]
-fn a_destructor_may_lock_what_is_free_before_those_who_wait() {
+fn destructor_may_take_a_free_lock_before_waiting_coroutines() {
     scope(|| {
         let pool = Rc::new(sync::Mutex::new(Vec::new()));
         let held = pool.clone();
@@ -190,7 +194,7 @@ fn a_destructor_may_lock_what_is_free_before_those_who_wait() {
         assert!(poll(&mut waits).is_pending());
         assert!(poll(&mut dropped).is_pending());
         assert!(poll(&mut holds).is_ready());
-        // It is free, but promised to the one that waits.
+        // The lock is free, but granted to the one that waits.
         drop(dropped);
         assert!(poll(&mut waits).is_ready());
         assert_eq!(*pool.lock().unwrap(), [2, 1]);

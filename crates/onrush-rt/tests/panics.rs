@@ -1,4 +1,4 @@
-//! What happens to a worker when what it calls panics.
+//! Panics in code that a worker calls.
 #![forbid(unsafe_code)]
 
 use onrush_rt::driver::Event;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// Panics in every call, and notes what it is told.
+/// Panics in every call and records the calls.
 #[derive(Default)]
 struct Hostile {
-    /// Whether the worker is to go on.
-    goes_on: Cell<bool>,
+    /// Whether the worker continues after a panic.
+    continues: Cell<bool>,
     timers: RefCell<Vec<u64>>,
     panicked: RefCell<Vec<Option<u64>>>,
 }
@@ -37,18 +37,18 @@ impl EventHandler for Hostile {
     fn on_panic(&self, token: Option<u64>) -> bool {
         self.panicked.borrow_mut().push(token);
         if token == Some(2) {
-            panic!("on purpose: told of a panic");
+            panic!("on purpose: on_panic");
         }
-        self.goes_on.get()
+        self.continues.get()
     }
 }
 
 #[test]
-fn every_call_is_made_once_whatever_panics() {
+fn every_handler_is_called_once_despite_panics() {
     let net = Net::new(1, Behaviour::default());
     let mut worker = Worker::simulated(net.clone(), 0).unwrap();
     let handler = Hostile::default();
-    handler.goes_on.set(true);
+    handler.continues.set(true);
     for payload in [1, 2, 3] {
         worker.context().schedule(5, payload);
     }
@@ -58,18 +58,18 @@ fn every_call_is_made_once_whatever_panics() {
     let mut timers = handler.timers.take();
     timers.sort_unstable();
     assert_eq!(timers, [1, 2, 3]);
-    let told = handler.panicked.take();
-    assert_eq!((told.len(), &told[..2]), (5, &[None, None][..]));
-    assert!(told[2..].contains(&Some(2)));
+    let reported = handler.panicked.take();
+    assert_eq!((reported.len(), &reported[..2]), (5, &[None, None][..]));
+    assert!(reported[2..].contains(&Some(2)));
 }
 
 #[test]
-fn a_sink_that_does_not_go_on_gets_its_panic_back() {
+fn panic_propagates_if_the_handler_does_not_continue() {
     let net = Net::new(1, Behaviour::default());
     let mut worker = Worker::simulated(net, 0).unwrap();
     let handler = Hostile::default();
     let result = catch_unwind(AssertUnwindSafe(|| worker.poll(&handler, false)));
-    let payload = result.expect_err("the sink panics");
+    let payload = result.expect_err("the handler panics");
     assert_eq!(payload.downcast_ref(), Some(&"on purpose: awake"));
 }
 
@@ -89,9 +89,9 @@ impl Wake for BombWaker {
     }
 }
 
-/// `async_task` ends the process when such a thing panics: it must not see them.
+/// `async_task` ends the process when one of these panics, so it must not see the panic.
 #[test]
-fn tasks_whose_outputs_futures_and_wakers_panic() {
+fn outputs_futures_and_wakers_of_tasks_may_panic() {
     let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
     let context = worker.context().clone();
     context.spawn(async { Bomb }).detach();
@@ -124,12 +124,12 @@ fn tasks_whose_outputs_futures_and_wakers_panic() {
     assert_eq!(Pin::new(&mut awaited).poll(&mut cx), Poll::Ready(7));
     assert_eq!(Pin::new(&mut panics).poll(&mut cx), Poll::Ready(None::<()>));
     assert_eq!(context.live_tasks(), 1);
-    drop(worker); // And with it the task that is left.
+    drop(worker); // Drops the remaining task, too.
 }
 
-/// The end of a task is told after its future was dropped.
+/// The end of a task is reported after its future was dropped.
 #[test]
-fn a_task_has_ended_when_it_is_told() {
+fn future_is_dropped_before_the_end_of_its_task_is_reported() {
     let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
     let context = worker.context().clone();
     let shared = Rc::new(());

@@ -1,4 +1,4 @@
-//! Drivers short of something: buffers, completion queue, submission queue, budget.
+//! Drivers that run out of buffers, completion queue entries, submission queue entries or budget.
 
 mod common;
 
@@ -7,8 +7,8 @@ use onrush_rt::buf::Buf;
 use onrush_rt::driver::{Config, Event};
 use std::time::{Duration, Instant};
 
-/// Connects `count` pairs, has each client send `bytes` of its own pattern and close, receives at
-/// all servers at once, and checks what each of them got.
+/// Connects `count` pairs. Each client sends `bytes` of its own pattern and closes; all servers
+/// receive at the same time. Checks the bytes that each server received.
 fn all_at_once(rig: &mut Rig, transport: Transport, count: u64, bytes: usize) {
     let mut servers = Vec::new();
     for token in 0..count {
@@ -31,9 +31,9 @@ fn all_at_once(rig: &mut Rig, transport: Transport, count: u64, bytes: usize) {
     while open > 0 {
         rig.driver
             .poll_events(Some(Duration::from_millis(20)))
-            .expect("turns");
+            .expect("the poll succeeds");
         while let Some(event) = rig.driver.next() {
-            let (stream, token) = whose(&event).expect("a stream's");
+            let (stream, token) = whose(&event).expect("an event of a stream");
             assert_eq!(stream, servers[token as usize]);
             match event {
                 Event::Data { data, .. } => got[token as usize].extend_from_slice(&data),
@@ -68,11 +68,12 @@ fn two_tiny_buffers_for_fifty_connections() {
     }
 }
 
-/// 1,200 streams with 16 buffers each: more submissions than their queue holds in one turn, and
-/// more than twice the completions that theirs holds, so multishots end in the midst.
+/// 1,200 streams with 16 buffers each: in one poll, more submissions than the submission queue
+/// holds, and more than twice the completions that the completion queue holds. Multishot operations
+/// end early.
 #[test]
-fn a_completion_queue_that_overflows_loses_nothing() {
-    let _dog = watchdog("a_completion_queue_that_overflows_loses_nothing");
+fn completion_queue_overflow_loses_nothing() {
+    let _dog = watchdog("completion_queue_overflow_loses_nothing");
     let config = Config {
         ring_buffers: 32768,
         ring_buffer_bytes: 64,
@@ -86,11 +87,11 @@ fn a_completion_queue_that_overflows_loses_nothing() {
     }
 }
 
-/// Memory for two receive buffers, both held by their owner. Nobody else gets any, and the driver
-/// neither spins nor keeps from the worker that it may sleep; giving one back goes on.
+/// Memory for two receive buffers, both held by their owner. Other streams get none, and the driver
+/// neither spins nor prevents the worker from sleeping. A released buffer makes receiving continue.
 #[test]
-fn a_spent_budget_waits_without_spinning() {
-    let _dog = watchdog("a_spent_budget_waits_without_spinning");
+fn exhausted_budget_waits_without_spinning() {
+    let _dog = watchdog("exhausted_budget_waits_without_spinning");
     let config = Config {
         ring_buffers: 2,
         ring_buffer_bytes: 4096,
@@ -124,11 +125,11 @@ fn a_spent_budget_waits_without_spinning() {
         while start.elapsed() < Duration::from_millis(300) {
             rig.driver.poll_events(None).unwrap();
             assert!(rig.driver.next().is_none(), "{kind:?}");
-            assert!(!rig.driver.has_ready(), "{kind:?} would not let sleep");
+            assert!(!rig.driver.has_ready(), "{kind:?} prevents sleeping");
             polls += 1;
         }
-        println!("{kind:?}: {polls} turns, {:?}", common::cpu_time() - cpu);
-        assert!(polls < 3000, "{kind:?} spins: {polls} turns in 300 ms");
+        println!("{kind:?}: {polls} polls, {:?}", common::cpu_time() - cpu);
+        assert!(polls < 3000, "{kind:?} spins: {polls} polls in 300 ms");
         let mut all = 2;
         while all < 5 {
             held.clear();
@@ -140,10 +141,10 @@ fn a_spent_budget_waits_without_spinning() {
     }
 }
 
-/// While parked for want of buffers, a stream may be paused, taken up again, and closed.
+/// A stream that is parked because there are no buffers may be paused, resumed and closed.
 #[test]
-fn a_parked_stream_changes_its_mind() {
-    let _dog = watchdog("a_parked_stream_changes_its_mind");
+fn parked_stream_may_be_paused_resumed_and_closed() {
+    let _dog = watchdog("parked_stream_may_be_paused_resumed_and_closed");
     let config = Config {
         ring_buffers: 1,
         ring_buffer_bytes: 4096,
@@ -169,10 +170,13 @@ fn a_parked_stream_changes_its_mind() {
                 });
             }
         }
-        assert!(rig.poll_until_idle().is_empty(), "nothing to receive into");
+        assert!(
+            rig.poll_until_idle().is_empty(),
+            "no buffer to receive into"
+        );
         let server = |at: usize| pairs[at].1;
         for _ in 0..5 {
-            assert!(rig.driver.pause(server(1)), "nothing is under way");
+            assert!(rig.driver.pause(server(1)), "no operation is in progress");
             rig.poll_until_idle();
             rig.driver.receive(server(1));
             rig.poll_until_idle();
@@ -194,7 +198,7 @@ fn a_parked_stream_changes_its_mind() {
     }
 }
 
-/// Views outlive streams, and the driver that received into them.
+/// Buffer views outlive their stream and the driver that received them.
 #[test]
 fn received_bytes_outlive_their_driver() {
     let _dog = watchdog("received_bytes_outlive_their_driver");
@@ -225,11 +229,11 @@ fn received_bytes_outlive_their_driver() {
     }
 }
 
-/// A driver is dropped in the midst of everything; peers see an end, nothing is written to memory
-/// that was given back, and the next driver works.
+/// A driver is dropped while operations are in progress. Peers see an end, the kernel writes
+/// nothing to freed memory, and the next driver works.
 #[test]
-fn dropped_with_everything_under_way() {
-    let _dog = watchdog("dropped_with_everything_under_way");
+fn driver_dropped_with_operations_in_progress() {
+    let _dog = watchdog("driver_dropped_with_operations_in_progress");
     for kind in KERNEL {
         for round in 0..20 {
             let Some(mut rig) = rig_with(kind, &Config::default(), 5) else {
@@ -259,7 +263,7 @@ fn dropped_with_everything_under_way() {
                 };
                 let mut peer = std::net::TcpStream::from(fd);
                 peer.set_nonblocking(false).unwrap();
-                // The end, or a reset where it was not read; in any case not silence.
+                // The end, or a reset if bytes were unread. In any case the connection ends.
                 let _ = std::io::Write::write(&mut peer, &[1; 5000]);
                 let end = std::io::Read::read(&mut peer, &mut [0; 8]);
                 assert!(matches!(end, Ok(0) | Err(_)));
@@ -270,7 +274,7 @@ fn dropped_with_everything_under_way() {
 
 #[test]
 #[should_panic = "range.end"]
-fn a_slice_beyond_a_view_is_refused() {
+fn slice_beyond_a_view_is_refused() {
     let mut rig = rig_with(Kind::Sim, &Config::default(), 5).expect("always");
     let (a, b) = rig.pair(Transport::Unix);
     assert!(rig.driver.send(a, b"short").unwrap() > 0);
@@ -283,10 +287,10 @@ fn a_slice_beyond_a_view_is_refused() {
     });
 }
 
-/// The end of a stream that its owner has paused, and asked for.
+/// The end of a stream that its owner has paused. The owner requests the report.
 #[test]
-fn the_end_of_a_paused_stream_is_reported() {
-    let _dog = watchdog("the_end_of_a_paused_stream_is_reported");
+fn end_of_a_paused_stream_is_reported() {
+    let _dog = watchdog("end_of_a_paused_stream_is_reported");
     for kind in ALL {
         for (resets, unread) in [(true, false), (true, true), (false, false)] {
             let Some(mut rig) = rig_with(kind, &Config::default(), 5) else {
@@ -304,7 +308,7 @@ fn the_end_of_a_paused_stream_is_reported() {
             }
             assert!(
                 rig.poll_until_idle().is_empty(),
-                "{kind:?}: it has not ended"
+                "{kind:?}: the stream has not ended"
             );
             match resets {
                 true => rig.driver.reset(client),
@@ -322,10 +326,10 @@ fn the_end_of_a_paused_stream_is_reported() {
     }
 }
 
-/// A stream that has ended and still holds bytes is received from first.
+/// A stream that has ended but has unread bytes is not reported before they are received.
 #[test]
-fn a_paused_stream_that_holds_bytes_has_not_ended() {
-    let _dog = watchdog("a_paused_stream_that_holds_bytes_has_not_ended");
+fn paused_stream_with_unread_bytes_has_not_ended() {
+    let _dog = watchdog("paused_stream_with_unread_bytes_has_not_ended");
     for kind in ALL {
         let Some(mut rig) = rig_with(kind, &Config::default(), 5) else {
             continue;
@@ -350,11 +354,11 @@ fn a_paused_stream_that_holds_bytes_has_not_ended() {
     }
 }
 
-/// All receive memory is held by its owner. The end of streams that wait for some is reported, an
-/// orderly one when what lies before it has been received.
+/// All receive memory is in use. The end of streams that wait for memory is reported, an orderly
+/// end after the bytes before it were received.
 #[test]
-fn the_end_of_a_stream_that_waits_for_memory_is_reported() {
-    let _dog = watchdog("the_end_of_a_stream_that_waits_for_memory_is_reported");
+fn end_of_a_stream_that_waits_for_memory_is_reported() {
+    let _dog = watchdog("end_of_a_stream_that_waits_for_memory_is_reported");
     let config = Config {
         ring_buffers: 1,
         ring_buffer_bytes: 4096,

@@ -1,17 +1,17 @@
-//! Which driver is chosen where io_uring is refused, and what is said about it.
+//! The driver that is chosen if io_uring is refused, and the reported reason.
 
 mod common;
 
 use common::{in_child, seccomp};
 use onrush_rt::driver::{Config, Preference, choose};
 
-/// Under a filter that refuses io_uring with `errno`, `says` must be among the reasons.
+/// Under a filter that refuses io_uring with `errno`, the reason must contain `says`.
 fn refused_with(errno: i32, says: &[&str]) {
     seccomp::refuse(&[(libc::SYS_io_uring_setup, errno)]).expect("a filter");
     let config = Config::default();
     let auto = choose(Preference::Auto, &config).expect("epoll always works");
     assert_eq!(auto.name(), "epoll");
-    let insisting = choose(Preference::Uring, &config).expect_err("it is refused");
+    let insisting = choose(Preference::Uring, &config).expect_err("io_uring is refused");
     for word in says {
         assert!(auto.reason().contains(word), "{}", auto.reason());
         assert!(insisting.to_string().contains(word), "{insisting}");
@@ -21,23 +21,23 @@ fn refused_with(errno: i32, says: &[&str]) {
 }
 
 #[test]
-fn a_seccomp_filter_as_containers_have_it() {
-    in_child("a_seccomp_filter_as_containers_have_it", || {
+fn seccomp_filter_of_a_container() {
+    in_child("seccomp_filter_of_a_container", || {
         refused_with(libc::EPERM, &["io_uring is refused", "seccomp"]);
     });
 }
 
 #[test]
-fn a_kernel_that_does_not_know_it() {
-    in_child("a_kernel_that_does_not_know_it", || {
+fn kernel_without_io_uring() {
+    in_child("kernel_without_io_uring", || {
         refused_with(libc::ENOSYS, &["io_uring is refused", "has no io_uring"]);
     });
 }
 
-/// Some filters let a ring be made and forbid to use it: then it does not work either.
+/// Some filters permit creating a ring but not using it. io_uring is refused then, too.
 #[test]
-fn a_ring_that_may_not_be_entered() {
-    in_child("a_ring_that_may_not_be_entered", || {
+fn ring_that_may_not_be_entered() {
+    in_child("ring_that_may_not_be_entered", || {
         seccomp::refuse(&[(libc::SYS_io_uring_enter, libc::EPERM)]).expect("a filter");
         let auto = choose(Preference::Auto, &Config::default()).expect("epoll always works");
         assert_eq!(auto.name(), "epoll");
@@ -46,8 +46,8 @@ fn a_ring_that_may_not_be_entered() {
 }
 
 #[test]
-fn a_ring_that_may_not_be_registered_with() {
-    in_child("a_ring_that_may_not_be_registered_with", || {
+fn ring_that_may_not_register_buffers() {
+    in_child("ring_that_may_not_register_buffers", || {
         seccomp::refuse(&[(libc::SYS_io_uring_register, libc::EACCES)]).expect("a filter");
         let auto = choose(Preference::Auto, &Config::default()).expect("epoll always works");
         assert_eq!(auto.name(), "epoll");

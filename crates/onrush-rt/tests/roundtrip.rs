@@ -1,5 +1,5 @@
-//! Both sides of a connection send and receive at once and change between the three ways of
-//! receiving at random: no byte may be lost, doubled or swapped.
+//! Both sides of a connection send and receive at the same time, and switch at random between the
+//! three ways of receiving. No byte may be lost, duplicated or reordered.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::io;
 
 const TRANSPORTS: [Transport; 3] = [Transport::Tcp4, Transport::Tcp6, Transport::Unix];
 
-/// One side of a transfer that sends and receives at once.
+/// One side of a transfer. It sends and receives at the same time.
 struct Side {
     id: StreamId,
     to_send: Vec<u8>,
@@ -102,7 +102,7 @@ impl Side {
                 let quiet = rig.driver.pause(self.id);
                 self.mode = if quiet { Mode::Off } else { Mode::Quieting };
             }
-            // Changing one's mind before it is quiet.
+            // Resumes before the driver is quiet.
             Mode::Quieting if random.one_in(4) => {
                 rig.driver.receive(self.id);
                 self.mode = Mode::Buffers;
@@ -125,7 +125,7 @@ impl Side {
                 if random.one_in(3) {
                     self.mode = Mode::Off;
                 } else if random.one_in(3) {
-                    rig.driver.want_read(self.id); // Also without having been told to wait.
+                    rig.driver.want_read(self.id); // Also without a read that would block.
                     self.mode = Mode::Waiting;
                 }
             }
@@ -138,8 +138,8 @@ impl Side {
     }
 }
 
-/// Both sides send `bytes` each, in pieces of any size, and change between the ways of receiving
-/// at random; every byte must arrive once and in order.
+/// Both sides send `bytes` each, in pieces of any size, and switch at random between the ways of
+/// receiving. Every byte must arrive once and in order.
 fn round_trip(rig: &mut Rig, transport: Transport, seed: u64, bytes: usize) {
     let mut random = Random::new(seed);
     let (a, b) = rig.pair(transport);
@@ -152,9 +152,11 @@ fn round_trip(rig: &mut Rig, transport: Transport, seed: u64, bytes: usize) {
             side.step(rig, &mut random);
         }
         let wait = std::time::Duration::from_micros(random.below(300));
-        rig.driver.poll_events(Some(wait)).expect("turns");
+        rig.driver
+            .poll_events(Some(wait))
+            .expect("the poll succeeds");
         while let Some(event) = rig.driver.next() {
-            let (stream, token) = whose(&event).expect("a stream's");
+            let (stream, token) = whose(&event).expect("an event of a stream");
             let side = &mut sides[token as usize - 1];
             assert_eq!(stream, side.id);
             side.take(event);
@@ -169,8 +171,8 @@ fn round_trip(rig: &mut Rig, transport: Transport, seed: u64, bytes: usize) {
 }
 
 #[test]
-fn no_byte_is_lost_between_the_ways_of_receiving() {
-    let _dog = watchdog("no_byte_is_lost_between_the_ways_of_receiving");
+fn switching_the_way_of_receiving_loses_no_byte() {
+    let _dog = watchdog("switching_the_way_of_receiving_loses_no_byte");
     for kind in KERNEL {
         let Some(mut rig) = rig_with(kind, &Config::default(), 1) else {
             continue;
@@ -188,8 +190,8 @@ fn no_byte_is_lost_between_the_ways_of_receiving() {
 }
 
 #[test]
-fn no_byte_is_lost_with_few_small_buffers() {
-    let _dog = watchdog("no_byte_is_lost_with_few_small_buffers");
+fn few_small_buffers_lose_no_byte() {
+    let _dog = watchdog("few_small_buffers_lose_no_byte");
     let config = Config {
         ring_buffers: 2,
         ring_buffer_bytes: 300,

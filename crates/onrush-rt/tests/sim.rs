@@ -1,4 +1,4 @@
-//! The simulated network: the same seed is the same run, and what the kernel may do, it does.
+//! The simulated network: a seed determines the run, and everything that the kernel may do occurs.
 
 mod common;
 
@@ -7,7 +7,7 @@ use onrush_rt::driver::sim::{Behaviour, Client, Net, Random, SimDriver};
 use onrush_rt::driver::{Driver, Event};
 use std::io::ErrorKind;
 
-/// Some clients talk to one driver that echoes; gives the network's trace and what came back.
+/// Some clients use one driver that echoes. Returns the trace of the network and the echoes.
 fn run(seed: u64, behaviour: Behaviour) -> (u64, Vec<Vec<u8>>) {
     let net = Net::new(seed, behaviour);
     let mut driver = Driver::Sim(Box::new(SimDriver::new(net.clone(), 1 << 20)));
@@ -51,8 +51,8 @@ fn run(seed: u64, behaviour: Behaviour) -> (u64, Vec<Vec<u8>>) {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
-    let _dog = watchdog("the_same_seed_is_the_same_run");
+fn same_seed_gives_the_same_run() {
+    let _dog = watchdog("same_seed_gives_the_same_run");
     let mut traces = Vec::new();
     for seed in 0..40 {
         let (trace, _) = run(seed, Behaviour::default());
@@ -61,12 +61,12 @@ fn the_same_seed_is_the_same_run() {
     }
     traces.sort_unstable();
     traces.dedup();
-    assert_eq!(traces.len(), 40, "different seeds are different runs");
+    assert_eq!(traces.len(), 40, "different seeds give different runs");
 }
 
 #[test]
-fn small_pipes_and_no_disorder_work_as_well() {
-    let _dog = watchdog("small_pipes_and_no_disorder");
+fn small_pipes_and_ordered_events_work() {
+    let _dog = watchdog("small_pipes_and_ordered_events_work");
     for (pipe_bytes, split, delay) in [(10, true, true), (1, false, false), (4096, false, true)] {
         run(
             1,
@@ -80,20 +80,20 @@ fn small_pipes_and_no_disorder_work_as_well() {
 }
 
 #[test]
-fn nobody_listening_refuses() {
-    let _dog = watchdog("nobody_listening_refuses");
+fn connect_without_listener_is_refused() {
+    let _dog = watchdog("connect_without_listener_is_refused");
     let net = Net::new(1, Behaviour::default());
     let (listener, address) = net.listen();
     let queued = address.connect().unwrap();
     drop(listener);
-    let refused = address.connect().expect_err("nobody");
+    let refused = address.connect().expect_err("no listener");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     assert!(queued.at_end());
 }
 
 #[test]
-fn a_failed_accept_is_told_and_tried_again() {
-    let _dog = watchdog("a_failed_accept_is_told_and_tried_again");
+fn failed_accept_is_reported_and_retried() {
+    let _dog = watchdog("failed_accept_is_reported_and_retried");
     let net = Net::new(1, Behaviour::default());
     let mut driver = Driver::Sim(Box::new(SimDriver::new(net.clone(), 1 << 20)));
     let (listener, address) = net.listen();
@@ -114,16 +114,16 @@ fn a_failed_accept_is_told_and_tried_again() {
     assert_eq!(seen, [Some(libc::EMFILE), None]);
 }
 
-/// A stream moves to another driver between two requests, with bytes that nobody has read.
+/// A stream moves to another driver between two requests, with unread bytes.
 #[test]
-fn a_detached_stream_loses_nothing() {
-    let _dog = watchdog("a_detached_stream_loses_nothing");
+fn detached_stream_loses_no_byte() {
+    let _dog = watchdog("detached_stream_loses_no_byte");
     for kind in common::ALL {
         let config = onrush_rt::driver::Config::default();
         let Some(mut one) = common::rig_with(kind, &config, 9) else {
             continue;
         };
-        let mut two = common::rig_with(kind, &config, 9).expect("as before");
+        let mut two = common::rig_with(kind, &config, 9).expect("the driver is available");
         let mut random = Random::new(4);
         let (a, mut b) = one.pair(common::Transport::Tcp4);
         let said = common::pattern(6, 4000);

@@ -1,16 +1,16 @@
-//! Streams as every driver must carry them: bytes there and back, ends, resets, slow readers, and
-//! going from one way of receiving to another.
+//! Streams on every driver: bytes in both directions, ends, resets, slow readers, and switching
+//! between the ways of receiving.
 
 mod common;
 
-use common::{ALL, Rig, Transport, on, pattern, whose};
+use common::{ALL, KERNEL, Rig, Transport, on, pattern, whose};
 use onrush_rt::driver::sim::Random;
 use onrush_rt::driver::{Event, StreamId};
 use std::io;
 
 const TRANSPORTS: [Transport; 3] = [Transport::Tcp4, Transport::Tcp6, Transport::Unix];
 
-/// Sends all of `bytes`, which the socket's buffer must hold.
+/// Sends all of `bytes`, which must fit into the socket's buffer.
 fn send_all(rig: &mut Rig, stream: StreamId, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let sent = rig.driver.send(stream, bytes).expect("taken");
@@ -29,7 +29,7 @@ fn echo_and_half_close() {
             rig.driver.receive(server);
             let heard = rig.all_of(server);
             assert!(heard == said, "{transport:?} on {:?}", rig.kind);
-            // The other direction goes on.
+            // The other direction continues.
             send_all(rig, server, &heard);
             rig.driver.receive(client);
             rig.driver.close(server);
@@ -40,8 +40,8 @@ fn echo_and_half_close() {
 }
 
 #[test]
-fn several_parts_are_sent_in_their_order() {
-    on(&ALL, "several_parts_are_sent_in_their_order", |rig| {
+fn several_parts_are_sent_in_order() {
+    on(&ALL, "several_parts_are_sent_in_order", |rig| {
         let (a, b) = rig.pair(Transport::Unix);
         let parts = [io::IoSlice::new(b"head "), io::IoSlice::new(b"and body")];
         let sent = rig.driver.send_vectored(a, &parts).expect("taken");
@@ -51,11 +51,11 @@ fn several_parts_are_sent_in_their_order() {
     });
 }
 
-/// Also with a receive armed, when the ring holds the socket: a FIN before the reset would let the
-/// peer take a torn answer for a whole one.
+/// Also with an armed receive, when the ring holds the socket. After a FIN before the reset, the
+/// peer would take an incomplete response for a complete one.
 #[test]
-fn a_reset_is_never_an_orderly_end() {
-    on(&ALL, "a_reset_is_never_an_orderly_end", |rig| {
+fn reset_is_never_an_orderly_end() {
+    on(&ALL, "reset_is_never_an_orderly_end", |rig| {
         for armed in [false, true] {
             let (a, b) = rig.pair(Transport::Tcp4);
             rig.driver.receive(b);
@@ -79,8 +79,8 @@ fn a_reset_is_never_an_orderly_end() {
 }
 
 #[test]
-fn closing_sends_the_end_whatever_the_driver_has_under_way() {
-    on(&ALL, "closing_sends_the_end", |rig| {
+fn close_sends_the_end_during_any_operation() {
+    on(&ALL, "close_sends_the_end_during_any_operation", |rig| {
         for what in 0..5 {
             for transport in TRANSPORTS {
                 let (a, b) = rig.pair(transport);
@@ -106,8 +106,8 @@ fn closing_sends_the_end_whatever_the_driver_has_under_way() {
 }
 
 #[test]
-fn bytes_and_end_that_came_before_receiving_began() {
-    on(&ALL, "bytes_and_end_that_came_before", |rig| {
+fn bytes_and_end_before_receiving_began() {
+    on(&ALL, "bytes_and_end_before_receiving_began", |rig| {
         for transport in TRANSPORTS {
             let (a, b) = rig.pair(transport);
             send_all(rig, a, b"last words");
@@ -121,8 +121,8 @@ fn bytes_and_end_that_came_before_receiving_began() {
 }
 
 #[test]
-fn what_comes_in_a_pause_is_kept() {
-    on(&ALL, "what_comes_in_a_pause_is_kept", |rig| {
+fn bytes_received_during_a_pause_are_kept() {
+    on(&ALL, "bytes_received_during_a_pause_are_kept", |rig| {
         for transport in TRANSPORTS {
             let (a, b) = rig.pair(transport);
             rig.driver.receive(b);
@@ -148,16 +148,16 @@ fn what_comes_in_a_pause_is_kept() {
     });
 }
 
-/// A socket that was found empty is readable when something came, and not before: a driver that
-/// says so at once keeps the worker spinning.
+/// An empty socket becomes readable only when bytes arrive. A driver that reports it at once makes
+/// the worker spin.
 #[test]
-fn an_emptied_socket_is_not_readable() {
+fn drained_socket_is_not_readable() {
     type Take = fn(&mut Rig, StreamId) -> std::io::Result<usize>;
     let takers: [Take; 2] = [
         |rig, stream| rig.driver.recv(stream, &mut [0; 64]),
         |rig, stream| rig.driver.discard(stream, &mut [0; 64]),
     ];
-    on(&ALL, "an_emptied_socket_is_not_readable", |rig| {
+    on(&ALL, "drained_socket_is_not_readable", |rig| {
         for (transport, take) in TRANSPORTS
             .iter()
             .flat_map(|&t| takers.map(|take| (t, take)))
@@ -179,7 +179,7 @@ fn an_emptied_socket_is_not_readable() {
                 rig.driver.want_read(b);
                 assert!(
                     rig.poll_until_idle().is_empty(),
-                    "{transport:?}: readable, yet empty"
+                    "{transport:?}: readable, but empty"
                 );
             }
             rig.driver.close(a);
@@ -188,10 +188,10 @@ fn an_emptied_socket_is_not_readable() {
     });
 }
 
-/// Readability that was asked for and then taken back by `receive` must not be told.
+/// A request for readability that `receive` cancels must not be reported.
 #[test]
-fn receiving_takes_back_the_wish_to_read() {
-    on(&ALL, "receiving_takes_back_the_wish_to_read", |rig| {
+fn receive_cancels_want_read() {
+    on(&ALL, "receive_cancels_want_read", |rig| {
         let (a, b) = rig.pair(Transport::Tcp4);
         rig.driver.want_read(b);
         rig.poll_until_idle();
@@ -207,16 +207,16 @@ fn receiving_takes_back_the_wish_to_read() {
             over
         });
         assert_eq!(seen.len(), 2, "{seen:?}");
-        // And asking anew works.
+        // A new request works.
         rig.driver.pause(b);
         assert_eq!(rig.driver.recv(b, &mut [0; 8]).unwrap(), 0);
     });
 }
 
-/// Room that appeared before anybody asked must be told to who asks later.
+/// Room that appeared before a request for it is reported after the request.
 #[test]
-fn writable_is_told_however_late_it_is_asked_for() {
-    on(&ALL, "writable_is_told_however_late", |rig| {
+fn late_request_for_writable_is_reported() {
+    on(&ALL, "late_request_for_writable_is_reported", |rig| {
         for transport in [Transport::Tcp4, Transport::Unix] {
             let (a, b) = rig.pair(transport);
             let piece = vec![1; 64 * 1024];
@@ -232,7 +232,7 @@ fn writable_is_told_however_late_it_is_asked_for() {
                 if !late {
                     rig.driver.want_write(a);
                 }
-                let mut told = false;
+                let mut reported = false;
                 while fill > 0 {
                     let mut into = vec![0; 100_000];
                     match rig.driver.recv(b, &mut into) {
@@ -240,14 +240,14 @@ fn writable_is_told_however_late_it_is_asked_for() {
                         Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
                     }
                     let writable = |e: &Event| matches!(e, Event::Writable { .. });
-                    told |= rig.poll().iter().any(writable);
+                    reported |= rig.poll().iter().any(writable);
                 }
                 if late {
-                    assert!(!told, "nobody asked");
+                    assert!(!reported, "reported without a request");
                     rig.poll_until_idle();
                     rig.driver.want_write(a);
                 }
-                if !told {
+                if !reported {
                     rig.until(|_, event| matches!(event, Event::Writable { .. }));
                 }
             }
@@ -258,40 +258,44 @@ fn writable_is_told_however_late_it_is_asked_for() {
 }
 
 #[test]
-fn stale_ids_do_nothing_to_whoever_has_the_place_now() {
-    on(&ALL, "stale_ids_do_nothing", |rig| {
-        let (a, b) = rig.pair(Transport::Tcp4);
-        rig.driver.receive(a);
-        rig.driver.want_write(a);
-        rig.driver.close(a);
-        rig.driver.close(b);
-        let (c, d) = rig.pair(Transport::Tcp4);
-        rig.driver.receive(d);
-        for stale in [a, b] {
-            rig.driver.receive(stale);
-            rig.driver.want_read(stale);
-            rig.driver.want_write(stale);
-            assert!(rig.driver.pause(stale));
-            assert!(rig.driver.recv(stale, &mut [0; 8]).is_err());
-            assert!(rig.driver.send(stale, b"?").is_err());
-            rig.driver.shutdown_write(stale);
-            rig.driver.reset(stale);
-            rig.driver.close(stale);
-            assert!(rig.driver.detach(stale).is_none());
-            assert!(rig.driver.descriptor(stale).is_none());
-        }
-        let events = rig.poll_until_idle();
-        assert!(events.is_empty(), "{events:?}");
-        send_all(rig, c, b"still here");
-        rig.driver.close(c);
-        assert_eq!(rig.all_of(d), b"still here");
-    });
+fn stale_ids_do_not_affect_the_new_stream_in_the_slot() {
+    on(
+        &ALL,
+        "stale_ids_do_not_affect_the_new_stream_in_the_slot",
+        |rig| {
+            let (a, b) = rig.pair(Transport::Tcp4);
+            rig.driver.receive(a);
+            rig.driver.want_write(a);
+            rig.driver.close(a);
+            rig.driver.close(b);
+            let (c, d) = rig.pair(Transport::Tcp4);
+            rig.driver.receive(d);
+            for stale in [a, b] {
+                rig.driver.receive(stale);
+                rig.driver.want_read(stale);
+                rig.driver.want_write(stale);
+                assert!(rig.driver.pause(stale));
+                assert!(rig.driver.recv(stale, &mut [0; 8]).is_err());
+                assert!(rig.driver.send(stale, b"?").is_err());
+                rig.driver.shutdown_write(stale);
+                rig.driver.reset(stale);
+                rig.driver.close(stale);
+                assert!(rig.driver.detach(stale).is_none());
+                assert!(rig.driver.descriptor(stale).is_none());
+            }
+            let events = rig.poll_until_idle();
+            assert!(events.is_empty(), "{events:?}");
+            send_all(rig, c, b"still here");
+            rig.driver.close(c);
+            assert_eq!(rig.all_of(d), b"still here");
+        },
+    );
 }
 
-/// Every place is used again and again with its predecessor's operations still under way.
+/// Every slot is reused repeatedly while operations of its predecessor are in progress.
 #[test]
-fn reused_places_get_only_their_own_events() {
-    on(&ALL, "reused_places_get_only_their_own_events", |rig| {
+fn reused_slots_get_only_their_own_events() {
+    on(&ALL, "reused_slots_get_only_their_own_events", |rig| {
         let mut random = Random::new(3);
         let mut open: Vec<(StreamId, u64)> = Vec::new();
         for token in 1..600_u64 {
@@ -311,9 +315,9 @@ fn reused_places_get_only_their_own_events() {
                     .poll_events(Some(std::time::Duration::ZERO))
                     .unwrap();
                 while let Some(event) = rig.driver.next() {
-                    let whose = whose(&event).expect("a stream's");
+                    let whose = whose(&event).expect("an event of a stream");
                     assert!(open.contains(&whose), "{event:?}");
-                    // Closing in the midst of a turn makes the rest of its events stale.
+                    // A close during a poll makes its remaining events stale.
                     if random.one_in(2) {
                         let other = random.below(open.len() as u64) as usize;
                         let (id, _) = open.swap_remove(other);
@@ -329,5 +333,25 @@ fn reused_places_get_only_their_own_events() {
                 }
             }
         }
+    });
+}
+
+/// io_uring receives ahead: the bytes are in its completion queue then, and no longer in the
+/// socket.
+#[test]
+fn bytes_that_no_event_has_delivered_are_unread() {
+    on(&KERNEL, "bytes_that_no_event_has_delivered", |rig| {
+        let (client, server) = rig.pair(Transport::Tcp4);
+        rig.driver.receive(server);
+        rig.poll_until_idle(); // The receive is in the kernel.
+        assert!(!rig.driver.has_unread(server));
+        send_all(rig, client, b"request");
+        let wait = std::time::Duration::from_millis(20);
+        rig.driver.poll_events(Some(wait)).expect("polled");
+        assert!(rig.driver.has_unread(server), "{:?}", rig.kind);
+        assert!(!rig.driver.has_unread(client));
+        let event = rig.driver.next();
+        assert!(matches!(event, Some(Event::Data { .. })), "{event:?}");
+        assert!(!rig.driver.has_unread(server), "{:?}", rig.kind);
     });
 }

@@ -1,5 +1,5 @@
-//! Tasks of futures that were polled before: no wake is lost, whenever it comes, and one that is
-//! for an earlier future of the same task does no harm.
+//! Task slots with futures that were polled before: no wake is lost, whenever it comes, and a wake
+//! for an earlier future of the same slot has no effect.
 
 mod common;
 
@@ -15,18 +15,18 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// A future that a test steers: what it was told, and what it has seen.
+/// A future that a test controls. It counts its polls and drops.
 #[derive(Default)]
-struct Steered {
+struct Controlled {
     waker: RefCell<Option<Waker>>,
     is_due: Cell<bool>,
     polls: Cell<u32>,
     drops: Cell<u32>,
 }
 
-impl Steered {
+impl Controlled {
     fn future(self: &Rc<Self>) -> impl Future<Output = ()> + use<> {
-        struct Counted(Rc<Steered>);
+        struct Counted(Rc<Controlled>);
         impl Drop for Counted {
             fn drop(&mut self) {
                 self.0.drops.set(self.0.drops.get() + 1);
@@ -54,11 +54,11 @@ impl Steered {
 
     fn wake(&self) {
         let waker = self.waker.borrow().clone();
-        waker.expect("it was polled").wake();
+        waker.expect("a waker from an earlier poll").wake();
     }
 }
 
-/// Polls it as a server does, and makes a task of it.
+/// Polls a future as a server does, and makes it a task.
 fn begin(context: &WorkerContext, future: impl Future<Output = ()> + 'static) -> TaskHandle {
     let task_slot = context.task_slot();
     let mut future: Pin<Box<dyn Future<Output = ()>>> = Box::pin(future);
@@ -75,71 +75,72 @@ fn simulated() -> (Worker, WorkerContext) {
 
 fn poll(worker: &mut Worker) {
     for _ in 0..4 {
-        worker.poll(&(), false).expect("a turn");
+        worker.poll(&(), false).expect("the poll succeeds");
     }
 }
 
 #[test]
-fn it_is_polled_again_when_it_is_woken_and_not_before() {
+fn task_is_polled_again_only_when_woken() {
     let (mut worker, context) = simulated();
-    let steered = Rc::new(Steered::default());
-    let begun = begin(&context, steered.future());
+    let controlled = Rc::new(Controlled::default());
+    let begun = begin(&context, controlled.future());
     poll(&mut worker);
-    assert_eq!((steered.seen(), context.live_tasks()), ((1, 0), 1));
-    steered.wake();
+    assert_eq!((controlled.seen(), context.live_tasks()), ((1, 0), 1));
+    controlled.wake();
     poll(&mut worker);
-    assert_eq!(steered.seen(), (2, 0));
-    steered.finish();
+    assert_eq!(controlled.seen(), (2, 0));
+    controlled.finish();
     poll(&mut worker);
-    assert_eq!((steered.seen(), context.live_tasks()), ((3, 1), 1));
-    drop(begun); // Nothing to cancel, but nobody may have asked before.
+    assert_eq!((controlled.seen(), context.live_tasks()), ((3, 1), 1));
+    drop(begun); // It has ended, so there is nothing to cancel.
     assert_eq!(context.live_tasks(), 0);
-    steered.wake();
+    controlled.wake();
     poll(&mut worker);
-    assert_eq!(steered.seen(), (3, 1));
+    assert_eq!(controlled.seen(), (3, 1));
 }
 
 #[test]
-fn a_wake_between_the_poll_and_the_beginning_counts() {
+fn wake_between_first_poll_and_task_start_is_kept() {
     let (mut worker, context) = simulated();
-    let steered = Rc::new(Steered::default());
+    let controlled = Rc::new(Controlled::default());
     let task_slot = context.task_slot();
-    let mut future = Box::pin(steered.future());
+    let mut future = Box::pin(controlled.future());
     let polled = (future.as_mut()).poll(&mut Context::from_waker(task_slot.waker()));
     assert!(polled.is_pending());
-    steered.finish();
+    controlled.finish();
     task_slot.start(future).detach();
     poll(&mut worker);
-    assert_eq!((steered.seen(), context.live_tasks()), ((2, 1), 0));
+    assert_eq!((controlled.seen(), context.live_tasks()), ((2, 1), 0));
 }
 
 #[test]
-fn a_dropped_handle_drops_the_future_and_does_not_poll_it() {
+fn dropped_handle_drops_the_future_without_a_poll() {
     let (mut worker, context) = simulated();
     for is_woken in [false, true] {
-        let steered = Rc::new(Steered::default());
-        let begun = begin(&context, steered.future());
+        let controlled = Rc::new(Controlled::default());
+        let begun = begin(&context, controlled.future());
         if is_woken {
-            steered.finish();
+            controlled.finish();
         }
         drop(begun);
-        assert_eq!(steered.seen(), (1, 0)); // Not here: whoever drops it may be in the midst.
+        // Not dropped here, because the caller may be inside the future.
+        assert_eq!(controlled.seen(), (1, 0));
         poll(&mut worker);
-        assert_eq!((steered.seen(), context.live_tasks()), ((1, 1), 0));
+        assert_eq!((controlled.seen(), context.live_tasks()), ((1, 1), 0));
     }
 }
 
 #[test]
-fn a_task_is_used_again_and_old_wakes_do_no_harm() {
+fn slot_is_reused_and_old_wakes_have_no_effect() {
     let (mut worker, context) = simulated();
-    let first = Rc::new(Steered::default());
+    let first = Rc::new(Controlled::default());
     begin(&context, first.future()).detach();
     let waker = first.waker.borrow().clone().expect("polled");
     first.finish();
     poll(&mut worker);
     assert_eq!(first.seen(), (2, 1));
 
-    let second = Rc::new(Steered::default());
+    let second = Rc::new(Controlled::default());
     let begun = begin(&context, second.future());
     let same = second
         .waker
@@ -148,7 +149,7 @@ fn a_task_is_used_again_and_old_wakes_do_no_harm() {
         .expect("polled")
         .will_wake(&waker);
     assert!(same);
-    waker.wake(); // Meant for the first.
+    waker.wake(); // The waker of the first future.
     poll(&mut worker);
     assert_eq!((second.seen(), context.live_tasks()), ((2, 0), 1));
     drop(begun);
@@ -157,7 +158,7 @@ fn a_task_is_used_again_and_old_wakes_do_no_harm() {
 }
 
 #[test]
-fn a_standby_that_is_not_used_costs_nothing() {
+fn unused_slot_returns_to_the_pool() {
     let (mut worker, context) = simulated();
     let task_slot = context.task_slot();
     let waker = task_slot.waker().clone();
@@ -170,11 +171,11 @@ fn a_standby_that_is_not_used_costs_nothing() {
 }
 
 #[test]
-fn one_that_cancels_itself_is_dropped_when_its_poll_is_over() {
+fn task_that_cancels_itself_is_dropped_after_its_poll() {
     let (mut worker, context) = simulated();
-    let steered = Rc::new(Steered::default());
+    let controlled = Rc::new(Controlled::default());
     let handle = Rc::new(RefCell::new(None));
-    let (inner, own) = (steered.future(), handle.clone());
+    let (inner, own) = (controlled.future(), handle.clone());
     let mut inner = Box::pin(inner);
     let future = poll_fn(move |cx| {
         drop(own.take());
@@ -182,15 +183,15 @@ fn one_that_cancels_itself_is_dropped_when_its_poll_is_over() {
     });
     handle.replace(Some(begin(&context, future)));
     for _ in 0..2 {
-        steered.wake();
+        controlled.wake();
         poll(&mut worker);
-        assert_eq!((steered.seen(), context.live_tasks()), ((2, 1), 0));
+        assert_eq!((controlled.seen(), context.live_tasks()), ((2, 1), 0));
     }
 }
 
-/// A handle that is dropped by what the future drops at its end must not end the next future.
+/// If the future owns its own handle, dropping it at the end must not end the next future.
 #[test]
-fn a_future_may_hold_its_own_handle() {
+fn future_may_own_its_own_handle() {
     let (mut worker, context) = simulated();
     let handle = Rc::new(RefCell::new(None));
     let own = handle.clone();
@@ -209,16 +210,16 @@ fn a_future_may_hold_its_own_handle() {
     handle.replace(Some(begin(&context, future)));
     poll(&mut worker);
     drop(handle);
-    let steered = Rc::new(Steered::default());
-    begin(&context, steered.future()).detach();
+    let controlled = Rc::new(Controlled::default());
+    begin(&context, controlled.future()).detach();
     poll(&mut worker);
-    steered.finish();
+    controlled.finish();
     poll(&mut worker);
-    assert_eq!((steered.seen().1, context.live_tasks()), (1, 0));
+    assert_eq!((controlled.seen().1, context.live_tasks()), (1, 0));
 }
 
 #[test]
-fn a_panic_ends_that_task_and_the_next_is_another() {
+fn panic_ends_only_its_own_task() {
     let (mut worker, context) = simulated();
     let mut polls = 0;
     let begun = begin(
@@ -233,70 +234,70 @@ fn a_panic_ends_that_task_and_the_next_is_another() {
     poll(&mut worker);
     assert_eq!(context.live_tasks(), 0);
     drop(begun);
-    let steered = Rc::new(Steered::default());
-    begin(&context, steered.future()).detach();
-    steered.finish();
+    let controlled = Rc::new(Controlled::default());
+    begin(&context, controlled.future()).detach();
+    controlled.finish();
     poll(&mut worker);
-    assert_eq!((steered.seen(), context.live_tasks()), ((2, 1), 0));
+    assert_eq!((controlled.seen(), context.live_tasks()), ((2, 1), 0));
 }
 
 #[test]
-fn a_dropped_worker_drops_them_all() {
+fn dropped_worker_drops_all_tasks() {
     let (mut worker, context) = simulated();
-    let steered: Vec<Rc<Steered>> = (0..4).map(|_| Rc::default()).collect();
+    let controlled: Vec<Rc<Controlled>> = (0..4).map(|_| Rc::default()).collect();
     let unused = context.task_slot();
-    let held = begin(&context, steered[0].future());
-    begin(&context, steered[1].future()).detach();
-    let cancelled = begin(&context, steered[2].future());
-    let done = begin(&context, steered[3].future());
-    steered[3].finish();
+    let held = begin(&context, controlled[0].future());
+    begin(&context, controlled[1].future()).detach();
+    let cancelled = begin(&context, controlled[2].future());
+    let done = begin(&context, controlled[3].future());
+    controlled[3].finish();
     poll(&mut worker);
-    steered[0].wake();
+    controlled[0].wake();
     drop(cancelled);
     drop(worker);
-    assert!(steered.iter().all(|one| one.drops.get() == 1));
+    assert!(controlled.iter().all(|one| one.drops.get() == 1));
     drop((held, done));
-    steered.iter().for_each(|one| one.wake());
-    let late = Rc::new(Steered::default());
+    controlled.iter().for_each(|one| one.wake());
+    let late = Rc::new(Controlled::default());
     unused.start(late.future()).detach();
     assert_eq!((late.seen(), context.live_tasks()), ((0, 1), 0));
     assert_eq!(context.live_tasks(), 0);
 }
 
-/// One iteration of the event loop polls a bounded number of tasks.
-fn turn_until_idle(worker: &mut Worker) {
+/// Polls until idle, because one event-loop iteration polls a bounded number of tasks.
+fn poll_until_idle(worker: &mut Worker) {
     poll(worker);
     while worker.has_work() {
         poll(worker);
     }
 }
 
-/// More than are kept for later.
+/// More slots than the pool keeps.
 #[test]
 #[cfg_attr(miri, ignore = "Miri takes minutes for so many")]
-fn very_many_at_once_all_end() {
+fn very_many_tasks_all_end() {
     let (mut worker, context) = simulated();
     for detached in [false, true, false] {
-        let steered: Vec<Rc<Steered>> = (0..3000).map(|_| Rc::default()).collect();
-        let begun = steered.iter().map(|one| begin(&context, one.future()));
+        let controlled: Vec<Rc<Controlled>> = (0..3000).map(|_| Rc::default()).collect();
+        let begun = controlled.iter().map(|one| begin(&context, one.future()));
         let mut handles: Vec<TaskHandle> = begun.collect();
         assert_eq!(context.live_tasks(), 3000);
         if detached {
             handles.drain(..).for_each(TaskHandle::detach);
         }
-        steered.iter().for_each(|one| one.finish());
-        turn_until_idle(&mut worker);
+        controlled.iter().for_each(|one| one.finish());
+        poll_until_idle(&mut worker);
         drop(handles);
-        turn_until_idle(&mut worker);
-        assert!(steered.iter().all(|one| one.seen() == (2, 1)));
+        poll_until_idle(&mut worker);
+        assert!(controlled.iter().all(|one| one.seen() == (2, 1)));
         assert_eq!(context.live_tasks(), 0);
     }
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri knows no io_uring, and rustix asks for more")]
-fn another_thread_may_wake_it() {
-    let _dog = watchdog("another_thread_may_wake_it");
+fn another_thread_may_wake_a_task() {
+    let _dog = watchdog("another_thread_may_wake_a_task");
     for kind in KERNEL {
         let config = Config::default();
         let Some(choice) = choice(kind, &config) else {
@@ -306,27 +307,29 @@ fn another_thread_may_wake_it() {
         let context = worker.context().clone();
         for _ in 0..200 {
             let ended = Rc::new(Cell::new(false));
-            let (told, own) = (ended.clone(), context.clone());
+            let (has_ended, own) = (ended.clone(), context.clone());
             let (sender, receiver) = std::sync::mpsc::channel::<Waker>();
             let thread = std::thread::spawn(move || receiver.recv().expect("a waker").wake());
             let mut sender = Some(sender);
             begin(&context, async move {
                 poll_fn(|cx| match sender.take() {
                     Some(sender) => {
-                        sender.send(cx.waker().clone()).expect("it waits for it");
+                        sender
+                            .send(cx.waker().clone())
+                            .expect("the thread receives the waker");
                         Poll::Pending
                     }
                     None => Poll::Ready(()),
                 })
                 .await;
                 own.sleep(Duration::ZERO).await;
-                told.set(true);
+                has_ended.set(true);
             })
             .detach();
             while !ended.get() {
-                worker.poll(&(), true).expect("a turn");
+                worker.poll(&(), true).expect("the poll succeeds");
             }
-            thread.join().expect("it does not panic");
+            thread.join().expect("the thread does not panic");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Wakers and destructors of the user's that call back or panic wherever a worker calls them. Each
-//! costs the future that it belongs to, never the worker.
+//! User wakers and destructors that call back or panic wherever a worker calls them. A panic costs
+//! the future that it belongs to, never the worker.
 #![forbid(unsafe_code)]
 
 use onrush_rt::coroutine::{Coroutine, mpsc, scope, wait};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// A worker of each driver, with two connected streams and a listener with a connection to take.
+/// A worker with two connected streams and a listener that has a connection to accept.
 struct Rig {
     worker: Worker,
     net: Option<Net>,
@@ -33,7 +33,7 @@ impl Rig {
         self.worker.context().spawn(nudge).detach();
         self.worker
             .poll(&(), may_sleep)
-            .expect("the worker goes on");
+            .expect("the worker continues");
     }
 
     fn pair(&self) -> (Stream, Stream) {
@@ -66,7 +66,7 @@ impl Rig {
         Listener::new(self.worker.context(), socket).expect("listens")
     }
 
-    /// It still serves streams, timers and tasks.
+    /// Checks that the worker still serves streams, timers and tasks.
     fn works(&mut self) {
         let (mut a, mut b) = self.pair();
         let done = Rc::new(Cell::new(false));
@@ -115,13 +115,13 @@ fn everywhere(test: impl Fn(&mut Rig)) {
 }
 
 thread_local! {
-    /// What a waker's code does when it is woken or dropped: here, since wakers must be `Send`.
+    /// What a waker does when it is woken or dropped. Stored here, because wakers must be `Send`.
     static ACTS: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
 }
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls what this thread has in [`ACTS`] when it is woken and when it is dropped.
+/// Calls this thread's [`ACTS`] when it is woken and when it is dropped.
 struct Calls;
 
 fn act() {
@@ -153,7 +153,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(&waker()))
 }
 
-/// Uses everything of the worker that a waker's code can reach.
+/// Uses every part of the worker that a waker can access.
 fn uses(context: &WorkerContext, streams: &Rc<RefCell<Option<(Stream, Stream)>>>) {
     drop(context.driver());
     context.spawn(async {}).detach();
@@ -178,9 +178,9 @@ fn uses(context: &WorkerContext, streams: &Rc<RefCell<Option<(Stream, Stream)>>>
     }
 }
 
-/// Every place that keeps a waker has it replaced, woken and dropped, while its code calls back.
+/// Every place that stores a waker replaces, wakes and drops one that calls back into the worker.
 #[test]
-fn wakers_call_back() {
+fn wakers_may_call_back() {
     everywhere(|rig| {
         let context = rig.worker.context().clone();
         let others = Rc::new(RefCell::new(Some(rig.pair())));
@@ -188,15 +188,18 @@ fn wakers_call_back() {
         ACTS.set(Some(Rc::new(move || uses(&reached, &theirs))));
         let before = CALLS.load(SeqCst);
         keep_replace_wake_and_drop(rig);
-        assert!(CALLS.load(SeqCst) > before + 20, "the code was called");
+        assert!(
+            CALLS.load(SeqCst) > before + 20,
+            "the waker's code was called"
+        );
         ACTS.set(None);
         drop((others.take(), context));
     });
 }
 
-/// The same with code that panics when it is woken.
+/// The same with a waker that panics when it is woken.
 #[test]
-fn wakers_panic_when_they_are_woken() {
+fn wakers_may_panic_when_woken() {
     struct Panics;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
@@ -225,7 +228,7 @@ fn wakers_panic_when_they_are_woken() {
         let (sender, receiver) = mpsc::sync_channel::<u8>(1);
         let mut waits = Coroutine::new(move || receiver.recv().is_ok());
         assert!(Pin::new(&mut waits).poll(cx).is_pending());
-        sender.send(1).expect("the receiver is there");
+        sender.send(1).expect("the receiver exists");
         assert_eq!(Pin::new(&mut waits).poll(cx), Poll::Ready(true));
     });
 }
@@ -273,7 +276,7 @@ fn keep_replace_wake_and_drop(rig: &mut Rig) {
     }
     drop(holds);
     assert!(poll(&mut waits).is_ready());
-    sender.send(1).expect("the receiver is there");
+    sender.send(1).expect("the receiver exists");
     drop(sender);
     assert_eq!(poll(&mut receives), Poll::Ready(1));
     rig.poll();
@@ -283,7 +286,7 @@ fn poll_fn_once<T>(mut act: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> 
     poll(&mut poll_fn(|cx| act(cx)))
 }
 
-/// What panics again when it is dropped, and so does the payload.
+/// Panics when it is dropped, and so does the payload of that panic.
 struct Bomb(u32);
 
 impl Drop for Bomb {
@@ -294,7 +297,7 @@ impl Drop for Bomb {
     }
 }
 
-/// Is ready at once, panics, or is never ready; panics when it is dropped in any case.
+/// Is ready at once, panics, or is never ready. Panics when it is dropped in any case.
 struct Ends(u32, #[allow(dead_code)] Bomb);
 
 impl Future for Ends {
@@ -309,10 +312,10 @@ impl Future for Ends {
     }
 }
 
-/// Tasks whose futures panic when they are dropped: at their end, by cancelling, after a panic of
+/// Tasks whose futures panic when they are dropped: at their end, when cancelled, after a panic of
 /// their own, and with the worker.
 #[test]
-fn futures_panic_when_they_are_dropped() {
+fn futures_may_panic_when_dropped() {
     std::panic::set_hook(Box::new(|_| {}));
     everywhere(|rig| {
         let context = rig.worker.context().clone();

@@ -1,5 +1,5 @@
-//! The worker: futures that are dropped at any point, wakes from other threads, tasks that panic,
-//! and what happens to all of them at its end.
+//! The worker: futures dropped at any point, wakes from other threads, tasks that panic, and the
+//! end of a worker.
 
 mod common;
 
@@ -17,7 +17,7 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// A worker and, when simulated, its network.
+/// A worker and, if it is simulated, its network.
 struct Rig {
     worker: Worker,
     net: Option<sim::Net>,
@@ -43,7 +43,7 @@ fn on(kinds: &[Kind], what: &'static str, test: impl Fn(&mut Rig)) {
     for &kind in kinds {
         if let Some(mut rig) = rig(kind, 11) {
             test(&mut rig);
-            echo(&mut rig); // It still works.
+            echo(&mut rig); // The worker still works.
         }
     }
 }
@@ -57,15 +57,15 @@ impl Rig {
         match &self.net {
             Some(net) => {
                 net.advance(1);
-                self.worker.poll(&(), false).expect("turns");
+                self.worker.poll(&(), false).expect("the poll succeeds");
             }
             None => {
-                self.worker.poll(&(), true).expect("turns");
+                self.worker.poll(&(), true).expect("the poll succeeds");
             }
         }
     }
 
-    /// Turns until a task running `future` is done.
+    /// Polls until a task that runs `future` is done.
     fn run<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> T {
         let result = Rc::new(RefCell::new(None));
         let place = result.clone();
@@ -124,7 +124,7 @@ fn echo(rig: &mut Rig) {
     assert!(heard == expected);
 }
 
-/// Polls `future` to the `n`th `Pending` and drops it there. `true`: it was ready before.
+/// Polls `future` up to the `n`th `Pending` and drops it there. `true` if it was ready before.
 async fn dropped_after(n: usize, future: impl Future) -> bool {
     let mut future = pin!(future);
     let mut left = n;
@@ -139,13 +139,13 @@ async fn dropped_after(n: usize, future: impl Future) -> bool {
     .await
 }
 
-/// Runs what `make` makes, dropping it at its first await, its second, and so on to its end.
+/// Runs the futures of `make`. The first is dropped at its first await, the second at its second.
 fn at_every_await<F: Future + 'static>(rig: &mut Rig, make: impl Fn(&Rig) -> F) {
     for n in 0.. {
-        assert!(n < 1000, "it ends");
+        assert!(n < 1000, "the future ends");
         let future = make(rig);
         if rig.run(dropped_after(n, future)) {
-            assert!(n > 0, "it waits at least once");
+            assert!(n > 0, "the future waits at least once");
             return;
         }
     }
@@ -166,7 +166,7 @@ fn sleeps_and_timeouts_dropped_anywhere() {
                 assert!(out.is_some());
             }
         });
-        assert_eq!(rig.worker.next_timer_ms(), None, "no timer is left behind");
+        assert_eq!(rig.worker.next_timer_ms(), None, "no timer is left");
     });
 }
 
@@ -214,7 +214,7 @@ fn connects_and_accepts_dropped_anywhere() {
         at_every_await(rig, |rig| {
             let (context, listener) = (rig.context(), listener.clone());
             async move {
-                // Out of its place while in use; a drop in between brings it back.
+                // Taken out while in use. A drop meanwhile puts it back.
                 struct Lent(Option<Listener>, Rc<RefCell<Option<Listener>>>);
                 impl Drop for Lent {
                     fn drop(&mut self) {
@@ -227,7 +227,7 @@ fn connects_and_accepts_dropped_anywhere() {
                 client.write_all(b"!").await.expect("written");
                 let mut byte = [0];
                 loop {
-                    // Those whose clients were dropped before are in the queue as well.
+                    // Connections of clients dropped before are in the queue, too.
                     let mut server = lent.0.as_mut().unwrap().accept().await.expect("accepted");
                     if server.read(&mut byte).await.is_ok_and(|n| n == 1)
                         && server.write_all(b"?").await.is_ok()
@@ -242,9 +242,9 @@ fn connects_and_accepts_dropped_anywhere() {
                 }
             }
         });
-        // Nobody listens at a port that was just free: the error comes through the same future.
+        // The port has no listener any more: the same future returns the error.
         drop(listener);
-        rig.turn_some();
+        rig.poll_some();
         let context = rig.context();
         let refused = rig.run(async move { Stream::connect(&context, address).await.map(drop) });
         let kind = refused.expect_err("refused").kind();
@@ -253,9 +253,9 @@ fn connects_and_accepts_dropped_anywhere() {
 }
 
 impl Rig {
-    fn turn_some(&mut self) {
+    fn poll_some(&mut self) {
         for _ in 0..4 {
-            self.worker.poll(&(), false).expect("turns");
+            self.worker.poll(&(), false).expect("the poll succeeds");
         }
     }
 }
@@ -308,9 +308,9 @@ fn blocking_jobs_dropped_anywhere() {
 }
 
 #[test]
-fn a_sleep_counts_from_its_own_beginning() {
-    on(&ALL, "a_sleep_counts_from_its_own_beginning", |rig| {
-        // The worker's idea of the time is old by now.
+fn sleep_starts_when_it_is_created() {
+    on(&ALL, "sleep_starts_when_it_is_created", |rig| {
+        // The worker's cached time is old by now.
         let wait = Duration::from_millis(30);
         match &rig.net {
             Some(net) => net.advance(50),
@@ -341,18 +341,18 @@ fn another_thread_wakes_a_sleeping_worker() {
         for round in 0..50_u32 {
             let notifier = rig.worker.notifier();
             let thread = std::thread::spawn(move || {
-                // Now and then before the worker sleeps, mostly after.
+                // Sometimes before the worker sleeps, mostly after.
                 std::thread::sleep(Duration::from_micros(u64::from(round) * 40));
                 notifier.notify();
             });
             let stop = Stop(Cell::new(0));
             while stop.0.get() == 0 {
-                rig.worker.poll(&stop, true).expect("turns");
+                rig.worker.poll(&stop, true).expect("the poll succeeds");
             }
             assert_eq!(stop.0.get(), 1);
             thread.join().unwrap();
         }
-        // A task's waker, called elsewhere.
+        // The waker of a task, called on another thread.
         for _ in 0..50 {
             let (give, take) = mpsc::channel::<std::task::Waker>();
             let woken = Arc::new(AtomicBool::new(false));
@@ -375,8 +375,8 @@ fn another_thread_wakes_a_sleeping_worker() {
 }
 
 #[test]
-fn a_panic_ends_its_task_alone() {
-    on(&ALL, "a_panic_ends_its_task_alone", |rig| {
+fn panic_ends_only_its_own_task() {
+    on(&ALL, "panic_ends_only_its_own_task", |rig| {
         let context = rig.context();
         let sleeping = context.clone();
         context
@@ -391,13 +391,13 @@ fn a_panic_ends_its_task_alone() {
     });
 }
 
-/// Says when it is dropped.
+/// Counts its drops.
 struct Drops(Rc<Cell<u32>>, WorkerContext);
 
 impl Drop for Drops {
     fn drop(&mut self) {
         self.0.set(self.0.get() + 1);
-        // Even a task started by a destructor is dropped with the rest.
+        // A task that a destructor starts is dropped, too.
         let count = self.0.clone();
         if self.0.get() < 20 {
             let again = Drops(count, self.1.clone());
@@ -407,8 +407,8 @@ impl Drop for Drops {
 }
 
 #[test]
-fn a_dropped_worker_drops_every_task() {
-    let _dog = watchdog("a_dropped_worker_drops_every_task");
+fn dropped_worker_drops_every_task() {
+    let _dog = watchdog("dropped_worker_drops_every_task");
     for kind in ALL {
         let Some(mut rig) = rig(kind, 3) else {
             continue;
@@ -437,20 +437,20 @@ fn a_dropped_worker_drops_every_task() {
             });
             context.spawn(future).detach();
         }
-        rig.turn_some();
+        rig.poll_some();
         assert_eq!(context.live_tasks(), 5);
         let notifier = rig.worker.notifier();
         drop(rig);
         assert!(count.get() >= 20, "{} of them", count.get());
         assert_eq!(context.live_tasks(), 0);
-        notifier.notify(); // Nobody there; no harm.
+        notifier.notify(); // The worker is gone; this has no effect.
     }
 }
 
-/// A waker may outlive the worker, and be used on another thread.
+/// A waker may outlive the worker, and another thread may use it.
 #[test]
-fn a_waker_outlives_its_worker() {
-    let _dog = watchdog("a_waker_outlives_its_worker");
+fn waker_may_outlive_its_worker() {
+    let _dog = watchdog("waker_may_outlive_its_worker");
     for kind in KERNEL {
         let Some(mut rig) = rig(kind, 3) else {
             continue;
@@ -463,7 +463,7 @@ fn a_waker_outlives_its_worker() {
                 Poll::<()>::Pending
             }))
             .detach();
-        rig.turn_some();
+        rig.poll_some();
         drop(rig);
         let waker = kept.borrow_mut().take().expect("polled once");
         std::thread::spawn(move || {
@@ -471,13 +471,13 @@ fn a_waker_outlives_its_worker() {
             drop(waker);
         })
         .join()
-        .expect("no harm");
+        .expect("the wake has no effect");
     }
 }
 
 #[test]
-fn block_on_sleeps_and_sees_its_tasks() {
-    let _dog = watchdog("block_on_sleeps_and_sees_its_tasks");
+fn block_on_sleeps_and_polls_tasks() {
+    let _dog = watchdog("block_on_sleeps_and_polls_tasks");
     for kind in KERNEL {
         let Some(mut rig) = rig(kind, 3) else {
             continue;
@@ -489,14 +489,14 @@ fn block_on_sleeps_and_sees_its_tasks() {
             context.sleep(Duration::from_millis(20)).await;
             task.await
         });
-        assert_eq!(seven.expect("turns"), 7);
+        assert_eq!(seven.expect("the poll succeeds"), 7);
         assert!(start.elapsed() >= Duration::from_millis(20));
     }
 }
 
 #[test]
-fn what_runs_on_a_worker_can_ask_for_it() {
-    let _dog = watchdog("what_runs_on_a_worker_can_ask_for_it");
+fn code_on_a_worker_can_access_its_context() {
+    let _dog = watchdog("code_on_a_worker_can_access_its_context");
     let here = || WorkerContext::current().map(|context| context.index());
     let net = sim::Net::new(5, Behaviour::default());
     let mut workers = [0, 1].map(|index| Worker::simulated(net.clone(), index).expect("a worker"));
@@ -507,12 +507,14 @@ fn what_runs_on_a_worker_can_ask_for_it() {
         worker.context().spawn(task).detach();
     }
     for worker in &mut workers {
-        worker.poll(&(), false).expect("turns");
+        worker.poll(&(), false).expect("the poll succeeds");
         assert_eq!(here(), None);
     }
     assert_eq!(*seen.borrow(), [Some(0), Some(1)]);
     assert_eq!(
-        workers[1].block_on(async { here() }).expect("turns"),
+        workers[1]
+            .block_on(async { here() })
+            .expect("the poll succeeds"),
         Some(1)
     );
     assert_eq!(here(), None);

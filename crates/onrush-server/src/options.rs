@@ -137,7 +137,7 @@ options! {
         /// with the rights of its reader.
         switch site;
 
-        /// Receive and count uploads, but discard them
+        /// Receive uploads, count their bytes and discard them
         switch sink;
 
         /// Media types by extension
@@ -175,7 +175,7 @@ options! {
 
         /// Serve /-/metrics, /-/health and /-/ready: on a port of 127.0.0.1, an address, or same
         ///
-        /// With same they share the address of the objects; no object can then be at or below /-/.
+        /// With same they share the address of the objects; objects under /-/ are then not served.
         value admin: AdminAt = "WHERE";
     }
 
@@ -194,8 +194,9 @@ options! {
         /// time; when none is idle, the new one gets 503.
         ///
         /// The default is the limit on open files (ulimit -Hn) less what workers and file threads
-        /// need, less an eighth that is kept for files. The log shows the number. Downloads that
-        /// need an open file may use nearly three eighths, uploads two; beyond that they get 503.
+        /// need, less an eighth for files and a small reserve. The log shows the number. Downloads
+        /// may use up to three eighths of the budget without the reserve, uploads up to two
+        /// eighths; beyond that they get 503.
         value connections_max: u32 = "N";
 
         /// The time limit for a request head, or off [default: 15s]
@@ -262,9 +263,10 @@ options! {
 
         /// Memory for received data that is not processed yet, or off [default: 256MiB]
         ///
-        /// For all workers together. The default is lower on small machines: at most a fifth of the
-        /// memory, or of the limit of a cgroup of the process. Each worker gets an equal share, but
-        /// at least twice its receive buffers or 1MiB. When memory runs short, the oldest
+        /// For all workers together. It includes responses that clients do not read. The default is
+        /// lower on small machines: at most a fifth of the memory, or of the limit of a cgroup of
+        /// the process. Each worker gets an equal share, but at least 1MiB, and at least twice its
+        /// receive buffers. When memory runs short, the oldest
         /// incomplete request heads get 408, requests with a body 503, and clients that do not read
         /// their responses are reset.
         value receive_memory: SizeMax = "SIZE";

@@ -1,8 +1,8 @@
-//! The command line of the real binary: its pages, where options come from, and how mistakes end.
+//! The command line of the real binary: help pages, sources of options, and errors.
 
 mod program;
 
-use program::{Folder, PATIENCE, Server, onrush, output};
+use program::{Folder, Server, TIMEOUT, onrush, output};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn page(arguments: &[&str]) -> String {
     text(&output.stdout)
 }
 
-/// Runs what must fail; gives its one line.
+/// Runs a command that must fail, and returns its single line.
 fn refused(command: &mut Command, code: i32) -> String {
     let output = output(command);
     let line = text(&output.stderr);
@@ -36,7 +36,7 @@ fn refused(command: &mut Command, code: i32) -> String {
     let shown = line.trim_end_matches('\n');
     assert!(!shown.contains(char::is_control), "{command:?}: {line:?}");
     for debug in ["Error {", "Custom", "Os {", "panicked", "os error"] {
-        assert!(!shown.contains(debug), "for programmers: {line}");
+        assert!(!shown.contains(debug), "debug output in a message: {line}");
     }
     shown.to_owned()
 }
@@ -50,7 +50,7 @@ fn failed(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn it_tells_about_itself() {
+fn help_version_and_manual_pages() {
     let help = page(&["--help"]);
     let parts = [
         "What to serve:",
@@ -109,7 +109,7 @@ fn completion_scripts_are_read_by_their_shell() {
 }
 
 #[test]
-fn a_reader_that_has_enough_is_no_error() {
+fn closed_output_is_not_an_error() {
     let mut shell = Command::new("bash");
     let binary = env!("CARGO_BIN_EXE_onrush");
     let script = format!("'{binary}' --man | true; exit ${{PIPESTATUS[0]}}");
@@ -120,7 +120,7 @@ fn a_reader_that_has_enough_is_no_error() {
     );
 }
 
-/// What a server says of itself when options come from these places.
+/// Starts a server with options from these sources.
 fn serving(flags: &[&str], environment: &[(&str, &str)], file: &str) -> Server {
     let folder = Folder::new();
     let config = folder.file("onrush.toml", file);
@@ -135,7 +135,7 @@ fn serving(flags: &[&str], environment: &[(&str, &str)], file: &str) -> Server {
 }
 
 #[test]
-fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
+fn flag_overrides_environment_overrides_file_overrides_default() {
     let file = "port = 0\nworkers = 3\ndriver = 'epoll'\nallow = ['put']\nlog-format = 'text'\n";
     let log = serving(&[], &[], "port = 0").log();
     assert!(
@@ -172,7 +172,7 @@ fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
 }
 
 #[test]
-fn switches_can_be_switched_off_again() {
+fn switches_can_be_disabled_again() {
     let folder = Folder::new();
     folder.file(".hidden", "secret");
     let config = folder.file("onrush.toml", "port = 0\nhidden = true\n");
@@ -194,7 +194,7 @@ fn switches_can_be_switched_off_again() {
 }
 
 #[test]
-fn the_file_is_named_by_the_environment_too_and_names_the_folder() {
+fn environment_may_name_the_file_and_the_file_the_folder() {
     let folder = Folder::new();
     folder.file("served/hello.txt", "hello");
     let dir = folder.path().join("served");
@@ -236,11 +236,11 @@ fn limits_are_in_force() {
         start(&["--idle-timeout", "200ms"]).exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(
         response.starts_with("HTTP/1.1 200"),
-        "and it is closed: {response}"
+        "the connection closes: {response}"
     );
     let response = start(&["--body-timeout", "200ms"]).exchange(half);
     assert!(response.starts_with("HTTP/1.1 408"), "{response}");
-    // No answer then: the connection ends.
+    // No response: the connection ends.
     let server = start(&["--total-timeout", "200ms"]);
     let mut stream = server.connect();
     stream.write_all(half).expect("sent");
@@ -249,7 +249,7 @@ fn limits_are_in_force() {
     let timed_out = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
     assert!(!ended.is_err_and(|error| timed_out(&error)) && response.is_empty());
 
-    // A client that has begun a request keeps its place; a new one is rejected.
+    // A connection with a started request stays, and a new one is rejected.
     let server = start(&["--connections-max", "1", "--workers", "1"]);
     let mut first = server.connect();
     first.write_all(b"GET").expect("sent");
@@ -257,7 +257,7 @@ fn limits_are_in_force() {
     assert!(response.starts_with("HTTP/1.1 503"), "{response}");
     drop(first);
 
-    // A silent one gives its place to a new one, whenever it was accepted.
+    // A silent connection is closed for a new one, whenever it was accepted.
     for defer in ["--defer-accept=on", "--defer-accept=off"] {
         let server = start(&["--connections-max", "1", "--workers", "1", defer]);
         let first = server.connect();
@@ -268,7 +268,7 @@ fn limits_are_in_force() {
 }
 
 #[test]
-fn wrong_usage_is_one_line_and_exit_2() {
+fn wrong_usage_gives_one_line_and_exit_2() {
     assert!(wrong(&["--prot", "80"]).contains("'--port'"));
     assert!(wrong(&["--port", "65536"]).contains("--port"));
     assert!(wrong(&["--driver", "kqueue"]).contains("auto, io_uring, epoll"));
@@ -290,7 +290,7 @@ fn wrong_usage_is_one_line_and_exit_2() {
 }
 
 #[test]
-fn a_wrong_file_is_one_line_and_exit_2() {
+fn invalid_file_gives_one_line_and_exit_2() {
     let folder = Folder::new();
     let complaint = |content: &[u8]| {
         let path = folder.file("wrong.toml", content);
@@ -309,13 +309,16 @@ fn a_wrong_file_is_one_line_and_exit_2() {
 }
 
 #[test]
-fn a_missing_folder_is_made_only_where_writing_is_allowed() {
+fn missing_folder_is_created_only_if_writing_is_allowed() {
     let folder = Folder::new();
     let missing = folder.path().join("a/b");
     let name = missing.to_str().unwrap();
     let line = failed(&[name, "--port", "0"]);
     assert!(line.contains(name), "{line}");
-    assert!(line.contains("--allow"), "it says what to do: {line}");
+    assert!(
+        line.contains("--allow"),
+        "the message says what to do: {line}"
+    );
     assert!(!missing.exists());
     drop(Server::start(&missing, &["--allow", "put"]));
     assert!(missing.is_dir());
@@ -328,7 +331,7 @@ fn a_missing_folder_is_made_only_where_writing_is_allowed() {
     assert!(!line.contains('\u{202e}'), "{line:?}");
 }
 
-/// Fails as it must when somebody listens on `port`.
+/// The program must fail with the right message, because `port` is in use.
 fn occupied(port: u16) {
     let folder = Folder::new();
     let port = port.to_string();
@@ -343,25 +346,25 @@ fn occupied(port: u16) {
 }
 
 #[test]
-fn a_port_in_use_is_one_line_and_exit_1() {
+fn port_in_use_gives_one_line_and_exit_1() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     occupied(listener.local_addr().unwrap().port());
 }
 
 #[test]
-fn a_port_that_another_process_would_share_is_in_use_too() {
+fn port_that_another_process_could_share_is_in_use() {
     let folder = Folder::new();
-    // With two workers it listens with SO_REUSEPORT, and this is the same user.
+    // With two workers it listens with SO_REUSEPORT, and both servers have the same user.
     let first = Server::start(folder.path(), &["--workers", "2"]);
     occupied(first.address().port());
     assert!(
         first.get("/").starts_with("HTTP/1.1 200"),
-        "the first one serves on"
+        "the first server continues"
     );
 }
 
 #[test]
-fn a_port_is_free_again_when_its_server_is_gone() {
+fn port_is_free_again_after_its_server_ends() {
     let folder = Folder::new();
     for driver in program::drivers() {
         let flags = ["--driver", driver];
@@ -369,7 +372,7 @@ fn a_port_is_free_again_when_its_server_is_gone() {
         for signal in ["KILL", "TERM", "KILL"] {
             let port = server.address().port().to_string();
             server.signal(signal);
-            server.ended(PATIENCE);
+            server.ended(TIMEOUT);
             let mut command = onrush();
             command
                 .arg(folder.path())
@@ -401,7 +404,7 @@ fn other_addresses() {
 
 #[test]
 fn a_unix_socket() {
-    // Their paths are short: 108 bytes.
+    // Socket paths are limited to 108 bytes.
     let place = std::env::temp_dir().join(format!("onrush-cli-{}", std::process::id()));
     let place = place.to_str().expect("UTF-8");
     let folder = Folder::new();
@@ -422,33 +425,36 @@ fn a_unix_socket() {
     }
     // It is removed at exit, unless another server has replaced it.
     server.signal("TERM");
-    server.ended(PATIENCE);
+    server.ended(TIMEOUT);
     assert!(!Path::new(place).exists());
     let mut server = Server::start(folder.path(), &["--bind", &bind]);
     std::fs::remove_file(place).expect("it is there");
     let other = std::os::unix::net::UnixListener::bind(place).expect("it is free");
     server.signal("TERM");
-    server.ended(PATIENCE);
-    assert!(Path::new(place).exists(), "it is another server's");
+    server.ended(TIMEOUT);
+    assert!(
+        Path::new(place).exists(),
+        "the file belongs to another server"
+    );
     drop(other);
-    // Whoever was killed leaves it, and the next one replaces it.
+    // A killed server leaves it, and the next one replaces it.
     let mut server = Server::start(folder.path(), &["--bind", &bind]);
     server.signal("KILL");
-    server.ended(PATIENCE);
+    server.ended(TIMEOUT);
     assert!(Path::new(place).exists());
     drop(Server::start(folder.path(), &["--bind", &bind]));
     let _ = std::fs::remove_file(place);
 
     std::fs::write(place, "an ordinary file").expect("written");
     failed(&[folder.path().to_str().unwrap(), "--bind", &bind]);
-    assert!(Path::new(place).exists(), "it is nobody's to remove");
+    assert!(Path::new(place).exists(), "an ordinary file is not removed");
     let _ = std::fs::remove_file(place);
 }
 
-/// `off` ends a limit in each place where it can be written. A mistake names the flag, the value
-/// and what is accepted.
+/// `off` disables a limit in each source of options. The message for a wrong value names the flag,
+/// the value and the accepted values.
 #[test]
-fn limits_can_be_switched_off_everywhere() {
+fn limits_can_be_disabled_everywhere() {
     let folder = Folder::new();
     for (flag, off) in [
         ("min-rate", ["off", "0"]),
@@ -459,7 +465,7 @@ fn limits_can_be_switched_off_everywhere() {
         ("idle-timeout", ["off", "0"]),
     ] {
         for value in off {
-            // All is read before the missing folder is.
+            // All options are parsed before the missing folder is opened.
             let missing = ["/nowhere/at/all", "--port=0"];
             let by_flag = refused(onrush().args(missing).arg(format!("--{flag}={value}")), 1);
             assert!(by_flag.contains("/nowhere/at/all"), "{by_flag}");
@@ -473,8 +479,8 @@ fn limits_can_be_switched_off_everywhere() {
         }
         let message = wrong(&[&format!("--{flag}=maybe")]);
         let parts = ["maybe", &format!("--{flag}"), "off"];
-        let told = |part: &&str| message.contains(*part);
-        assert!(parts.iter().all(told), "{message}");
+        let is_named = |part: &&str| message.contains(*part);
+        assert!(parts.iter().all(is_named), "{message}");
         let help = page(&["--help"]);
         let (_, about) = help.split_once(&format!("--{flag} ")).expect("a flag");
         assert!(

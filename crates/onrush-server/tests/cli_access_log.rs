@@ -5,7 +5,7 @@ mod program;
 use program::{Folder, Server, drivers};
 use std::io::{Read, Write};
 
-/// The line with `mark`, its time replaced by `TIME` and its duration by `N`.
+/// The line with `mark`, with `TIME` as its time and `N` as its duration.
 fn line(server: &Server, mark: &str) -> String {
     let log = server.logs(mark);
     let line = log
@@ -31,7 +31,7 @@ fn line(server: &Server, mark: &str) -> String {
 }
 
 #[test]
-fn the_combined_format_is_that_of_apache() {
+fn combined_format_equals_that_of_apache() {
     let folder = Folder::new();
     folder.file("object.txt", "hello");
     for driver in drivers() {
@@ -81,13 +81,13 @@ fn the_combined_format_is_that_of_apache() {
         let log = server.log();
         assert!(
             log.contains(" INFO serving "),
-            "the rest of the log is as it was: {log}"
+            "the rest of the log keeps its format: {log}"
         );
     }
 }
 
 #[test]
-fn an_aborted_download_of_a_file_is_logged_with_what_was_sent() {
+fn aborted_download_is_logged_with_the_bytes_sent() {
     const BYTES: u64 = 50_000_000;
     let folder = Folder::new();
     let path = folder.file("large", "");
@@ -101,10 +101,13 @@ fn an_aborted_download_of_a_file_is_logged_with_what_was_sent() {
         let server = Server::start(folder.path(), &flags);
         let mut stream = server.connect();
         let request = b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n";
-        stream.write_all(request).expect("it reads");
+        stream.write_all(request).expect("the server reads");
         let mut received = vec![0; 1_000_000];
         stream.read_exact(&mut received).expect("a part");
-        assert!(!server.log().contains("/large"), "it has not ended");
+        assert!(
+            !server.log().contains("/large"),
+            "the download has not ended"
+        );
         drop(stream); // With bytes unread: a reset (RFC 9293 §3.10.4).
         let log = server.logs("\"/large\"");
         let entry = log

@@ -1,19 +1,19 @@
-//! Figures and health: on an address of their own and beside the objects, through the real binary.
+//! Metrics and health of the real binary: on their own address and beside the objects.
 
 mod program;
 
-use program::{Folder, PATIENCE, Server, onrush, output};
+use program::{Folder, Server, TIMEOUT, onrush, output};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// What is said at an address, whoever listens there; nothing when nobody does.
+/// The response of a GET at an address; empty if there is no listener.
 fn get_from(address: &str, path: &str) -> String {
     let Ok(mut stream) = TcpStream::connect(address) else {
         return String::new();
     };
-    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("set");
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let mut response = String::new();
     let _ = stream.write_all(request.as_bytes());
@@ -50,7 +50,7 @@ fn sum(samples: &BTreeMap<String, f64>, name: &str) -> f64 {
 }
 
 #[test]
-fn on_an_address_of_its_own() {
+fn metrics_on_their_own_address() {
     let folder = Folder::new();
     folder.file("x", "content");
     folder.file("-/metrics", "an object");
@@ -60,7 +60,7 @@ fn on_an_address_of_its_own() {
         assert!(server.get("/x").ends_with("content"));
     }
     assert!(server.get("/nothing").starts_with("HTTP/1.1 404 "));
-    // Objects are what they are where only they are served.
+    // The address of the objects serves only objects.
     assert!(server.get("/-/metrics").ends_with("an object"));
     assert!(get_from(&admin, "/-/health").ends_with("alive\n"));
     assert!(get_from(&admin, "/-/ready").ends_with("ready\n"));
@@ -82,26 +82,26 @@ fn on_an_address_of_its_own() {
         2
     );
 
-    // While it drains it lives and is not ready. Somebody is in the middle of something.
+    // While it drains, it is alive and not ready. One request is in progress.
     let mut slow = server.connect();
     slow.write_all(b"PUT /y HTTP/1.1\r\nHost: localhost\r\n")
         .expect("sent");
     std::thread::sleep(Duration::from_millis(100));
     server.signal("TERM");
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !get_from(&admin, "/-/ready").ends_with("ending\n") {
-        assert!(Instant::now() < end, "it is never not ready");
+        assert!(Instant::now() < end, "the server does not become unready");
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(get_from(&admin, "/-/ready").starts_with("HTTP/1.1 503 "));
     assert!(get_from(&admin, "/-/health").starts_with("HTTP/1.1 200 "));
     drop(slow);
-    assert_eq!(server.ended(PATIENCE), Some(0));
+    assert_eq!(server.ended(TIMEOUT), Some(0));
     assert_eq!(get_from(&admin, "/-/health"), "");
 }
 
 #[test]
-fn beside_the_objects_where_nothing_can_be_mistaken_for_it() {
+fn metrics_beside_the_objects_reserve_their_paths() {
     let folder = Folder::new();
     folder.file("x", "content");
     folder.file("-/metrics", "an object");
@@ -135,15 +135,15 @@ fn beside_the_objects_where_nothing_can_be_mistaken_for_it() {
     assert!(list.contains("\"x\"") && !list.contains("\"-\""), "{list}");
     assert!(
         server.get("/a/-/metrics").ends_with("another"),
-        "only at the top"
+        "only at the root"
     );
 }
 
 #[test]
-fn an_address_that_cannot_be_had_is_told() {
+fn unavailable_admin_address_is_reported() {
     let folder = Folder::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = taken.local_addr().expect("it has one").to_string();
+    let address = taken.local_addr().expect("an address").to_string();
     let mut command = onrush();
     command
         .arg(folder.path())

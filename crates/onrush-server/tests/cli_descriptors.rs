@@ -1,26 +1,25 @@
-//! Attacks on the descriptors of the running program: slow uploads, and downloads that nobody
-//! reads, each more of them than there are descriptors for. Others are served meanwhile and
-//! afterwards.
+//! Attacks on the descriptors of the running program: more slow uploads, or more unread downloads,
+//! than there are descriptors. Other clients are served meanwhile and afterwards.
 
 mod program;
 
-use program::{Folder, PATIENCE, Server, drivers};
+use program::{Folder, Server, TIMEOUT, drivers};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A watchdog for a response during an attack. The promise is 1 s; tests share their cores, so
-/// `cargo xtask experiment attack` measures it.
+/// The time limit of a response during an attack. The target is 1 s. Tests share their cores, so
+/// `cargo xtask experiment attack` measures it instead.
 const SOON: Duration = Duration::from_secs(3);
-/// Of the program.
+/// The descriptor limit of the program.
 const DESCRIPTORS: u32 = 512;
-/// Each with a connection and a file, these would be more.
+/// With a connection and a file each, they would need more descriptors.
 const ATTACKERS: usize = 255;
 const LARGE: usize = 100_000;
 
-/// A served folder: `small-N`, and `large-N` that no socket takes whole. All are old enough for the
-/// cache.
+/// A served folder: `small-N`, and `large-N`, which exceed a socket's buffer. All are old enough
+/// for the cache.
 fn objects() -> Folder {
     let folder = Folder::new();
     let an_hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
@@ -39,7 +38,7 @@ fn objects() -> Folder {
     folder
 }
 
-/// Sends a request and reads its whole response; gives the status, and fails when that takes long.
+/// Sends a request and reads its whole response in time. Returns the status.
 fn ask(stream: &mut TcpStream, request: &[u8]) -> u16 {
     let begin = Instant::now();
     stream.set_read_timeout(Some(SOON)).unwrap();
@@ -55,7 +54,7 @@ fn ask(stream: &mut TcpStream, request: &[u8]) -> u16 {
         (response.len() >= head + length.unwrap_or(0)).then_some(status)
     };
     loop {
-        let n = stream.read(&mut piece).expect("a response, and soon");
+        let n = stream.read(&mut piece).expect("a response in time");
         assert!(n > 0, "no response");
         response.extend_from_slice(&piece[..n]);
         if let Some(status) = whole(&response) {
@@ -75,8 +74,8 @@ fn put(stream: &mut TcpStream, path: &str, bytes: usize) -> u16 {
     ask(stream, &[head.as_bytes(), &vec![b'x'; bytes]].concat())
 }
 
-/// The status that each has been told so far; `None`: nothing.
-fn told(streams: &[TcpStream]) -> Vec<Option<u16>> {
+/// The status that each client has received so far; `None` without a response.
+fn statuses(streams: &[TcpStream]) -> Vec<Option<u16>> {
     let look = |stream: &TcpStream| {
         let mut head = [0; 12];
         stream.set_nonblocking(true).unwrap();
@@ -86,24 +85,24 @@ fn told(streams: &[TcpStream]) -> Vec<Option<u16>> {
             Ok(12) => std::str::from_utf8(&head[9..]).ok()?.parse().ok(),
             Ok(_) => None,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            Err(_) => Some(0), // Closed, and its response with it.
+            Err(_) => Some(0), // Closed and its response lost.
         }
     };
     streams.iter().map(look).collect()
 }
 
-/// Waits until the attackers have been told something that `is_enough`.
+/// Waits until `is_enough` accepts the responses of the attackers.
 fn wait_for(streams: &[TcpStream], is_enough: impl Fn(&[Option<u16>]) -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !is_enough(&told(streams)) {
-        assert!(Instant::now() < end, "told: {:?}", told(streams));
+    let end = Instant::now() + TIMEOUT;
+    while !is_enough(&statuses(streams)) {
+        assert!(Instant::now() < end, "statuses: {:?}", statuses(streams));
         sleep(Duration::from_millis(20));
     }
 }
 
 struct Attacked {
     server: Server,
-    /// A connection that was there before, and what the server had open then.
+    /// A connection from before the attack, and the number of open descriptors then.
     established: TcpStream,
     descriptors: usize,
 }
@@ -133,8 +132,8 @@ impl Attacked {
         (0..ATTACKERS).map(attack).collect()
     }
 
-    /// Small objects are read and written, on new connections and on the one that was there.
-    fn serves_what_is_small(&mut self) {
+    /// Reads and writes small objects on new connections and on the established one.
+    fn serves_small_objects(&mut self) {
         for at in 0..10 {
             let mut new = self.server.connect();
             for stream in [&mut self.established, &mut new] {
@@ -147,16 +146,16 @@ impl Attacked {
         }
     }
 
-    /// When the attackers are gone everything works, and every descriptor is given back.
+    /// After the attackers have left, everything works and every descriptor is free again.
     fn recovers(&mut self, attackers: Vec<TcpStream>) {
         drop(attackers);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while self.server.descriptors() > self.descriptors + 4 {
             let now = self.server.descriptors();
             assert!(Instant::now() < end, "{now} of {}", self.descriptors);
             sleep(Duration::from_millis(20));
         }
-        self.serves_what_is_small();
+        self.serves_small_objects();
         let mut new = self.server.connect();
         for stream in [&mut self.established, &mut new] {
             assert!([201, 204].contains(&put(stream, "/put", LARGE)));
@@ -171,35 +170,37 @@ fn slow_uploads_leave_descriptors_for_others() {
     let folder = objects();
     for driver in drivers() {
         let mut it = Attacked::start(&folder, driver);
-        // Some find room in memory for all of it; what the others send is written as it comes.
+        // Some bodies fit into memory. The others are written to files as they arrive.
         let begun = "x".repeat(40_000);
         let attackers = it.attack(|at| {
             let head =
                 format!("PUT /slow-{at} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 262000");
             format!("{head}\r\n\r\n{begun}")
         });
-        let count = |told: &[Option<u16>], what| told.iter().filter(|told| **told == what).count();
-        wait_for(&attackers, |told| count(told, Some(503)) >= 40);
-        let told = told(&attackers);
-        let (refused, go_on) = (count(&told, Some(503)), count(&told, None));
+        let count = |statuses: &[Option<u16>], what| {
+            statuses.iter().filter(|status| **status == what).count()
+        };
+        wait_for(&attackers, |statuses| count(statuses, Some(503)) >= 40);
+        let statuses = statuses(&attackers);
+        let (refused, go_on) = (count(&statuses, Some(503)), count(&statuses, None));
         assert!(
             refused + go_on == ATTACKERS && go_on > 100,
-            "{driver}: {told:?}"
+            "{driver}: {statuses:?}"
         );
         assert!(
             it.server.descriptors() > it.descriptors + go_on + 40,
             "files"
         );
-        it.serves_what_is_small();
+        it.serves_small_objects();
         assert_eq!(get(&mut it.established, "/medium"), 200);
         it.recovers(attackers);
         assert!(!folder.path().join("slow-0").exists());
     }
 }
 
-/// A client that announces a body and sends none of it holds a connection, and no file.
+/// A client that announces a body and sends nothing occupies a connection, but no file.
 #[test]
-fn announced_uploads_hold_no_files() {
+fn announced_uploads_occupy_no_files() {
     let folder = objects();
     for driver in drivers() {
         let mut it = Attacked::start(&folder, driver);
@@ -210,12 +211,12 @@ fn announced_uploads_hold_no_files() {
         };
         let attackers = it.attack(silent);
         let connected = it.descriptors + ATTACKERS;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while it.server.descriptors() < connected {
             assert!(Instant::now() < end, "{}", it.server.descriptors());
             sleep(Duration::from_millis(20));
         }
-        it.serves_what_is_small();
+        it.serves_small_objects();
         assert_eq!(put(&mut it.established, "/put", LARGE), 201);
         std::fs::remove_file(folder.path().join("put")).unwrap();
         assert!(it.server.descriptors() <= connected + 4);
@@ -225,19 +226,24 @@ fn announced_uploads_hold_no_files() {
 }
 
 #[test]
-fn downloads_that_nobody_reads_leave_descriptors_for_others() {
+fn unread_downloads_leave_descriptors_for_others() {
     let folder = objects();
     for driver in drivers() {
         let mut it = Attacked::start(&folder, driver);
         let attackers =
             it.attack(|at| format!("GET /large-{at} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-        wait_for(&attackers, |told| told.iter().all(Option::is_some));
-        let told = told(&attackers);
-        let count = |status| told.iter().filter(|told| **told == Some(status)).count();
-        assert_eq!(count(200) + count(503), ATTACKERS, "{driver}: {told:?}");
-        assert!(count(200) > 40 && count(503) > 20, "{driver}: {told:?}");
-        it.serves_what_is_small();
-        // Uploads that need a file of their own are refused first.
+        wait_for(&attackers, |statuses| statuses.iter().all(Option::is_some));
+        let statuses = statuses(&attackers);
+        let count = |status| {
+            statuses
+                .iter()
+                .filter(|found| **found == Some(status))
+                .count()
+        };
+        assert_eq!(count(200) + count(503), ATTACKERS, "{driver}: {statuses:?}");
+        assert!(count(200) > 40 && count(503) > 20, "{driver}: {statuses:?}");
+        it.serves_small_objects();
+        // Uploads that need a file are refused first.
         assert_eq!(put(&mut it.server.connect(), "/refused", LARGE), 503);
         it.recovers(attackers);
     }

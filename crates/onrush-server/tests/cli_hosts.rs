@@ -1,5 +1,5 @@
-//! Which hosts the program answers, by the address it is bound to and by `--host`, and how it sends
-//! what browsers would run.
+//! The hosts that the program accepts, by bound address and by `--host`, and the sandbox for active
+//! content.
 
 mod program;
 
@@ -9,30 +9,32 @@ use std::net::TcpStream;
 
 /// The status of a request for `host` at `address`.
 fn status_at(address: &str, method: &str, path: &str, host: &str) -> u16 {
-    let mut stream = TcpStream::connect(address).expect("it accepts");
+    let mut stream = TcpStream::connect(address).expect("the server accepts");
     stream
-        .set_read_timeout(Some(program::PATIENCE))
+        .set_read_timeout(Some(program::TIMEOUT))
         .expect("set");
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n\
          Content-Length: 0\r\nConnection: close\r\n\r\n"
     );
-    stream.write_all(request.as_bytes()).expect("it reads");
+    stream
+        .write_all(request.as_bytes())
+        .expect("the server reads");
     let mut response = String::new();
-    stream.read_to_string(&mut response).expect("it answers");
+    stream.read_to_string(&mut response).expect("a response");
     response[9..12].parse().expect("a status")
 }
 
 fn put(server: &Server, host: &str) -> u16 {
     let address = server.address();
-    // A wildcard address is no destination everywhere.
+    // A wildcard address is not a valid destination on every system.
     let address = format!("127.0.0.1:{}", address.port());
     status_at(&address, "PUT", "/x", host)
 }
 
-/// The attack of a page that lets its own name lead to 127.0.0.1.
+/// DNS rebinding: a page makes its own name resolve to 127.0.0.1.
 #[test]
-fn a_rebound_name_reaches_neither_objects_nor_figures() {
+fn rebound_name_gets_neither_objects_nor_metrics() {
     for driver in drivers() {
         for place in ["127.0.0.1:0", "same"] {
             let folder = Folder::new();
@@ -106,7 +108,7 @@ fn names_are_added_by_flag_variable_and_file() {
 }
 
 #[test]
-fn public_addresses_answer_every_host_unless_told_names() {
+fn public_addresses_accept_every_host_unless_names_are_set() {
     let folder = Folder::new();
     let public = ["--allow=put", "--bind", "0.0.0.0"];
     let server = Server::start(folder.path(), &public);
@@ -121,9 +123,9 @@ fn public_addresses_answer_every_host_unless_told_names() {
     assert_eq!(put(&server, "anything.example"), 421);
 }
 
-/// No browser reaches a Unix socket.
+/// No browser can connect to a Unix socket.
 #[test]
-fn a_unix_socket_answers_every_host() {
+fn unix_socket_accepts_every_host() {
     if !have("curl") {
         return;
     }
@@ -138,9 +140,9 @@ fn a_unix_socket_answers_every_host() {
     assert_eq!(content, "content");
 }
 
-/// With a client that is not ours: uploaded pages get a sandbox, and those of a site do not.
+/// With curl: uploaded pages get a sandbox, and pages of a site do not.
 #[test]
-fn uploaded_pages_are_sandboxed_as_curl_sees_it() {
+fn uploaded_pages_are_sandboxed() {
     if !have("curl") {
         return;
     }
@@ -177,9 +179,9 @@ fn uploaded_pages_are_sandboxed_as_curl_sees_it() {
     }
 }
 
-/// `--depth-max`, from the outside.
+/// `--depth-max` of the running program.
 #[test]
-fn the_depth_of_paths_is_bounded_by_a_flag() {
+fn depth_of_paths_is_limited_by_a_flag() {
     for driver in drivers() {
         let folder = Folder::new();
         let arguments = ["--allow=put", "--driver", driver, "--depth-max", "3"];

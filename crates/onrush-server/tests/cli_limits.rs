@@ -1,16 +1,16 @@
-//! The running program short of something: descriptors, or memory for what is received. Those who
-//! are in are served, and afterwards everybody is again.
+//! The running program without descriptors or receive memory. Accepted clients are served
+//! meanwhile, and afterwards all clients.
 
 mod program;
 
-use program::{Folder, PATIENCE, Server, drivers, have, onrush};
+use program::{Folder, Server, TIMEOUT, drivers, have, onrush};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Whether nothing has come, not even an end.
+/// Whether nothing has arrived, not even an end.
 fn is_silent(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).expect("set");
     let peeked = stream.peek(&mut [0]);
@@ -18,24 +18,27 @@ fn is_silent(stream: &TcpStream) -> bool {
     peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Waits until all but `silent` of the connections have heard something; gives those that have not,
-/// and those that have.
+/// Waits until all but `silent` of the connections have received something. Returns those that have
+/// not, and those that have.
 fn sort_out(all: Vec<TcpStream>, silent: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while all.iter().filter(|stream| is_silent(stream)).count() != silent {
         let now = all.iter().filter(|stream| is_silent(stream)).count();
-        assert!(Instant::now() < end, "{now} and not {silent} are in");
+        assert!(
+            Instant::now() < end,
+            "{now} connections are silent, not {silent}"
+        );
         sleep(Duration::from_millis(20));
     }
     all.into_iter().partition(is_silent)
 }
 
-/// A GET on a connection that stays open; its answer's status, or nothing when there is none.
+/// The status of a GET on a connection that stays open; `None` without a response.
 fn get(stream: &mut TcpStream, path: &str) -> Option<u16> {
     get_from(stream, path, 0)
 }
 
-/// [`get`], of whose request the first `sent` bytes have been sent.
+/// As [`get`]; the first `sent` bytes of the request have been sent already.
 fn get_from(stream: &mut TcpStream, path: &str, sent: usize) -> Option<u16> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.write_all(&request.as_bytes()[sent..]).ok()?;
@@ -52,27 +55,28 @@ fn get_from(stream: &mut TcpStream, path: &str, sent: usize) -> Option<u16> {
 }
 
 #[test]
-fn out_of_descriptors_those_who_are_in_are_served() {
+fn accepted_clients_are_served_without_free_descriptors() {
     let folder = Folder::new();
     for at in 0..200 {
         folder.file(&format!("{at}"), "content");
     }
     for driver in drivers() {
-        // 128 less 16, 6 for a worker, 2 for each of 4 file threads, and 8 connections that are
-        // turned away leaves 84, less 5 in reserve and 10 for files.
+        // 128 minus 16, 6 per worker, 2 for each of 4 file threads, and 8 rejected connections
+        // leaves 84. Minus 5 in reserve and 10 for files, this is 69.
         let (most, flags) = (69, ["--workers=2", "--file-threads=8", "--driver", driver]);
         let server = Server::with_descriptors(128, folder.path(), &flags);
         server.logs(&format!(" connections_max={most} "));
         let begun = |_| {
             let mut stream = server.connect();
-            stream.write_all(b"GET ").expect("sent"); // An idle one gives its place to others.
+            // An idle connection would be closed for others.
+            stream.write_all(b"GET ").expect("sent");
             stream
         };
         let all: Vec<TcpStream> = (0..200).map(begun).collect();
         let (mut inside, outside) = sort_out(all, most);
         for mut stream in outside {
             let mut response = String::new();
-            let read = stream.read_to_string(&mut response); // Perhaps with a reset at the end.
+            let read = stream.read_to_string(&mut response); // May end with a reset.
             assert!(response.starts_with("HTTP/1.1 503 "), "{read:?} {response}");
         }
         for round in 0..2 {
@@ -84,9 +88,13 @@ fn out_of_descriptors_those_who_are_in_are_served() {
             }
         }
         inside.truncate(most / 2);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while inside.len() < most {
-            assert!(Instant::now() < end, "only {} are in again", inside.len());
+            assert!(
+                Instant::now() < end,
+                "only {} are accepted again",
+                inside.len()
+            );
             let mut stream = server.connect();
             match get(&mut stream, "/7") {
                 Some(200) => inside.push(stream),
@@ -97,7 +105,7 @@ fn out_of_descriptors_those_who_are_in_are_served() {
 }
 
 #[test]
-fn with_few_descriptors_several_are_served() {
+fn several_clients_are_served_with_few_descriptors() {
     let folder = Folder::new();
     folder.file("x", "content");
     for driver in drivers() {
@@ -112,13 +120,13 @@ fn with_few_descriptors_several_are_served() {
 }
 
 #[test]
-fn trouble_with_accepting_is_told_once() {
+fn accept_errors_are_logged_once() {
     if !have("bash") {
         return;
     }
     let folder = Folder::new();
     for driver in drivers() {
-        // The budget keeps below the limit; it knows nothing of descriptors that are inherited.
+        // The budget stays below the limit, but does not know of inherited descriptors.
         let script = "for at in $(seq 10 209); do eval \"exec $at</dev/null\"; done; \
             ulimit -n 256; exec \"$@\"";
         let mut bash = Command::new("bash");
@@ -130,27 +138,28 @@ fn trouble_with_accepting_is_told_once() {
         let log = server.logs("accepting pauses");
         assert!(log.contains("more connections than the limit"), "{log}");
         sleep(Duration::from_millis(500));
-        let told = server.log().matches("accepting pauses").count();
-        assert!(told <= 2, "{driver}: {told} times"); // Workers may begin at once.
+        let logged = server.log().matches("accepting pauses").count();
+        // Several workers may begin at the same time.
+        assert!(logged <= 2, "{driver}: {logged} times");
         drop(all);
         assert!(server.get("/").starts_with("HTTP/1.1 200"));
     }
 }
 
-/// Leaves `count` heads of `bytes` unfinished; gives the memory that took at most, in KiB: when it
-/// is more than `enough_kib`, or has not grown for a second.
-fn half_heads(server: &Server, count: usize, bytes: usize, enough_kib: u64) -> u64 {
+/// Leaves `count` heads of `bytes` incomplete. Returns the growth of the peak memory in KiB, as
+/// soon as it exceeds `enough_kib` or has not grown for a second.
+fn incomplete_heads(server: &Server, count: usize, bytes: usize, enough_kib: u64) -> u64 {
     let before = server.peak_kib();
     let mut head = b"GET /x HTTP/1.1\r\nHost: localhost\r\nX-Filler: ".to_vec();
     head.resize(bytes, b'x');
     let mut all: Vec<TcpStream> = (0..count).map(|_| server.connect()).collect();
     for piece in head.chunks(1000) {
         for stream in &mut all {
-            // Who is closed for want of memory cannot be written to.
+            // A write to a connection that was closed for lack of memory fails.
             let _ = stream.write_all(piece);
         }
     }
-    let (mut used_kib, mut quiet, end) = (0, 0, Instant::now() + PATIENCE);
+    let (mut used_kib, mut quiet, end) = (0, 0, Instant::now() + TIMEOUT);
     while used_kib <= enough_kib && quiet < 20 && Instant::now() < end {
         sleep(Duration::from_millis(50));
         let now_kib = server.peak_kib() - before;
@@ -160,11 +169,11 @@ fn half_heads(server: &Server, count: usize, bytes: usize, enough_kib: u64) -> u
     used_kib
 }
 
-/// Less than all half heads are, and more than fits into little memory.
+/// Less than the size of all incomplete heads, and more than fits into little memory.
 const MUCH_KIB: u64 = 6 * 1024;
 
 #[test]
-fn half_heads_are_kept_in_the_memory_for_receiving_and_no_more() {
+fn incomplete_heads_use_only_the_receive_memory() {
     let folder = Folder::new();
     folder.file("x", "content");
     for driver in drivers() {
@@ -175,14 +184,14 @@ fn half_heads_are_kept_in_the_memory_for_receiving_and_no_more() {
             command.args(["--header-timeout", timeout, "--driver", driver]);
             command.args(["--receive-memory", memory]);
             let server = Server::run(command);
-            let used_kib = half_heads(&server, 600, 20_000, MUCH_KIB);
-            // The hostile ones are gone: everybody is served again.
+            let used_kib = incomplete_heads(&server, 600, 20_000, MUCH_KIB);
+            // The hostile connections are gone: all clients are served again.
             let response = server.get("/x");
             assert!(response.starts_with("HTTP/1.1 200"), "{driver}: {response}");
             used_kib
         };
-        // Who waits for memory is gone when its time is over. Where there is enough, none is to be
-        // gone before all is sent, however slow the machine.
+        // A connection that waits for memory is closed at its time limit. With enough memory, none
+        // may be closed before all is sent, however slow the machine.
         let (little, much) = (measure("1MiB", "2s"), measure("256MiB", "60s"));
         println!("{driver}: {little} KiB with 1 MiB, {much} KiB with 256 MiB");
         assert!(much > MUCH_KIB, "{driver}: {much} KiB");
@@ -190,8 +199,8 @@ fn half_heads_are_kept_in_the_memory_for_receiving_and_no_more() {
     }
 }
 
-/// The binary in a mount namespace where each memory cgroup's limit reads 96 MiB. Nothing outside
-/// is changed. `None` where such a namespace cannot be had.
+/// The binary in a mount namespace where the limit of each memory cgroup reads 96 MiB. Nothing
+/// outside changes. `None` if such a namespace is not available.
 fn with_little_memory() -> Option<Command> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("it can be read");
     let groups = mounts.lines().filter(|line| line.contains(" - cgroup"));
@@ -231,8 +240,8 @@ fn defaults_fit_into_the_memory_of_the_cgroup() {
         let server = Server::run(command);
         let log = server.logs("smaller defaults");
         assert!(log.contains("receive_memory_bytes=20132659"), "{log}");
-        // 120 MB of half heads.
-        half_heads(&server, 4_000, 30_000, u64::MAX);
+        // 120 MB of incomplete heads.
+        incomplete_heads(&server, 4_000, 30_000, u64::MAX);
         let peak_kib = server.peak_kib();
         println!("{driver}: {peak_kib} KiB at most");
         assert!(peak_kib < 96 * 1024, "{driver}: {peak_kib} KiB");

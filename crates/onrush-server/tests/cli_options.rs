@@ -1,22 +1,22 @@
-//! Options of the real binary: every one of them by flag, by variable and by file; addresses; and
-//! variables that are no options.
+//! Options of the real binary: each one by flag, by variable and by file; addresses; and unknown
+//! variables.
 
 mod program;
 
-use program::{Folder, PATIENCE, Server, onrush, output};
+use program::{Folder, Server, TIMEOUT, onrush, output};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
-/// The settings that the program logs before it fails, for its folder is none.
+/// The settings that the program logs before it fails, because its folder is not a folder.
 fn settings(command: &mut Command) -> String {
     let output = output(command.env("ONRUSH_LOG_LEVEL", "debug"));
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     let line = log.lines().find(|line| line.contains("Settings {"));
     let line = line.unwrap_or_else(|| panic!("{command:?}: {log}"));
-    let (_, settings) = line.split_once("Settings {").expect("it is there");
-    // As JSON it ends otherwise.
+    let (_, settings) = line.split_once("Settings {").expect("the settings");
+    // A JSON line has another end.
     settings.trim_end_matches(['"', '}']).to_owned()
 }
 
@@ -66,7 +66,7 @@ fn every_option_takes_effect_by_flag_by_variable_and_by_file() {
     let default = settings(onrush().arg(NO_FOLDER));
     for (name, value) in CHANGES {
         let by_flag = match *name {
-            // The variable that has the settings logged is the option that is tested.
+            // `settings` itself sets the variable of this option.
             "log-level" => settings(onrush().args([NO_FOLDER, "--log-level", value])),
             _ => settings(onrush().args([NO_FOLDER, &format!("--{name}={value}")])),
         };
@@ -92,7 +92,7 @@ fn every_option_takes_effect_by_flag_by_variable_and_by_file() {
     assert_eq!(by_file, by_variable);
     assert!(by_file.contains("/dev/null/other"), "{by_file}");
 
-    // The list above has all of them.
+    // The list above is complete.
     let help = output(onrush().arg("--help"));
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
     let flags = help.lines().filter_map(|line| {
@@ -104,11 +104,11 @@ fn every_option_takes_effect_by_flag_by_variable_and_by_file() {
     let own = ["config", "completions", "man", "help", "version"];
     let flags: Vec<String> = flags.filter(|flag| !own.contains(&flag.as_str())).collect();
     let names: Vec<&str> = CHANGES.iter().map(|(name, _)| *name).collect();
-    assert_eq!(flags, names, "in the order of --help");
+    assert_eq!(flags, names, "the list has the order of --help");
 }
 
 #[test]
-fn a_variable_that_is_no_option_is_warned_of() {
+fn unknown_variable_gives_a_warning() {
     let folder = Folder::new();
     let mut command = onrush();
     command.arg(folder.path()).args(["--port", "0"]);
@@ -126,17 +126,17 @@ fn a_variable_that_is_no_option_is_warned_of() {
     );
 }
 
-/// Sends a request and gives all that comes.
+/// Sends a request and returns all received bytes.
 fn ask(mut stream: impl Read + Write) -> String {
     let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    stream.write_all(request).expect("it reads");
+    stream.write_all(request).expect("the server reads");
     let mut response = String::new();
-    stream.read_to_string(&mut response).expect("it answers");
+    stream.read_to_string(&mut response).expect("a response");
     response
 }
 
 #[test]
-fn it_listens_on_several_addresses() {
+fn server_listens_on_several_addresses() {
     let folder = Folder::new();
     let path = std::env::temp_dir().join(format!("onrush-several-{}", std::process::id()));
     let unix = format!("unix:{}", path.display());
@@ -162,8 +162,8 @@ fn it_listens_on_several_addresses() {
             for address in &addresses[..2] {
                 let address = address.strip_prefix("http://").expect("TCP");
                 for _ in 0..8 {
-                    let stream = TcpStream::connect(address).expect("it accepts");
-                    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+                    let stream = TcpStream::connect(address).expect("the server accepts");
+                    stream.set_read_timeout(Some(TIMEOUT)).expect("set");
                     let response = ask(stream);
                     assert!(
                         response.starts_with("HTTP/1.1 200"),
@@ -171,18 +171,18 @@ fn it_listens_on_several_addresses() {
                     );
                 }
             }
-            let stream = UnixStream::connect(&path).expect("it accepts");
-            stream.set_read_timeout(Some(PATIENCE)).expect("set");
+            let stream = UnixStream::connect(&path).expect("the server accepts");
+            stream.set_read_timeout(Some(TIMEOUT)).expect("set");
             assert!(ask(stream).starts_with("HTTP/1.1 200"));
             server.signal("TERM");
-            server.ended(PATIENCE);
+            server.ended(TIMEOUT);
             assert!(!path.exists());
         }
     }
 }
 
 #[test]
-fn a_server_that_cannot_have_all_of_its_addresses_leaves_no_socket() {
+fn server_that_cannot_bind_all_addresses_leaves_no_socket() {
     let folder = Folder::new();
     let path = std::env::temp_dir().join(format!("onrush-first-{}", std::process::id()));
     let unix = format!("unix:{}", path.display());
@@ -212,11 +212,11 @@ fn with_few_descriptors_several_clients_are_served_at_once() {
             // All of them are connected, and each is served.
             for client in &mut clients {
                 let request = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n";
-                client.write_all(request).expect("it reads");
+                client.write_all(request).expect("the server reads");
                 let mut response = Vec::new();
                 while !response.ends_with(b"\r\n\r\nhello") {
                     let mut byte = [0];
-                    client.read_exact(&mut byte).expect("an answer");
+                    client.read_exact(&mut byte).expect("a response");
                     response.push(byte[0]);
                 }
                 assert!(response.starts_with(b"HTTP/1.1 200"));

@@ -1,11 +1,11 @@
-//! The running program: which driver it takes, what it logs, and how signals end it.
+//! The running program: the choice of the driver, the log, and the end by signals.
 
 mod program;
 #[allow(unreachable_pub)]
 #[path = "../../onrush-rt/tests/common/seccomp.rs"]
 mod seccomp;
 
-use program::{Folder, PATIENCE, Server, onrush, output, wait};
+use program::{Folder, Server, TIMEOUT, onrush, output, wait};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -13,9 +13,9 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-const MOMENT: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(200);
 
-/// Does something on a thread whose programs may not use io_uring: that fails with `errno`.
+/// Runs `act` on a thread whose child processes cannot use io_uring: it fails with `errno`.
 fn under_filter<T: Send>(errno: i32, act: impl FnOnce() -> T + Send) -> T {
     under_filter_of(&[(libc::SYS_io_uring_setup, errno)], act)
 }
@@ -37,13 +37,13 @@ fn with_driver(dir: &Path, driver: &str) -> Command {
     command
 }
 
-/// As a container with an old seccomp profile has it: the server works, without symbolic links, and
-/// says so once.
+/// As in a container with an old seccomp profile: the server works without symbolic links, and logs
+/// that once.
 #[test]
-fn where_openat2_is_refused_links_are_not_followed_and_the_log_says_so() {
+fn without_openat2_links_are_not_followed_and_this_is_logged() {
     let folder = Folder::new();
     folder.file("x", "content");
-    std::os::unix::fs::symlink("x", folder.path().join("link")).expect("made");
+    std::os::unix::fs::symlink("x", folder.path().join("link")).expect("a folder");
     for driver in program::drivers() {
         let start = || {
             let command = with_driver(folder.path(), driver);
@@ -73,7 +73,7 @@ fn where_openat2_is_refused_links_are_not_followed_and_the_log_says_so() {
 }
 
 #[test]
-fn where_io_uring_is_refused_auto_serves_on_epoll_and_says_so() {
+fn without_io_uring_auto_serves_on_epoll_and_logs_it() {
     let folder = Folder::new();
     folder.file("x", "content");
     for (errno, word) in [(libc::EPERM, "seccomp"), (libc::ENOSYS, "has no io_uring")] {
@@ -89,7 +89,7 @@ fn where_io_uring_is_refused_auto_serves_on_epoll_and_says_so() {
 }
 
 #[test]
-fn where_io_uring_is_refused_insisting_on_it_fails_with_the_reason() {
+fn without_io_uring_requiring_it_fails_with_the_reason() {
     let folder = Folder::new();
     for (errno, word) in [(libc::EPERM, "seccomp"), (libc::ENOSYS, "has no io_uring")] {
         let output = under_filter(errno, || {
@@ -108,7 +108,7 @@ fn where_io_uring_is_refused_insisting_on_it_fails_with_the_reason() {
 }
 
 #[test]
-fn the_log_says_what_was_chosen() {
+fn log_states_the_chosen_settings() {
     let folder = Folder::new();
     for driver in program::drivers() {
         let server = Server::start(folder.path(), &["--driver", driver, "--workers", "2"]);
@@ -130,7 +130,7 @@ fn the_log_says_what_was_chosen() {
 }
 
 #[test]
-fn failures_are_json_where_the_log_is() {
+fn failures_are_json_in_a_json_log() {
     let mut command = onrush();
     let output = output(command.args(["/nowhere", "--port", "0", "--log-format", "json"]));
     assert_eq!(output.status.code(), Some(1));
@@ -144,7 +144,7 @@ fn failures_are_json_where_the_log_is() {
     );
 }
 
-/// Requests that would like to write lines of their own.
+/// Requests that try to inject log lines.
 const INJECTIONS: [&str; 6] = [
     "GET /%0a2026-01-01T00:00:00Z%20%20INFO%20forged HTTP/1.1\r\n",
     "GET /%1b[2J%0d%0a%00?x=%0a HTTP/1.1\r\n",
@@ -169,7 +169,7 @@ fn inject(server: &Server) {
 }
 
 #[test]
-fn no_request_writes_a_line_of_its_own_into_a_text_log() {
+fn requests_cannot_inject_lines_into_a_text_log() {
     let folder = Folder::new();
     let server = Server::start(folder.path(), &["--access-log", "on"]);
     inject(&server);
@@ -195,7 +195,7 @@ fn no_request_writes_a_line_of_its_own_into_a_text_log() {
 }
 
 #[test]
-fn no_request_writes_an_object_of_its_own_into_a_json_log() {
+fn requests_cannot_inject_objects_into_a_json_log() {
     let folder = Folder::new();
     let flags = ["--access-log", "on", "--log-format", "json"];
     let server = Server::start(folder.path(), &flags);
@@ -214,16 +214,16 @@ fn no_request_writes_an_object_of_its_own_into_a_json_log() {
 }
 
 #[test]
-fn without_being_asked_it_logs_no_requests() {
+fn requests_are_not_logged_by_default() {
     let folder = Folder::new();
     let server = Server::start(folder.path(), &[]);
     server.get("/secret-token");
-    sleep(MOMENT);
+    sleep(PAUSE);
     assert!(!server.log().contains("secret-token"));
 }
 
 #[test]
-fn it_serves_on_when_nobody_reads_its_log_or_its_output() {
+fn server_continues_when_its_log_and_output_are_not_read() {
     let folder = Folder::new();
     let mut command = onrush();
     command
@@ -235,25 +235,25 @@ fn it_serves_on_when_nobody_reads_its_log_or_its_output() {
     let mut line = Vec::new();
     let mut out = child.stdout.take().expect("piped");
     let mut byte = [0];
-    while out.read(&mut byte).expect("it prints") == 1 && byte != *b"\n" {
+    while out.read(&mut byte).expect("the server prints") == 1 && byte != *b"\n" {
         line.push(byte[0]);
     }
     drop(out);
     let url = String::from_utf8(line).expect("UTF-8");
     let address = url.strip_prefix("http://").expect("an address");
     for _ in 0..3 {
-        let mut stream = TcpStream::connect(address).expect("it accepts");
-        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        let mut stream = TcpStream::connect(address).expect("the server accepts");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("set");
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("sent");
         let mut response = String::new();
-        stream.read_to_string(&mut response).expect("answered");
+        stream.read_to_string(&mut response).expect("a response");
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     }
-    child.kill().expect("it runs");
-    wait(&mut child, PATIENCE);
+    child.kill().expect("the process runs");
+    wait(&mut child, TIMEOUT);
 }
 
-/// An upload of which `sent` of `size` bytes are sent.
+/// Begins an upload and sends `sent` of its `size` bytes.
 fn upload(server: &Server, name: &str, size: usize, sent: usize) -> TcpStream {
     let mut stream = server.connect();
     let head = format!("PUT /{name} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n");
@@ -261,12 +261,12 @@ fn upload(server: &Server, name: &str, size: usize, sent: usize) -> TcpStream {
     stream
         .write_all(&program::pattern(7, size)[..sent])
         .expect("sent");
-    sleep(MOMENT);
+    sleep(PAUSE);
     stream
 }
 
 #[test]
-fn a_drain_loses_no_upload() {
+fn drain_loses_no_upload() {
     for driver in program::drivers() {
         let folder = Folder::new();
         let mut server = Server::start(folder.path(), &["--allow", "put", "--driver", driver]);
@@ -275,18 +275,18 @@ fn a_drain_loses_no_upload() {
         let mut stream = upload(&server, "late", size, size / 2);
         server.signal("TERM");
         server.logs("shutting down; waiting for requests in progress");
-        sleep(MOMENT);
+        sleep(PAUSE);
         assert!(
             server.child.try_wait().expect("ours").is_none(),
-            "it waits for the upload"
+            "the server waits for the upload"
         );
         stream
             .write_all(&program::pattern(7, size)[size / 2..])
-            .expect("it still reads");
+            .expect("the server still reads");
         let mut response = String::new();
         stream
             .read_to_string(&mut response)
-            .expect("answered and closed");
+            .expect("a response and a close");
         assert!(response.starts_with("HTTP/1.1 201"), "{driver}: {response}");
         assert_eq!(server.ended(Duration::from_secs(5)), Some(0));
         drop(idle);
@@ -297,7 +297,7 @@ fn a_drain_loses_no_upload() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn second_signal_ends_the_program_at_once() {
     for driver in program::drivers() {
         for (first, second) in [("TERM", "TERM"), ("INT", "TERM"), ("INT", "INT")] {
             let folder = Folder::new();
@@ -306,7 +306,7 @@ fn a_second_signal_ends_it_at_once() {
             let stream = upload(&server, "never", 1 << 20, 1 << 19);
             server.signal(first);
             server.logs("shutting down; waiting for requests in progress");
-            sleep(MOMENT);
+            sleep(PAUSE);
             let begun = Instant::now();
             server.signal(second);
             assert_eq!(server.ended(Duration::from_secs(5)), Some(1), "{driver}");
@@ -317,7 +317,7 @@ fn a_second_signal_ends_it_at_once() {
     }
 }
 
-/// As of `timeout(1)`, which signals its child and the group that it is in.
+/// As from `timeout(1)`, which signals its child and the child's process group.
 #[test]
 fn two_signals_in_a_burst_are_one() {
     let folder = Folder::new();
@@ -329,17 +329,17 @@ fn two_signals_in_a_burst_are_one() {
     let status = Command::new("sh").args(["-c", &script]).status();
     assert!(status.expect("started").success());
     server.logs("shutting down; waiting for requests in progress");
-    sleep(MOMENT);
+    sleep(PAUSE);
     let rest = &program::pattern(7, size)[size / 2..];
-    stream.write_all(rest).expect("it still reads");
+    stream.write_all(rest).expect("the server still reads");
     let mut response = String::new();
-    stream.read_to_string(&mut response).expect("answered");
+    stream.read_to_string(&mut response).expect("a response");
     assert!(response.starts_with("HTTP/1.1 201"), "{response}");
     assert_eq!(server.ended(Duration::from_secs(5)), Some(0));
 }
 
 #[test]
-fn a_drain_ends_when_its_time_is_over() {
+fn drain_ends_at_its_timeout() {
     let folder = Folder::new();
     for driver in program::drivers() {
         let flags = [
@@ -362,7 +362,7 @@ fn a_drain_ends_when_its_time_is_over() {
 }
 
 #[test]
-fn an_idle_server_ends_at_once() {
+fn idle_server_ends_at_once() {
     let folder = Folder::new();
     for signal in ["TERM", "INT"] {
         let mut server = Server::start(folder.path(), &[]);
@@ -372,7 +372,7 @@ fn an_idle_server_ends_at_once() {
 }
 
 #[test]
-fn a_hang_up_and_a_broken_pipe_end_nothing() {
+fn hangup_and_broken_pipe_do_not_end_the_program() {
     let folder = Folder::new();
     let server = Server::start(folder.path(), &[]);
     server.signal("HUP");
@@ -382,7 +382,7 @@ fn a_hang_up_and_a_broken_pipe_end_nothing() {
 }
 
 #[test]
-fn the_limit_on_descriptors_is_raised() {
+fn descriptor_limit_is_raised() {
     let folder = Folder::new();
     let start = |soft: u32, hard: u32| {
         let mut shell = Command::new("sh");
@@ -395,7 +395,7 @@ fn the_limit_on_descriptors_is_raised() {
     };
     let server = start(64, 5000);
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id()));
-    let limits = limits.expect("it runs");
+    let limits = limits.expect("the process runs");
     let line = limits
         .lines()
         .find(|line| line.starts_with("Max open files"))

@@ -1,9 +1,9 @@
-//! Signals and clients that are in the middle of something: no request that was sent is reset when
-//! the program ends, and none is lost when it is stopped and continued.
+//! Signals while requests are in progress: no request that was sent is reset when the program ends,
+//! and none is lost when it is stopped and continued.
 
 mod program;
 
-use program::{Folder, PATIENCE, Server, drivers};
+use program::{Folder, Server, TIMEOUT, drivers};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,16 +12,16 @@ use std::time::Duration;
 
 const CLIENTS: usize = 24;
 
-/// Restarts per driver; more of them where `ONRUSH_TEST_RESTARTS` says so.
+/// The number of restarts per driver; `ONRUSH_TEST_RESTARTS` changes it.
 fn restarts() -> usize {
     let restarts = std::env::var("ONRUSH_TEST_RESTARTS").ok();
     restarts.map_or(5, |restarts| restarts.parse().expect("a number"))
 }
 
-/// What became of the requests of all clients.
+/// The outcomes of the requests of all clients.
 #[derive(Debug, Default)]
 struct Outcomes {
-    answered: AtomicUsize,
+    completed: AtomicUsize,
     /// Reset, or ended without a response, after the request was sent.
     lost: AtomicUsize,
     over: AtomicBool,
@@ -32,7 +32,7 @@ fn request(keep_alive: bool) -> String {
     format!("GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\n\r\n")
 }
 
-/// Reads one response, to the end of its content; whether it says that it is the last.
+/// Reads one response to the end of its content. Returns whether it announces the close.
 fn read_response(stream: &mut TcpStream) -> std::io::Result<bool> {
     let mut response = Vec::new();
     let mut piece = [0; 4096];
@@ -45,27 +45,27 @@ fn read_response(stream: &mut TcpStream) -> std::io::Result<bool> {
     Ok(String::from_utf8_lossy(&response).contains("onnection: close"))
 }
 
-/// Connects again and again, with one request or many on each connection, until nobody listens.
+/// Connects repeatedly, with one request or many per connection, until no listener is left.
 fn ask_on(address: SocketAddr, keep_alive: bool, outcomes: &Outcomes) {
     while !outcomes.over.load(Ordering::Relaxed) {
-        let Ok(mut stream) = TcpStream::connect_timeout(&address, PATIENCE) else {
-            return; // Refused: there is nobody that the request could have been sent to.
+        let Ok(mut stream) = TcpStream::connect_timeout(&address, TIMEOUT) else {
+            return; // Refused: there is no listener, so no request was sent.
         };
-        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("set");
         let mut first = true;
         loop {
             let sent = stream.write_all(request(keep_alive).as_bytes());
             let response = sent.and_then(|()| read_response(&mut stream));
             let last = match response {
                 Ok(last) => last || !keep_alive,
-                // A connection that is kept may end between two requests (RFC 9112, section 9.5).
+                // A persistent connection may end between two requests (RFC 9112 §9.5).
                 Err(error) if !first && error.kind() != ErrorKind::ConnectionReset => true,
                 Err(_) => {
                     outcomes.lost.fetch_add(1, Ordering::Relaxed);
                     return;
                 }
             };
-            outcomes.answered.fetch_add(1, Ordering::Relaxed);
+            outcomes.completed.fetch_add(1, Ordering::Relaxed);
             if last {
                 break;
             }
@@ -75,7 +75,7 @@ fn ask_on(address: SocketAddr, keep_alive: bool, outcomes: &Outcomes) {
 }
 
 #[test]
-fn requests_that_were_sent_are_answered_when_the_program_ends() {
+fn requests_sent_before_the_end_get_responses() {
     let folder = Folder::new();
     folder.file("x", "content");
     for driver in drivers() {
@@ -87,11 +87,11 @@ fn requests_that_were_sent_are_answered_when_the_program_ends() {
                     let outcomes = &outcomes;
                     scope.spawn(move || ask_on(address, client % 3 == 0, outcomes));
                 }
-                while outcomes.answered.load(Ordering::Relaxed) < 10 * CLIENTS {
+                while outcomes.completed.load(Ordering::Relaxed) < 10 * CLIENTS {
                     sleep(Duration::from_millis(1));
                 }
                 server.signal("TERM");
-                assert_eq!(server.ended(PATIENCE), Some(0));
+                assert_eq!(server.ended(TIMEOUT), Some(0));
                 outcomes.over.store(true, Ordering::Relaxed);
             });
             let lost = outcomes.lost.into_inner();
@@ -100,9 +100,9 @@ fn requests_that_were_sent_are_answered_when_the_program_ends() {
     }
 }
 
-/// A client that has connected, and sends its request after the signal.
+/// A client that has connected and sends its request after the signal.
 #[test]
-fn a_client_that_accepting_was_deferred_for_is_answered_when_the_program_ends() {
+fn client_with_deferred_accept_gets_its_response_at_the_end() {
     let folder = Folder::new();
     folder.file("x", "content");
     for driver in drivers() {
@@ -112,19 +112,19 @@ fn a_client_that_accepting_was_deferred_for_is_answered_when_the_program_ends() 
         for client in &mut clients {
             client
                 .write_all(request(false).as_bytes())
-                .expect("it is connected");
+                .expect("the connection is open");
         }
         for client in &mut clients {
             read_response(client).expect("no reset");
         }
-        assert_eq!(server.ended(PATIENCE), Some(0));
+        assert_eq!(server.ended(TIMEOUT), Some(0));
     }
 }
 
-/// The time limits of all connections are over when the program goes on, and so they are for
-/// clients whose requests have arrived meanwhile.
+/// When the program continues, the time limits of all connections have passed, also of those whose
+/// requests have arrived meanwhile.
 #[test]
-fn requests_that_arrive_while_the_program_is_stopped_are_answered() {
+fn requests_that_arrive_while_stopped_get_responses() {
     let folder = Folder::new();
     folder.file("x", "content");
     for driver in drivers() {
@@ -133,15 +133,17 @@ fn requests_that_arrive_while_the_program_is_stopped_are_answered() {
         let server = Server::start(folder.path(), &arguments);
         let request = request(true);
         let (first, rest) = request.as_bytes().split_at(20);
-        // More than one call to the kernel fetches.
+        // More than one system call fetches.
         let mut idle: Vec<TcpStream> = (0..700).map(|_| server.connect()).collect();
         for stream in &mut idle {
-            stream.write_all(request.as_bytes()).expect("it reads");
-            read_response(stream).expect("it answers");
+            stream
+                .write_all(request.as_bytes())
+                .expect("the server reads");
+            read_response(stream).expect("a response");
         }
         let mut begun = server.connect();
-        begun.write_all(first).expect("it reads");
-        sleep(Duration::from_millis(100)); // It has read that, or will read all at once.
+        begun.write_all(first).expect("the server reads");
+        sleep(Duration::from_millis(100)); // The server has read that, or will read all at once.
         server.signal("STOP");
         begun.write_all(rest).expect("the kernel takes it");
         for stream in &mut idle {

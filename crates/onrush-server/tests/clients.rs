@@ -1,8 +1,8 @@
-//! Other people's clients against the real binary: what curl, wget and wrk do must just work.
+//! curl, wget and wrk against the real binary.
 
 mod program;
 
-use program::{Folder, PATIENCE, Server, curl, drivers, have, output_within, pattern};
+use program::{Folder, Server, TIMEOUT, curl, drivers, have, output_within, pattern};
 use std::process::Command;
 use std::time::Duration;
 
@@ -62,12 +62,12 @@ fn curl_puts_gets_and_deletes() {
             "/dev/null",
             &again,
         ]);
-        assert_eq!(used, "10", "the second one needs no connection");
+        assert_eq!(used, "10", "the second request needs no connection");
     }
 }
 
 #[test]
-fn curl_puts_much_with_expect_chunked_and_without() {
+fn curl_puts_large_bodies_with_and_without_expect_and_chunked() {
     if !have("curl") {
         return;
     }
@@ -96,11 +96,11 @@ fn curl_puts_much_with_expect_chunked_and_without() {
                 "{driver} {way:?}"
             );
         }
-        // Refused before a byte of it is sent.
+        // Refused before curl sends a byte of the body.
         let mut command = Command::new("curl");
         command.args(["-sSv", "--max-time", "60", "-H", "Expect: 100-continue"]);
         command.args(["-H", "If-None-Match: *", "-T", source]);
-        let output = output_within(command.arg(format!("{}/0", server.url)), 2 * PATIENCE);
+        let output = output_within(command.arg(format!("{}/0", server.url)), 2 * TIMEOUT);
         let trace = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(trace.contains("< HTTP/1.1 412"), "{trace}");
         assert!(!trace.contains("< HTTP/1.1 100"), "{trace}");
@@ -108,7 +108,7 @@ fn curl_puts_much_with_expect_chunked_and_without() {
 }
 
 #[test]
-fn rings_of_any_size_carry_everything() {
+fn rings_of_any_size_work() {
     if !have("curl") || !drivers().contains(&"io_uring") {
         return;
     }
@@ -147,7 +147,7 @@ fn rings_of_any_size_carry_everything() {
 }
 
 #[test]
-fn a_sink_takes_everything_and_keeps_nothing() {
+fn sink_accepts_uploads_and_stores_nothing() {
     if !have("curl") {
         return;
     }
@@ -197,7 +197,7 @@ fn wget_mirrors_a_small_tree() {
         ]);
         wget.args(["robots=off", "-R", "index.html*", "-P"]);
         wget.arg(copy.path()).arg(format!("{}/", server.url));
-        let output = output_within(&mut wget, 2 * PATIENCE);
+        let output = output_within(&mut wget, 2 * TIMEOUT);
         assert!(
             output.status.success(),
             "{}",
@@ -228,7 +228,7 @@ fn wrk_sees_no_error() {
             let mut wrk = Command::new("wrk");
             wrk.args(["-t2", "-c32", "-d1s"])
                 .arg(format!("{}/{path}", server.url));
-            let output = output_within(&mut wrk, PATIENCE);
+            let output = output_within(&mut wrk, TIMEOUT);
             let report = String::from_utf8_lossy(&output.stdout);
             assert!(
                 output.status.success() && report.contains("Requests/sec"),

@@ -1,11 +1,11 @@
-//! `kill -9` in the middle of 32 uploads, and a restart: each object is the old one or the new
-//! one, an acknowledged one is new, nothing partial is visible and no temporary stays behind.
+//! `kill -9` during 32 uploads, and a restart: each object is the old one or the new one, an
+//! acknowledged one is new, no partial object is visible, and no staged file stays.
 //!
-//! `TEST_KILL_ROUNDS` asks for more rounds than the few of a usual test run.
+//! `TEST_KILL_ROUNDS` sets the number of rounds.
 
 mod program;
 
-use program::{Folder, PATIENCE, Server, drivers, pattern};
+use program::{Folder, Server, TIMEOUT, drivers, pattern};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -24,7 +24,7 @@ fn rounds() -> usize {
         .unwrap_or(ROUNDS)
 }
 
-/// What is PUT to a key in a round: lengths differ, and so does every byte.
+/// The content of a key in a round. Lengths differ, and so do all bytes.
 fn content(key: usize, round: usize) -> Vec<u8> {
     let seed = (key * 1000 + round) as u64;
     let bytes = 1 + (key * 7919 + round * 104_729) % 97 * 40_000;
@@ -35,11 +35,11 @@ fn name(key: usize) -> String {
     format!("folder-{}/{key}", key % 5)
 }
 
-/// Uploads, giving whether it was acknowledged; the server may be killed meanwhile.
+/// Uploads and returns whether the server acknowledged it. The server may be killed meanwhile.
 fn put(address: SocketAddr, key: usize, content: &[u8]) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let (name, length) = (name(key), content.len());
     let head =
         format!("PUT /{name} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
@@ -55,7 +55,7 @@ fn put(address: SocketAddr, key: usize, content: &[u8]) -> std::io::Result<bool>
     Ok(true)
 }
 
-/// Files below a folder.
+/// The number of files below a folder.
 fn files(folder: &Path) -> usize {
     let Ok(entries) = fs::read_dir(folder) else {
         return 0;
@@ -73,7 +73,7 @@ fn get(server: &Server, key: usize) -> Option<Vec<u8>> {
     let request = format!("GET /{} HTTP/1.0\r\n\r\n", name(key));
     stream.write_all(request.as_bytes()).expect("sent");
     let mut response = Vec::new();
-    stream.read_to_end(&mut response).expect("answered");
+    stream.read_to_end(&mut response).expect("a response");
     let end = response
         .windows(4)
         .position(|four| four == b"\r\n\r\n")
@@ -87,11 +87,11 @@ fn get(server: &Server, key: usize) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn a_kill_in_the_middle_of_uploads_leaves_old_or_new() {
+fn kill_during_uploads_leaves_old_or_new_objects() {
     for driver in drivers() {
         let folder = Folder::new();
         let flags = ["--allow", "put", "--driver", driver];
-        // The round each key's object is from.
+        // The round from which each key's object is.
         let mut now: [Option<usize>; UPLOADS] = [None; UPLOADS];
         let (mut acknowledged, mut replaced, mut kept, mut swept) = (0, 0, 0, 0);
         for round in 0..rounds() {
@@ -109,10 +109,10 @@ fn a_kill_in_the_middle_of_uploads_leaves_old_or_new() {
                 };
                 let threads: Vec<_> = (0..UPLOADS).map(upload).collect();
                 start.wait();
-                // From hardly begun to nearly all done.
+                // From the beginning of the uploads to nearly their end.
                 sleep(Duration::from_millis((5 + round * 37 % 200) as u64));
                 server.signal("KILL");
-                server.ended(PATIENCE);
+                server.ended(TIMEOUT);
                 threads
                     .into_iter()
                     .map(|thread| thread.join().expect("no panic"))
@@ -137,7 +137,10 @@ fn a_kill_in_the_middle_of_uploads_leaves_old_or_new() {
                     "{driver} {round}: {key} was acknowledged"
                 );
                 let old = now[key].map(|round| content(key, round));
-                assert!(is_new || found == old, "{driver} {round}: {key} is neither");
+                assert!(
+                    is_new || found == old,
+                    "{driver} {round}: {key} is neither old nor new"
+                );
                 (replaced, kept) = (replaced + usize::from(is_new), kept + usize::from(!is_new));
                 now[key] = if is_new { Some(round) } else { now[key] };
             }
@@ -147,7 +150,7 @@ fn a_kill_in_the_middle_of_uploads_leaves_old_or_new() {
             assert_eq!(
                 files(folder.path()) - own,
                 objects,
-                "{driver} {round}: something else"
+                "{driver} {round}: other files"
             );
         }
         println!(
@@ -156,7 +159,7 @@ fn a_kill_in_the_middle_of_uploads_leaves_old_or_new() {
         );
         assert!(
             swept > 0 && kept > 0 && replaced > 0,
-            "{driver}: no kill was in the middle"
+            "{driver}: no kill was during an upload"
         );
     }
 }

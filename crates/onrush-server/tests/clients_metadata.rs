@@ -1,17 +1,17 @@
-//! Encodings, types and digests by curl, and storage errors, against the real binary.
+//! Encodings, types and digests with curl, and storage errors, against the real binary.
 
 mod program;
 
-use program::{Folder, PATIENCE, Server, curl, drivers, have, onrush, output_within, pattern};
+use program::{Folder, Server, TIMEOUT, curl, drivers, have, onrush, output_within, pattern};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// What a shell command prints.
+/// The output of a shell command.
 fn shell(script: &str, argument: &Path) -> String {
     let mut command = Command::new("sh");
-    let output = output_within(command.args(["-c", script, "sh"]).arg(argument), PATIENCE);
+    let output = output_within(command.args(["-c", script, "sh"]).arg(argument), TIMEOUT);
     assert!(output.status.success(), "{script}");
     String::from_utf8(output.stdout).expect("text")
 }
@@ -28,7 +28,7 @@ fn put(source: &Path, url: &str, fields: &[&str]) -> String {
 }
 
 #[test]
-fn what_curl_says_of_an_upload_comes_back() {
+fn metadata_of_an_upload_by_curl_is_returned() {
     if !have("curl") || !have("gzip") {
         return;
     }
@@ -54,7 +54,7 @@ fn what_curl_says_of_an_upload_comes_back() {
         ];
         assert_eq!(put(&packed, &url, &fields), "201", "{driver}");
         drop(server);
-        // They are with the file, not with the process.
+        // They are stored with the file, not in the process.
         let server = Server::start(served.path(), &flags);
         let url = format!("{}/data.bin", server.url);
         let head = curl(&["-I", &url]);
@@ -102,7 +102,7 @@ fn curl_uploads_with_digests_are_checked() {
 }
 
 #[test]
-fn types_are_read_from_the_configuration() {
+fn types_come_from_the_configuration_file() {
     let folder = Folder::new();
     folder.file("a.ts", "x");
     folder.file("a.js", "x");
@@ -122,7 +122,7 @@ fn types_are_read_from_the_configuration() {
     );
     let wrong = config.file("wrong.toml", "[types]\nts = 'typescript'\n");
     let mut command = onrush();
-    let output = output_within(command.arg("--config").arg(wrong), PATIENCE);
+    let output = output_within(command.arg("--config").arg(wrong), TIMEOUT);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
@@ -131,8 +131,8 @@ fn types_are_read_from_the_configuration() {
     );
 }
 
-/// A server on a file system of 512 KiB in a mount namespace of its own, which becomes read-only
-/// when a line is written to its standard input. `None` where that is not allowed.
+/// A server on a file system of 512 KiB in its own mount namespace. The file system becomes
+/// read-only when a line is written to its standard input. `None` if this is not permitted.
 fn on_a_small_disk(folder: &Folder, driver: &str) -> Option<Server> {
     let mut probe = Command::new("unshare");
     let probe = probe.args(["-rm", "mount", "-t", "tmpfs", "none"]);
@@ -157,7 +157,7 @@ fn on_a_small_disk(folder: &Folder, driver: &str) -> Option<Server> {
 }
 
 #[test]
-fn storage_errors_are_logged_and_told() {
+fn storage_errors_are_logged_and_reported() {
     if !have("curl") {
         return;
     }
@@ -171,7 +171,7 @@ fn storage_errors_are_logged_and_told() {
         };
         let url = |name: &str| format!("{}/{name}", server.url);
         assert_eq!(put(&small, &url("small"), &[]), "201");
-        // Refused when it is announced, and in the middle.
+        // Refused when announced, and while it is received.
         assert_eq!(put(&large, &url("a%20b%0A"), &[]), "507");
         assert_eq!(
             put(&large, &url("c"), &["Transfer-Encoding: chunked"]),
@@ -200,11 +200,14 @@ fn storage_errors_are_logged_and_told() {
         );
 
         let mut stdin = server.child.stdin.take().expect("piped");
-        stdin.write_all(b"\n").expect("it is read");
+        stdin.write_all(b"\n").expect("the process reads");
         let begin = Instant::now();
         let url = |name: &str| format!("{}/{name}", server.url);
         while put(&small, &url("small"), &[]) == "204" {
-            assert!(begin.elapsed() < PATIENCE, "it does not become read-only");
+            assert!(
+                begin.elapsed() < TIMEOUT,
+                "the file system does not become read-only"
+            );
         }
         let response = curl(&["-i", "-T", small.to_str().expect("UTF-8"), &url("later")]);
         assert!(response.contains("HTTP/1.1 503 "), "{response}");
@@ -215,6 +218,6 @@ fn storage_errors_are_logged_and_told() {
         let response = curl(&["-i", "-X", "DELETE", &url("small")]);
         assert!(response.contains("HTTP/1.1 503 "), "{response}");
         server.logs("errno=30");
-        assert_eq!(curl(&[&url("small")]), "x", "reading goes on");
+        assert_eq!(curl(&[&url("small")]), "x", "reading still works");
     }
 }

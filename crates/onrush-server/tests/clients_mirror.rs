@@ -1,5 +1,5 @@
 //! 20,000 real files of this machine, fetched by `wget -r` from the HTML listing and by curl from
-//! the JSON listing, must arrive as they are; on each driver.
+//! the JSON listing, must arrive unchanged, on each driver.
 
 mod program;
 
@@ -11,16 +11,16 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const FILES: usize = 20_000;
-/// Fewer, where `CI` is not set, on a machine that has not so many; much fewer would prove nothing.
+/// The minimum without `CI`, on a machine with fewer files.
 const FILES_MIN: usize = 5_000;
-/// All of them together, and each: copies of them are made, and large ones are tested elsewhere.
+/// The maximum sizes in total and per file, because copies are made. Other tests use large files.
 const BYTES_MAX: u64 = 768 << 20;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(300);
-/// Clients at a time.
-const SIDE_BY_SIDE: usize = 4;
+/// The number of simultaneous clients.
+const CLIENTS: usize = 4;
 
-/// Files below `from`, in order, as paths relative to it; only such as the server shows.
+/// The files below `from` that the server shows, sorted, as relative paths.
 fn walk(from: &Path, below: &Path, found: &mut Vec<(PathBuf, u64)>) {
     let Ok(entries) = fs::read_dir(from.join(below)) else {
         return;
@@ -33,7 +33,7 @@ fn walk(from: &Path, below: &Path, found: &mut Vec<(PathBuf, u64)>) {
         let Ok(about) = entry.metadata() else {
             continue;
         };
-        // wget knows no such names on disk.
+        // wget changes such names on disk.
         if text.starts_with('.') || text.contains(char::is_control) {
             continue;
         }
@@ -46,7 +46,7 @@ fn walk(from: &Path, below: &Path, found: &mut Vec<(PathBuf, u64)>) {
     }
 }
 
-/// Where a machine has many files, the best ones first.
+/// Folders with many files on most machines, the best ones first.
 fn sources() -> Vec<PathBuf> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let sysroot = Command::new(rustc).args(["--print", "sysroot"]).output();
@@ -63,14 +63,14 @@ fn sources() -> Vec<PathBuf> {
     all
 }
 
-/// Gathers the files into `into`, by hard links where that can be done; gives their paths there.
+/// Gathers files into `into`, by hard links if possible. Returns their paths there.
 fn gather(into: &Path) -> Vec<PathBuf> {
     let mut gathered = Vec::new();
     let mut bytes = 0;
     for (at, source) in sources().iter().enumerate() {
         let mut found = Vec::new();
         walk(source, Path::new(""), &mut found);
-        // Of the first ones half each, so that neither is left out.
+        // At most half from each of the first two, so that both are used.
         let most = if at < 2 { FILES / 2 } else { FILES };
         let mut taken = 0;
         for (path, size) in found {
@@ -81,7 +81,7 @@ fn gather(into: &Path) -> Vec<PathBuf> {
             if size > FILE_BYTES_MAX || bytes + size > BYTES_MAX {
                 continue;
             }
-            fs::create_dir_all(to.parent().expect("it has one")).expect("made");
+            fs::create_dir_all(to.parent().expect("a parent")).expect("a folder");
             let from = source.join(&path);
             if fs::hard_link(&from, &to)
                 .or_else(|_| fs::copy(&from, &to).map(|_| ()))
@@ -105,7 +105,7 @@ fn gather(into: &Path) -> Vec<PathBuf> {
     gathered
 }
 
-/// Where a machine has fewer files than `wanted`, some come again under other names.
+/// If the machine has fewer than `wanted` files, adds copies under other names.
 fn fill_up(into: &Path, gathered: &mut Vec<PathBuf>, wanted: usize) {
     let found = gathered.len();
     for at in 0..wanted.saturating_sub(found) {
@@ -116,7 +116,7 @@ fn fill_up(into: &Path, gathered: &mut Vec<PathBuf>, wanted: usize) {
             .join(format!("{}", at / found))
             .join(&original);
         let to = into.join(&again);
-        fs::create_dir_all(to.parent().expect("it has one")).expect("made");
+        fs::create_dir_all(to.parent().expect("a parent")).expect("a folder");
         let linked = fs::hard_link(into.join(&original), &to);
         let made = linked.or_else(|_| fs::copy(into.join(&original), &to).map(|_| ()));
         made.expect("there is room for a copy");
@@ -125,7 +125,7 @@ fn fill_up(into: &Path, gathered: &mut Vec<PathBuf>, wanted: usize) {
 }
 
 #[test]
-fn a_machine_with_few_files_shows_them_again() {
+fn few_files_are_copied_under_other_names() {
     let folder = Folder::new();
     let names = ["0/a", "0/b/c", "1/d"].map(PathBuf::from);
     for name in &names {
@@ -144,15 +144,15 @@ fn a_machine_with_few_files_shows_them_again() {
 
 fn same(served: &Path, copy: &Path, what: &Path) {
     let copied = fs::read(copy).unwrap_or_else(|error| panic!("{}: {error}", what.display()));
-    let original = fs::read(served).expect("it is served");
+    let original = fs::read(served).expect("the served file");
     assert!(copied == original, "{} differs", what.display());
 }
 
-/// Runs commands, a few at a time; each must end with one of `codes`.
+/// Runs commands, a few at a time. Each must end with one of `codes`.
 fn run_all(commands: Vec<Command>, codes: &[i32]) {
     let queue = std::sync::Mutex::new(commands.into_iter());
     std::thread::scope(|scope| {
-        for _ in 0..SIDE_BY_SIDE {
+        for _ in 0..CLIENTS {
             scope.spawn(|| {
                 loop {
                     let next = queue.lock().expect("no panic").next();
@@ -168,7 +168,7 @@ fn run_all(commands: Vec<Command>, codes: &[i32]) {
     });
 }
 
-/// Folders two levels down, so that several can be mirrored at a time; and all files above those.
+/// The folders two levels down, which are mirrored in parallel, and the files above them.
 fn parts(files: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let mut folders: Vec<PathBuf> = Vec::new();
     let mut single = Vec::new();
@@ -185,7 +185,7 @@ fn parts(files: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
     (folders, single)
 }
 
-/// A path as wget and curl take it.
+/// The URL of a path for wget and curl.
 fn url(server: &Server, path: &Path) -> String {
     let mut url = format!("{}/", server.url);
     for byte in path.as_os_str().as_bytes() {
@@ -215,8 +215,8 @@ fn wget_mirrors_the_listing() {
             let mut wget = Command::new("wget");
             wget.env("LC_ALL", "C.UTF-8").current_dir(copy.path());
             wget.args(["--no-config", "-nv", "-r", "-l", "inf", "-np", "-nH", "-x"]);
-            // Listings must not be taken for files called index.html, and pages of the files'
-            // own may point to what is not there.
+            // wget must not save listings as index.html. HTML files among the content may link to
+            // missing files.
             wget.args(["-e", "robots=off", "--default-page=,listing,"]);
             wget.args([
                 "--restrict-file-names=nocontrol",
@@ -234,7 +234,7 @@ fn wget_mirrors_the_listing() {
             wget.arg("--level=1");
             commands.push(wget);
         }
-        // 8: something was not found; whether it was one of ours shows now.
+        // 8: something was not found. The comparison below shows whether a file is missing.
         run_all(commands, &[0, 8]);
         for path in &files {
             same(&served.path().join(path), &copy.path().join(path), path);
@@ -247,10 +247,10 @@ fn wget_mirrors_the_listing() {
     }
 }
 
-/// Fetches urls by several curls, each over one connection, to files numbered like them.
+/// Fetches URLs with several curls, each on one connection, into files numbered like the URLs.
 fn fetch(urls: &[String], into: &Folder, accept: &str) {
     let numbered: Vec<(usize, &String)> = urls.iter().enumerate().collect();
-    let share = urls.len().div_ceil(SIDE_BY_SIDE).max(1);
+    let share = urls.len().div_ceil(CLIENTS).max(1);
     let curl = |(part, urls): (usize, &[(usize, &String)])| {
         let line = |(at, url): &(usize, &String)| {
             let path = into.path().join(at.to_string());
@@ -277,7 +277,7 @@ fn fetch(urls: &[String], into: &Folder, accept: &str) {
     run_all(numbered.chunks(share).enumerate().map(curl).collect(), &[0]);
 }
 
-/// All files that the JSON listing shows, each with its address; by levels, page after page.
+/// All files in the JSON listing with their URLs, level by level and page by page.
 fn listed(server: &Server) -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     let mut level = vec![(PathBuf::new(), format!("{}/", server.url))];
@@ -308,7 +308,7 @@ fn listed(server: &Server) -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn curl_fetches_what_the_json_listing_names() {
+fn curl_fetches_all_files_of_the_json_listing() {
     if !have("curl") {
         return;
     }

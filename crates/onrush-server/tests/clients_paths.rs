@@ -1,17 +1,17 @@
 //! Clients that send dot segments, against the real binary: apt with a flat repository, rclone with
-//! names that it takes for something else, curl with paths as they are.
+//! names that need a `./` prefix, and curl with unchanged paths.
 
 mod program;
 
-use program::{Folder, PATIENCE, Server, curl, drivers, have, output_within};
+use program::{Folder, Server, TIMEOUT, curl, drivers, have, output_within};
 use std::path::Path;
 use std::process::Command;
 
-/// What stands in the repository. apt checks nothing of a package but its size and digest before it
-/// is installed.
+/// A package of the repository. apt checks only the size and the digest of a package before it is
+/// installed.
 const PACKAGE: &[u8] = b"this is no real package\n";
 
-/// apt with a configuration, state and cache of its own under `root`; needs no privileges.
+/// Runs apt with its own configuration, state and cache under `root`. Needs no privileges.
 fn apt(root: &Path, arguments: &[&str]) -> String {
     let shown = root.display();
     let config = format!(
@@ -33,7 +33,7 @@ fn apt(root: &Path, arguments: &[&str]) -> String {
         .args(arguments)
         .current_dir(root)
         .env("APT_CONFIG", file);
-    let output = output_within(&mut command, 2 * PATIENCE);
+    let output = output_within(&mut command, 2 * TIMEOUT);
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
     assert!(output.status.success(), "apt-get {arguments:?}: {said}");
@@ -48,7 +48,7 @@ fn apt_reads_a_flat_repository() {
     for driver in drivers() {
         let served = Folder::new();
         let package = served.file("hello_1.0_all.deb", PACKAGE);
-        let output = output_within(Command::new("sha256sum").arg(&package), PATIENCE);
+        let output = output_within(Command::new("sha256sum").arg(&package), TIMEOUT);
         let sum = String::from_utf8(output.stdout).expect("hexadecimal");
         let sum = sum.split_whitespace().next().expect("a digest");
         let size = PACKAGE.len();
@@ -66,7 +66,7 @@ fn apt_reads_a_flat_repository() {
             "etc",
             "here",
         ] {
-            std::fs::create_dir_all(root.path().join(folder)).expect("made");
+            std::fs::create_dir_all(root.path().join(folder)).expect("a folder");
         }
         root.file("status", "");
         let source = format!("deb [trusted=yes] {}/ ./\n", server.url);
@@ -75,7 +75,7 @@ fn apt_reads_a_flat_repository() {
         apt(root.path(), &["download", "hello"]);
         let fetched = std::fs::read(root.path().join("hello_1.0_all.deb"));
         assert_eq!(fetched.expect("downloaded"), PACKAGE, "{driver}");
-        // Served as they are, for apt follows few redirects.
+        // Served without a redirect, because apt follows few redirects.
         let log = server.logs("hello_1.0_all.deb");
         assert!(log.contains("/./Packages"), "{log}");
         assert!(!log.contains("status=301"), "{log}");
@@ -84,9 +84,7 @@ fn apt_reads_a_flat_repository() {
 
 #[test]
 fn rclone_copies_names_that_need_a_dot_segment() {
-    // Not among what the tests install: it would be a quarter more.
-    if Command::new("rclone").arg("version").output().is_err() {
-        println!("skipped: rclone is missing");
+    if !have("rclone") {
         return;
     }
     let names = ["plain.txt", "colon:x.txt", "a b/c:d", "dots..", "%41"];
@@ -106,7 +104,7 @@ fn rclone_copies_names_that_need_a_dot_segment() {
             &server.url,
             ":http:",
         ]);
-        let output = output_within(command.arg(copy.path()), 2 * PATIENCE);
+        let output = output_within(command.arg(copy.path()), 2 * TIMEOUT);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{said}");
         for name in names {
@@ -141,7 +139,7 @@ fn curl_gets_one_object_by_every_spelling() {
                     .args(["-sS", "--max-time", "60"])
                     .args(write)
                     .arg(&url),
-                2 * PATIENCE,
+                2 * TIMEOUT,
             );
             let status = String::from_utf8_lossy(&output.stderr).into_owned();
             let body = String::from_utf8_lossy(&output.stdout).into_owned();

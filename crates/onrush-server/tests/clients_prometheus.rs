@@ -1,8 +1,8 @@
-//! A real Prometheus scrapes the real binary, complains of nothing, and answers questions about it.
+//! A real Prometheus scrapes the real binary without complaints and evaluates queries about it.
 
 mod program;
 
-use program::{Folder, PATIENCE, Server, have, output, wait};
+use program::{Folder, Server, TIMEOUT, have, output, wait};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -10,12 +10,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The content at an address; nothing when nobody answers there.
+/// The content at an address; empty without a response.
 fn content(address: &str, path: &str) -> String {
     let Ok(mut stream) = TcpStream::connect(address) else {
         return String::new();
     };
-    stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("set");
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
     let mut response = Vec::new();
     let _ = stream.write_all(request.as_bytes());
@@ -34,9 +34,9 @@ fn admin_address(server: &Server) -> String {
     address.trim_matches('"').to_owned()
 }
 
-/// Asks until `fits`, and panics with the last answer when it never does.
+/// Queries until `fits` is true, and panics with the last result if it never is.
 fn until(what: &str, ask: impl Fn() -> String, fits: impl Fn(&str) -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let response = ask();
         if fits(&response) {
@@ -47,7 +47,7 @@ fn until(what: &str, ask: impl Fn() -> String, fits: impl Fn(&str) -> bool) {
     }
 }
 
-/// A Prometheus that scrapes one target; ended when dropped.
+/// A Prometheus that scrapes one target. Dropping it ends it.
 struct Prometheus {
     child: Child,
     address: String,
@@ -72,7 +72,7 @@ impl Prometheus {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         drop(listener);
-        let log = std::fs::File::create(folder.path().join("log")).expect("made");
+        let log = std::fs::File::create(folder.path().join("log")).expect("a folder");
         let child = Command::new("prometheus")
             .arg(format!("--config.file={}", config.display()))
             .arg(format!("--web.listen-address={address}"))
@@ -82,7 +82,7 @@ impl Prometheus {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .expect("it can be started");
+            .expect("the program starts");
         Prometheus {
             child,
             address,
@@ -90,7 +90,7 @@ impl Prometheus {
         }
     }
 
-    /// The value of a query that gives one sample; empty while there is none.
+    /// The value of a query with one sample; empty if there is none.
     fn value(&self, query: &str) -> String {
         let response = content(&self.address, &format!("/api/v1/query?query={query}"));
         let response: serde_json::Value = serde_json::from_str(&response).unwrap_or_default();
@@ -104,7 +104,7 @@ impl Prometheus {
         response["data"]["activeTargets"][0].clone()
     }
 
-    /// What it has said that is more than information.
+    /// Its log lines above the level `info`.
     fn complaints(&self) -> Vec<String> {
         let log = self.folder.path().join("log");
         let log = std::fs::read_to_string(log).expect("a log");
@@ -120,11 +120,11 @@ impl Prometheus {
 impl Drop for Prometheus {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = wait(&mut self.child, PATIENCE);
+        let _ = wait(&mut self.child, TIMEOUT);
     }
 }
 
-/// What `promtool check metrics` says of a page; nothing, when it likes it.
+/// The output of `promtool check metrics` for a page; empty if there are no complaints.
 fn checked(page: &Path) -> String {
     let mut promtool = Command::new("promtool");
     let page = std::fs::File::open(page).expect("there");
@@ -136,7 +136,7 @@ fn checked(page: &Path) -> String {
 }
 
 #[test]
-fn prometheus_scrapes_it_without_complaint_and_answers() {
+fn prometheus_scrapes_without_complaints() {
     if !have("prometheus") || !have("promtool") {
         return;
     }
@@ -160,7 +160,7 @@ fn prometheus_scrapes_it_without_complaint_and_answers() {
     let expect = |query: &str, expected: &str| {
         until(query, || prometheus.value(query), |value| value == expected);
     };
-    // Every request in a histogram's last bucket, and those of one status, by a label.
+    // All requests in the last bucket of a histogram, and those with one status, by label.
     expect("sum(http_server_request_duration_seconds_count)", "21");
     let last = "sum(http_server_request_duration_seconds_bucket%7Ble=%22%2BInf%22%7D)";
     expect(last, "21");
@@ -168,7 +168,7 @@ fn prometheus_scrapes_it_without_complaint_and_answers() {
                      %7Bhttp_response_status_code=%22404%22%7D)";
     expect(by_status, "1");
     expect("sum(onrush_connections_accepted_total)", "21");
-    // It goes on scraping, and what happens meanwhile is seen.
+    // It continues to scrape and sees later requests.
     assert!(server.get("/x").ends_with("content"));
     expect("sum(http_server_request_duration_seconds_count)", "22");
     let target = prometheus.target();

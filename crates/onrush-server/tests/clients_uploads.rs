@@ -1,4 +1,5 @@
-//! 32 curls at once PUT 40 MB each and GET them back: identical, in bounded memory; on each driver.
+//! 32 simultaneous curls PUT 40 MB each and GET them back: identical, in bounded memory, per
+//! driver.
 
 mod program;
 
@@ -11,7 +12,7 @@ const BYTES: usize = 40_000_000;
 const PEAK_KIB_MAX: u64 = 64 * 1024;
 const LONG: Duration = Duration::from_secs(120);
 
-/// Runs one shell script for each client, all at once.
+/// Runs one shell script for each client, all at the same time.
 fn all_at_once(script: &str, arguments: impl Fn(usize) -> Vec<String> + Sync) {
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
@@ -28,7 +29,7 @@ fn all_at_once(script: &str, arguments: impl Fn(usize) -> Vec<String> + Sync) {
 }
 
 #[test]
-fn many_large_uploads_at_once_come_back_identical_in_bounded_memory() {
+fn many_large_uploads_are_stored_correctly_in_bounded_memory() {
     if !have("curl") {
         return;
     }

@@ -1,6 +1,6 @@
 //! Every example does what its first lines say, on both drivers.
 //!
-//! Cargo builds the examples with the tests and puts them beside them.
+//! Cargo builds the examples together with the tests, into a neighbouring folder.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const DRIVERS: [&str; 2] = ["epoll", "auto"];
 
-/// A running example; ended when dropped.
+/// A running example. Dropping it ends it.
 struct Example {
     child: Child,
     port: u16,
@@ -38,7 +38,7 @@ impl Example {
         example
     }
 
-    /// The whole answer to one request, which must ask for the connection to be closed.
+    /// The whole response to one request, which must ask the server to close the connection.
     fn ask(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream
@@ -64,8 +64,8 @@ impl Drop for Example {
     }
 }
 
-/// A port that nobody has, and that no other test of this program was given: between this and the
-/// example's own bind it is free.
+/// A free port that no other test of this program got, so that it stays free until the example
+/// binds it.
 fn free_port() -> u16 {
     static GIVEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
     loop {
@@ -104,7 +104,7 @@ fn files_serves_a_folder_beneath_a_path() {
     }
 }
 
-/// Examples that another test file runs, and how that file names them.
+/// Examples that another test file runs, and their names there.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("coroutine", "Example::start(\"coroutine\""),
     ("http_threads", "both(\"http\""),
@@ -150,7 +150,7 @@ fn built(name: &str) -> bool {
 }
 
 #[test]
-fn hello_and_its_kin_greet() {
+fn hello_examples_greet() {
     for driver in DRIVERS {
         if built("hello") {
             let hello = Example::start("hello", driver, &[]);
@@ -170,7 +170,7 @@ fn hello_and_its_kin_greet() {
 }
 
 #[test]
-fn echo_stream_answers_while_it_receives() {
+fn echo_stream_responds_while_it_receives() {
     for driver in DRIVERS.into_iter().filter(|_| built("echo_stream")) {
         let example = Example::start("echo_stream", driver, &[]);
         let stream = TcpStream::connect(("127.0.0.1", example.port)).unwrap();
@@ -181,7 +181,7 @@ fn echo_stream_answers_while_it_receives() {
         (&stream).write_all(head.as_bytes()).unwrap();
         (&stream).write_all(b"5\r\nfirst\r\n").unwrap();
         let mut lines = BufReader::new(&stream).lines().map(Result::unwrap);
-        // The first piece comes back before the second is sent.
+        // The first piece is returned before the second is sent.
         assert!(lines.by_ref().any(|line| line == "first"));
         (&stream).write_all(b"6\r\nsecond\r\n0\r\n\r\n").unwrap();
         assert!(lines.by_ref().any(|line| line == "second"));
@@ -190,7 +190,7 @@ fn echo_stream_answers_while_it_receives() {
 }
 
 #[test]
-fn offload_gives_the_same_data_wherever_it_is_made() {
+fn offload_gives_the_same_data_on_every_thread() {
     for driver in DRIVERS.into_iter().filter(|_| built("offload")) {
         let pool = ["--threads", "1", "--queue", "5", "--wait-ms", "60000"];
         let example = Example::start("offload", driver, &pool);
@@ -198,7 +198,7 @@ fn offload_gives_the_same_data_wherever_it_is_made() {
         let data = example.get("/data");
         assert_eq!(content(&data).len(), 17, "{data}");
         assert_eq!(content(&example.get("/data")), content(&data));
-        // It is told a moment after its result.
+        // The metric changes a moment after the result.
         let done = "\nonrush_offload_run_seconds_count 2\n";
         let end = Instant::now() + Duration::from_secs(20);
         while !example.get("/metrics").contains(done) {
@@ -213,7 +213,7 @@ fn offload_gives_the_same_data_wherever_it_is_made() {
 }
 
 #[test]
-fn offload_says_what_is_wrong_with_its_flags() {
+fn offload_reports_wrong_flags() {
     let wrong: [&[&str]; 4] = [
         &["--queue"],
         &["--queue", "x"],
@@ -225,7 +225,7 @@ fn offload_says_what_is_wrong_with_its_flags() {
             .arg("0")
             .args(flags)
             .output();
-        let output = output.expect("it starts");
+        let output = output.expect("the program starts");
         assert_eq!(output.status.code(), Some(2), "{flags:?}");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(
@@ -236,7 +236,7 @@ fn offload_says_what_is_wrong_with_its_flags() {
 }
 
 #[test]
-fn graceful_shutdown_answers_first() {
+fn graceful_shutdown_responds_first() {
     for driver in DRIVERS.into_iter().filter(|_| built("graceful_shutdown")) {
         let mut example = Example::start("graceful_shutdown", driver, &[]);
         let mut stream = TcpStream::connect(("127.0.0.1", example.port)).unwrap();
@@ -262,10 +262,10 @@ fn graceful_shutdown_answers_first() {
     }
 }
 
-/// Every `cargo run … --example NAME` of the README names an example of the package that it names,
-/// or of the one that is run when none is named.
+/// Every `cargo run … --example NAME` in the README names an existing example of the named package,
+/// or of the default package.
 #[test]
-fn the_readme_runs_examples_that_are_there() {
+fn readme_runs_existing_examples() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |path: &str| {
         std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -285,10 +285,16 @@ fn the_readme_runs_examples_that_are_there() {
         let package = after("-p").or(after("--package"));
         let manifest = format!("crates/{}/Cargo.toml", package.unwrap_or("onrush-server"));
         let entry = format!("[[example]]\nname = \"{example}\"\n");
-        assert!(read(&manifest).contains(&entry), "{words:?}: not there");
+        assert!(
+            read(&manifest).contains(&entry),
+            "{words:?}: no such example"
+        );
         found += 1;
     }
-    assert!(found > 0, "no example is shown");
+    assert!(found > 0, "the README shows no example");
     let members = "default-members = [\"crates/onrush-server\"]";
-    assert!(read("Cargo.toml").contains(members), "as this test says");
+    assert!(
+        read("Cargo.toml").contains(members),
+        "the default package has changed"
+    );
 }

@@ -1,4 +1,4 @@
-//! Small objects in memory: when they are seen anew, and that they do not pile up.
+//! The cache of small objects: when entries are checked again, and that its memory is bounded.
 
 mod common;
 
@@ -6,10 +6,10 @@ use common::*;
 use onrush_rt::descriptors::{Descriptors, FileUse};
 use onrush_server::FilesOptions;
 
-/// The bound of the default options.
+/// The freshness bound of the default options.
 const FRESH_MS: u64 = 1_000;
 
-/// Content, and how many operations of the disk it took.
+/// The content, and the number of disk operations that the request needed.
 fn get(host: &mut Host, path: &str) -> (Vec<u8>, u64) {
     let before = host.disk().operations();
     let reply = host.get(path);
@@ -18,7 +18,7 @@ fn get(host: &mut Host, path: &str) -> (Vec<u8>, u64) {
 }
 
 #[test]
-fn a_hot_object_costs_no_operation() {
+fn hot_object_needs_no_disk_operation() {
     for seed in 1..5 {
         let mut host = Host::simulated("/", &FilesOptions::default(), seed);
         host.add("f", b"one");
@@ -31,13 +31,13 @@ fn a_hot_object_costs_no_operation() {
         host.pass(FRESH_MS);
         let (content, operations) = get(&mut host, "/f");
         assert_eq!(content, b"one");
-        assert!(operations > 0, "it is looked at again");
+        assert!(operations > 0, "the object is checked again");
         assert_eq!(get(&mut host, "/f").1, 0);
     }
 }
 
 #[test]
-fn changes_behind_the_server_are_seen_within_the_bound() {
+fn external_changes_are_seen_within_the_bound() {
     for seed in 1..5 {
         let mut host = Host::simulated("/", &writable(), seed);
         host.add("f", b"one");
@@ -57,7 +57,7 @@ fn changes_behind_the_server_are_seen_within_the_bound() {
 }
 
 #[test]
-fn a_bound_of_nothing_looks_every_time() {
+fn bound_of_zero_checks_every_time() {
     let options = FilesOptions {
         cache_fresh_ms: 0,
         ..FilesOptions::default()
@@ -74,7 +74,7 @@ fn changes_through_the_server_are_seen_at_once() {
     everywhere(&writable(), |host| {
         host.add("f", b"old");
         for round in 0..20_u8 {
-            // Both workers have it in memory, most likely.
+            // Most likely, both workers have it in memory.
             (0..6).for_each(|_| assert_eq!(host.get("/f").status, 200));
             host.put("/f", &[round; 100]);
             (0..6).for_each(|_| assert_eq!(host.get("/f").body, [round; 100], "{}", host.name));
@@ -87,7 +87,7 @@ fn changes_through_the_server_are_seen_at_once() {
 }
 
 #[test]
-fn on_real_disks_the_bound_holds_too() {
+fn bound_holds_on_real_disks() {
     for driver in [
         onrush::DriverPreference::Uring,
         onrush::DriverPreference::Epoll,
@@ -108,15 +108,15 @@ fn on_real_disks_the_bound_holds_too() {
 }
 
 #[test]
-fn what_has_just_changed_is_not_kept() {
+fn recently_changed_objects_are_not_cached() {
     let mut host = Host::simulated("/", &FilesOptions::default(), 1);
     let now_s = 1_790_000_000;
-    // The same length and the same time: its version cannot tell.
+    // The same length and time: the version does not reveal the change.
     host.add_at(b"f", b"one", now_s);
     assert_eq!(host.get("/f").body, b"one");
     host.add_at(b"f", b"two", now_s);
     assert_eq!(host.get("/f").body, b"two");
-    // A time in the future is no better, and is not told to anybody.
+    // A time in the future is not cached either, and is not sent to clients.
     host.add_at(b"f", b"six", now_s + 1_000_000);
     let reply = host.get("/f");
     assert_eq!(reply.field("last-modified"), reply.field("date"));
@@ -125,7 +125,7 @@ fn what_has_just_changed_is_not_kept() {
 }
 
 #[test]
-fn memory_is_bounded_and_the_hot_stay() {
+fn cache_is_bounded_and_keeps_hot_objects() {
     let options = FilesOptions {
         cache_bytes_max: 200_000,
         ..FilesOptions::default()
@@ -143,21 +143,24 @@ fn memory_is_bounded_and_the_hot_stay() {
     let first = get(&mut host, "/hot").1;
     assert!(
         operations < 10 && first == 0,
-        "the hot one was forgotten: {operations}"
+        "the hot object was evicted: {operations}"
     );
     assert!(
         get(&mut host, "/cold0").1 > 0,
-        "a cold one was not forgotten"
+        "a cold object was not evicted"
     );
     host.add("large", &pattern(64 * 1024));
     for _ in 0..3 {
-        assert!(get(&mut host, "/large").1 > 0, "too large for such a cache");
+        assert!(
+            get(&mut host, "/large").1 > 0,
+            "the object is too large for this cache"
+        );
     }
 }
 
-/// What changes again and again is forgotten each time, and nothing else.
+/// Only the object that changes repeatedly is evicted each time.
 #[test]
-fn the_changing_do_not_push_out_the_others() {
+fn changing_objects_do_not_evict_others() {
     let mut host = Host::simulated("/", &writable(), 1);
     for i in 0..50 {
         host.add(&format!("f{i}"), &pattern(100 + i));
@@ -172,7 +175,7 @@ fn the_changing_do_not_push_out_the_others() {
         assert_eq!(host.get("/f7").status, 404);
         host.add("f7", &pattern(round + 1));
         assert_eq!(get(&mut host, "/f7").0, pattern(round + 1));
-        assert_eq!(get(&mut host, "/f7").1, 0, "kept again");
+        assert_eq!(get(&mut host, "/f7").1, 0, "the object is cached again");
     }
     for i in (0..50).filter(|i| *i != 7) {
         assert_eq!(get(&mut host, &format!("/f{i}")).1, 0, "f{i}");
@@ -180,11 +183,11 @@ fn the_changing_do_not_push_out_the_others() {
 }
 
 #[test]
-fn a_large_file_is_opened_once_within_the_bound() {
+fn large_file_is_opened_once_within_the_bound() {
     for seed in 1..5 {
         let mut host = Host::simulated("/", &writable(), seed);
         host.add("f", &pattern(300_000));
-        // A HEAD, because the simulator reads what it sends in pieces of any size.
+        // A HEAD, because the simulator reads content in pieces of varying size.
         let cost = |host: &mut Host| {
             let before = host.disk().operations();
             assert_eq!(host.ask("HEAD /f", b"").status, 200);
@@ -192,9 +195,12 @@ fn a_large_file_is_opened_once_within_the_bound() {
         };
         let first = cost(&mut host);
         let second = cost(&mut host);
-        assert!(second < first, "opened again: {first}, {second}");
+        assert!(
+            second < first,
+            "the file was opened again: {first}, {second}"
+        );
         host.pass(FRESH_MS + 100);
-        assert!(cost(&mut host) > second, "not looked at again");
+        assert!(cost(&mut host) > second, "the file was not checked again");
         host.put("/f", &pattern(400_000));
         assert_eq!(get(&mut host, "/f").0.len(), 400_000);
         host.delete("/f");
@@ -202,7 +208,7 @@ fn a_large_file_is_opened_once_within_the_bound() {
     }
 }
 
-/// Descriptors of this process that lead to files of the folder.
+/// The number of descriptors of this process for files of the folder.
 fn open_files(host: &Host) -> usize {
     let folder = host.path().unwrap();
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -213,7 +219,7 @@ fn open_files(host: &Host) -> usize {
 }
 
 #[test]
-fn files_kept_open_are_few_and_closed_soon() {
+fn open_files_are_few_and_closed_soon() {
     let cores = std::thread::available_parallelism().unwrap().get();
     let few = FilesOptions {
         cache_files_max: 4 * cores,
@@ -235,7 +241,7 @@ fn files_kept_open_are_few_and_closed_soon() {
                 most = most.max(open_files(&host));
             }
             assert!(most <= options.cache_files_max, "{most}");
-            // However long what is in memory may be answered from there.
+            // However long cached content may be used.
             eventually(&mut host, |host| open_files(host) == 0);
         }
     }
@@ -244,7 +250,7 @@ fn files_kept_open_are_few_and_closed_soon() {
 #[test]
 fn idle_files_are_closed_when_descriptors_are_scarce() {
     for seed in 1..5 {
-        // Room for two files that stay open.
+        // Room for two open files.
         let budget = Descriptors::new(4);
         let options = FilesOptions {
             descriptors: budget.clone(),
@@ -255,24 +261,28 @@ fn idle_files_are_closed_when_descriptors_are_scarce() {
         host.add("a", &content);
         host.add("b", &content);
         assert_eq!(host.get("/a").body, content);
-        assert_eq!(budget.used().files, 1, "it is kept open");
+        assert_eq!(budget.used().files, 1, "the file stays open");
         let first = budget.open_file(FileUse::Download).unwrap();
         assert_eq!(host.get("/b").body, content);
-        assert_eq!(budget.used().files, 2, "for it the other was closed");
+        assert_eq!(budget.used().files, 2, "another file was closed for it");
         let second = budget.open_file(FileUse::Brief).unwrap();
-        assert_eq!(host.get("/a").status, 503, "nothing idle is enough");
+        assert_eq!(
+            host.get("/a").status,
+            503,
+            "closing idle files is not enough"
+        );
         drop((first, second));
         assert_eq!(host.get("/a").body, content);
     }
 }
 
 #[test]
-fn a_file_that_others_write_into_is_never_mixed() {
+fn file_changed_by_another_program_is_never_mixed() {
     for seed in 1..5 {
         let mut host = Host::simulated("/", &FilesOptions::default(), seed);
         host.add("f", &[b'a'; 300_000]);
         let old = host.get("/f").etag().to_owned();
-        // The same file, with another length, while it is kept open.
+        // The same file with another length, while the server keeps it open.
         host.add_at(b"f", &[b'b'; 310_000], LONG_AGO_S + 10);
         let rest = format!("GET /f\nRange: bytes=150000-\nIf-Range: {old}");
         let reply = host.ask(&rest, b"");
@@ -282,12 +292,12 @@ fn a_file_that_others_write_into_is_never_mixed() {
 }
 
 #[test]
-fn a_second_server_of_the_same_files_closes_them_too() {
+fn second_server_of_the_same_files_closes_them_too() {
     let driver = onrush::DriverPreference::Epoll;
     let mut host = Host::real("/", &FilesOptions::default(), driver);
     host.add("f.bin", &pattern(100_000));
     for _ in 0..3 {
-        // Often enough that both workers answer one.
+        // Often enough that both workers serve one.
         (0..8).for_each(|_| assert_eq!(host.get("/f.bin").body.len(), 100_000));
         host.restart(driver);
     }

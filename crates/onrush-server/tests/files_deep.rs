@@ -1,4 +1,4 @@
-//! Deep paths: how deep they may be, and that making their folders holds up nobody else.
+//! Deep paths: the depth limit, and that creating their folders does not delay other clients.
 
 mod common;
 
@@ -10,10 +10,10 @@ use onrush_server::{Files, FilesOptions, Guard, Hosts};
 use onrush_store::{Folder, FolderOptions};
 use std::time::Duration;
 
-/// A path of as many names as are allowed can be written and read; of one more neither, and no
-/// folder is made on the way.
+/// A path of the maximum depth can be written and read. A deeper path is refused, and no folder is
+/// created for it.
 #[test]
-fn paths_too_deep_are_refused_before_anything_is_made() {
+fn too_deep_paths_are_refused_and_create_nothing() {
     everywhere(&writable(), |host| {
         let legal = ["x"; 64].join("/");
         assert_eq!(host.put(&format!("/{legal}"), b"deep").status, 201);
@@ -31,7 +31,7 @@ fn paths_too_deep_are_refused_before_anything_is_made() {
             assert_eq!(host.get(&path).status, 404);
             assert_eq!(host.get(&format!("{path}/")).status, 404);
             assert_eq!(host.ask(&format!("HEAD {path}"), b"").status, 404);
-            assert!(host.root().metadata(b"y").is_err(), "a folder was made");
+            assert!(host.root().metadata(b"y").is_err(), "a folder was created");
         }
         assert_eq!(host.staged(), 0);
     });
@@ -50,11 +50,11 @@ fn paths_too_deep_are_refused_before_anything_is_made() {
     });
 }
 
-/// The disk lets no folder be made for a while. Forty clients with legal paths wait for that; a
-/// forty-first, who needs none, is served, and so is who reads.
+/// The disk blocks the creation of folders for a while. Forty clients with valid paths wait for it.
+/// Another client that needs no new folder is served, and so are reads.
 #[test]
-fn clients_that_need_no_folder_are_served_while_others_wait_for_theirs() {
-    const PATIENCE: Duration = Duration::from_secs(20);
+fn clients_are_served_while_others_wait_for_new_folders() {
+    const TIMEOUT: Duration = Duration::from_secs(20);
     for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
         let disk = SimFs::new(1);
         let root = disk.root().unwrap();
@@ -81,18 +81,18 @@ fn clients_that_need_no_folder_are_served_while_others_wait_for_theirs() {
                 })
                 .collect();
             assert_eq!(
-                disk.wait_for_held(4, PATIENCE),
+                disk.wait_for_held(4, TIMEOUT),
                 4,
                 "a quarter of the threads"
             );
-            // `over` gives up after twenty seconds.
+            // `over` has a timeout of twenty seconds.
             for number in 0..100 {
                 let path = format!("/plain-{number}");
                 assert_eq!(over(&address, "PUT", &path, b"plain").status, 201);
                 assert_eq!(over(&address, "GET", &path, b"").body, b"plain");
             }
             assert_eq!(over(&address, "DELETE", "/here", b"").status, 204);
-            assert_eq!(disk.wait_for_held(1, PATIENCE), 4);
+            assert_eq!(disk.wait_for_held(1, TIMEOUT), 4);
             disk.hold_folders(false);
             for client in deep {
                 assert_eq!(client.join().unwrap(), 201, "{driver:?}");

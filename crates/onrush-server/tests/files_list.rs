@@ -1,4 +1,4 @@
-//! Listings: their two forms, their pages, and what they must not let through.
+//! Listings: both formats, pages, escaping and hidden names.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn names(listing: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn the_shape_of_json() {
+fn json_format_of_a_listing() {
     everywhere_at("/mnt/", &FilesOptions::default(), |host| {
         host.add("a/x y", b"12345");
         host.add("a/b/c", b"");
@@ -60,7 +60,7 @@ fn the_shape_of_json() {
 }
 
 #[test]
-fn a_page_of_html() {
+fn html_format_of_a_listing() {
     everywhere(&FilesOptions::default(), |host| {
         host.add("a/<img src=x onerror=alert(1)>&\"'.txt", &pattern(2000));
         host.add("a/javascript:alert(1)", b"");
@@ -98,7 +98,7 @@ fn a_page_of_html() {
         assert_eq!(opened, page.matches("</tr>").count());
         assert!(
             !host.get("/").text().contains("../"),
-            "nothing is above the top"
+            "the root folder has no parent link"
         );
     });
 }
@@ -159,7 +159,7 @@ fn pages_of_a_large_folder() {
 }
 
 #[test]
-fn names_that_are_not_utf8_can_be_followed() {
+fn links_to_names_that_are_not_utf8_work() {
     everywhere(&FilesOptions::default(), |host| {
         host.add_at(b"a/\xff\xfe.txt", b"odd", LONG_AGO_S);
         let listing = json(host, "/a/");
@@ -172,7 +172,7 @@ fn names_that_are_not_utf8_can_be_followed() {
 }
 
 #[test]
-fn what_is_listed() {
+fn listed_and_hidden_entries() {
     everywhere(&FilesOptions::default(), |host| {
         host.add("file", b"x");
         host.add(".hidden", b"x");
@@ -206,7 +206,7 @@ fn what_is_listed() {
 }
 
 #[test]
-fn a_site_answers_its_index() {
+fn site_serves_its_index_file() {
     let options = FilesOptions {
         site: true,
         ..FilesOptions::default()
@@ -238,7 +238,7 @@ fn a_site_answers_its_index() {
     });
 }
 
-/// Every name of a folder, page by page, and how many pages there were.
+/// All names of a folder, page by page, and the number of pages.
 fn all_names(host: &mut Host, path: &str) -> (Vec<String>, usize) {
     let mut found = Vec::new();
     let mut pages = 0;
@@ -253,7 +253,7 @@ fn all_names(host: &mut Host, path: &str) -> (Vec<String>, usize) {
 }
 
 #[test]
-fn slow_readers_of_long_pages_make_pages_shorter() {
+fn slow_readers_of_long_pages_shorten_pages() {
     let mut host = Host::simulated("/", &FilesOptions::default(), 3);
     let expected: Vec<String> = (0..4000).map(|i| format!("{i:0200}")).collect();
     for name in &expected {
@@ -262,19 +262,19 @@ fn slow_readers_of_long_pages_make_pages_shorter() {
     let path = "/big/?limit=10000&format=json";
     assert!(all_names(&mut host, path) == (expected.clone(), 1));
 
-    // Each asks for a megabyte and a half and receives nothing of it.
+    // Each requests 1.5 MB and receives none of it.
     let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
     let mut slow: Vec<_> = (0..20).map(|_| host.connect()).collect();
     for connection in &mut slow {
         host.send(connection, request.as_bytes());
     }
     let (found, pages) = all_names(&mut host, path);
-    assert!(found == expected, "nothing is left out");
+    assert!(found == expected, "no name is missing");
     assert!(pages > 10, "{pages} pages");
     let html = host.get("/big/?limit=10000&format=html");
     assert!(html.text().contains("rel=\"next\"") && html.text().ends_with("</html>\n"));
 
-    // What they receive at last is whole, and then there is room again.
+    // In the end they receive whole pages, and then the memory is free again.
     let mut whole = 0;
     for connection in &mut slow {
         let listing = Reply::parse(&host.receive(connection), false).json();
@@ -284,6 +284,6 @@ fn slow_readers_of_long_pages_make_pages_shorter() {
         assert_eq!(next.is_none(), part.len() == expected.len());
         whole += usize::from(next.is_none());
     }
-    assert!((5..20).contains(&whole), "{whole} were whole");
+    assert!((5..20).contains(&whole), "{whole} pages were whole");
     assert!(all_names(&mut host, path) == (expected, 1));
 }

@@ -1,4 +1,4 @@
-//! Fields that are stored with an object, and digests that a PUT announces.
+//! Fields that are stored with an object, and digests in a PUT.
 
 mod common;
 
@@ -14,7 +14,7 @@ const FIELDS: [(&str, &str); 5] = [
     ("content-disposition", "attachment; filename=\"a b\""),
 ];
 
-/// A request line with fields.
+/// Appends fields to a request line.
 fn with(request: &str, fields: &[(&str, &str)]) -> String {
     let mut head = request.to_owned();
     for (name, value) in fields {
@@ -24,14 +24,14 @@ fn with(request: &str, fields: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn fields_of_a_put_come_back_with_the_object() {
+fn fields_of_a_put_are_returned_with_the_object() {
     everywhere(&writable(), |host| {
         for size in [3, 20_000, 300_000] {
             let path = format!("/folder/{size}.txt");
             let content = pattern(size);
             let put = with(&format!("PUT {path}"), &FIELDS);
             assert_eq!(host.ask(&put, &content).status, 201, "{}", host.name);
-            // Opened anew, and from the cache.
+            // From disk, and from the cache.
             for age_s in [0, 100, 100, 100] {
                 if age_s > 0 {
                     set_age(host, &format!("folder/{size}.txt"));
@@ -65,13 +65,13 @@ fn fields_of_a_put_come_back_with_the_object() {
             assert_eq!(same.status, 304);
             assert_eq!(same.field("cache-control"), Some("public, max-age=60"));
             for name in ["content-type", "content-encoding", "content-disposition"] {
-                assert_eq!(same.field(name), None, "no content to describe");
+                assert_eq!(same.field(name), None, "there is no content to describe");
             }
         }
     });
 }
 
-/// Lets an object have been changed long ago, so that it may be kept in memory.
+/// Sets the modification time of an object to long ago, so that it may be cached.
 fn set_age(host: &Host, key: &str) {
     let how = onrush_rt::fs::OpenHow {
         write: true,
@@ -83,7 +83,7 @@ fn set_age(host: &Host, key: &str) {
 }
 
 #[test]
-fn a_replacement_has_its_own_fields() {
+fn replacement_has_its_own_fields() {
     everywhere(&writable(), |host| {
         let put = with("PUT /a.html", &FIELDS);
         assert_eq!(host.ask(&put, b"1").status, 201);
@@ -106,7 +106,7 @@ fn a_replacement_has_its_own_fields() {
             reply.field("content-type"),
             Some("text/html; charset=utf-8")
         );
-        // Made by another program.
+        // Created by another program.
         host.add("other.txt", b"x");
         let reply = host.get("/other.txt");
         assert_eq!(
@@ -118,7 +118,7 @@ fn a_replacement_has_its_own_fields() {
 }
 
 #[test]
-fn a_stored_type_does_not_escape_the_sandbox() {
+fn stored_type_does_not_disable_the_sandbox() {
     everywhere(&writable(), |host| {
         for content_type in ["Text/HTML", "image/svg+xml", "text/plain; a=\",text/html\""] {
             let put = format!("PUT /a.txt\nContent-Type: {content_type}");
@@ -191,7 +191,7 @@ fn fields_that_cannot_be_stored_are_refused() {
 }
 
 #[test]
-fn without_attributes_codings_are_refused_and_types_follow_names() {
+fn without_attributes_encodings_are_refused_and_types_follow_names() {
     for seed in 1..=3 {
         let disk = SimFs::new(seed);
         disk.set_keeps_attributes(false);
@@ -208,7 +208,7 @@ fn without_attributes_codings_are_refused_and_types_follow_names() {
             Some("text/plain; charset=utf-8")
         );
         assert_eq!(reply.field("cache-control"), Some("no-cache"));
-        // As after the file system was remounted: found out by the commit.
+        // As after a remount of the file system: the commit detects it.
         let disk = SimFs::new(seed);
         let mut host = Host::simulated_on(disk, "/", &writable(), seed);
         host.disk().set_keeps_attributes(false);
@@ -218,7 +218,7 @@ fn without_attributes_codings_are_refused_and_types_follow_names() {
 }
 
 #[test]
-fn types_are_those_of_the_options() {
+fn types_come_from_the_options() {
     let options = FilesOptions {
         types: Types::new([("ts", "text/x-typescript")]).unwrap(),
         ..FilesOptions::default()
@@ -236,7 +236,7 @@ fn types_are_those_of_the_options() {
     });
 }
 
-/// Base64 of a digest, by another program.
+/// A digest computed by another program, in Base64.
 fn digest(program: &str, content: &[u8]) -> String {
     use std::io::Write;
     use std::process::{Command, Stdio};
@@ -253,8 +253,8 @@ fn digest(program: &str, content: &[u8]) -> String {
 }
 
 #[test]
-fn bodies_that_do_not_match_their_digests_are_not_published() {
-    // In memory, in a file, and in more than one buffer.
+fn bodies_with_wrong_digests_are_not_published() {
+    // In memory, in a file, and in several buffers.
     let bodies = [pattern(3), pattern(20_000), pattern(600_000)];
     let digests = bodies.each_ref().map(|content| {
         let of = |name: &str| digest(&format!("openssl dgst -{name}"), content);
@@ -270,7 +270,7 @@ fn bodies_that_do_not_match_their_digests_are_not_published() {
         let mut number = 0;
         for (content, lines) in bodies.iter().zip(&digests) {
             let all = lines.join("\n");
-            // Each by itself only where that is quick.
+            // Each digest alone only for small bodies, to save time.
             let each = lines.iter().filter(|_| content.len() < 1000);
             for fields in each.chain([&all]) {
                 for framing in ["", "\nTransfer-Encoding: chunked"] {
@@ -291,7 +291,7 @@ fn bodies_that_do_not_match_their_digests_are_not_published() {
                     eventually(host, |host| host.staged() == 0);
                     assert_eq!(host.ask(&put, &body(content)).status, 201, "{what}");
                     assert!(host.content(&key).as_ref() == Some(content), "{what}");
-                    // What was there stays.
+                    // The old object stays.
                     assert_eq!(host.ask(&put, &body(&wrong)).status, 400, "{what}");
                     assert!(host.content(&key).as_ref() == Some(content), "{what}");
                 }

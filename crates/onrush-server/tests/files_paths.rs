@@ -1,11 +1,12 @@
-//! Paths that want out, redirects that want away, and folders mounted beneath a path.
+//! Paths that try to leave the folder, redirects to other hosts, and folders mounted beneath a
+//! path.
 
 mod common;
 
 use common::*;
 use onrush_server::FilesOptions;
 
-/// Every way out that is known: none may give anything but 404 or 400, none a redirect.
+/// All known traversal attacks. Each must give 404 or 400, and never a redirect.
 const ATTACKS: [&str; 29] = [
     "/..",
     "/../",
@@ -39,9 +40,9 @@ const ATTACKS: [&str; 29] = [
 ];
 
 #[test]
-fn no_path_leads_out() {
+fn no_path_leaves_the_folder() {
     let options = FilesOptions {
-        hidden: true, // Names that begin with dots are to be refused for what they are.
+        hidden: true, // So that hiding dot names does not refuse the attacks.
         ..writable()
     };
     everywhere(&options, |host| {
@@ -62,7 +63,7 @@ fn no_path_leads_out() {
                 assert!(matches!(reply.status, 400 | 404), "{path}/");
             }
         }
-        // Writing: what can be a name may become one, but beneath the folder.
+        // A write may create a valid name, but only beneath the folder.
         for path in ATTACKS.iter().filter(|path| path.contains("..")) {
             let status = host.put(path, b"x").status;
             let inside = path.contains('\\') || path.contains("%5c");
@@ -80,7 +81,7 @@ fn no_path_leads_out() {
 }
 
 #[test]
-fn the_escapes_of_a_name_do_not_matter() {
+fn escaped_and_plain_names_are_equal() {
     everywhere(&FilesOptions::default(), |host| {
         host.add("a b/ü%41.txt", b"x");
         for path in ["/a%20b/%C3%BC%2541.txt", "/%61%20b/%c3%bc%2541%2etxt"] {
@@ -92,7 +93,7 @@ fn the_escapes_of_a_name_do_not_matter() {
 }
 
 #[test]
-fn redirects_stay_here() {
+fn redirects_stay_on_this_host() {
     everywhere(&FilesOptions::default(), |host| {
         for folder in ["a", "a/b", "evil.com", "\\evil.com", "a/x:y", "ü <\">"] {
             host.add_folder(folder);
@@ -115,7 +116,7 @@ fn redirects_stay_here() {
                 assert_eq!(reply.field("location"), Some(location));
             }
         }
-        // A browser would take `//evil.com/` for another host.
+        // A browser would interpret `//evil.com/` as another host.
         for (path, location) in [
             ("//evil.com", "/evil.com/"),
             ("///evil.com", "/evil.com/"),
@@ -142,7 +143,7 @@ fn redirects_stay_here() {
 }
 
 #[test]
-fn beneath_a_path_of_another_server() {
+fn folder_mounted_beneath_a_path() {
     everywhere_at("/some/files/", &writable(), |host| {
         let made = host.put("/some/files/x%20y/z", b"content");
         assert_eq!(made.status, 201, "{}", host.name);
@@ -160,7 +161,7 @@ fn beneath_a_path_of_another_server() {
         assert_eq!(host.get("/some/files/./x%20y//z").body, b"content");
         let redirect = host.get("/some/files/./x%20y");
         assert_eq!(redirect.field("location"), Some("/some/files/x%20y/"));
-        // Above the folder, even where the path leads back into it.
+        // Above the folder, even if the path leads back into it.
         assert_eq!(host.get("/some/files/../files/x%20y/z").status, 400);
         assert_eq!(host.delete("/some/files/x%20y/z").status, 204);
         assert_eq!(host.delete("/some/files/x%20y/").status, 204);
@@ -168,7 +169,7 @@ fn beneath_a_path_of_another_server() {
 }
 
 #[test]
-fn without_a_parameter_the_whole_path_counts() {
+fn route_without_a_parameter_uses_the_whole_path() {
     use onrush::{Limits, sim::Simulation};
     let host = Host::simulated("/", &FilesOptions::default(), 1);
     host.add("a/b", b"x");
@@ -199,7 +200,7 @@ fn without_a_parameter_the_whole_path_counts() {
     }
 }
 
-/// What a spelling of a path names.
+/// Spellings of paths, and the names that they mean.
 const SPELLINGS: [(&str, &str); 17] = [
     ("/a/b", "/a/b"),
     ("/./a/b", "/a/b"),
@@ -263,7 +264,7 @@ fn all_spellings_name_one_object_for_every_method() {
 }
 
 #[test]
-fn an_escaped_path_is_not_taken_for_a_name_with_a_percent_sign() {
+fn escaped_path_is_not_a_name_with_a_percent_sign() {
     everywhere(&FilesOptions::default(), |host| {
         host.add("a b", b"with a space");
         host.add("a%20b", b"with a percent sign");

@@ -1,4 +1,4 @@
-//! GET, HEAD, ranges and conditions, the same on both drivers and in the simulator.
+//! GET, HEAD, ranges and conditions, on both drivers and in the simulator.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::*;
 use onrush_server::{Files, FilesOptions};
 
 #[test]
-fn an_object_and_its_fields() {
+fn get_and_head_return_an_object_with_its_fields() {
     everywhere(&FilesOptions::default(), |host| {
         host.add("a/hello.txt", b"hello");
         let reply = host.get("/a/hello.txt");
@@ -45,9 +45,10 @@ fn an_object_and_its_fields() {
     });
 }
 
-/// Uploaded pages must not run on the server's origin; with a site they are the purpose.
+/// Uploaded pages must not run with the server's origin, except with `--site`, whose purpose they
+/// are.
 #[test]
-fn what_a_browser_would_run_is_sandboxed_unless_it_is_a_site() {
+fn active_content_is_sandboxed_unless_it_is_a_site() {
     let names = [
         ("a.html", true),
         ("A.HTM", true),
@@ -74,7 +75,7 @@ fn what_a_browser_would_run_is_sandboxed_unless_it_is_a_site() {
                     assert_eq!(reply.field("x-content-type-options"), Some("nosniff"));
                     reply
                 };
-                // Cold, then from the cache, then every other form of the answer.
+                // Cold, then from the cache, then every other form of the response.
                 let first = host.get(&format!("/{name}"));
                 let etag = check(first, 200).etag().to_owned();
                 check(host.get(&format!("/{name}")), 200);
@@ -87,7 +88,7 @@ fn what_a_browser_would_run_is_sandboxed_unless_it_is_a_site() {
                 check(host.ask(&ranges, b""), 206);
                 let known = format!("GET /{name}\nIf-None-Match: {etag}");
                 check(host.ask(&known, b""), 304);
-                // What was uploaded a moment ago is not cached.
+                // A recent upload is not cached.
                 host.put(&format!("/new-{name}"), b"<script>");
                 check(host.get(&format!("/new-{name}")), 200);
             }
@@ -99,7 +100,7 @@ fn what_a_browser_would_run_is_sandboxed_unless_it_is_a_site() {
 }
 
 #[test]
-fn every_size_comes_whole_hot_and_cold() {
+fn every_size_is_sent_whole_hot_and_cold() {
     let sizes = [1, 1000, 16_384, 16_385, 65_536, 65_537, 300_000, 1_500_000];
     everywhere(&FilesOptions::default(), |host| {
         for size in sizes {
@@ -180,7 +181,7 @@ fn ranges() {
 const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 
 #[test]
-fn several_ranges_are_a_multipart() {
+fn several_ranges_give_a_multipart_response() {
     everywhere(&FilesOptions::default(), |host| {
         for size in [26, 40_000, 500_000] {
             let content = pattern(size);
@@ -210,7 +211,7 @@ fn several_ranges_are_a_multipart() {
 }
 
 #[test]
-fn conditions_of_reads() {
+fn conditional_reads() {
     everywhere(&FilesOptions::default(), |host| {
         host.add("f", b"0123456789");
         let etag = host.get("/f").etag().to_owned();
@@ -264,7 +265,7 @@ fn conditions_of_reads() {
 }
 
 #[test]
-fn methods_and_forms_of_refusal() {
+fn refused_methods_and_forms_of_errors() {
     everywhere(&FilesOptions::default(), |host| {
         host.add("f", b"x");
         for method in ["PUT", "DELETE", "POST", "PATCH", "get", "BREW"] {
@@ -294,7 +295,7 @@ fn methods_and_forms_of_refusal() {
 }
 
 #[test]
-fn an_io_error_is_a_500_and_names_nothing() {
+fn io_error_gives_500_without_details() {
     let mut host = Host::simulated("/", &FilesOptions::default(), 1);
     host.add("secret-name", &pattern(1000));
     host.disk().set_cold(true);
@@ -314,7 +315,7 @@ fn an_io_error_is_a_500_and_names_nothing() {
 }
 
 #[test]
-fn slow_clients_hold_a_bounded_share_of_memory() {
+fn slow_clients_use_bounded_memory() {
     let options = FilesOptions {
         cache_bytes_max: 100_000,
         ..FilesOptions::default()
@@ -337,7 +338,7 @@ fn slow_clients_hold_a_bounded_share_of_memory() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_opened_is_told_in_a_line() {
+fn folder_that_cannot_be_opened_gives_one_error_line() {
     let dir = TempDir::new();
     let missing = dir.path().join("missing");
     let error = Files::open(&missing, FilesOptions::default()).unwrap_err();

@@ -1,5 +1,5 @@
-//! Errors of the storage: what the client is told, and the line in the log. On the simulated disk,
-//! in this thread, so that the log can be captured.
+//! Storage errors: the response and the log line. They run on the simulated disk in this thread, so
+//! that the log can be captured.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Collects what is logged.
+/// Captures the log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -38,7 +38,7 @@ impl MakeWriter<'_> for Log {
 }
 
 #[test]
-fn storage_errors_leave_a_line_and_others_none() {
+fn only_storage_errors_are_logged() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_writer(log.clone())
@@ -87,10 +87,10 @@ fn storage_errors_leave_a_line_and_others_none() {
                         true => pattern(size),
                         false => Vec::new(),
                     };
-                    // One for each, since the lines of a server are limited.
-                    let (got, told, logged) = failing(&mut host(), errno, head, &body);
-                    let what = format!("{head}, {errno}: {got} {told} {logged}");
-                    assert_eq!((got, &told[..]), (status, text), "{what}");
+                    // One server for each, because a server's log lines are rate limited.
+                    let (got, body_text, logged) = failing(&mut host(), errno, head, &body);
+                    let what = format!("{head}, {errno}: {got} {body_text} {logged}");
+                    assert_eq!((got, &body_text[..]), (status, text), "{what}");
                     assert_eq!(logged.lines().count(), 1, "{what}");
                     assert!(logged.contains("WARN"), "{what}");
                     let path = head.split_once(" /").unwrap().1.trim_end_matches('/');
@@ -100,7 +100,7 @@ fn storage_errors_leave_a_line_and_others_none() {
             }
             let mut host = host();
             let (status, _, logged) = failing(&mut host, libc::EACCES, "PUT /c", b"x");
-            assert_eq!((status, &logged[..]), (403, ""), "no error of the storage");
+            assert_eq!((status, &logged[..]), (403, ""), "not a storage error");
             assert_eq!(host.get("/none").status, 404);
             assert_eq!(host.put("/folder", b"x").status, 409);
             assert_eq!(host.get("/there").body, b"content");

@@ -1,4 +1,4 @@
-//! Bodies that do not come whole, bodies that are only counted, and bodies side by side.
+//! Incomplete bodies, bodies that are only counted, and simultaneous bodies.
 
 mod common;
 
@@ -7,7 +7,7 @@ use onrush_server::FilesOptions;
 use std::thread;
 
 #[test]
-fn an_upload_cut_anywhere_leaves_nothing() {
+fn upload_cut_anywhere_leaves_nothing() {
     everywhere(&writable(), |host| {
         host.add("old", b"old");
         let content = pattern(400_000);
@@ -36,7 +36,7 @@ fn an_upload_cut_anywhere_leaves_nothing() {
 }
 
 #[test]
-fn too_long_is_413_announced_or_not() {
+fn too_long_bodies_give_413_announced_or_not() {
     everywhere(&writable(), |host| {
         let announced = host.ask("PUT /x\nContent-Length: 40000000", b"");
         assert_eq!(announced.status, 413, "{}", host.name);
@@ -53,7 +53,7 @@ fn too_long_is_413_announced_or_not() {
 }
 
 #[test]
-fn refusals_come_before_the_body() {
+fn requests_are_refused_before_the_body() {
     everywhere(&writable(), |host| {
         host.add("there", b"x");
         host.add("folder/x", b"x");
@@ -93,7 +93,7 @@ fn refusals_come_before_the_body() {
 }
 
 #[test]
-fn a_sink_counts_and_stores_nothing() {
+fn sink_counts_and_stores_nothing() {
     let options = FilesOptions {
         sink: true,
         ..FilesOptions::default()
@@ -120,7 +120,7 @@ fn a_sink_counts_and_stores_nothing() {
 }
 
 #[test]
-fn a_sink_refuses_what_a_put_refuses() {
+fn sink_refuses_what_a_put_refuses() {
     let sink = FilesOptions {
         sink: true,
         ..FilesOptions::default()
@@ -166,7 +166,7 @@ fn a_sink_refuses_what_a_put_refuses() {
                     let what = format!("{}: {target}, {size}", host.name);
                     assert_eq!(reply.status, status, "{what}");
                     if status < 300 {
-                        break; // For the one that stores it is another object then.
+                        break; // A PUT would replace another object then.
                     }
                 }
             }
@@ -175,7 +175,7 @@ fn a_sink_refuses_what_a_put_refuses() {
 }
 
 #[test]
-fn a_length_no_file_can_have_is_413() {
+fn length_beyond_any_file_gives_413() {
     use onrush::{Limits, sim::Simulation};
     let host = Host::simulated("/", &writable(), 1);
     let limits = Limits {
@@ -209,9 +209,9 @@ fn a_length_no_file_can_have_is_413() {
 }
 
 #[test]
-fn uploads_side_by_side_stay_apart() {
+fn simultaneous_uploads_do_not_mix() {
     let options = FilesOptions {
-        upload_bytes_max: 2 << 20, // Some get small buffers.
+        upload_bytes_max: 2 << 20, // Some uploads get small buffers.
         ..writable()
     };
     for driver in [

@@ -1,4 +1,4 @@
-//! PUT and DELETE: what they answer, under which conditions, and what stays after failures.
+//! PUT and DELETE: responses, conditions, and the state after failures.
 
 mod common;
 
@@ -7,7 +7,7 @@ use onrush_rt::fs::FileKind;
 use onrush_server::{Allow, FilesOptions};
 
 #[test]
-fn put_makes_replaces_and_is_seen_at_once() {
+fn put_creates_and_replaces_objects_visibly_at_once() {
     everywhere(&writable(), |host| {
         for size in [0, 1, 20_000, 64 * 1024, 65 * 1024, 3_000_000] {
             let (one, two) = (pattern(size), vec![b'2'; size / 2]);
@@ -51,7 +51,7 @@ fn chunked_bodies_of_any_length() {
 }
 
 #[test]
-fn conditions_of_writes() {
+fn conditional_writes() {
     everywhere(&writable(), |host| {
         host.add("old", b"old");
         let etag = host.get("/old").etag().to_owned();
@@ -94,7 +94,7 @@ fn conditions_of_writes() {
 }
 
 #[test]
-fn a_condition_that_fails_meanwhile_fails_at_the_commit() {
+fn condition_is_checked_again_at_the_commit() {
     everywhere(&writable(), |host| {
         let content = pattern(400_000);
         let mut slow = host.connect();
@@ -113,7 +113,7 @@ fn a_condition_that_fails_meanwhile_fails_at_the_commit() {
 }
 
 #[test]
-fn what_is_in_the_way() {
+fn entries_in_the_way_are_conflicts() {
     everywhere(&writable(), |host| {
         host.add("folder/file", b"x");
         host.add_folder("empty");
@@ -148,7 +148,7 @@ fn what_is_in_the_way() {
 }
 
 #[test]
-fn links_are_not_replaced_and_only_themselves_deleted() {
+fn links_are_not_replaced_and_deleting_one_keeps_its_target() {
     everywhere(&writable(), |host| {
         host.add("target", b"inside");
         host.add("folder/x", b"x");
@@ -187,7 +187,11 @@ fn links_are_not_replaced_and_only_themselves_deleted() {
         }
         let other = host.ask("DELETE /to-file\nIf-Match: \"other\"", b"");
         assert_eq!(other.status, 412);
-        assert_eq!(host.delete("/to-folder").status, 409, "a slash is missing");
+        assert_eq!(
+            host.delete("/to-folder").status,
+            409,
+            "a folder needs a slash"
+        );
         for (path, link) in [("/to-file", "to-file"), ("/to-folder/", "to-folder")] {
             assert_eq!(host.delete(path).status, 204, "{}: {path}", host.name);
             assert!(host.root().entry_metadata(link.as_bytes()).is_err());
@@ -200,7 +204,7 @@ fn links_are_not_replaced_and_only_themselves_deleted() {
 }
 
 #[test]
-fn hidden_names_and_the_stores_own() {
+fn hidden_and_reserved_names_are_refused() {
     everywhere(&writable(), |host| {
         host.add(".secret", b"x");
         host.add("a/.git/config", b"x");
@@ -249,7 +253,7 @@ fn hidden_names_and_the_stores_own() {
 }
 
 #[test]
-fn only_what_is_allowed() {
+fn only_allowed_methods_work() {
     for (put, delete, allow) in [
         (false, false, "GET, HEAD, OPTIONS"),
         (true, false, "GET, HEAD, OPTIONS, PUT"),
@@ -276,7 +280,7 @@ fn only_what_is_allowed() {
 }
 
 #[test]
-fn a_full_disk_is_507_and_an_error_500_and_the_old_object_stays() {
+fn full_disk_gives_507_and_io_error_500_and_the_old_object_stays() {
     for size in [3000, 400_000] {
         let old = pattern(1000);
         let mut host = Host::simulated("/", &writable(), 4);
@@ -295,7 +299,7 @@ fn a_full_disk_is_507_and_an_error_500_and_the_old_object_stays() {
             host.disk().clear_faults();
             let body = host.get("/x").body;
             if reply.status == 204 {
-                // Only what is left of the old object could not be removed: a later start does.
+                // Only the removal of the old object failed. The next start removes it.
                 assert!(body == vec![b'n'; size]);
                 break;
             }
@@ -310,7 +314,7 @@ fn a_full_disk_is_507_and_an_error_500_and_the_old_object_stays() {
 }
 
 #[test]
-fn a_disk_without_room_says_so_before_the_body() {
+fn full_disk_is_reported_before_the_body() {
     let mut host = Host::simulated("/", &writable(), 5);
     host.disk().disk_full_after(Some(100_000));
     let reply = host.ask("PUT /x\nExpect: 100-continue\nContent-Length: 1000000", b"");

@@ -1,11 +1,11 @@
-//! What the pages of other sites make a browser send is refused, on both drivers and in the
-//! simulator: names that were let lead here (DNS rebinding), and writes across sites.
+//! Requests that pages of other sites make a browser send are refused, on both drivers and in the
+//! simulator: foreign names that resolve to this server (DNS rebinding), and cross-site writes.
 
 mod common;
 
 use common::*;
 
-/// Sends a head as it is, with `body` behind it, on a connection of its own.
+/// Sends an unchanged head and `body` on a new connection.
 fn raw(host: &mut Host, head: &str, body: &str) -> Reply {
     let mut connection = host.connect();
     let length = body.len();
@@ -16,7 +16,7 @@ fn raw(host: &mut Host, head: &str, body: &str) -> Reply {
 }
 
 #[test]
-fn names_that_lead_here_are_not_answered() {
+fn foreign_host_names_are_refused() {
     let table = [
         ("localhost", true),
         ("LocalHost:8080", true),
@@ -40,7 +40,7 @@ fn names_that_lead_here_are_not_answered() {
     ];
     everywhere(&writable(), |host| {
         host.add("a", b"secret");
-        for (name, answered) in table {
+        for (name, accepted) in table {
             for method in ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "FROB"] {
                 let head = format!(
                     "{method} /a-{method} HTTP/1.1\r\nHost: {name}\r\nOrigin: http://{name}\r\n"
@@ -48,22 +48,22 @@ fn names_that_lead_here_are_not_answered() {
                 let reply = raw(host, &head, "x");
                 let refused = reply.status == 421;
                 assert_eq!(
-                    refused, !answered,
+                    refused, !accepted,
                     "{}: {method} {name}: {reply:?}",
                     host.name
                 );
             }
             let reply = raw(host, &format!("GET /a HTTP/1.1\r\nHost: {name}\r\n"), "");
-            assert_eq!(reply.body == b"secret", answered, "{}: {name}", host.name);
-            assert_eq!(host.content("a-PUT").is_some(), answered, "{name}");
+            assert_eq!(reply.body == b"secret", accepted, "{}: {name}", host.name);
+            assert_eq!(host.content("a-PUT").is_some(), accepted, "{name}");
             let _ = host.root().unlink(b"a-PUT");
         }
-        // What is no host at all is refused by the engine.
+        // The engine refuses invalid hosts.
         for name in ["", "u@localhost", "localhost:x", "::1", "[::1", "a b"] {
             let reply = raw(host, &format!("GET /a HTTP/1.1\r\nHost: {name}\r\n"), "");
             assert_eq!(reply.status, 400, "{name:?}");
         }
-        // No browser leaves it out.
+        // Every browser sends Host.
         assert_eq!(raw(host, "GET /a HTTP/1.0\r\n", "").status, 200);
         // The authority of the target wins (RFC 9112 §3.2.2).
         let absolute = "GET http://evil.example/a HTTP/1.1\r\nHost: localhost\r\n";
@@ -72,7 +72,7 @@ fn names_that_lead_here_are_not_answered() {
 }
 
 #[test]
-fn pages_of_other_sites_change_nothing() {
+fn pages_of_other_sites_cannot_write() {
     let table = [
         ("", true),
         ("Origin: http://test\r\n", true),
@@ -116,14 +116,14 @@ fn pages_of_other_sites_change_nothing() {
             );
             assert_eq!(host.content(&path).is_none(), allowed, "{at}");
             host.add(&path, b"content");
-            // Reading is not for this to judge: the browser keeps the answer from the page.
+            // Reads are not refused here: the browser hides the response from the page.
             for method in ["GET", "HEAD", "OPTIONS"] {
                 let head = format!("{method} /{path} HTTP/1.1\r\nHost: test\r\n{lines}");
                 let status = raw(host, &head, "").status;
                 assert_eq!(status, if method == "OPTIONS" { 204 } else { 200 }, "{at}");
             }
         }
-        // Refused before the body is sent: no 100, and nothing staged.
+        // Refused before the body: no 100 and no staged file.
         let mut connection = host.connect();
         host.send(
             &mut connection,

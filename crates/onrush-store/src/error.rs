@@ -1,51 +1,52 @@
-//! What can go wrong with an object, in the few ways a caller can act on.
+//! Errors of the store, reduced to the cases that a caller can act on.
 //!
-//! This module must not know which call failed, nor any path.
+//! An error names neither the system call that failed nor a path.
 
 use onrush_rt::blocking::JobPanicked;
 use std::fmt;
 use std::io;
 
-/// The result of everything in this crate.
+/// The result type of this crate.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// Why the store did not do it. Says nothing of the machine's paths.
+/// Why an operation failed. The text contains no paths of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// There is no such object, or nothing that counts as one (a FIFO, a link that leads out).
+    /// There is no such object, or it does not count as one (a FIFO, a link that leaves the
+    /// folder).
     NotFound,
     /// The key names a folder.
     IsDirectory,
     /// The key names an object where a folder was asked for.
     NotDirectory,
-    /// A folder, a symbolic link or a device is where the object should be, or an object is where
-    /// a parent should be.
+    /// A folder, a symbolic link or a device is in the place of the object, or an object is in the
+    /// place of a parent folder.
     Conflict,
-    /// A folder that still holds something cannot be deleted.
+    /// The folder is not empty, so it cannot be deleted.
     NotEmpty,
-    /// The caller's condition does not hold for the present object.
+    /// The caller's condition does not hold for the current object.
     PreconditionFailed,
-    /// No space, or no quota, is left on the disk.
+    /// The disk or the quota is full.
     Full(Cause),
-    /// The file system is read-only, or has become so after an error of its device.
+    /// The file system is read-only, or became read-only after a device error.
     ReadOnly,
-    /// The object is larger than the file system can hold.
+    /// The object is larger than the file system allows.
     TooLarge,
-    /// The store is read-only, the key is the store's own, or the system refuses access.
+    /// The store is read-only, the key is reserved for the store, or the system denies access.
     Forbidden,
-    /// The bytes are not a key, or the file system cannot hold such a name.
+    /// The bytes are not a valid key, or the file system does not support the name.
     InvalidKey,
-    /// The file system has no extended attributes, and the object has metadata.
+    /// The object has metadata, but the file system does not support extended attributes.
     NoMetadata,
-    /// The process or the system is out of descriptors or memory; later it may work.
+    /// The process or the system is out of descriptors or memory. A later attempt may succeed.
     Busy,
-    /// The disk, or something as deep, failed.
+    /// The disk failed, or another component at that level.
     Io(Cause),
 }
 
-/// What the system said of an operation that failed: the error number of a system call, or only a
-/// kind where no system call failed. It has no path.
+/// The cause of a failed operation: the error number of a system call, or only a kind if no system
+/// call failed. It contains no path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Cause {
     kind: io::ErrorKind,
@@ -106,14 +107,14 @@ impl fmt::Display for StoreError {
             StoreError::NotDirectory => "this is not a folder",
             StoreError::Conflict => "a folder, a link or an object is in the way",
             StoreError::NotEmpty => "the folder is not empty",
-            StoreError::PreconditionFailed => "the object is not as the request expects it",
+            StoreError::PreconditionFailed => "the object does not meet the request's condition",
             StoreError::Full(_) => "the disk is full",
             StoreError::ReadOnly => "the disk is read-only",
             StoreError::TooLarge => "the object is too large for the disk",
             StoreError::Forbidden => "the store does not allow this",
             StoreError::InvalidKey => "this name cannot be stored",
-            StoreError::NoMetadata => "the disk keeps no metadata",
-            StoreError::Busy => "the server is out of files or memory for the moment",
+            StoreError::NoMetadata => "the disk does not support metadata",
+            StoreError::Busy => "the server is temporarily out of files or memory",
             StoreError::Io(cause) => return write!(f, "the disk failed: {cause}"),
         })
     }
@@ -128,8 +129,8 @@ impl From<JobPanicked> for StoreError {
 }
 
 impl StoreError {
-    /// What the system said, for errors that an operator has to know of: [`StoreError::Full`],
-    /// [`StoreError::ReadOnly`] and [`StoreError::Io`].
+    /// The cause of an error that an operator needs to know: [`StoreError::Full`],
+    /// [`StoreError::ReadOnly`] and [`StoreError::Io`]. `None` for the other errors.
     pub fn cause(&self) -> Option<Cause> {
         match *self {
             StoreError::Full(cause) | StoreError::Io(cause) => Some(cause),
@@ -138,10 +139,10 @@ impl StoreError {
         }
     }
 
-    /// The error of reading or looking up: what cannot be reached is not there.
+    /// Maps the error of a read or lookup. A path that cannot be reached is reported as not found.
     pub(crate) fn of_read(error: io::Error) -> StoreError {
         match error.raw_os_error() {
-            // Also: a parent is a file, a link loops or leads out, a socket, no driver.
+            // Includes: a parent is a file, a link loops or leaves the folder, a socket, no driver.
             Some(
                 libc::ENOENT
                 | libc::ENOTDIR
@@ -156,7 +157,7 @@ impl StoreError {
         }
     }
 
-    /// The error of changing something: what is in the way is a conflict.
+    /// Maps the error of a change. Something in the way is a conflict.
     pub(crate) fn of_write(error: io::Error) -> StoreError {
         match error.raw_os_error() {
             Some(
@@ -173,7 +174,7 @@ impl StoreError {
         }
     }
 
-    /// The error of a file that is already open: no name is to blame.
+    /// Maps the error of an open file, which no name can have caused.
     pub(crate) fn of_any(error: io::Error) -> StoreError {
         match error.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT) => StoreError::Full(Cause::from(&error)),

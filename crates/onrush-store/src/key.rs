@@ -1,29 +1,30 @@
-//! The name of an object: bytes in segments, checked once so that no later step has to.
+//! The name of an object: bytes in segments. A key is checked once, when it is created.
 //!
-//! This module must not know percent-encoding: a key is made of bytes that were decoded already.
+//! The bytes have already been percent-decoded.
 
 use crate::error::{Result, StoreError};
 use std::fmt;
 use std::sync::Arc;
 
-/// The top segment that is always the store's own, in whatever case, since some file systems
-/// do not tell cases apart.
+/// The first segment that is reserved for the store, in upper and lower case, because some file
+/// systems ignore case.
 pub(crate) const OWN: &[u8] = b".onrush";
 
-/// Names an object or a folder: segments separated by `/`, none empty, `.` or `..`, none with a
-/// NUL, each at most 255 bytes, 4095 together. Bytes that are not UTF-8 are kept. Cheap to clone.
+/// The name of an object or a folder: segments separated by `/`. No segment is empty, `.` or `..`,
+/// or contains a NUL. A segment has at most 255 bytes and a key at most 4095. Bytes that are not
+/// UTF-8 are kept. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<[u8]>);
 
 impl Key {
-    /// Bytes of a whole key at most (`PATH_MAX` less its NUL).
+    /// The maximum length of a key in bytes (`PATH_MAX` minus its NUL).
     pub const BYTES_MAX: usize = 4095;
-    /// Segments of a key at most: no more fit its bytes.
+    /// The maximum number of segments that fit into a key.
     pub const SEGMENTS_MAX: usize = Key::BYTES_MAX.div_ceil(2);
-    /// Bytes of one segment at most (`NAME_MAX`).
+    /// The maximum length of a segment in bytes (`NAME_MAX`).
     pub const SEGMENT_BYTES_MAX: usize = 255;
 
-    /// Checks `bytes`, already percent-decoded and without a leading or trailing slash; fails with
+    /// Checks `bytes`, which are percent-decoded and have no leading or trailing slash. Fails with
     /// [`StoreError::InvalidKey`].
     ///
     /// ```
@@ -44,12 +45,12 @@ impl Key {
         Ok(Key(bytes.into()))
     }
 
-    /// The whole key.
+    /// The bytes of the whole key.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The segments, at least one.
+    /// The segments; there is at least one.
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
         self.0.split(|&b| b == b'/')
     }
@@ -59,7 +60,7 @@ impl Key {
         self.split().1
     }
 
-    /// The folder this is in, or `None` at the top.
+    /// The key of the folder that contains this one, or `None` for the root folder.
     pub fn parent(&self) -> Option<Key> {
         self.split().0.map(|parent| Key(parent.into()))
     }
@@ -69,7 +70,7 @@ impl Key {
         self.segments().any(|segment| segment[0] == b'.')
     }
 
-    /// Whether it lies in the store's own folder, which no request reaches.
+    /// Whether the key lies in the folder reserved for the store, which requests cannot access.
     pub fn reserved(&self) -> bool {
         self.segments()
             .next()

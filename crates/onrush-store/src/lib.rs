@@ -2,8 +2,8 @@
 //!
 //! The server uses the trait [`Store`]: a ranged get, a staged conditional put, a delete, and an
 //! ordered list. The trait contains no descriptors and no paths, so other stores can implement it.
-//! [`Folder`] is the store on a disk. Every object is an ordinary file beneath one directory, which
-//! every other tool can read.
+//! [`Folder`] is the store on a disk. Every object is an ordinary file beneath one directory, so
+//! other tools can read it.
 //!
 //! ```
 //! # use onrush_store::*;
@@ -19,7 +19,7 @@
 //! block_on(async {
 //!     let mut upload = folder.stage(&key, Some(5)).await?;
 //!     upload.write(b"hello".to_vec()).await?;
-//!     let done = upload.commit(Condition::Absent).await?; // on the disk, or an error
+//!     let done = upload.commit(Condition::Absent).await?; // durable on the disk, or an error
 //!     assert!(done.created && done.meta.size == 5);
 //!     let object = folder.get(&key).await?;
 //!     assert_eq!(object.read(1, 3, Vec::with_capacity(64)).await?, b"ell");

@@ -1,12 +1,13 @@
-//! What is known of an object without reading it.
+//! The properties of an object that are known without reading its content.
 //!
-//! This module must not know how objects are stored; `Folder` makes its versions from files here.
+//! Other stores may derive versions in their own way; `Folder` derives them from file metadata
+//! here.
 
 use onrush_rt::fs::{FileKind, Metadata};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// What a key names.
+/// The kind of thing that a key names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An object with bytes.
@@ -15,33 +16,33 @@ pub enum Kind {
     Directory,
 }
 
-/// What is known of an object.
+/// The properties of an object or a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
     /// Object or folder.
     pub kind: Kind,
-    /// Bytes of content; 0 for a folder.
+    /// Size of the content in bytes; 0 for a folder.
     pub size: u64,
-    /// When it was last changed, in nanoseconds since 1970.
+    /// Time of the last change, in nanoseconds since 1970.
     pub modified_ns: i64,
     /// Changes whenever the bytes may have changed.
     pub version: Version,
 }
 
-/// A strong validator: visible ASCII without quotes or backslash, fit to be an entity tag.
+/// A strong validator: visible ASCII without quotes or backslash, valid as an entity tag.
 #[derive(Clone, Copy)]
 pub struct Version {
-    /// Only the first `len` bytes count.
+    /// Only the first `len` bytes are used.
     text: [u8; Version::BYTES_MAX],
     len: u8,
 }
 
 impl Version {
-    /// Bytes of a version's text at most.
+    /// The maximum length of the text in bytes.
     pub const BYTES_MAX: usize = 55;
 
-    /// A version from its text, as another store or a request gives it. `None` if it is empty,
-    /// longer than [`Version::BYTES_MAX`], or has bytes other than visible ASCII but `"` and `\`.
+    /// Parses the text of a version, from another store or a request. `None` if it is empty, is
+    /// longer than [`Version::BYTES_MAX`], contains `"` or `\`, or is not all visible ASCII.
     pub fn parse(bytes: &[u8]) -> Option<Version> {
         let good = |&b: &u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
         if bytes.is_empty() || bytes.len() > Version::BYTES_MAX || !bytes.iter().all(good) {
@@ -65,7 +66,7 @@ impl Version {
         &self.text[..usize::from(self.len)]
     }
 
-    /// From inode, size and time, in hexadecimal with a dash between.
+    /// Inode, size and modification time, in hexadecimal, separated by dashes.
     fn of_file(file: &Metadata) -> Version {
         let mut version = Version {
             text: [0; Version::BYTES_MAX],
@@ -119,7 +120,8 @@ impl fmt::Debug for Version {
 }
 
 impl Meta {
-    /// What `file` says of an object; `None` for what is neither a regular file nor a directory.
+    /// The properties from a file's metadata; `None` if it is neither a regular file nor a
+    /// directory.
     pub fn of_file(file: &Metadata) -> Option<Meta> {
         let (kind, size) = match file.kind {
             FileKind::File => (Kind::File, file.size),
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_its_three_numbers() {
+    fn version_consists_of_inode_size_and_time() {
         let mut file = Metadata {
             kind: FileKind::File,
             size: 0,
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn only_visible_text_is_a_version() {
+    fn version_accepts_only_visible_ascii() {
         for bad in [&b""[..], b"a\"b", b"a b", b"\\", b"\xff", &[b'x'; 56]] {
             assert_eq!(Version::parse(bad), None);
         }

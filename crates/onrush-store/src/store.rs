@@ -1,7 +1,7 @@
-//! The store as its users see it.
+//! The interface of a store: the trait [`Store`] and its types.
 //!
-//! This module must not know directories or descriptors, except for the one shortcut: an object
-//! that *is* a local file may say so.
+//! It contains no directories and no descriptors, with one exception: an object that is a local
+//! file gives access to it ([`Object::local_file`]).
 
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -15,7 +15,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Bytes of metadata that an object may have at most. Few file systems have room for more than
+/// The maximum size of an object's metadata in bytes. Few file systems have room for more than
 /// 4 KiB of extended attributes.
 pub const METADATA_BYTES_MAX: usize = 2048;
 
@@ -25,28 +25,28 @@ pub(crate) const METADATA: &CStr = c"user.onrush.headers";
 /// A boxed future that stays on the worker that polls it.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// A caller's own condition: is given what is there (`None`: nothing), under the lock of the key,
-/// just before the change; again if the change has to be tried again. Its error ends the operation
-/// with nothing changed. Must not block.
+/// A condition defined by the caller. Its argument is the current object (`None`: there is none).
+/// The store calls it just before the change, while it holds the lock of the key, and again if it
+/// retries the change. An error ends the operation, and nothing changes. It must not block.
 pub type Check = Box<dyn Fn(Option<&Meta>) -> Result<()> + Send>;
 
-/// When a change is to be made.
+/// The condition under which a change is made.
 pub enum Condition {
     /// Always.
     None,
-    /// If there is nothing yet.
+    /// If there is no object.
     Absent,
-    /// If there is something.
+    /// If there is an object.
     Present,
-    /// If what is there has one of these versions.
+    /// If the current object has one of these versions.
     Versions(Vec<Version>),
-    /// If this says so.
+    /// If this function returns `Ok`.
     Check(Check),
 }
 
 impl Condition {
-    /// Whether the change may be made; [`StoreError::PreconditionFailed`], or the error of
-    /// [`Condition::Check`], if not.
+    /// Checks whether the change may be made. Fails with [`StoreError::PreconditionFailed`], or the
+    /// error of [`Condition::Check`], if not.
     pub fn check(&self, current: Option<&Meta>) -> Result<()> {
         let holds = match self {
             Condition::None => true,
@@ -75,21 +75,21 @@ impl fmt::Debug for Condition {
     }
 }
 
-/// Objects by key. Every future may be dropped at any time; a change whose future is dropped is
-/// made whole or not at all.
+/// Objects by key. Every future may be dropped at any time. A change whose future is dropped is
+/// made completely or not at all.
 pub trait Store {
-    /// Opens an object for reading. A folder gives [`StoreError::IsDirectory`].
+    /// Opens an object for reading. Fails with [`StoreError::IsDirectory`] for a folder.
     fn get<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Object>>;
 
-    /// What is at `key`, object or folder, without opening it.
+    /// The properties of the object or folder at `key`. Does not open it.
     fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>>;
 
-    /// The object that an upload to `key` would replace, `None` if there is nothing; fails as the
+    /// The object that an upload to `key` would replace; `None` if there is none. Fails as the
     /// commit would if something is in the way.
     fn replaced<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>>;
 
-    /// Begins an upload that becomes the object `key` when committed. `size_bytes`, if known,
-    /// lets a full disk be told now. Nothing is visible before the commit.
+    /// Begins an upload that becomes the object `key` when it is committed. If `size_bytes` is
+    /// known, a full disk is reported now. Nothing is visible before the commit.
     fn stage<'a>(
         &'a self,
         key: &'a Key,
@@ -97,66 +97,67 @@ pub trait Store {
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
 
     /// Deletes an object, or a folder if it is empty ([`StoreError::NotEmpty`] otherwise), and
-    /// gives what it was. The folders it was in stay. Where the key is a second name of something
-    /// else (a symbolic link), only that name goes, whatever is in a folder it names.
+    /// returns its properties. Parent folders stay. If the key is a symbolic link, only the link is
+    /// deleted, even if it names a folder that is not empty.
     fn delete<'a>(&'a self, key: &'a Key, condition: Condition) -> LocalFuture<'a, Result<Meta>>;
 
-    /// One page of a folder's entries (`None`: the top), ordered by the bytes of their names.
-    /// Every change that was answered before this was first polled is seen.
+    /// One page of the entries of `folder` (`None`: the root folder), ordered by the bytes of their
+    /// names. It includes every change that completed before this future was first polled.
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>>;
 
-    /// A number that has changed after any change made through this store to this key, before the
-    /// change was answered (it may change for other keys' sake too). A cache that has seen the
-    /// same number before opening the object, and sees it now, has the present bytes, but for
-    /// changes made behind the store's back.
+    /// A number that changes with every change of this key through this store, before that change
+    /// completes. Changes of other keys may change it, too. A cache reads the number before it
+    /// opens the object. While the number stays the same, the cached bytes are current, except for
+    /// changes that other programs make.
     fn generation(&self, key: &Key) -> u64;
 }
 
-/// Bytes on their way to becoming an object. Dropping it aborts and removes what was staged.
+/// An upload in progress. Dropping it aborts the upload and removes the staged bytes.
 pub trait Upload {
-    /// Adds the bytes of `buf` and gives a buffer back, empty: the same with its capacity, or none
-    /// when the first bytes, being few, are kept as they are. Memory use does not grow with the
-    /// upload. After an error, or if the future was dropped before its end, the upload can only be
-    /// dropped.
+    /// Appends the bytes of `buf` and returns an empty buffer: the same one with its capacity, or
+    /// one without capacity if the upload keeps `buf` because its bytes are the first and few.
+    /// Memory use does not grow with the upload. After an error, or if the future was dropped
+    /// before it completed, the upload can only be dropped.
     fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>>;
 
-    /// Sets the bytes that are kept beside the content, which mean nothing to the store: at most
-    /// [`METADATA_BYTES_MAX`], [`StoreError::TooLarge`] otherwise. They become visible with the
-    /// object, in the same step, and replace those of the object before. Without a call there are
-    /// none. The commit fails with [`StoreError::NoMetadata`] where the store cannot keep them.
+    /// Sets the metadata: bytes that the store keeps with the content and does not interpret. Fails
+    /// with [`StoreError::TooLarge`] if there are more than [`METADATA_BYTES_MAX`]. The commit
+    /// makes them visible together with the content, and they replace the metadata of the old
+    /// object. By default there is no metadata. The commit fails with [`StoreError::NoMetadata`] if
+    /// the store does not support it.
     fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()>;
 
-    /// How many bytes were added.
+    /// The number of bytes written so far.
     fn written_bytes(&self) -> u64;
 
-    /// Makes it the object, if `condition` still holds, atomically: readers see the old object
-    /// or the new one. Success means that it is on the disk to stay, as far as the store
+    /// Publishes the upload as the object, atomically, if `condition` holds: readers see the old
+    /// object or the new one. Success means that the object is durable, as far as the store
     /// promises that.
     fn commit(self: Box<Self>, condition: Condition) -> LocalFuture<'static, Result<Committed>>;
 }
 
-/// A commit that was done.
+/// The result of a successful commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// There was nothing at the key before.
+    /// Whether the key had no object before.
     pub created: bool,
-    /// The new object.
+    /// The properties of the new object.
     pub meta: Meta,
 }
 
 /// Which part of a folder to list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListHow {
-    /// Only names greater than this.
+    /// Only names that sort after this one.
     pub after: Option<Vec<u8>>,
-    /// At most so many entries; brought between 1 and [`ListHow::LIMIT_MAX`].
+    /// The maximum number of entries, clamped to 1 to [`ListHow::LIMIT_MAX`].
     pub limit: usize,
-    /// Names that begin with a dot, too (but never the store's own).
+    /// Whether to include names that begin with a dot (never the store's own folder).
     pub hidden: bool,
 }
 
 impl ListHow {
-    /// Entries of one page at most, which bounds the memory of a listing.
+    /// The maximum number of entries in a page. It bounds the memory of a listing.
     pub const LIMIT_MAX: usize = 10_000;
 }
 
@@ -170,12 +171,12 @@ impl Default for ListHow {
     }
 }
 
-/// A part of a listing.
+/// One page of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Ordered by name; fewer than the limit where names turned out not to be objects.
+    /// Ordered by name. Fewer than the limit if some names are not objects.
     pub entries: Vec<Entry>,
-    /// The `after` of the next page; `None` if this is the last.
+    /// The value of `after` for the next page; `None` if this is the last one.
     pub next: Option<Vec<u8>>,
 }
 
@@ -186,22 +187,22 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// Object or folder.
     pub kind: Kind,
-    /// Bytes of content; 0 for a folder.
+    /// Size of the content in bytes; 0 for a folder.
     pub size: u64,
-    /// When it was last changed, in nanoseconds since 1970.
+    /// Time of the last change, in nanoseconds since 1970.
     pub modified_ns: i64,
     /// Changes whenever the bytes may have changed.
     pub version: Version,
 }
 
-/// The bytes of an object that is no local file.
+/// The bytes of an object that is not a local file.
 pub trait ReadAt {
-    /// Appends to `buf` at most `len_max` bytes from `offset` on, and no more than its spare
-    /// capacity; none means the end.
+    /// Appends at most `len_max` bytes, starting at `offset`, to `buf`, but no more than its spare
+    /// capacity. No bytes means the end.
     fn read(&self, offset: u64, len_max: usize, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>>;
 }
 
-/// An object opened for reading; it stays as it was opened when it is replaced meanwhile.
+/// An object opened for reading. It keeps its content if the key gets a new object.
 pub struct Object {
     meta: Meta,
     source: Source,
@@ -213,7 +214,7 @@ enum Source {
 }
 
 impl Object {
-    /// An object that is a file on this machine; what is not cached is read on `pool`.
+    /// An object that is a local file. Bytes that are not in the page cache are read on `pool`.
     pub fn from_file(meta: Meta, file: Arc<File>, pool: BlockingPool) -> Object {
         Object {
             meta,
@@ -221,7 +222,7 @@ impl Object {
         }
     }
 
-    /// An object read by other means.
+    /// An object that `reader` reads.
     pub fn from_reader(meta: Meta, reader: Box<dyn ReadAt>) -> Object {
         Object {
             meta,
@@ -229,13 +230,13 @@ impl Object {
         }
     }
 
-    /// What was known of it when it was opened.
+    /// Its properties at the time of opening.
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// The file, if it is one: for `sendfile(2)`. Where it has no descriptor (the simulator), it
-    /// can still be read.
+    /// The file, for `sendfile(2)`, if the object is a local file. A file of the simulator has no
+    /// descriptor, but can be read.
     pub fn local_file(&self) -> Option<&Arc<File>> {
         match &self.source {
             Source::File(file, _) => Some(file),
@@ -244,8 +245,8 @@ impl Object {
     }
 
     /// Its metadata ([`Upload::set_metadata`]), read on the calling thread. Empty if there is none.
-    /// For callers that have just read content from memory: whoever brought the content there read
-    /// the metadata too, so that the kernel most likely does not wait for a disk.
+    /// Use it right after the content was read from the page cache: the kernel then most likely has
+    /// the metadata in memory, too, and does not wait for a disk.
     pub fn metadata_now(&self) -> Result<Vec<u8>> {
         match &self.source {
             Source::File(file, _) => read_metadata(file),
@@ -264,8 +265,8 @@ impl Object {
         }
     }
 
-    /// Reads into `buf` at once what is cached, or gives `None` if it would have to wait. The
-    /// bytes read, 0 at the end; perhaps fewer than asked for.
+    /// Reads cached bytes into `buf` without waiting. Returns the number of bytes, which may be
+    /// less than requested and is 0 at the end, or `None` if the read would wait.
     pub fn read_now(&self, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
         match &self.source {
             Source::File(file, _) => now(file.try_read_at(buf, offset)),
@@ -273,9 +274,9 @@ impl Object {
         }
     }
 
-    /// Appends to `buf` at most `len_max` bytes from `offset` on, and no more than its spare
-    /// capacity, perhaps fewer; none means the end, which comes early if the file was cut short
-    /// by someone else. First from the cache without leaving the worker, then on the pool.
+    /// Appends at most `len_max` bytes, starting at `offset`, to `buf`, but no more than its spare
+    /// capacity, and perhaps fewer. No bytes means the end, which comes early if another program
+    /// has truncated the file. It first tries the page cache on the calling worker, then the pool.
     pub async fn read(&self, offset: u64, len_max: usize, mut buf: Vec<u8>) -> Result<Vec<u8>> {
         match &self.source {
             Source::File(file, pool) => {
@@ -302,7 +303,7 @@ impl fmt::Debug for Object {
     }
 }
 
-/// An attribute that this store would not have written counts as none.
+/// An attribute larger than the maximum was not written by this store and is ignored.
 fn read_metadata(file: &File) -> Result<Vec<u8>> {
     match file.attribute(METADATA, METADATA_BYTES_MAX) {
         Ok(metadata) => Ok(metadata.unwrap_or_default()),
@@ -311,7 +312,7 @@ fn read_metadata(file: &File) -> Result<Vec<u8>> {
     }
 }
 
-/// `None` if it would have blocked.
+/// `None` if the operation would block.
 pub(crate) fn now<T>(result: io::Result<T>) -> Option<Result<T>> {
     match result {
         Ok(value) => Some(Ok(value)),

@@ -1,5 +1,5 @@
-//! Puts that make many folders on a disk that takes long: they hold up neither other keys nor the
-//! pool. The disk is simulated, and lets no folder be made until it is told to.
+//! Puts that create many folders on a slow disk delay neither other keys nor the pool. The disk is
+//! simulated, and holds the creation of folders until the test releases it.
 
 mod common;
 
@@ -11,8 +11,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Only for what never comes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A time limit that only a failing test reaches.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const THREADS: usize = 8;
 const DEEP: usize = 40;
@@ -21,15 +21,17 @@ fn deep(number: usize) -> String {
     format!("{number}/{}", ["x"; 63].join("/"))
 }
 
-/// Does something on a thread of its own; fails when it does not end.
+/// Runs `act` on a thread of its own and fails if it does not end.
 fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(act()));
-    receiver.recv_timeout(PATIENCE).expect("it is held up")
+    receiver
+        .recv_timeout(TIMEOUT)
+        .expect("the operation ends in time")
 }
 
 #[test]
-fn other_keys_and_the_pool_are_free_while_folders_are_made() {
+fn creating_folders_does_not_block_other_keys_or_the_pool() {
     for durability in [Durability::Full, Durability::None] {
         let disk = SimFs::new(1);
         let options = FolderOptions {
@@ -48,12 +50,12 @@ fn other_keys_and_the_pool_are_free_while_folders_are_made() {
             })
             .collect();
         assert_eq!(
-            disk.wait_for_held(2, PATIENCE),
+            disk.wait_for_held(2, TIMEOUT),
             2,
             "a quarter of the threads"
         );
 
-        // So many keys that every stripe of the locks is met by some.
+        // Enough keys to use every stripe of the locks.
         let others = folder.clone();
         in_time(move || {
             for number in 0..4096 {
@@ -71,11 +73,11 @@ fn other_keys_and_the_pool_are_free_while_folders_are_made() {
                 4096
             );
         });
-        // The key of a deep put is as free: nothing is locked while its folders are made.
+        // The key of a deep put is free, too: no lock is held while its folders are created.
         let others = folder.clone();
         in_time(move || assert_eq!(delete(&others, &deep(0)), Err(StoreError::NotFound)));
         let held = disk.wait_for_held(3, Duration::from_millis(50));
-        assert_eq!(held, 2, "never more, however many want to");
+        assert_eq!(held, 2, "no more jobs at a time, however many wait");
 
         disk.hold_folders(false);
         for put in deep_puts {
@@ -87,9 +89,9 @@ fn other_keys_and_the_pool_are_free_while_folders_are_made() {
     }
 }
 
-/// Who gives up while waiting for its turn leaves nothing, and holds up nobody.
+/// A put that is dropped while it waits for a permit leaves nothing and does not delay others.
 #[test]
-fn puts_dropped_while_their_folders_are_made_leave_nothing() {
+fn puts_dropped_while_folders_are_created_leave_nothing() {
     let disk = SimFs::new(1);
     let pool = BlockingPool::threads(4, 1024);
     let folder = Folder::on(disk.root().unwrap(), pool.clone(), FolderOptions::default()).unwrap();
@@ -100,7 +102,7 @@ fn puts_dropped_while_their_folders_are_made_leave_nothing() {
         let mut upload = block_on(folder.stage(&key(deep(number)), Some(1))).unwrap();
         block_on(upload.write(b"x".to_vec())).unwrap();
         let mut commit = upload.commit(Condition::None);
-        // To the first job and, when that has found no folder, to the gate.
+        // Until the first job and, when that has found no folder, until the wait for a permit.
         let mut context = std::task::Context::from_waker(waker);
         for _ in 0..2 {
             assert!(commit.as_mut().poll(&mut context).is_pending());
@@ -108,28 +110,28 @@ fn puts_dropped_while_their_folders_are_made_leave_nothing() {
         }
         commits.push(commit);
     }
-    assert_eq!(disk.wait_for_held(1, PATIENCE), 1);
+    assert_eq!(disk.wait_for_held(1, TIMEOUT), 1);
     drop(commits);
     disk.hold_folders(false);
     let others = folder.clone();
     in_time(move || put(&others, "new/folder/a", b"x").unwrap());
-    // What was at work makes its step and takes it back; nothing else was begun.
+    // The running jobs finish their step and undo it. No other job has begun.
     let root = disk.root().unwrap();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while root.entry_metadata(b"0").is_ok() {
-        assert!(Instant::now() < end, "a folder stays");
+        assert!(Instant::now() < end, "a folder was not removed");
         block_on(pool.run(|| ())).unwrap();
     }
     for number in 1..6 {
         assert!(root.entry_metadata(number.to_string().as_bytes()).is_err());
     }
-    assert_eq!(staged(&folder, &Ground::Sim(disk.clone())), 0);
+    assert_eq!(staged(&folder, &Backend::Sim(disk.clone())), 0);
 }
 
-/// Who gives up in the middle of the folders leaves none of them, neither those of the step that is
-/// at work nor those of steps before it, which are not empty while that step makes more.
+/// A put that is dropped between two steps leaves no folder, neither of the running step nor of
+/// earlier steps, whose folders are not empty while the running step creates more.
 #[test]
-fn puts_dropped_between_the_steps_leave_nothing() {
+fn puts_dropped_between_steps_leave_nothing() {
     for steps in 1..4 {
         let disk = SimFs::new(1);
         let pool = BlockingPool::threads(4, 1024);
@@ -140,20 +142,23 @@ fn puts_dropped_between_the_steps_leave_nothing() {
         let mut commit = upload.commit(Condition::None);
         let root = disk.root().unwrap();
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        // So many steps of eight folders are made, and a part of the next one.
+        // `steps` steps of eight folders complete, and a part of the next one.
         disk.hold_folders_after(steps * 8 + 3);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while disk.wait_for_held(1, Duration::from_millis(1)) == 0 {
-            assert!(Instant::now() < end, "no folder of step {steps}");
+            assert!(Instant::now() < end, "step {steps} does not begin");
             assert!(commit.as_mut().poll(&mut context).is_pending());
         }
         drop(commit);
         block_on(pool.run(|| ())).unwrap();
         disk.hold_folders(false);
         while root.entry_metadata(b"0").is_ok() {
-            assert!(Instant::now() < end, "folders stay after step {steps}");
+            assert!(
+                Instant::now() < end,
+                "folders were not removed after step {steps}"
+            );
             block_on(pool.run(|| ())).unwrap();
         }
-        assert_eq!(staged(&folder, &Ground::Sim(disk.clone())), 0);
+        assert_eq!(staged(&folder, &Backend::Sim(disk.clone())), 0);
     }
 }

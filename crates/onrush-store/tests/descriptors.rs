@@ -1,36 +1,36 @@
-//! Files within a budget of descriptors: what is refused, when a staged file is created, and that
-//! everything is given back.
+//! The descriptor budget of files: which operations fail, when a staged file is created, and that
+//! all permits are released.
 mod common;
 
-use common::{Ground, block_on, key, staged};
+use common::{Backend, block_on, key, staged};
 use onrush_rt::descriptors::{Descriptors, FileUse};
 use onrush_store::{Condition, Folder, FolderOptions, Store, StoreError};
 
-fn folder(ground: &Ground, budget: &Descriptors) -> Folder {
-    ground.folder_with(FolderOptions {
+fn folder(backend: &Backend, budget: &Descriptors) -> Folder {
+    backend.folder_with(FolderOptions {
         descriptors: budget.clone(),
         ..FolderOptions::default()
     })
 }
 
 #[test]
-fn a_staged_file_is_created_when_bytes_have_come() {
-    for ground in [Ground::real(), Ground::memory(), Ground::sim()] {
+fn staged_file_is_created_when_bytes_arrive() {
+    for backend in [Backend::real(), Backend::memory(), Backend::sim()] {
         let budget = Descriptors::new(100);
-        let folder = folder(&ground, &budget);
+        let folder = folder(&backend, &budget);
         for size_bytes in [Some(1 << 20), None] {
             let mut upload = block_on(folder.stage(&key("a"), size_bytes)).unwrap();
             block_on(upload.write(Vec::with_capacity(1 << 20))).unwrap();
-            assert_eq!((staged(&folder, &ground), budget.used().files), (0, 0));
+            assert_eq!((staged(&folder, &backend), budget.used().files), (0, 0));
             block_on(upload.write(vec![b'x'; 100_000])).unwrap();
-            assert_eq!((staged(&folder, &ground), budget.used().files), (1, 1));
+            assert_eq!((staged(&folder, &backend), budget.used().files), (1, 1));
             block_on(upload.commit(Condition::None)).unwrap();
-            assert_eq!((staged(&folder, &ground), budget.used().files), (0, 0));
+            assert_eq!((staged(&folder, &backend), budget.used().files), (0, 0));
         }
         let object = block_on(folder.get(&key("a"))).unwrap();
         assert_eq!((object.meta().size, budget.used().files), (100_000, 1));
         drop(object);
-        // An announced length that nothing follows makes an empty object; its sender is at fault.
+        // An announced size without bytes makes an empty object. The size is not checked here.
         let upload = block_on(folder.stage(&key("b"), Some(1 << 20))).unwrap();
         block_on(upload.commit(Condition::None)).unwrap();
         assert_eq!(block_on(folder.meta(&key("b"))).unwrap().size, 0);
@@ -39,10 +39,10 @@ fn a_staged_file_is_created_when_bytes_have_come() {
 }
 
 #[test]
-fn without_room_uploads_are_refused_and_objects_still_read() {
-    for ground in [Ground::real(), Ground::sim()] {
+fn exhausted_budget_refuses_uploads_but_not_reads() {
+    for backend in [Backend::real(), Backend::sim()] {
         let budget = Descriptors::new(160);
-        let folder = folder(&ground, &budget);
+        let folder = folder(&backend, &budget);
         let upload = |name: &str| {
             let mut upload = block_on(folder.stage(&key(name), None)).unwrap();
             let written = block_on(upload.write(vec![b'x'; 20_000]));
@@ -59,14 +59,14 @@ fn without_room_uploads_are_refused_and_objects_still_read() {
         };
         assert_eq!(refused, StoreError::Busy);
         assert_eq!(uploads.len(), 150 - 100 - 20);
-        // Told at once when the size is known, and at the first bytes otherwise.
+        // Fails at once if the size is known, otherwise at the first bytes.
         let announced = block_on(folder.stage(&key("a"), Some(1 << 20)));
         assert_eq!(announced.err(), Some(StoreError::Busy));
         let mut early = early;
         let late = block_on(early.write(vec![b'x'; 20_000]));
         assert_eq!(late.err(), Some(StoreError::Busy));
         drop(early);
-        // What is small has no staged file until its commit.
+        // A small upload has no staged file until its commit.
         let mut small = block_on(folder.stage(&key("small"), Some(5))).unwrap();
         block_on(small.write(b"small".to_vec())).unwrap();
         block_on(small.commit(Condition::None)).unwrap();

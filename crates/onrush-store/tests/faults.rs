@@ -1,5 +1,5 @@
-//! On the simulated disk: the power goes at every operation of a put, every operation fails once,
-//! and long random histories are cut anywhere. An answered change stays; nothing is ever torn.
+//! On the simulated disk: a power cut at every operation of a put, an error of every operation, and
+//! long random histories with a cut anywhere. A completed change stays, and no object is ever torn.
 
 mod common;
 
@@ -12,18 +12,18 @@ use std::collections::BTreeMap;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// What a put finds.
+/// The state of the disk before a put.
 #[derive(Clone, Copy, Debug)]
 struct Scene {
     key: &'static str,
-    /// What is there before, if anything.
+    /// Size of the old object, if any.
     old: Option<usize>,
     new: usize,
-    /// Something else in the same folder, so that the folder is there.
+    /// Another object in the same folder, so that the folder exists.
     neighbour: Option<&'static str>,
 }
 
-/// Small ones go through memory, large ones through a staged file.
+/// Small objects stay in memory, large ones use a staged file.
 const SCENES: [Scene; 6] = [
     Scene {
         key: "a",
@@ -80,8 +80,8 @@ fn open(disk: &SimFs) -> Folder {
     .unwrap()
 }
 
-/// A disk on which the scene is set, durably; and every second time a server that has just
-/// started, which knows nothing yet of what is durable.
+/// A disk with the scene on it, durably. For every second seed the folder is opened again, so that
+/// it does not know which folders are durable.
 fn set(scene: Scene, seed: u64) -> (SimFs, Folder) {
     let disk = SimFs::new(seed);
     let mut folder = open(&disk);
@@ -98,7 +98,7 @@ fn set(scene: Scene, seed: u64) -> (SimFs, Folder) {
     (disk, folder)
 }
 
-/// How many operations the put of a scene takes.
+/// The number of disk operations of the put in a scene.
 fn operations(scene: Scene, seed: u64) -> u64 {
     let (disk, folder) = set(scene, seed);
     let before = disk.operations();
@@ -119,9 +119,9 @@ fn look(folder: &Folder, scene: Scene) -> Option<Vec<u8>> {
 
 fn assert_neighbour_and_staging(folder: &Folder, disk: &SimFs, scene: Scene, at: &str) {
     assert_eq!(
-        staged(folder, &Ground::Sim(disk.clone())),
+        staged(folder, &Backend::Sim(disk.clone())),
         0,
-        "{at}: a temporary stayed"
+        "{at}: a staged file was not removed"
     );
     if let Some(neighbour) = scene.neighbour {
         assert_eq!(
@@ -132,12 +132,12 @@ fn assert_neighbour_and_staging(folder: &Folder, disk: &SimFs, scene: Scene, at:
     }
 }
 
-/// Operations of a put that come when it is durable: the old object, exchanged, is removed.
+/// The number of operations after the put is durable: removing the exchanged old object.
 fn after_the_last_sync(scene: Scene) -> u64 {
     u64::from(scene.old.is_some())
 }
 
-/// So many folders that they are made by several jobs.
+/// Enough folders that several jobs create them.
 const DEEP: Scene = Scene {
     key: "1/2/3/4/5/6/7/8/9/10/11/12/13/14/15/16/17/a",
     old: None,
@@ -146,13 +146,13 @@ const DEEP: Scene = Scene {
 };
 
 #[test]
-fn the_power_may_go_while_many_folders_are_made() {
+fn power_cut_while_many_folders_are_created() {
     assert!(cut_everywhere(&[DEEP], 2) > 500);
 }
 
-/// A put that fails leaves none of the folders that were made for it.
+/// A failed put leaves none of the folders that were created for it.
 #[test]
-fn many_folders_are_made_all_or_none() {
+fn failed_put_removes_all_created_folders() {
     for seed in 0..2 {
         for number in 0..operations(DEEP, seed) {
             let at = format!("seed {seed}, operation {number}");
@@ -164,15 +164,15 @@ fn many_folders_are_made_all_or_none() {
                 "{at}: {response:?}"
             );
             let top = disk.root().unwrap().entry_metadata(b"1");
-            assert!(top.is_err(), "{at}: a folder stayed");
+            assert!(top.is_err(), "{at}: a folder was not removed");
             again(&disk, folder, DEEP, &at);
         }
     }
 }
 
-/// A put whose condition does not hold makes no folder.
+/// A put whose condition does not hold creates no folder.
 #[test]
-fn no_folder_is_made_for_what_is_refused() {
+fn refused_put_creates_no_folder() {
     let disk = SimFs::new(0);
     let folder = open(&disk);
     for condition in [Condition::Present, Condition::Versions(Vec::new())] {
@@ -184,33 +184,33 @@ fn no_folder_is_made_for_what_is_refused() {
 }
 
 #[test]
-fn the_power_may_go_at_any_operation() {
+fn power_cut_at_every_operation() {
     assert!(cut_everywhere(&SCENES, 24) >= 2000);
 }
 
-/// Cuts the power at every operation of a put, in each way; gives how often.
+/// Cuts the power at every operation of a put, in each way. Returns the number of cuts.
 fn cut_everywhere(scenes: &[Scene], seeds: u64) -> usize {
     let mut cuts = 0;
     for &scene in scenes {
         for seed in 0..seeds {
             let count = operations(scene, seed);
             assert!(count > 5);
-            // One more: after the answer.
+            // One more than the operations: after the put has completed.
             for number in 0..=count {
                 for cut in [Cut::Before, Cut::During, Cut::After] {
                     let at = format!("{scene:?}, seed {seed}, operation {number}, {cut:?}");
                     let (disk, folder) = set(scene, seed);
                     disk.power_cut_at(disk.operations() + number, cut);
                     let response = put(&folder, scene.key, &new(scene));
-                    let answered = number >= count - after_the_last_sync(scene);
-                    assert_eq!(response.is_ok(), answered, "{at}: {response:?}");
+                    let completed = number >= count - after_the_last_sync(scene);
+                    assert_eq!(response.is_ok(), completed, "{at}: {response:?}");
                     disk.power_cut();
                     drop(folder);
                     disk.restart();
                     let folder = open(&disk);
                     let found = look(&folder, scene);
                     if response.is_ok() {
-                        assert!(found == Some(new(scene)), "{at}: answered, and lost");
+                        assert!(found == Some(new(scene)), "{at}: completed, but lost");
                     } else {
                         assert!(
                             found == old(scene) || found == Some(new(scene)),
@@ -227,7 +227,7 @@ fn cut_everywhere(scenes: &[Scene], seeds: u64) -> usize {
 }
 
 #[test]
-fn any_operation_may_fail() {
+fn error_of_every_operation() {
     for scene in SCENES {
         for seed in 0..4 {
             let count = operations(scene, seed);
@@ -238,22 +238,22 @@ fn any_operation_may_fail() {
                 let response = put(&folder, scene.key, &new(scene));
                 let found = look(&folder, scene);
                 match response {
-                    // Durable already; what is left of the old one is swept at the next start.
+                    // Already durable. The next start sweeps the old object.
                     Ok(_) if number >= count - after_the_last_sync(scene) => {
                         assert!(found == Some(new(scene)), "{at}");
                         continue;
                     }
                     Err(error) => {
-                        let told = match errno {
+                        let reported = match errno {
                             EIO => matches!(error, StoreError::Io(_)),
                             _ => matches!(error, StoreError::Full(_)),
                         };
-                        assert!(told, "{at}: {error:?}");
+                        assert!(reported, "{at}: {error:?}");
                         let cause = error.cause().and_then(|cause| cause.errno());
                         assert!(cause.is_none_or(|cause| cause == errno), "{at}: {error:?}");
                         assert!(found == old(scene), "{at}: {error:?}");
                     }
-                    Ok(_) => panic!("{at}: not told"),
+                    Ok(_) => panic!("{at}: the error is not reported"),
                 }
                 assert_neighbour_and_staging(&folder, &disk, scene, &at);
                 again(&disk, folder, scene, &at);
@@ -262,7 +262,7 @@ fn any_operation_may_fail() {
     }
 }
 
-/// After a failure the next put works, and is durable: no failed sync is taken for a good one.
+/// After a failure, the next put succeeds and is durable: no failed sync is taken for a success.
 fn again(disk: &SimFs, folder: Folder, scene: Scene, at: &str) {
     put(&folder, scene.key, b"again").unwrap_or_else(|error| panic!("{at}: {error}"));
     disk.power_cut();
@@ -278,7 +278,7 @@ fn again(disk: &SimFs, folder: Folder, scene: Scene, at: &str) {
 }
 
 #[test]
-fn a_failed_put_and_then_a_power_cut() {
+fn power_cut_after_failed_put() {
     for scene in SCENES {
         for seed in 0..8 {
             let count = operations(scene, seed);
@@ -297,10 +297,10 @@ fn a_failed_put_and_then_a_power_cut() {
     }
 }
 
-/// The kernel tells a failed sync once, perhaps to another request than the one it harmed: whoever
-/// was under way meanwhile must not claim to be durable.
+/// The kernel reports a failed sync once, perhaps to another request than the affected one. All
+/// requests in progress at that moment must fail.
 #[test]
-fn a_sync_that_failed_for_another_request_is_told_too() {
+fn failed_sync_of_another_request_fails_the_put() {
     let count = operations(SCENES[0], 0);
     let disk = SimFs::new(0);
     let folder = open(&disk);
@@ -318,9 +318,9 @@ fn a_sync_that_failed_for_another_request_is_told_too() {
     put(&folder, "b", b"x").unwrap();
 }
 
-/// The same while folders are made: they are not remembered as durable, nor kept.
+/// The same while folders are created: they are neither remembered as durable nor kept.
 #[test]
-fn a_sync_that_failed_for_another_request_spoils_folders_too() {
+fn failed_sync_of_another_request_removes_created_folders() {
     let count = operations(SCENES[0], 0);
     let disk = SimFs::new(0);
     let folder = open(&disk);
@@ -331,7 +331,7 @@ fn a_sync_that_failed_for_another_request_spoils_folders_too() {
         assert!(matches!(failed, Err(StoreError::Io(_))));
         Ok(())
     }));
-    // The condition is looked at before the folders are made.
+    // The condition is checked before the folders are created.
     let response = put_if(&folder, "x/y/b", b"x", meanwhile);
     assert!(matches!(response, Err(StoreError::Io(_))), "{response:?}");
     assert!(disk.root().unwrap().entry_metadata(b"x").is_err());
@@ -343,7 +343,7 @@ fn a_sync_that_failed_for_another_request_spoils_folders_too() {
 }
 
 #[test]
-fn a_killed_process_leaves_nothing_after_the_next_start() {
+fn next_start_removes_files_of_a_killed_process() {
     for seed in 0..8 {
         let disk = SimFs::new(seed);
         let folder = open(&disk);
@@ -354,13 +354,13 @@ fn a_killed_process_leaves_nothing_after_the_next_start() {
         assert!(block_on(upload.commit(Condition::None)).is_err());
         drop(folder);
         let folder = open(&disk);
-        assert_eq!(staged(&folder, &Ground::Sim(disk.clone())), 0);
+        assert_eq!(staged(&folder, &Backend::Sim(disk.clone())), 0);
         assert_eq!(get(&folder, "a").unwrap(), b"old");
     }
 }
 
 #[test]
-fn a_delete_that_was_answered_stays() {
+fn completed_delete_survives_a_power_cut() {
     for seed in 0..50 {
         let disk = SimFs::new(seed);
         let folder = open(&disk);
@@ -378,9 +378,9 @@ fn a_delete_that_was_answered_stays() {
     }
 }
 
-/// Folders come and go, and may get the inode of one that is remembered as durable.
+/// A new folder may get the inode of a deleted one that was remembered as durable.
 #[test]
-fn a_folder_made_again_is_made_durable_again() {
+fn recreated_folder_is_synced_again() {
     for seed in 0..50 {
         let disk = SimFs::new(seed);
         let folder = open(&disk);
@@ -398,9 +398,9 @@ fn a_folder_made_again_is_made_durable_again() {
     }
 }
 
-/// A folder made by someone who never syncs is synced by the first put into it.
+/// The first put into a folder that another program created syncs the folder.
 #[test]
-fn a_folder_made_by_others_is_made_durable() {
+fn folder_of_another_program_is_synced() {
     for seed in 0..50 {
         let disk = SimFs::new(seed);
         let folder = open(&disk);
@@ -418,7 +418,7 @@ fn a_folder_made_by_others_is_made_durable() {
     }
 }
 
-/// A small generator of its own, so that the disk's choices and the history's are independent.
+/// A separate random generator, so that the choices of the disk and of the history are independent.
 struct Random(u64);
 
 impl Random {
@@ -431,15 +431,15 @@ impl Random {
     }
 }
 
-/// Random puts and deletes, with errors now and then, and a cut anywhere; checked against what was
-/// answered. What an unanswered or failed change left is any of the states it may have.
+/// Random puts and deletes with occasional errors and a power cut at a random operation, checked
+/// against the completed changes. An incomplete or failed change may leave any of its states.
 #[test]
-fn long_histories_cut_anywhere() {
+fn power_cut_in_long_random_histories() {
     const KEYS: [&str; 5] = ["a", "b", "d/a", "d/e/a", "f/a"];
     for seed in 0..400 {
         let disk = SimFs::new(seed);
         let mut random = Random(seed);
-        // For each key the contents it may have; `None` is absence.
+        // The possible contents of each key; `None` means no object.
         let mut may: BTreeMap<&str, Vec<Option<Vec<u8>>>> =
             KEYS.map(|key| (key, vec![None])).into();
         for life in 0..4 {
@@ -463,7 +463,7 @@ fn long_histories_cut_anywhere() {
                 let (wanted, response) = if random.below(4) == 0 {
                     let response = delete(&folder, key).map(|_| ());
                     for parent in ["d/e", "d", "f"] {
-                        let _ = delete(&folder, parent); // only when empty
+                        let _ = delete(&folder, parent); // only if it is empty
                     }
                     (None, response)
                 } else {

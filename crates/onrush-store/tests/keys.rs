@@ -1,9 +1,9 @@
-//! Which bytes are keys.
+//! Which bytes are valid keys.
 
 use onrush_store::*;
 
 #[test]
-fn good_ones_are_kept_byte_for_byte() {
+fn valid_keys_are_kept_byte_for_byte() {
     let long = [b"x".repeat(255), b"y".repeat(255)].join(&b'/');
     let good: &[&[u8]] = &[
         b"a",
@@ -32,7 +32,7 @@ fn good_ones_are_kept_byte_for_byte() {
 }
 
 #[test]
-fn bad_ones_are_refused() {
+fn invalid_keys_are_refused() {
     let long = b"x".repeat(256);
     let bad: &[&[u8]] = &[
         b"", b"/", b"/a", b"a/", b"a//b", b".", b"..", b"./a", b"../a", b"a/.", b"a/..", b"a/../b",
@@ -49,7 +49,7 @@ fn bad_ones_are_refused() {
 }
 
 #[test]
-fn parts_and_classes() {
+fn segments_parents_and_reserved_names() {
     let key = Key::parse(b"a/.b/c").unwrap();
     assert_eq!(key.name(), b"c");
     assert_eq!(key.segments().count(), 3);

@@ -1,5 +1,5 @@
-//! `kill -9` in the middle of everything: what was answered is there, nothing is torn, and the next
-//! start leaves no temporary. (That it survives a power cut, only the simulated disk can show.)
+//! `kill -9` during puts: every completed put is there, no object is torn, and the next start
+//! removes all staged files. (Only the simulated disk can test a power cut.)
 
 mod common;
 
@@ -29,14 +29,14 @@ fn name(number: u64) -> String {
     format!("d{}/k{}", number % 2, number % KEYS)
 }
 
-/// Says in every byte, and in its length, which one it is.
+/// Content whose length and bytes all depend on `number`.
 fn body(number: u64) -> Vec<u8> {
     number
         .to_le_bytes()
         .repeat(1 + (number as usize * 37) % 5000)
 }
 
-/// Not a test by itself: what the killed process does. It tells each answer on standard error.
+/// Not a test of its own: the work of the killed process. It reports each completed put on stderr.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(DIR_VAR) else {
@@ -51,13 +51,13 @@ fn child() {
 }
 
 #[test]
-fn what_was_answered_survives() {
-    let ground = Ground::real();
-    let Ground::Real(dir) = &ground else {
+fn completed_puts_survive_kill() {
+    let backend = Backend::real();
+    let Backend::Real(dir) = &backend else {
         unreachable!()
     };
-    // For each key the last number that was answered; what comes after it is also allowed.
-    let mut answered = [None::<u64>; KEYS as usize];
+    // For each key the last number whose put completed. The next number is also allowed.
+    let mut completed = [None::<u64>; KEYS as usize];
     let mut begin = 0;
     for kill in 0..KILLS {
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -76,18 +76,18 @@ fn what_was_answered_survives() {
         loop {
             let number: u64 = last
                 .parse()
-                .unwrap_or_else(|_| panic!("the child said: {last}"));
-            answered[(number % KEYS) as usize] = Some(number);
+                .unwrap_or_else(|_| panic!("the child reported: {last}"));
+            completed[(number % KEYS) as usize] = Some(number);
             begin = number + 1;
             match lines.next() {
                 Some(line) => last = line.unwrap(),
                 None => break,
             }
         }
-        begin += 1; // the one that was under way, perhaps done
+        begin += 1; // the put in progress, which may have completed
         let folder = open(dir.path());
-        assert_eq!(staged(&folder, &ground), 0);
-        for (key, least) in answered.iter().enumerate() {
+        assert_eq!(staged(&folder, &backend), 0);
+        for (key, least) in completed.iter().enumerate() {
             let Some(least) = *least else { continue };
             let found = get(&folder, &name(key as u64)).unwrap();
             let number = u64::from_le_bytes(found[..8].try_into().unwrap());
@@ -98,7 +98,7 @@ fn what_was_answered_survives() {
         }
     }
     let folder = open(dir.path());
-    let staging = ground.root().open_dir(b".onrush/staging").unwrap();
+    let staging = backend.root().open_dir(b".onrush/staging").unwrap();
     assert_eq!(
         entries(&staging).len(),
         1,

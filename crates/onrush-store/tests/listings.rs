@@ -1,4 +1,5 @@
-//! Many listings at once: the pool sees few of them, so that changes find its queue short.
+//! Many simultaneous listings: the pool gets few of them, so that its queue stays short for
+//! changes.
 
 mod common;
 
@@ -11,9 +12,9 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 
 /// A folder with some objects, on a pool with one thread.
-fn folder(ground: &Ground) -> Folder {
+fn folder(backend: &Backend) -> Folder {
     let folder = Folder::on(
-        ground.root(),
+        backend.root(),
         BlockingPool::threads(1, 16),
         FolderOptions::default(),
     );
@@ -24,12 +25,12 @@ fn folder(ground: &Ground) -> Folder {
     folder
 }
 
-/// How many listings the pool may be given at a time.
+/// The number of listings that the pool may run at a time.
 fn at_once() -> usize {
     thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }
 
-/// Keeps the pool's thread until the sender is used or dropped.
+/// Occupies the pool's thread until the sender is used or dropped.
 fn occupy(folder: &Folder) -> mpsc::Sender<()> {
     let (release, gate) = mpsc::channel();
     let (begun, begins) = mpsc::channel();
@@ -50,7 +51,7 @@ fn poll<T>(future: &mut LocalFuture<'_, T>) -> Option<T> {
     }
 }
 
-/// Polls all in turn until each is done.
+/// Polls all futures in rounds until each is ready.
 fn finish<T>(futures: Vec<LocalFuture<'_, T>>) -> Vec<T> {
     let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     let mut futures: Vec<_> = futures.into_iter().enumerate().collect();
@@ -67,13 +68,13 @@ fn finish<T>(futures: Vec<LocalFuture<'_, T>>) -> Vec<T> {
 }
 
 #[test]
-fn a_put_waits_for_few_of_many_listings() {
-    let ground = Ground::real();
-    let folder = folder(&ground);
+fn put_waits_for_few_of_many_listings() {
+    let backend = Backend::real();
+    let folder = folder(&backend);
     let at = key("dir");
     let release = occupy(&folder);
     let how = |n: usize| ListHow {
-        limit: n + 1, // each another, so that none can be shared
+        limit: n + 1, // all different, so that none can be shared
         ..ListHow::default()
     };
     let mut lists: Vec<_> = (0..64).map(|n| folder.list(Some(&at), how(n))).collect();
@@ -91,7 +92,7 @@ fn a_put_waits_for_few_of_many_listings() {
     assert!(poll(&mut put).is_none());
     assert_eq!(folder.pool().stats().queued, ahead + 1);
     release.send(()).unwrap();
-    // Nobody else is polled: so many listings at most run before it, whatever else waits.
+    // Only the put is polled, so only listings that the pool already has can run before it.
     while poll(&mut put).is_none_or(|done| !done.unwrap().created) {
         thread::yield_now();
     }
@@ -103,9 +104,9 @@ fn a_put_waits_for_few_of_many_listings() {
 }
 
 #[test]
-fn listings_dropped_at_any_time_keep_nobody_waiting() {
-    let ground = Ground::real();
-    let folder = folder(&ground);
+fn dropped_listings_do_not_block_others() {
+    let backend = Backend::real();
+    let folder = folder(&backend);
     let at = key("dir");
     for round in 0..20 {
         let release = occupy(&folder);
@@ -129,9 +130,9 @@ fn listings_dropped_at_any_time_keep_nobody_waiting() {
 }
 
 #[test]
-fn the_same_listing_is_made_once_for_all_who_wait() {
-    let ground = Ground::real();
-    let folder = folder(&ground);
+fn waiting_requests_share_one_listing() {
+    let backend = Backend::real();
+    let folder = folder(&backend);
     let at = key("dir");
     let release = occupy(&folder);
     let before = folder.pool().stats().queued_total;
@@ -147,11 +148,11 @@ fn the_same_listing_is_made_once_for_all_who_wait() {
         assert_eq!(page, &pages[0]);
         assert_eq!(page.as_ref().unwrap().entries.len(), 20);
     }
-    // Those who found a turn free, and as many who came after those had begun.
+    // Those that found a free permit, and as many that arrived after those had begun.
     let made = folder.pool().stats().queued_total - before;
     assert!(made <= 2 * at_once() as u64, "{made} listings were made");
 
-    // What was answered before a listing was asked for is in it, however many are under way.
+    // A listing includes every change that completed before it was requested.
     for round in 0..50 {
         let mut lists: Vec<_> = (0..4)
             .map(|_| folder.list(Some(&at), ListHow::default()))

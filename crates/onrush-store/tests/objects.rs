@@ -1,5 +1,4 @@
-//! What a folder does as a store: the same tests on a real directory, on one in memory, and on the
-//! simulated disk.
+//! `Folder` as a store: the same tests on a real directory, on tmpfs, and on the simulated disk.
 
 mod common;
 
@@ -7,45 +6,45 @@ use common::*;
 use onrush_rt::fs::{FileKind, OpenHow};
 use onrush_store::*;
 
-/// Runs each test on all grounds.
+/// Runs each test on all backends.
 macro_rules! on_all {
     ($($name:ident)*) => {
-        mod real { $(#[test] fn $name() { super::$name(&super::Ground::real()); })* }
-        mod memory { $(#[test] fn $name() { super::$name(&super::Ground::memory()); })* }
-        mod sim { $(#[test] fn $name() { super::$name(&super::Ground::sim()); })* }
-        mod plain { $(#[test] fn $name() { super::$name(&super::Ground::plain()); })* }
+        mod real { $(#[test] fn $name() { super::$name(&super::Backend::real()); })* }
+        mod memory { $(#[test] fn $name() { super::$name(&super::Backend::memory()); })* }
+        mod sim { $(#[test] fn $name() { super::$name(&super::Backend::sim()); })* }
+        mod plain { $(#[test] fn $name() { super::$name(&super::Backend::plain()); })* }
     };
 }
 
 on_all! {
-    what_was_put_is_there
-    sizes_around_the_buffers
-    conditions_hold_or_nothing_happens
+    put_objects_can_be_read
+    sizes_around_buffer_limits
+    failed_conditions_change_nothing
     versions_and_generations_change
-    deleting
-    what_is_in_the_way_is_a_conflict
-    links_stay_beneath
-    a_link_is_never_replaced
-    no_file_is_that_large
+    delete_removes_objects_and_empty_folders
+    other_entries_in_the_way_are_conflicts
+    links_are_followed_only_beneath_the_root
+    links_are_never_replaced
+    sizes_beyond_the_file_limit_are_refused
     only_files_are_objects
-    the_stores_own_folder_is_out_of_reach
-    an_aborted_upload_leaves_nothing
-    listing_page_by_page
-    listing_kinds
-    read_only_changes_nothing
-    metadata_is_kept_with_the_object
-    a_disk_that_became_read_only_is_told
-    a_live_upload_is_not_swept
-    a_full_or_cold_disk
-    a_replaced_object_stays_for_its_readers
+    reserved_folder_is_not_accessible
+    aborted_uploads_leave_nothing
+    lists_page_by_page
+    lists_files_folders_and_links
+    read_only_store_refuses_changes
+    metadata_is_stored_with_the_object
+    read_only_disk_is_reported
+    uploads_of_live_processes_are_not_swept
+    full_and_cold_disks
+    readers_keep_a_replaced_object
 }
 
 fn body(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
-fn what_was_put_is_there(ground: &Ground) {
-    let folder = ground.folder();
+fn put_objects_can_be_read(backend: &Backend) {
+    let folder = backend.folder();
     let _as_any_store: &dyn Store = &folder;
     assert_eq!(get(&folder, "a"), Err(StoreError::NotFound));
     let first = put(&folder, "a", b"one").unwrap();
@@ -69,14 +68,14 @@ fn what_was_put_is_there(ground: &Ground) {
         upload.commit(Condition::None).await.unwrap();
         assert_eq!(folder.get(&odd).await.unwrap().meta().size, 0);
     });
-    if let Some(path) = ground.path(odd.as_bytes()) {
+    if let Some(path) = backend.path(odd.as_bytes()) {
         assert!(path.exists());
     }
-    assert_eq!(staged(&folder, ground), 0);
+    assert_eq!(staged(&folder, backend), 0);
 }
 
-fn sizes_around_the_buffers(ground: &Ground) {
-    let folder = ground.folder();
+fn sizes_around_buffer_limits(backend: &Backend) {
+    let folder = backend.folder();
     for len in [0, 1, 16_383, 16_384, 16_385, 100_000] {
         let body = body(len);
         put(&folder, "announced", &body).unwrap();
@@ -85,7 +84,7 @@ fn sizes_around_the_buffers(ground: &Ground) {
             let mut upload = folder.stage(&key("not"), None).await.unwrap();
             for (number, piece) in body.chunks(6000).enumerate() {
                 let back = upload.write(piece.to_vec()).await.unwrap();
-                // The first piece may be kept as it is.
+                // The upload may keep the buffer of the first piece.
                 assert!(back.is_empty() && (number == 0 || back.capacity() >= piece.len()));
             }
             assert_eq!(upload.written_bytes(), len as u64);
@@ -123,8 +122,8 @@ fn sizes_around_the_buffers(ground: &Ground) {
     });
 }
 
-fn conditions_hold_or_nothing_happens(ground: &Ground) {
-    let folder = ground.folder();
+fn failed_conditions_change_nothing(backend: &Backend) {
+    let folder = backend.folder();
     let refused = Err(StoreError::PreconditionFailed);
     assert_eq!(put_if(&folder, "a", b"x", Condition::Present), refused);
     assert_eq!(get(&folder, "a"), Err(StoreError::NotFound));
@@ -155,22 +154,22 @@ fn conditions_hold_or_nothing_happens(ground: &Ground) {
     block_on(folder.delete(&key("a"), Condition::Present)).unwrap();
     let gone = block_on(folder.delete(&key("a"), Condition::Present));
     assert_eq!(gone, Err(StoreError::PreconditionFailed));
-    assert_eq!(staged(&folder, ground), 0);
+    assert_eq!(staged(&folder, backend), 0);
 }
 
-fn versions_and_generations_change(ground: &Ground) {
-    let folder = ground.folder();
+fn versions_and_generations_change(backend: &Backend) {
+    let folder = backend.folder();
     let mut seen = std::collections::HashSet::new();
     let mut last = folder.generation(&key("a"));
     let mut last_ns = i64::MIN;
     for _ in 0..200 {
-        if let Ground::Sim(disk) = ground {
-            disk.set_clock_ns(1_000_000_000); // a clock that stands still, or steps back
-            disk.sync_all(); // and a disk that uses an inode again
+        if let Backend::Sim(disk) = backend {
+            disk.set_clock_ns(1_000_000_000); // a clock that stands still or goes back
+            disk.sync_all(); // and a disk that reuses an inode
         }
         let done = put(&folder, "a", b"same").unwrap();
-        assert!(seen.insert(done.meta.version), "a version came back");
-        assert!(done.meta.modified_ns > last_ns, "a time came back");
+        assert!(seen.insert(done.meta.version), "a version was used twice");
+        assert!(done.meta.modified_ns > last_ns, "a time did not increase");
         last_ns = done.meta.modified_ns;
         assert_eq!(block_on(folder.meta(&key("a"))), Ok(done.meta));
         let now = folder.generation(&key("a"));
@@ -181,8 +180,8 @@ fn versions_and_generations_change(ground: &Ground) {
     assert_ne!(folder.generation(&key("a")), last);
 }
 
-fn deleting(ground: &Ground) {
-    let folder = ground.folder();
+fn delete_removes_objects_and_empty_folders(backend: &Backend) {
+    let folder = backend.folder();
     assert_eq!(delete(&folder, "a"), Err(StoreError::NotFound));
     let put_meta = put(&folder, "d/e/a", b"x").unwrap().meta;
     assert_eq!(delete(&folder, "d/e"), Err(StoreError::NotEmpty));
@@ -200,30 +199,30 @@ fn deleting(ground: &Ground) {
     assert_eq!(get(&folder, "d/e/a").unwrap(), b"again");
 }
 
-fn what_is_in_the_way_is_a_conflict(ground: &Ground) {
-    let folder = ground.folder();
+fn other_entries_in_the_way_are_conflicts(backend: &Backend) {
+    let folder = backend.folder();
     put(&folder, "file", b"x").unwrap();
     put(&folder, "dir/file", b"x").unwrap();
     for at in ["dir", "file/a", "file/a/b"] {
         assert_eq!(put(&folder, at, b"y"), Err(StoreError::Conflict), "{at}");
     }
     assert_eq!(get(&folder, "file").unwrap(), b"x");
-    assert_eq!(staged(&folder, ground), 0);
-    // The longest name a key may have is one the disk can hold.
+    assert_eq!(staged(&folder, backend), 0);
+    // The disk supports the longest name of a key.
     put(&folder, &"n".repeat(Key::SEGMENT_BYTES_MAX), b"x").unwrap();
 }
 
-fn links_stay_beneath(ground: &Ground) {
-    let folder = ground.folder();
+fn links_are_followed_only_beneath_the_root(backend: &Backend) {
+    let folder = backend.folder();
     put(&folder, "d/target", b"inside").unwrap();
-    ground.symlink("to-file", "d/target");
-    ground.symlink("to-dir", "d");
-    ground.symlink("d/up", "../d/target");
-    ground.symlink("out", "../../etc/passwd");
-    ground.symlink("absolute", "/etc/passwd");
-    ground.symlink("dangling", "nothing");
-    ground.symlink("loop", "loop");
-    ground.symlink("d/out-and-in", "../../x");
+    backend.symlink("to-file", "d/target");
+    backend.symlink("to-dir", "d");
+    backend.symlink("d/up", "../d/target");
+    backend.symlink("out", "../../etc/passwd");
+    backend.symlink("absolute", "/etc/passwd");
+    backend.symlink("dangling", "nothing");
+    backend.symlink("loop", "loop");
+    backend.symlink("d/out-and-in", "../../x");
     for good in ["to-file", "to-dir/target", "d/up", "to-dir/up"] {
         assert_eq!(get(&folder, good).as_deref(), Ok(&b"inside"[..]), "{good}");
     }
@@ -258,11 +257,11 @@ fn links_stay_beneath(ground: &Ground) {
     }
     assert_eq!(delete(&folder, "d/up").unwrap().size, 6);
     assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
-    assert_eq!(staged(&folder, ground), 0);
+    assert_eq!(staged(&folder, backend), 0);
 }
 
-fn a_link_is_never_replaced(ground: &Ground) {
-    let folder = ground.folder();
+fn links_are_never_replaced(backend: &Backend) {
+    let folder = backend.folder();
     let target = put(&folder, "d/target", b"inside").unwrap().meta;
     let links = [
         ("to-file", "d/target"),
@@ -274,11 +273,11 @@ fn a_link_is_never_replaced(ground: &Ground) {
         ("d/below", "target"),
     ];
     for (link, to) in links {
-        ground.symlink(link, to);
+        backend.symlink(link, to);
     }
     let is_link = |at: &str| {
         let (dir, name) = at.rsplit_once('/').unwrap_or((".", at));
-        let dir = ground.root().open_dir(dir.as_bytes()).unwrap();
+        let dir = backend.root().open_dir(dir.as_bytes()).unwrap();
         dir.entry_metadata(name.as_bytes()).unwrap().kind == FileKind::Symlink
     };
     for (link, _) in links {
@@ -300,7 +299,7 @@ fn a_link_is_never_replaced(ground: &Ground) {
         }
         let replaced = block_on(folder.replaced(&key(link)));
         assert_eq!(replaced, Err(StoreError::Conflict));
-        // A long upload is told before its first byte.
+        // A long upload fails before its first byte.
         let early = block_on(folder.stage(&key(link), Some(1 << 20))).err();
         assert_eq!(early, Some(StoreError::Conflict));
         assert!(is_link(link), "{link}");
@@ -313,8 +312,9 @@ fn a_link_is_never_replaced(ground: &Ground) {
         assert_eq!(block_on(folder.replaced(&key(at))), Ok(None));
     }
     assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
-    assert_eq!(staged(&folder, ground), 0);
-    // What leads out, or nowhere, is not there to be deleted either; the others go themselves.
+    assert_eq!(staged(&folder, backend), 0);
+    // A link that leaves the root or dangles is not found by a delete. Of others, the link is
+    // deleted.
     for at in ["out", "absolute", "dangling", "loop"] {
         assert_eq!(delete(&folder, at), Err(StoreError::NotFound), "{at}");
         assert!(is_link(at));
@@ -330,27 +330,27 @@ fn a_link_is_never_replaced(ground: &Ground) {
     assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
 }
 
-fn no_file_is_that_large(ground: &Ground) {
-    let folder = ground.folder();
+fn sizes_beyond_the_file_limit_are_refused(backend: &Backend) {
+    let folder = backend.folder();
     let ask = |bytes| block_on(folder.stage(&key("a"), Some(bytes))).err();
     for bytes in [i64::MAX as u64 + 1, u64::MAX] {
         assert_eq!(ask(bytes), Some(StoreError::TooLarge));
     }
-    if let Ground::Real(_) = ground {
+    if let Backend::Real(_) = backend {
         assert!(matches!(ask(i64::MAX as u64), Some(StoreError::Full(_))));
     }
 }
 
-fn only_files_are_objects(ground: &Ground) {
-    let folder = ground.folder();
-    ground.fifo("pipe");
-    ground.symlink("to-pipe", "pipe");
+fn only_files_are_objects(backend: &Backend) {
+    let folder = backend.folder();
+    backend.fifo("pipe");
+    backend.symlink("to-pipe", "pipe");
     for at in ["pipe", "to-pipe"] {
         assert_eq!(get(&folder, at), Err(StoreError::NotFound));
         assert_eq!(delete(&folder, at), Err(StoreError::NotFound));
         assert_eq!(put(&folder, at, b"x"), Err(StoreError::Conflict));
     }
-    if let Some(path) = ground.path(b"socket") {
+    if let Some(path) = backend.path(b"socket") {
         let _listener = std::os::unix::net::UnixListener::bind(path).unwrap();
         assert_eq!(get(&folder, "socket"), Err(StoreError::NotFound));
         assert_eq!(put(&folder, "socket", b"x"), Err(StoreError::Conflict));
@@ -358,8 +358,8 @@ fn only_files_are_objects(ground: &Ground) {
     assert_eq!(list(&folder, None, ListHow::default()).unwrap().entries, []);
 }
 
-fn the_stores_own_folder_is_out_of_reach(ground: &Ground) {
-    let folder = ground.folder();
+fn reserved_folder_is_not_accessible(backend: &Backend) {
+    let folder = backend.folder();
     for at in [".onrush", ".onrush/staging", ".onrush/x", ".ONRUSH/x"] {
         assert_eq!(get(&folder, at), Err(StoreError::NotFound));
         assert!(matches!(
@@ -394,38 +394,38 @@ fn the_stores_own_folder_is_out_of_reach(ground: &Ground) {
     );
 }
 
-fn an_aborted_upload_leaves_nothing(ground: &Ground) {
-    let folder = ground.folder();
+fn aborted_uploads_leave_nothing(backend: &Backend) {
+    let folder = backend.folder();
     put(&folder, "a", b"old").unwrap();
     block_on(async {
         let mut upload = folder.stage(&key("a"), Some(1 << 20)).await.unwrap();
-        assert_eq!(staged(&folder, ground), 0, "nothing has come");
+        assert_eq!(staged(&folder, backend), 0, "no byte has arrived");
         upload.write(body(50_000)).await.unwrap();
-        assert_eq!(staged(&folder, ground), 1);
+        assert_eq!(staged(&folder, backend), 1);
         drop(upload);
-        assert_eq!(staged(&folder, ground), 0);
+        assert_eq!(staged(&folder, backend), 0);
         let mut upload = folder.stage(&key("a"), None).await.unwrap();
         upload.write(body(50_000)).await.unwrap();
-        drop(upload.write(body(50_000))); // never polled: nothing is lost yet
-        drop(upload.commit(Condition::None)); // begun or not, whole or not at all
+        drop(upload.write(body(50_000))); // never polled, so the upload is still valid
+        drop(upload.commit(Condition::None)); // the commit happens completely or not at all
     });
-    assert_eq!(staged(&folder, ground), 0);
+    assert_eq!(staged(&folder, backend), 0);
     assert!([3, 50_000].contains(&get(&folder, "a").unwrap().len()));
     drop(folder);
-    let staging = ground.root().open_dir(b".onrush/staging").unwrap();
+    let staging = backend.root().open_dir(b".onrush/staging").unwrap();
     assert_eq!(
         entries(&staging),
         [],
-        "a store that ends well leaves no folder in staging"
+        "a dropped store leaves no folder in staging"
     );
 }
 
-fn listing_page_by_page(ground: &Ground) {
+fn lists_page_by_page(backend: &Backend) {
     let options = FolderOptions {
         durability: Durability::None,
         ..FolderOptions::default()
     };
-    let folder = ground.folder_with(options);
+    let folder = backend.folder_with(options);
     let mut expected: Vec<String> = (0..250)
         .map(|i| format!("n{:03}", i * 7919 % 250))
         .collect();
@@ -476,8 +476,8 @@ fn listing_page_by_page(ground: &Ground) {
     );
 }
 
-fn listing_kinds(ground: &Ground) {
-    let folder = ground.folder();
+fn lists_files_folders_and_links(backend: &Backend) {
+    let folder = backend.folder();
     put(&folder, "dir/file", b"x").unwrap();
     put(&folder, "dir/b/file", b"x").unwrap();
     put(&folder, "dir/Z", b"").unwrap();
@@ -500,8 +500,8 @@ fn listing_kinds(ground: &Ground) {
     }
 }
 
-fn metadata_is_kept_with_the_object(ground: &Ground) {
-    let folder = ground.folder();
+fn metadata_is_stored_with_the_object(backend: &Backend) {
+    let folder = backend.folder();
     assert!(folder.keeps_metadata());
     put(&folder, "a", b"first").unwrap();
     assert_eq!(get_both(&folder, "a").unwrap().1, metadata_of(b"first"));
@@ -521,26 +521,26 @@ fn metadata_is_kept_with_the_object(ground: &Ground) {
         upload.commit(Condition::None).await.unwrap();
     });
     assert_eq!(get_both(&folder, "a").unwrap().1, &too_long[1..]);
-    // What this store would not have written is not metadata.
-    let file = ground.root().open(b"a", OpenHow::READ).unwrap();
+    // An attribute that this store would not have written is not metadata.
+    let file = backend.root().open(b"a", OpenHow::READ).unwrap();
     file.set_attribute(c"user.onrush.headers", &too_long)
         .unwrap();
     assert_eq!(get_both(&folder, "a").unwrap().1, b"");
-    if let Ground::Sim(disk) = ground {
+    if let Backend::Sim(disk) = backend {
         disk.set_keeps_attributes(false);
         assert_eq!(put(&folder, "b", b"x"), Err(StoreError::NoMetadata));
         assert_eq!(get(&folder, "b"), Err(StoreError::NotFound));
-        assert_eq!(staged(&folder, ground), 0);
+        assert_eq!(staged(&folder, backend), 0);
         put(&folder, "b", b"").unwrap();
-        let later = ground.folder();
+        let later = backend.folder();
         assert!(!later.keeps_metadata());
         disk.set_keeps_attributes(true);
     }
 }
 
-fn a_disk_that_became_read_only_is_told(ground: &Ground) {
-    let Ground::Sim(disk) = ground else { return };
-    let folder = ground.folder();
+fn read_only_disk_is_reported(backend: &Backend) {
+    let Backend::Sim(disk) = backend else { return };
+    let folder = backend.folder();
     put(&folder, "a", b"x").unwrap();
     let refused = |change: &dyn Fn() -> Result<()>| {
         for number in 0..20 {
@@ -556,41 +556,45 @@ fn a_disk_that_became_read_only_is_told(ground: &Ground) {
     assert_eq!(get(&folder, "a").unwrap(), b"x");
 }
 
-fn read_only_changes_nothing(ground: &Ground) {
-    let folder = ground.folder_with(FolderOptions {
+fn read_only_store_refuses_changes(backend: &Backend) {
+    let folder = backend.folder_with(FolderOptions {
         writable: false,
         ..FolderOptions::default()
     });
     assert_eq!(put(&folder, "a", b"x"), Err(StoreError::Forbidden));
     assert_eq!(delete(&folder, "a"), Err(StoreError::Forbidden));
     assert!(!folder.writable());
-    assert_eq!(entries(&ground.root()), []);
+    assert_eq!(entries(&backend.root()), []);
 }
 
-fn a_live_upload_is_not_swept(ground: &Ground) {
-    let one = ground.folder();
+fn uploads_of_live_processes_are_not_swept(backend: &Backend) {
+    let one = backend.folder();
     block_on(async {
         let mut upload = one.stage(&key("a"), Some(1 << 20)).await.unwrap();
         upload.write(body(20_000)).await.unwrap();
-        let two = ground.folder(); // sweeps
+        let two = backend.folder(); // sweeps
         upload.commit(Condition::None).await.unwrap();
         assert_eq!(get(&two, "a").unwrap(), body(20_000));
     });
-    // What a dead process leaves: a folder nobody has locked.
-    let staging = ground.root().open_dir(b".onrush/staging").unwrap();
+    // A dead process leaves a folder without a lock.
+    let staging = backend.root().open_dir(b".onrush/staging").unwrap();
     staging.create_dir(b"4711-dead", 0o700).unwrap();
     staging
         .open(b"4711-dead/0", OpenHow::create_new(0o600))
         .unwrap();
-    let three = ground.folder();
-    assert_eq!(staged(&three, ground), 0);
+    let three = backend.folder();
+    assert_eq!(staged(&three, backend), 0);
     assert!(staging.metadata(b"4711-dead").is_err());
-    assert_eq!(entries(&staging).len(), 2, "one and three live");
+    assert_eq!(
+        entries(&staging).len(),
+        2,
+        "the folders of stores one and three stay"
+    );
 }
 
-fn a_full_or_cold_disk(ground: &Ground) {
-    let Ground::Sim(disk) = ground else { return };
-    let folder = ground.folder();
+fn full_and_cold_disks(backend: &Backend) {
+    let Backend::Sim(disk) = backend else { return };
+    let folder = backend.folder();
     put(&folder, "a", &body(30_000)).unwrap();
     disk.set_cold(true);
     assert!(folder.try_open_now(&key("a")).is_none());
@@ -607,17 +611,17 @@ fn a_full_or_cold_disk(ground: &Ground) {
         let again = upload.commit(Condition::None).await;
         assert!(
             matches!(again, Err(StoreError::Io(_))),
-            "a lost upload cannot be committed"
+            "an upload cannot be committed after an error"
         );
     });
-    assert_eq!(staged(&folder, ground), 0);
+    assert_eq!(staged(&folder, backend), 0);
     assert_eq!(get(&folder, "a").unwrap(), body(30_000));
     disk.disk_full_after(None);
     put(&folder, "a", b"room again").unwrap();
 }
 
-fn a_replaced_object_stays_for_its_readers(ground: &Ground) {
-    let folder = ground.folder();
+fn readers_keep_a_replaced_object(backend: &Backend) {
+    let folder = backend.folder();
     put(&folder, "a", b"the old one").unwrap();
     let old = block_on(folder.get(&key("a"))).unwrap();
     put(&folder, "a", b"new").unwrap();
@@ -626,16 +630,16 @@ fn a_replaced_object_stays_for_its_readers(ground: &Ground) {
     assert_eq!(read, b"the old one");
     assert_eq!(
         old.local_file().is_some_and(|file| file.as_fd().is_some()),
-        ground.path(b"").is_some()
+        backend.path(b"").is_some()
     );
 }
 
-/// Where nothing waits for a disk, no change is worth two hand-overs between threads.
+/// Without a disk to wait for, a change does not pay for passing a job to another thread and back.
 #[test]
-fn changes_in_memory_need_no_other_thread() {
-    let ground = Ground::memory();
-    assert!(ground.root().is_in_memory());
-    let folder = ground.folder();
+fn changes_in_memory_use_no_other_thread() {
+    let backend = Backend::memory();
+    assert!(backend.root().is_in_memory());
+    let folder = backend.folder();
     for len in [100, 100_000] {
         put(&folder, "a/b", &body(len)).unwrap();
         assert_eq!(get(&folder, "a/b").unwrap(), body(len));

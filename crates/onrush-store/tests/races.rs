@@ -1,4 +1,4 @@
-//! Many threads on one folder: exactly one creator, no torn object, no lost folder.
+//! Many threads use one folder: exactly one creates an object, and no object is torn.
 
 mod common;
 
@@ -9,18 +9,18 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-fn folder(ground: &Ground) -> Folder {
+fn folder(backend: &Backend) -> Folder {
     let options = FolderOptions {
         durability: Durability::None,
         ..FolderOptions::default()
     };
-    Folder::on(ground.root(), BlockingPool::threads(4, 16), options).unwrap()
+    Folder::on(backend.root(), BlockingPool::threads(4, 16), options).unwrap()
 }
 
 #[test]
-fn exactly_one_creates() {
-    let ground = Ground::real();
-    let folder = folder(&ground);
+fn only_one_of_many_creates_an_object() {
+    let backend = Backend::real();
+    let folder = folder(&backend);
     const THREADS: usize = 8;
     for round in 0..50 {
         let winners = AtomicUsize::new(0);
@@ -46,9 +46,9 @@ fn exactly_one_creates() {
 }
 
 #[test]
-fn counting_by_compare_and_swap_loses_nothing() {
-    let ground = Ground::real();
-    let folder = folder(&ground);
+fn compare_and_swap_loses_no_update() {
+    let backend = Backend::real();
+    let folder = folder(&backend);
     put(&folder, "n", b"0").unwrap();
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -71,9 +71,9 @@ fn counting_by_compare_and_swap_loses_nothing() {
 }
 
 #[test]
-fn readers_see_whole_objects() {
-    let ground = Ground::real();
-    let folder = folder(&ground);
+fn readers_see_only_whole_objects() {
+    let backend = Backend::real();
+    let folder = folder(&backend);
     let whole = |seed: u8| vec![seed; 20_000 + usize::from(seed)];
     put(&folder, "d/x", &whole(0)).unwrap();
     let left = AtomicUsize::new(2);
@@ -87,7 +87,7 @@ fn readers_see_whole_objects() {
                         Err(error) => panic!("{error}"),
                     }
                     if round % 10 == 9 {
-                        // Either may be gone, or not be empty, by the time it is tried.
+                        // Either may already be gone, or the folder may not be empty.
                         let _ = delete(folder, "d/x");
                         let _ = delete(folder, "d");
                     }
@@ -103,5 +103,5 @@ fn readers_see_whole_objects() {
         }
     });
     put(&folder, "d/x", b"end").unwrap();
-    assert_eq!(staged(&folder, &ground), 0);
+    assert_eq!(staged(&folder, &backend), 0);
 }

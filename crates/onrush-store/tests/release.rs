@@ -1,4 +1,4 @@
-//! A store in memory hands large objects that are replaced, deleted or given up to the thread pool:
+//! A store on tmpfs passes large objects that are replaced, deleted or aborted to the thread pool:
 //! the worker that makes the change does not free them itself.
 
 mod common;
@@ -11,7 +11,7 @@ use std::sync::mpsc;
 
 const LARGE: usize = 3 << 20;
 
-/// The thread of a pool of one, busy until the result is dropped.
+/// Occupies the thread of a pool with one thread until the result is dropped.
 fn occupied(pool: &BlockingPool) -> mpsc::Sender<()> {
     let (release, released) = mpsc::channel::<()>();
     let (begun, begins) = mpsc::channel();
@@ -36,7 +36,7 @@ fn held(folder: &Path) -> usize {
 }
 
 #[test]
-fn the_pool_frees_what_is_replaced_and_deleted() {
+fn pool_frees_replaced_and_deleted_objects() {
     for durability in [Durability::None, Durability::Full] {
         let dir = TempDir::beneath(Path::new("/dev/shm"));
         let pool = BlockingPool::threads(1, 1);
@@ -54,11 +54,37 @@ fn the_pool_frees_what_is_replaced_and_deleted() {
         put(&folder, "large", &vec![2; LARGE]).unwrap();
         assert_eq!(held(dir.path()), 1, "the pool has not freed it yet");
         delete(&folder, "large").unwrap();
-        assert_eq!(held(dir.path()), 2, "nor what was deleted");
+        assert_eq!(held(dir.path()), 2, "nor the deleted object");
         drop(busy);
 
-        // The pool has one thread: when it has come to this job, it has done those before.
+        // The pool has one thread, so all earlier jobs are done when it runs this one.
         block_on(pool.run(|| ())).unwrap();
         assert_eq!(held(dir.path()), 0);
     }
+}
+
+/// A reader keeps the content of an object that is deleted meanwhile. Its end frees the content on
+/// the pool, and frees nothing if the object still exists.
+#[test]
+fn the_pool_frees_what_a_reader_held_last() {
+    let dir = TempDir::beneath(Path::new("/dev/shm"));
+    let pool = BlockingPool::threads(1, 1);
+    let folder = Folder::open(dir.path(), pool.clone(), FolderOptions::default()).unwrap();
+    put(&folder, "large", &vec![1; LARGE]).unwrap();
+    put(&folder, "kept", &vec![1; LARGE]).unwrap();
+    let open = |name| block_on(folder.get(&key(name))).unwrap();
+    let (reader, other) = (open("large"), open("kept"));
+    delete(&folder, "large").unwrap();
+    block_on(pool.run(|| ())).unwrap();
+    assert_eq!(held(dir.path()), 1, "the reader holds it");
+
+    let busy = occupied(&pool);
+    let jobs = pool.stats().queued_total;
+    drop(reader);
+    assert_eq!(held(dir.path()), 1, "the pool has not freed it yet");
+    drop(other);
+    assert_eq!(pool.stats().queued_total, jobs + 1, "nothing to free");
+    drop(busy);
+    block_on(pool.run(|| ())).unwrap();
+    assert_eq!(held(dir.path()), 0);
 }

@@ -1,5 +1,5 @@
-//! What operators and their programs ask a server: its figures, whether it lives, whether it takes
-//! requests. Must not know where it is asked: on an address of its own, or beside the application.
+//! Endpoints for operators and monitoring programs: metrics, health and readiness of a server. They
+//! may be served on an address of their own or together with the application.
 
 use crate::metrics::Metrics;
 use crate::request::Request;
@@ -8,13 +8,25 @@ use crate::route::Router;
 use crate::server::Handle;
 use std::sync::{Arc, OnceLock};
 
-/// `/-/metrics`, `/-/health` and `/-/ready` of a server. Cheap to clone.
+/// The endpoints `/-/metrics`, `/-/health` and `/-/ready` of a server. Cheap to clone.
+///
+/// - `/-/metrics` returns the [`Metrics`].
+/// - `/-/health` returns 200 if the worker that received the request still processes requests.
+/// - `/-/ready` returns 200 while the watched server accepts connections. It returns 503 with
+///   `Retry-After: 1` before [`Admin::watch`] and after a shutdown has begun.
+///
+/// Each of these responses has `Cache-Control: no-store` (RFC 9111 §5.2.2.5).
+///
+/// # Examples
+/// Metrics on an address of their own, which is served until the application has ended:
 ///
 /// ```no_run
 /// use onrush::{Admin, Metrics, Request, Response, Server};
+///
 /// async fn hello(_: Request) -> Response {
 ///     Response::text("Hello, World!")
 /// }
+///
 /// fn main() -> std::io::Result<()> {
 ///     let metrics = Metrics::new();
 ///     let admin = Admin::new(&metrics);
@@ -33,7 +45,8 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// For a server that is counted in `metrics`. It is not ready before it is watched.
+    /// Creates the endpoints of a server that counts in `metrics`. The server is not ready before
+    /// [`Admin::watch`] is called.
     pub fn new(metrics: &Metrics) -> Admin {
         Admin {
             metrics: metrics.clone(),
@@ -41,17 +54,52 @@ impl Admin {
         }
     }
 
-    /// Tells from now on whether the server of `handle` is ready. One is watched, the first.
+    /// Sets the server whose readiness `/-/ready` reports. Only the first call has an effect.
+    /// Clones of this value share it.
     pub fn watch(&self, handle: Handle) {
         let _ = self.watched.set(handle);
     }
 
-    /// Nothing but what is asked here.
+    /// Returns a router with these endpoints only.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Admin, Limits, Metrics, sim::Simulation};
+    ///
+    /// let admin = Admin::new(&Metrics::new());
+    /// let mut sim = Simulation::new(1, &admin.router(), Limits::default());
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET /-/ready HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// // No server is watched yet.
+    /// assert!(client.receive()?.starts_with(b"HTTP/1.1 503 Service Unavailable\r\n"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn router(&self) -> Router {
         self.beside(Router::new())
     }
 
-    /// The same beside other routes. All paths under `/-/` belong to it.
+    /// Returns `router` with these endpoints added. They take all paths under `/-/`, so
+    /// `router` should have no routes there.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Admin, Limits, Metrics, Request, Response, Router, sim::Simulation};
+    ///
+    /// async fn hello(_: Request) -> Response {
+    ///     Response::text("Hello, World!")
+    /// }
+    ///
+    /// let admin = Admin::new(&Metrics::new());
+    /// let router = admin.beside(Router::new().get("/", hello));
+    /// let mut sim = Simulation::new(1, &router, Limits::default());
+    /// let client = sim.connect();
+    /// for path in ["/", "/-/health", "/-/metrics"] {
+    ///     let request = format!("GET {path} HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    ///     sim.send(&client, request.as_bytes());
+    ///     assert!(client.receive()?.starts_with(b"HTTP/1.1 200 OK\r\n"));
+    /// }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn beside(&self, router: Router) -> Router {
         let (ready, metrics) = (self.clone(), self.metrics.clone());
         router
@@ -61,11 +109,11 @@ impl Admin {
                 std::future::ready(ready.readiness())
             })
             .get("/-/{*rest}", async |_: Request| {
-                told(404, "metrics, health and ready are here\n")
+                told(404, "not found; see /-/metrics, /-/health and /-/ready\n")
             })
     }
 
-    /// Whether new connections are welcome: not before the start, and not once the end has begun.
+    /// The response to `/-/ready`: 200 only between the start and the shutdown of the server.
     fn readiness(&self) -> Response {
         match self.watched.get() {
             Some(server) if !server.is_ending() => told(200, "ready\n"),

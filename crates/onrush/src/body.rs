@@ -1,4 +1,4 @@
-//! The content of an answer: bytes, pieces of files, or a stream. Must not know how it is framed.
+//! The content of a response: bytes, parts of files, or a stream. The engine frames and sends it.
 
 use crate::panic_guard::{self, PanicGuard};
 use crate::pooled_buffer::PooledBuffer;
@@ -17,8 +17,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-/// The content of an answer. Its destructor does not panic, whatever the content's does
-/// ([`Bytes::from_owner`] has user code in it).
+/// The content of a response.
+///
+/// A body is made from bytes or text by [`From`], from parts of files, or from a stream. If the
+/// destructor of the content panics ([`Bytes::from_owner`] runs user code), the panic is logged and
+/// ends there.
+///
+/// # Examples
+/// ```
+/// use onrush::{Body, Bytes};
+///
+/// assert_eq!(Body::from("hello").length(), Some(5));
+/// assert_eq!(Body::from(vec![0; 100]).length(), Some(100));
+/// assert_eq!(Body::from(Bytes::from_static(b"shared")).length(), Some(6));
+/// assert_eq!(Body::empty().length(), Some(0));
+/// ```
 #[derive(Default)]
 pub struct Body(pub(crate) Content);
 
@@ -27,22 +40,22 @@ pub(crate) enum Content {
     #[default]
     Empty,
     Static(&'static [u8]),
-    /// `Bytes` may be made of a value of the user's, with a destructor (`Bytes::from_owner`).
+    /// `Bytes` may own a user value with a destructor (`Bytes::from_owner`).
     Bytes(PanicGuard<Bytes>),
-    /// Little, in memory that is used again.
+    /// Small content in memory that is reused.
     Pooled(PooledBuffer),
-    /// Pieces known ahead, one after the other.
+    /// Parts that are known in advance, in order.
     Parts(PanicGuard<VecDeque<Part>>),
     Stream(Box<Streamed>),
 }
 
-/// Content made while it is sent.
+/// Content that is made while it is sent.
 pub(crate) struct Streamed {
     pub(crate) stream: PanicGuard<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
     pub(crate) length: Option<u64>,
 }
 
-/// A stream without anything.
+/// A stream without items.
 struct EmptyStream;
 
 impl Stream for EmptyStream {
@@ -53,7 +66,7 @@ impl Stream for EmptyStream {
     }
 }
 
-/// Content with something that is to be dropped when it is.
+/// A stream, and a value that is dropped together with it.
 struct WithGuard<K> {
     stream: PanicGuard<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
     _kept: K,
@@ -67,19 +80,20 @@ impl<K: Unpin> Stream for WithGuard<K> {
     }
 }
 
-/// A piece of a body that is known ahead.
+/// A part of a body that is known in advance. See [`Body::parts`].
 #[derive(Clone, Debug)]
 pub enum Part {
     /// Bytes in memory.
     Bytes(Bytes),
-    /// `length` bytes of a file from `offset`, sent without copying where the kernel can.
+    /// `length` bytes of a file from `offset`, sent without copying where the kernel can do that
+    /// (`sendfile(2)`).
     File {
-        /// The file; it may be shared by many answers.
+        /// The file. Many responses may share it.
         file: Arc<File>,
-        /// First byte.
+        /// Position of the first byte in the file.
         offset: u64,
-        /// Number of bytes. A file that is shorter by then ends the connection, so that the client
-        /// sees that the answer is not whole.
+        /// Number of bytes. If the file is shorter when it is sent, the connection is reset, so the
+        /// client sees that the response is incomplete.
         length: u64,
     },
 }
@@ -94,14 +108,13 @@ impl Part {
 }
 
 impl Body {
-    /// Whether there is nothing to drop.
+    /// Whether there is no value to drop.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.0, Content::Empty | Content::Static(_))
     }
 
-    /// Has `kept` dropped only when all of this is made and sent, if it is made while it is sent;
-    /// now otherwise.
+    /// Drops `kept` after the stream, if the content is a stream. Otherwise drops it now.
     pub(crate) fn keep_until_sent(&mut self, kept: impl Unpin + 'static) {
         if let Content::Stream(streamed) = &mut self.0 {
             let empty: Pin<Box<dyn Stream<Item = _>>> = Box::pin(EmptyStream);
@@ -114,12 +127,29 @@ impl Body {
         }
     }
 
-    /// No content.
+    /// A body without content.
     pub fn empty() -> Body {
         Body::default()
     }
 
-    /// `length` bytes of a file from `offset`.
+    /// `length` bytes of a file from `offset`: a body of one [`Part::File`].
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::Body;
+    /// use onrush_rt::fs::{Dir, OpenHow};
+    /// use std::sync::Arc;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("onrush-doc-body-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&path)?;
+    /// # std::fs::write(path.join("report.txt"), "0123456789")?;
+    /// let folder = Dir::open_root(&path)?;
+    /// let file = Arc::new(folder.open(b"report.txt", OpenHow::READ)?);
+    /// let length = file.metadata()?.size;
+    /// assert_eq!(Body::file(file, 0, length).length(), Some(10));
+    /// # std::fs::remove_dir_all(&path)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn file(file: Arc<File>, offset: u64, length: u64) -> Body {
         Body::parts([Part::File {
             file,
@@ -128,14 +158,55 @@ impl Body {
         }])
     }
 
-    /// Several pieces, one after the other: the parts of a multipart answer, say.
+    /// Several parts in order, for example those of a multipart response (RFC 9110 §14.6). Empty
+    /// parts are left out.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Body, Bytes, Part};
+    ///
+    /// let parts = ["first,", "second"].map(|text| Part::Bytes(Bytes::from(text)));
+    /// assert_eq!(Body::parts(parts).length(), Some(12));
+    /// ```
     pub fn parts(parts: impl IntoIterator<Item = Part>) -> Body {
         let parts = parts.into_iter().filter(|part| part.length() > 0);
         Body(Content::Parts(PanicGuard::new(parts.collect())))
     }
 
-    /// Content made while it is sent, at the pace at which the client takes it. Without a `length`
-    /// it is sent chunked. A stream's error, or a length that was not kept, ends the connection.
+    /// Content that is made while it is sent. The stream is polled as fast as the client accepts
+    /// its items.
+    ///
+    /// `length` is the number of bytes that the stream yields. Without it the content is sent
+    /// chunked (RFC 9112 §7.1), or until close to a client of HTTP/1.0. If the stream yields an
+    /// error, or another number of bytes, the connection is reset.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Body, Bytes, Limits, Request, Response, sim::Simulation};
+    /// use std::io;
+    /// use std::pin::Pin;
+    /// use std::task::{Context, Poll};
+    ///
+    /// struct Lines(std::ops::Range<u32>);
+    ///
+    /// impl futures_core::Stream for Lines {
+    ///     type Item = io::Result<Bytes>;
+    ///
+    ///     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context) -> Poll<Option<Self::Item>> {
+    ///         let line = self.0.next().map(|number| format!("line {number}\n"));
+    ///         Poll::Ready(line.map(|line| Ok(Bytes::from(line))))
+    ///     }
+    /// }
+    ///
+    /// async fn lines(_: Request) -> Response {
+    ///     Response::text(Body::stream(Lines(0..3), Some(21)))
+    /// }
+    /// # let mut sim = Simulation::new(1, &lines, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.ends_with(b"\r\n\r\nline 0\nline 1\nline 2\n"));
+    /// # Ok::<(), io::Error>(())
+    /// ```
     pub fn stream<S>(stream: S, length: Option<u64>) -> Body
     where
         S: Stream<Item = io::Result<Bytes>> + 'static,
@@ -145,8 +216,31 @@ impl Body {
         Body(Content::Stream(Box::new(Streamed { stream, length })))
     }
 
-    /// A body and the sender that fills it, for writing an answer step by step from a task. The
-    /// sender waits while more than `bytes_max` bytes wait to be sent.
+    /// A body, and the sender that fills it. With it a task can write a response step by
+    /// step. The sender waits while `bytes_max` or more bytes wait to be sent.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Body, Limits, Request, Response, sim::Simulation};
+    ///
+    /// async fn count(request: Request) -> Response {
+    ///     let (mut sender, body) = Body::channel(16 * 1024);
+    ///     let task = request.worker().spawn(async move {
+    ///         for number in 0..3 {
+    ///             if sender.send(format!("{number}\n")).await.is_err() {
+    ///                 return; // The client has disconnected.
+    ///             }
+    ///         }
+    ///     });
+    ///     task.detach();
+    ///     Response::text(body)
+    /// }
+    /// # let mut sim = Simulation::new(1, &count, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.ends_with(b"2\n\r\n0\r\n\r\n")); // The last chunk.
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn channel(bytes_max: usize) -> (BodySender, Body) {
         let shared = Rc::new(RefCell::new(Channel {
             bytes_max,
@@ -158,7 +252,16 @@ impl Body {
         )
     }
 
-    /// The length in bytes, where it is known ahead.
+    /// The length in bytes. `None` for a stream whose length was not given.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::Body;
+    ///
+    /// assert_eq!(Body::from("seven b").length(), Some(7));
+    /// let (_sender, body) = Body::channel(1024);
+    /// assert_eq!(body.length(), None);
+    /// ```
     #[inline]
     pub fn length(&self) -> Option<u64> {
         match &self.0 {
@@ -240,18 +343,43 @@ struct Channel {
     receiver: Option<Waker>,
 }
 
-/// The writing end of [`Body::channel`]. Dropping it ends the body; as broken, when that is because
-/// of a panic.
+/// The sending half of [`Body::channel`].
+///
+/// Dropping it ends the body. If a panic drops it, the body ends with an error, as by
+/// [`BodySender::abort`].
 #[derive(Debug)]
 pub struct BodySender(Rc<RefCell<Channel>>);
 
 impl BodySender {
-    /// Queues a piece, waiting for room. Fails with `BrokenPipe` when the client is gone.
+    /// Waits for room and queues `bytes`. An empty piece is not sent.
+    ///
+    /// Fails with `BrokenPipe` if the body was dropped: the client has disconnected, or the
+    /// response had no content (`HEAD`).
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Body, Limits, Request, Response, sim::Simulation};
+    /// use std::io::ErrorKind;
+    ///
+    /// async fn handler(_: Request) -> Response {
+    ///     let (mut sender, body) = Body::channel(16);
+    ///     assert!(sender.send("more than 16 bytes fit if none wait").await.is_ok());
+    ///     drop(body);
+    ///     let error = sender.send("without a receiver").await.unwrap_err();
+    ///     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+    ///     Response::new(204)
+    /// }
+    /// # let mut sim = Simulation::new(1, &handler, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub async fn send(&mut self, bytes: impl Into<Bytes>) -> io::Result<()> {
         let mut bytes = Some(bytes.into());
         poll_fn(|cx| {
-            ready!(coop::poll_operation(cx)); // Also for an error: some send on without a client.
-            let _replaced; // A waker is user code: dropped after the borrow.
+            ready!(coop::poll_operation(cx)); // Errors count: some callers continue after one.
+            let _replaced; // Dropping a waker runs user code, so it waits for the borrow to end.
             let mut channel = self.0.borrow_mut();
             if channel.receiver_gone {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -274,7 +402,28 @@ impl BodySender {
         .await
     }
 
-    /// Ends the body as broken: the client sees that the answer is not whole.
+    /// Ends the body with `error`. The connection is reset, so the client sees that the response is
+    /// incomplete.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Body, Limits, Request, Response, sim::Simulation};
+    ///
+    /// async fn fails(request: Request) -> Response {
+    ///     let (sender, body) = Body::channel(1024);
+    ///     let task = request.worker().spawn(async move {
+    ///         sender.abort(std::io::Error::other("the data source has failed"));
+    ///     });
+    ///     task.detach();
+    ///     Response::text(body)
+    /// }
+    ///
+    /// let mut sim = Simulation::new(1, &fails, Limits::default());
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// let _ = client.receive(); // At most the head.
+    /// assert!(client.at_end());
+    /// ```
     pub fn abort(self, error: io::Error) {
         self.0.borrow_mut().queue.push_back(Err(error));
     }
@@ -317,7 +466,7 @@ impl Stream for Receiver {
             None => {
                 let before = channel.receiver.replace(cx.waker().clone());
                 drop(channel);
-                drop(before); // Outside the borrow: its destructor may do anything.
+                drop(before); // Outside the borrow: its destructor runs user code.
                 Poll::Pending
             }
         }

@@ -1,8 +1,8 @@
-//! Handlers: what the server calls with each request.
+//! Handlers: the functions that a server calls for each request.
 //!
-//! A handler's future is polled once, at once, in a slot that is reused from request to request.
-//! Most are ready then, and cost no allocation; one that is not moves out, slot and all, to become
-//! a task. Must not know about connections.
+//! The future of a handler is polled immediately, in a slot that requests share. Most futures are
+//! ready after this poll and cost no allocation. A future that is pending becomes a task together
+//! with its slot. This module does not depend on connections.
 
 use crate::request::Request;
 use crate::response::{IntoResponse, Response};
@@ -14,14 +14,67 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Answers requests. Implemented by `async fn(Request) -> impl IntoResponse` and such closures, and
-/// by types that want a name.
+/// Responds to requests.
 ///
-/// The future runs on the worker the request came to and need not be `Send`. It is dropped when the
-/// client goes away. It must not block: file work belongs to [`WorkerHandle::blocking`], and what
-/// keeps a core busy to [`offload()`](crate::offload()).
+/// Every `async fn(Request) -> impl IntoResponse` is a handler, and so is a closure of this form. A
+/// type of its own may implement the trait, for example to be named in another type.
+///
+/// The future runs on the worker that received the request and need not be `Send`. It is dropped
+/// when the client disconnects. It must not block the worker: use [`WorkerHandle::blocking`] for
+/// file operations and [`offload()`](crate::offload()) for CPU-bound work.
+///
+/// # Examples
+/// A function, and a closure with state:
+///
+/// ```
+/// use onrush::{Request, Response, Router};
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// async fn hello(_: Request) -> &'static str {
+///     "Hello, World!"
+/// }
+///
+/// let hits = Arc::new(AtomicU64::new(0));
+/// let count = move |_: Request| {
+///     let hit = hits.fetch_add(1, Ordering::Relaxed) + 1;
+///     async move { Response::text(format!("hit {hit}")) }
+/// };
+/// let router = Router::new().get("/", hello).get("/count", count);
+/// # let mut sim = onrush::sim::Simulation::new(1, &router, onrush::Limits::default());
+/// # let client = sim.connect();
+/// # for (path, end) in [("/", "World!"), ("/count", "hit 1"), ("/count", "hit 2")] {
+/// #     let request = format!("GET {path} HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// #     sim.send(&client, request.as_bytes());
+/// #     assert!(client.receive()?.ends_with(end.as_bytes()));
+/// # }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// A type:
+///
+/// ```
+/// use onrush::{Handler, Limits, Request, Response, sim::Simulation};
+///
+/// #[derive(Clone)]
+/// struct Redirect(String);
+///
+/// impl Handler for Redirect {
+///     fn handle(&self, _: Request) -> impl Future<Output = Response> + use<> + 'static {
+///         std::future::ready(Response::new(308).with_header("Location", &self.0))
+///     }
+/// }
+///
+/// let redirect = Redirect("https://example.com/".to_owned());
+/// let mut sim = Simulation::new(1, &redirect, Limits::default());
+/// # let client = sim.connect();
+/// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// # assert!(client.receive()?.starts_with(b"HTTP/1.1 308 Permanent Redirect\r\n"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub trait Handler: 'static {
-    /// Answers one request.
+    /// Starts to process `request`; the future yields the response. It is called on the worker of
+    /// the request. A panic here or in the future is responded to with 500.
     fn handle(&self, request: Request) -> impl Future<Output = Response> + use<Self> + 'static;
 }
 
@@ -39,8 +92,8 @@ where
 }
 
 pin_project! {
-    /// A future whose output becomes a response. Not an `async` block, which would move the future
-    /// into itself at its first poll.
+    /// A future whose output is converted to a response. It is not an `async` block, because that
+    /// would move the future into itself at its first poll.
     struct IntoResponseFuture<Fut> {
         #[pin]
         future: Fut,
@@ -59,10 +112,35 @@ impl<Fut: Future<Output: IntoResponse>> Future for IntoResponseFuture<Fut> {
     }
 }
 
-/// What a server serves: a [`Handler`] that each worker gets a clone of, or a
-/// [`Router`](crate::Router).
+/// What a server serves: a [`Handler`] that is cloned for each worker, a
+/// [`Router`](crate::Router), or the result of [`per_worker`].
+///
+/// # Examples
+/// A function that runs any of them:
+///
+/// ```
+/// use onrush::{Application, Limits, Request, Router, per_worker, sim::Simulation};
+///
+/// fn status_of(application: impl Application) -> String {
+///     let mut sim = Simulation::new(1, &application, Limits::default());
+///     let client = sim.connect();
+///     sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+///     let response = client.receive().unwrap_or_default();
+///     String::from_utf8_lossy(&response[..12]).into_owned()
+/// }
+///
+/// async fn hello(_: Request) -> &'static str {
+///     "Hello, World!"
+/// }
+///
+/// assert_eq!(status_of(hello), "HTTP/1.1 200");
+/// assert_eq!(status_of(Router::new().get("/", hello)), "HTTP/1.1 200");
+/// assert_eq!(status_of(Router::new()), "HTTP/1.1 404");
+/// assert_eq!(status_of(per_worker(|_| hello)), "HTTP/1.1 200");
+/// ```
 pub trait Application: Send + Sync + 'static {
-    /// Makes one worker's instance. Called on that worker's thread.
+    /// Creates the instance of one worker. It is called once on the thread of each worker. A panic
+    /// here ends the server.
     fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service>;
 }
 
@@ -72,8 +150,31 @@ impl<H: Handler + Clone + Send + Sync> Application for H {
     }
 }
 
-/// Makes a handler on each worker, for handlers that are neither `Send` nor `Clone`: state in an
-/// `Rc`, say, that one worker's requests share.
+/// Creates a handler on each worker by calling `make` there. The handler need be neither `Send` nor
+/// `Clone`, so the requests of one worker can share state without locks.
+///
+/// # Examples
+/// ```
+/// use onrush::{Limits, Request, Response, per_worker, sim::Simulation};
+/// use std::cell::Cell;
+/// use std::rc::Rc;
+///
+/// let application = per_worker(|worker| {
+///     let (worker, count) = (worker.index(), Rc::new(Cell::new(0)));
+///     move |_: Request| {
+///         count.set(count.get() + 1);
+///         let text = format!("request {} of worker {worker}", count.get());
+///         async move { Response::text(text) }
+///     }
+/// });
+/// # let mut sim = Simulation::new(1, &application, Limits::default());
+/// # let client = sim.connect();
+/// # for end in ["request 1 of worker 0", "request 2 of worker 0"] {
+/// #     sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// #     assert!(client.receive()?.ends_with(end.as_bytes()));
+/// # }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn per_worker<H, Make>(make: Make) -> impl Application
 where
     H: Handler,
@@ -92,10 +193,46 @@ where
     PerWorker(make)
 }
 
-/// A handler with its type erased, on one worker.
+/// The handler of one worker with its type erased. [`Application::instantiate`] returns it.
+///
+/// # Examples
+/// An application without futures:
+///
+/// ```
+/// use onrush::handler::{Pending, Service};
+/// use onrush::{Application, Limits, Request, Response, WorkerHandle, sim::Simulation};
+/// use std::rc::Rc;
+/// use std::task::Context;
+///
+/// struct Maintenance;
+///
+/// impl Service for Maintenance {
+///     fn start(
+///         &self,
+///         _: Request,
+///         _: &mut Context<'_>,
+///         response: &mut Option<Response>,
+///     ) -> Option<Pending> {
+///         *response = Some(Response::text("back soon\n").with_status(503));
+///         None
+///     }
+/// }
+///
+/// impl Application for Maintenance {
+///     fn instantiate(&self, _: &WorkerHandle) -> Rc<dyn Service> {
+///         Rc::new(Maintenance)
+///     }
+/// }
+/// # let mut sim = Simulation::new(1, &Maintenance, Limits::default());
+/// # let client = sim.connect();
+/// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// # assert!(client.receive()?.ends_with(b"back soon\n"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub trait Service {
-    /// Calls the handler and polls its future once. The answer, when it is ready, is written to
-    /// `response`, and the future otherwise given back, to be polled when `cx`'s waker is called.
+    /// Calls the handler and polls its future once. If the future is ready, writes the response to
+    /// `response` and returns `None`. Otherwise returns the future, which is polled again when the
+    /// waker of `cx` is called.
     fn start(
         &self,
         request: Request,
@@ -104,7 +241,7 @@ pub trait Service {
     ) -> Option<Pending>;
 }
 
-/// A handler's future that was not ready at once.
+/// The future of a handler that was pending at its first poll.
 pub type Pending = Pin<Box<dyn Future<Output = Response>>>;
 
 pub(crate) fn erase<H: Handler>(handler: H) -> Rc<dyn Service> {
@@ -124,7 +261,7 @@ where
 
 struct Erased<F, Fut> {
     call: F,
-    /// The slot, while no request is being polled in it.
+    /// The slot, unless a future is in it.
     slot: Cell<Option<Pin<Box<PollSlot<Fut>>>>>,
 }
 

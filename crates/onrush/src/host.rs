@@ -1,6 +1,5 @@
-//! What a request needs of whoever serves it: its worker, its peer, and its body.
-//!
-//! Must not know how connections are kept or driven; the engine above implements [`Host`].
+//! The interface through which a request accesses its worker, its client's address, and its body.
+//! The engine implements [`Host`].
 
 use crate::params::Template;
 use crate::worker::WorkerHandle;
@@ -10,7 +9,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Names a connection of one worker; stale after it was closed.
+/// Identifies a connection of one worker. The id is stale after the connection has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConnId {
     pub(crate) index: u32,
@@ -18,7 +17,8 @@ pub(crate) struct ConnId {
 }
 
 impl ConnId {
-    /// As a driver token and a timer payload: the top bit stays clear for the runtime's own.
+    /// The id as a driver token and a timer payload. The top bit stays clear, because the runtime
+    /// uses it.
     pub(crate) fn token(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
@@ -31,25 +31,26 @@ impl ConnId {
     }
 }
 
-/// Names the body of one request: the connection, and how many answers it had given by then.
+/// Identifies the body of one request: the connection, and its number of responses when the request
+/// began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BodyId {
     pub(crate) connection: ConnId,
     pub(crate) response_count: u32,
 }
 
-/// Serves requests; errors are those of [`RequestBody`](crate::RequestBody).
+/// Serves requests. The errors are those of [`RequestBody`](crate::RequestBody).
 pub(crate) trait Host {
     fn worker(&self) -> &WorkerHandle;
     fn peer(&self, connection: ConnId) -> Option<SocketAddr>;
-    /// A request was refused because its handler is at work on as many as it may.
+    /// Counts a request that was refused because of a [`limited`](crate::limited()) handler.
     fn limit_hit(&self);
-    /// A router has chosen the route of the request that is being started.
+    /// Records the route that a router has chosen for the request that is being started.
     fn routed(&self, template: &Rc<Template>);
-    /// The next piece of a body; `None` at its end.
+    /// The next piece of a body; `None` at the end.
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>>;
-    /// Appends what comes next within the spare capacity; 0 at the end. Fewer than `low_water`
-    /// bytes are not worth being woken for, unless the body comes slowly or ends.
+    /// Appends body bytes within the spare capacity of `into`; 0 at the end. A wake-up for fewer
+    /// than `low_water` bytes is not useful, unless the client is slow or the body ends.
     fn poll_fill(
         &self,
         body: BodyId,
@@ -57,7 +58,7 @@ pub(crate) trait Host {
         into: &mut Vec<u8>,
         low_water: u32,
     ) -> Poll<io::Result<usize>>;
-    /// Drops what comes next; gives how many bytes that were, 0 at the end.
+    /// Discards body bytes; returns their number, 0 at the end.
     fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>>;
     fn body_remaining(&self, body: BodyId) -> Option<u64>;
     fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()>;

@@ -1,7 +1,9 @@
-//! Onrush: an HTTP server engine for Linux whose cost per request is close to that of the kernel.
+//! Onrush is an HTTP/1.1 server engine for Linux. Its cost per request is close to that of the
+//! kernel.
 //!
-//! There is one worker per core. Each has its own driver (io_uring or epoll), its own tasks and its
-//! own connections. Handlers are `async fn`s that need not be `Send`.
+//! A server has one worker per core by default. Each worker is a thread with its own driver
+//! (io_uring or epoll), its own tasks and its own connections. Handlers are `async fn`s and need
+//! not be `Send`.
 //!
 //! ```no_run
 //! use onrush::{Request, Response, Server};
@@ -17,6 +19,37 @@
 //!
 //! Time limits, size limits and strict framing are on by default; [`Limits`] lists the limits.
 //! A panic in a handler affects only its request, which receives 500.
+//!
+//! # Where to start
+//! - [`Server`] listens and starts the workers; [`Handle`] shuts them down.
+//! - [`Router`] selects a [`Handler`] by method and path.
+//! - [`Request`] and [`Response`] are what a handler receives and returns; [`RequestBody`] and
+//!   [`Body`] are their bodies.
+//! - [`WorkerHandle`] gives a handler timers, tasks and thread pools. [`offload()`] runs CPU-bound
+//!   work, [`limited()`] limits how many requests a handler processes at a time.
+//! - [`coroutine`] has handlers in blocking style, with [`std::io::Read`] and [`std::io::Write`].
+//! - [`Metrics`], [`Admin`] and [`AccessLog`] show what a server does.
+//! - [`sim`] runs an application in a test, without sockets and without waiting.
+//!
+//! # Examples
+//! A router and a test of it on the simulated network:
+//!
+//! ```
+//! use onrush::{Limits, Request, Response, Router, sim::Simulation};
+//!
+//! async fn greet(request: Request) -> Response {
+//!     let name = request.param("name").unwrap_or("World");
+//!     Response::text(format!("Hello, {name}!"))
+//! }
+//!
+//! let router = Router::new().get("/", greet).get("/{name}", greet);
+//!
+//! let mut sim = Simulation::new(1, &router, Limits::default());
+//! let client = sim.connect();
+//! sim.send(&client, b"GET /Ada HTTP/1.1\r\nHost: example.com\r\n\r\n");
+//! assert!(client.receive()?.ends_with(b"\r\n\r\nHello, Ada!"));
+//! # Ok::<(), std::io::Error>(())
+//! ```
 //!
 //! Layers inside this crate, lowest first: `panic_guard` · `pooled_buffer` · `log` · [`body`] ·
 //! [`response`] · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `host` ·

@@ -1,5 +1,5 @@
-//! A limit on how many requests a handler works on at a time, so that one route cannot take all
-//! there is of what it needs. Must not know what that is, or how requests arrive.
+//! Limits the number of concurrent requests of a handler, so that one route cannot use up a
+//! resource.
 
 use crate::handler::Handler;
 use crate::request::Request;
@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-/// `handler` for at most `requests_max` requests at a time, those of all workers together; what
-/// comes beyond is answered 503 with `Retry-After` at once, and counted as a limit hit.
+/// Limits `handler` to `requests_max` concurrent requests, of all workers together. Further
+/// requests receive a 503 with `Retry-After` at once, and are counted as limit hits.
 ///
-/// A request's place is free again when its answer is there or the client is gone, or the handler
-/// has panicked. What is still sent of the answer then does not count.
+/// A request's slot is released when its handler returns the response, when the client disconnects,
+/// or when the handler panics. A response that streams its content keeps the slot until the stream
+/// ends. Sending other content does not occupy the slot.
 ///
 /// ```
 /// use onrush::{Request, Response, Router, limited};
@@ -26,7 +27,28 @@ use std::task::{Context, Poll};
 /// # let _ = router;
 /// ```
 ///
-/// Clones share one limit; handlers that share one, on several routes, are one handler cloned.
+/// Clones share one limit. To share a limit between several routes, clone the limited handler.
+///
+/// # Examples
+/// ```
+/// use onrush::{Limits, Request, Response, limited, sim::Simulation};
+/// use std::time::Duration;
+///
+/// async fn report(request: Request) -> Response {
+///     request.worker().sleep(Duration::from_secs(1)).await;
+///     Response::text("a large one")
+/// }
+///
+/// let mut sim = Simulation::new(1, &limited(1, report), Limits::default());
+/// let (first, second) = (sim.connect(), sim.connect());
+/// for client in [&first, &second] {
+///     sim.send(client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// }
+/// assert!(second.receive()?.starts_with(b"HTTP/1.1 503 Service Unavailable\r\n"));
+/// sim.advance(2000);
+/// assert!(first.receive()?.ends_with(b"a large one"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn limited<H: Handler>(requests_max: usize, handler: H) -> Limited<H> {
     Limited {
         handler,
@@ -38,13 +60,24 @@ pub fn limited<H: Handler>(requests_max: usize, handler: H) -> Limited<H> {
 }
 
 /// See [`limited`].
+///
+/// # Examples
+/// ```
+/// use onrush::limited::Limited;
+/// use onrush::{Metrics, Router, limited};
+///
+/// // One limit for both routes.
+/// let metrics: Limited<Metrics> = limited(2, Metrics::new());
+/// let router = Router::new().get("/metrics", metrics.clone()).get("/-/metrics", metrics);
+/// # let _ = router;
+/// ```
 #[derive(Clone, Debug)]
 pub struct Limited<H> {
     handler: H,
     limit: Semaphore,
 }
 
-/// Places, and how many are taken.
+/// A counting semaphore.
 #[derive(Clone, Debug)]
 struct Semaphore {
     requests: Arc<AtomicUsize>,
@@ -53,14 +86,14 @@ struct Semaphore {
 
 impl Semaphore {
     fn try_acquire(&self) -> Option<Permit> {
-        // Counted before it is looked at: dropping the place takes it back in any case.
+        // The count is increased first, and dropping the permit decreases it in either case.
         let permit = Permit(self.requests.clone());
         let before = self.requests.fetch_add(1, Ordering::Relaxed);
         (before < self.requests_max).then_some(permit)
     }
 }
 
-/// A place that was taken.
+/// An acquired slot.
 #[derive(Debug)]
 struct Permit(Arc<AtomicUsize>);
 
@@ -86,7 +119,7 @@ impl<H: Handler> Handler for Limited<H> {
 }
 
 pin_project! {
-    /// A handler's future and its place, or neither.
+    /// A handler's future and its permit, or neither.
     struct WithPermit<Fut> {
         #[pin]
         future: Option<Fut>,
@@ -102,7 +135,7 @@ impl<Fut: Future<Output = Response>> Future for WithPermit<Fut> {
         let this = self.project();
         match this.future.as_pin_mut() {
             Some(future) => future.poll(cx).map(|mut response| {
-                // A content that is made while it is sent is still the handler's work.
+                // Producing streamed content is still work of the handler.
                 if let Some(permit) = this.permit.take() {
                     response.body.keep_until_sent(permit);
                 }

@@ -1,5 +1,5 @@
-//! The access log: one event for each exchange, under the target `onrush::access`, when it ends.
-//! The subscriber decides where the event goes and in which form. Must not know about connections.
+//! The access log: one event for each exchange when it ends, with the target `onrush::access`. The
+//! subscriber decides where the event is written, and in which format.
 
 use crate::panic_guard;
 use std::cell::RefCell;
@@ -10,31 +10,41 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 /// Whether requests are logged.
+///
+/// # Examples
+/// ```no_run
+/// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+/// use onrush::{AccessLog, Server};
+///
+/// // The program installs a `tracing` subscriber before.
+/// Server::bind("127.0.0.1:8080").access_log(AccessLog::On).serve(hello)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessLog {
-    /// No event is made.
+    /// No events.
     #[default]
     Off,
     /// One `tracing` event at level INFO for each exchange, with the target `onrush::access`.
     ///
-    /// The event is made when the kernel has accepted the last byte of the response, or when the
+    /// The event is emitted when the kernel has accepted the last byte of the response, or when the
     /// connection ends before that. Its fields are:
     ///
-    /// - `method`, `target`, `version`: the request line. A request head that is rejected has the
-    ///   field `request` instead, which is its first line as received.
+    /// - `method`, `target`, `version`: the request line. A rejected request head has the field
+    ///   `request` instead: its first line as received.
     /// - `peer`: the address of the client; absent for a Unix socket.
-    /// - `status`: of the response; absent when no response was begun.
+    /// - `status`: the status of the response; absent when no response was started.
     /// - `end`: how the exchange ended: `complete`; `rejected` (the response was sent, but the
-    ///   request head broke a rule or came too slowly); `client_gone`; `timed_out`; `cut_off` (the
-    ///   response could not be finished); `evicted` (memory or descriptors were short); `stopped`
-    ///   (the server ended).
-    /// - `received_bytes`: of the request: its head, and what was read of its body.
-    /// - `sent_bytes`: of the response: what the kernel accepted.
+    ///   request head broke a rule or arrived too slowly); `client_gone`; `timed_out`; `cut_off`
+    ///   (the response could not be finished); `evicted` (memory or descriptors were short);
+    ///   `stopped` (the server ended).
+    /// - `received_bytes`: the size of the request head and of the body bytes that were read.
+    /// - `sent_bytes`: the bytes of the response that the kernel accepted.
     /// - `body_bytes`: the part of `sent_bytes` that follows the head, with the framing of chunks.
     ///   0 for HEAD.
-    /// - `duration_us`: from the whole request head to the end, in microseconds.
-    /// - `user_agent`, `referer`: as sent (RFC 9110 §10.1.3, §10.1.5), where present. Bytes that
-    ///   are not UTF-8 are replaced by U+FFFD.
+    /// - `duration_us`: the time from the complete request head to the end, in microseconds.
+    /// - `user_agent`, `referer`: the fields as sent (RFC 9110 §10.1.3, §10.1.5), if present. Bytes
+    ///   that are not UTF-8 are replaced by U+FFFD.
     /// - `request_bytes`, `user_agent_bytes`, `referer_bytes`: the exact bytes of the field without
     ///   `_bytes` ([`Visit::record_bytes`](tracing::field::Visit::record_bytes)), only if they are
     ///   not UTF-8.
@@ -67,7 +77,7 @@ impl Outcome {
     }
 }
 
-/// What the client asked for.
+/// The request line.
 #[derive(Debug)]
 pub(crate) enum RequestLine {
     Parsed {
@@ -75,11 +85,11 @@ pub(crate) enum RequestLine {
         target: String,
         version: &'static str,
     },
-    /// The first line of a head that was rejected, as far as it is known.
+    /// The first line of a rejected head, as far as it is known.
     Raw(Option<Vec<u8>>),
 }
 
-/// A request and the response to it, until the last byte of the response has been accepted.
+/// A request and its response, until the last byte of the response has been accepted.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) line: RequestLine,
@@ -90,17 +100,17 @@ pub(crate) struct Exchange {
     pub(crate) begun_ns: u64,
     pub(crate) received_bytes: u64,
     pub(crate) response: Option<ResponseSpan>,
-    /// How it ends when all of the response is accepted.
+    /// The outcome, if the kernel accepts all of the response.
     pub(crate) outcome: Outcome,
 }
 
-/// Where a response lies among the bytes that its connection sends.
+/// The position of a response within the bytes that its connection sends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponseSpan {
     pub(crate) status: u16,
     pub(crate) start: u64,
     pub(crate) head_end: u64,
-    /// `None`: more of it is to come.
+    /// `None` while more of the response follows.
     pub(crate) end: Option<u64>,
 }
 
@@ -121,9 +131,9 @@ impl Exchanges {
         self.open.push_back(exchange);
     }
 
-    /// The response to the last request is rendered, with its first byte `unsent` bytes behind what
-    /// the kernel has accepted. `head_bytes`: of its head. `bytes`: of all of it; `None` when more
-    /// is to come.
+    /// Records the response to the last request. Its first byte is `unsent` bytes behind those that
+    /// the kernel has accepted. `head_bytes`: the size of its head. `bytes`: the size of all of it;
+    /// `None` when more follows.
     pub(crate) fn respond(
         &mut self,
         status: u16,
@@ -142,7 +152,7 @@ impl Exchanges {
         }
     }
 
-    /// More of the present request's body has been read.
+    /// Counts body bytes of the present request that were read.
     #[inline]
     pub(crate) fn receive(&mut self, bytes: usize) {
         if let Some(exchange) = self.open.back_mut() {
@@ -150,12 +160,12 @@ impl Exchanges {
         }
     }
 
-    /// The kernel has accepted so many bytes more.
+    /// Counts bytes that the kernel has accepted.
     pub(crate) fn accept(&mut self, bytes: usize) {
         self.accepted += bytes as u64;
     }
 
-    /// All of the last response has been accepted.
+    /// Records that the kernel has accepted all of the last response.
     pub(crate) fn complete_last(&mut self) {
         let last = self.open.back_mut();
         if let Some(response) = last.and_then(|exchange| exchange.response.as_mut()) {
@@ -163,7 +173,7 @@ impl Exchanges {
         }
     }
 
-    /// Takes the first exchange if all of its response has been accepted.
+    /// Removes the first exchange if the kernel has accepted all of its response.
     pub(crate) fn pop_ended(&mut self) -> Option<Ended> {
         let end = self.open.front()?.response?.end?;
         if end > self.accepted {
@@ -174,7 +184,7 @@ impl Exchanges {
         Some(exchange.end(self.accepted, outcome))
     }
 
-    /// Takes the first exchange, whose connection has ended.
+    /// Removes the first exchange of a closed connection.
     pub(crate) fn pop_aborted(&mut self, outcome: Outcome) -> Option<Ended> {
         let exchange = self.open.pop_front()?;
         Some(exchange.end(self.accepted, outcome))
@@ -254,13 +264,13 @@ fn is_not_utf8(bytes: &&[u8]) -> bool {
     std::str::from_utf8(bytes).is_err()
 }
 
-/// Exchanges of one worker that have ended and are not logged yet: a subscriber is user code, which
-/// must not run while the engine's cells are borrowed. A task logs them in the same iteration of
-/// the event loop.
+/// The ended exchanges of one worker that are not logged yet. A subscriber is user code, which must
+/// not run while cells of the engine are borrowed. A task logs them in the same event-loop
+/// iteration.
 #[derive(Debug, Default)]
 pub(crate) struct LogQueue {
     ended: RefCell<VecDeque<Ended>>,
-    /// Wakes the task that logs, while it waits.
+    /// The waker of the logging task.
     writer: RefCell<Option<Waker>>,
 }
 
@@ -272,14 +282,14 @@ impl LogQueue {
         }
     }
 
-    /// Makes an event of each exchange.
+    /// Emits an event for each exchange.
     pub(crate) fn write(&self) {
-        // Not taken one by one: what a subscriber does may end further exchanges.
+        // Takes all at once, because a subscriber may cause further exchanges to end.
         let ended = self.ended.take();
         ended.iter().for_each(Ended::log);
     }
 
-    /// The task that logs. It ends with its worker.
+    /// The logging task. It ends with its worker.
     pub(crate) async fn run(self: Rc<Self>) {
         poll_fn::<(), _>(|cx| {
             self.write();

@@ -1,5 +1,5 @@
-//! CPU work off the path of requests: [`offload()`] hands it to the server's pool of threads, and
-//! the worker goes on with other requests meanwhile.
+//! Runs CPU-bound work outside of the workers. [`offload()`] passes a job to the server's thread
+//! pool for CPU work, and the worker continues with other requests.
 //!
 //! ```no_run
 //! use onrush::offload::{self, offload};
@@ -19,16 +19,14 @@
 //! }
 //! ```
 //!
-//! A job costs a few microseconds more than its work: an allocation, and a wake-up each way. What
-//! takes less than some 50 µs is better done by the handler itself.
+//! A job costs a few microseconds in addition to its work: an allocation, and a wake-up in each
+//! direction. Work that takes less than about 50 µs is better done in the handler itself.
 //!
-//! When there is more to do than can be done, requests are refused at once or in time, not made to
-//! wait for ever: [`OffloadError`] is an answer, 503 with `Retry-After` (RFC 9110 §10.2.3). When
-//! the client goes away the handler's future is dropped, and the job with it: one that waits is
-//! never run, one at work is told by its [`CancellationToken`]. See [`onrush_rt::offload`] for all
-//! of that, and for why the threads do not hold up the workers.
-//!
-//! Must not know requests, or which pool the server has.
+//! When the pool is overloaded, it refuses jobs at once or after a bounded wait. [`OffloadError`]
+//! converts into a response, 503 with `Retry-After` (RFC 9110 §10.2.3). When the client
+//! disconnects, the handler's future is dropped, and the job with it: a waiting job never runs, and
+//! a running job can check its [`CancellationToken`]. [`onrush_rt::offload`] describes the details,
+//! and why the threads do not delay the workers.
 
 use crate::response::{IntoResponse, Response};
 use onrush_rt::worker::{Sleep, WorkerContext};
@@ -42,10 +40,27 @@ pub use onrush_rt::offload::{
     OffloadStats,
 };
 
-/// Hands `job` to the pool of this worker's server at once, and gives a future of its result.
+/// Passes `job` to the offload pool of this worker's server at once, and returns a future of its
+/// result.
 ///
 /// # Panics
-/// Outside a worker: elsewhere than in a handler or in a task of one.
+/// If called outside of a worker, that is, neither in a handler nor in a task of one.
+///
+/// # Examples
+/// ```
+/// use onrush::offload::{OffloadError, offload};
+/// use onrush::{Limits, Request, Response, sim::Simulation};
+///
+/// async fn sum(_: Request) -> Result<Response, OffloadError> {
+///     let sum = offload(|| (1..=1000).sum::<u64>()).await?;
+///     Ok(Response::text(sum.to_string()))
+/// }
+/// # let mut sim = Simulation::new(1, &sum, Limits::default());
+/// # let client = sim.connect();
+/// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// # assert!(client.receive()?.ends_with(b"500500"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn offload<T, F>(job: F) -> Offload<T>
 where
     T: Send + 'static,
@@ -54,8 +69,7 @@ where
     offload_with(move |_| job())
 }
 
-/// The same for a job that takes so long that it does well to ask, now and then, whether anybody
-/// still waits for it.
+/// [`offload()`] for a long job, which can check now and then whether its result is still needed.
 ///
 /// ```
 /// use onrush::offload::{OffloadError, offload_with};
@@ -71,7 +85,7 @@ where
 /// ```
 ///
 /// # Panics
-/// Outside a worker: elsewhere than in a handler or in a task of one.
+/// If called outside of a worker, that is, neither in a handler nor in a task of one.
 pub fn offload_with<T, F>(job: F) -> Offload<T>
 where
     T: Send + 'static,
@@ -81,7 +95,7 @@ where
     on(&context, job)
 }
 
-/// The same for the worker of `context`.
+/// [`offload_with`] on the worker of `context`.
 pub(crate) fn on<T, F>(context: &WorkerContext, job: F) -> Offload<T>
 where
     T: Send + 'static,
@@ -94,12 +108,33 @@ where
     }
 }
 
-/// The future result of a job of [`offload()`]. Dropping it cancels the job and never waits.
+/// The future result of a job of [`offload()`]. Dropping it cancels the job; the drop never waits.
+///
+/// # Examples
+/// ```
+/// use onrush::offload::{OffloadOptions, OffloadPool, offload};
+/// use onrush::{Limits, Metrics, Request, Response, sim::Simulation};
+/// use onrush_rt::driver::sim::Behaviour;
+///
+/// async fn impatient(_: Request) -> Response {
+///     drop(offload(|| 6 * 7));
+///     Response::new(204)
+/// }
+///
+/// let (pool, executor) = OffloadPool::manual(&OffloadOptions::default());
+/// let (limits, network, metrics) = (Limits::default(), Behaviour::default(), Metrics::new());
+/// let mut sim = Simulation::with_offload(1, &impatient, limits, network, &metrics, pool);
+/// let client = sim.connect();
+/// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));
+/// assert!(!executor.run_one()); // No job waits.
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[must_use = "a job is cancelled when its future is dropped"]
 pub struct Offload<T> {
     job: OffloadJob<T>,
-    /// Ends the wait for a thread in time when none becomes free. It ends nothing once the job has
-    /// begun. To arm it costs less than a tenth of a microsecond.
+    /// Limits the wait for a free thread. It has no effect once the job has begun. Arming it takes
+    /// less than a tenth of a microsecond.
     limit: Option<Sleep>,
 }
 
@@ -130,7 +165,17 @@ impl<T> fmt::Debug for Offload<T> {
     }
 }
 
-/// 503 with `Retry-After: 1` for what was shed, 500 for a panic.
+/// 503 with `Retry-After: 1` for a refused job, 500 for a panic.
+///
+/// # Examples
+/// ```
+/// use onrush::{IntoResponse, offload::OffloadError};
+///
+/// let response = OffloadError::Full.into_response();
+/// assert_eq!(response.status(), 503);
+/// assert_eq!(response.header("retry-after"), Some(&b"1"[..]));
+/// assert_eq!(OffloadError::Panicked.into_response().status(), 500);
+/// ```
 impl IntoResponse for OffloadError {
     fn into_response(self) -> Response {
         match self {
@@ -141,7 +186,7 @@ impl IntoResponse for OffloadError {
 }
 
 impl From<OffloadError> for Response {
-    fn from(refused: OffloadError) -> Response {
-        refused.into_response()
+    fn from(error: OffloadError) -> Response {
+        error.into_response()
     }
 }

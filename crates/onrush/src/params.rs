@@ -1,4 +1,4 @@
-//! Templates of paths, and what their parameters matched. Must not know about handlers.
+//! Path templates, and the parts of a path that their parameters matched.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -11,11 +11,11 @@ enum Segment {
     Rest(String),
 }
 
-/// The tag of user code that no route has led to.
+/// The tag of user code that runs without a route.
 pub(crate) const UNROUTED: u32 = 0;
 
-/// The texts of all templates of the process. A worker tells others by number what it runs, since
-/// that is one store.
+/// The texts of all templates of the process. A worker publishes the number of the template that it
+/// runs, because that is one store.
 static TEXTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn id_of(text: &str) -> u32 {
@@ -39,7 +39,7 @@ pub(crate) fn text_of(id: u32) -> Option<String> {
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
     pub(crate) text: String,
-    /// Names the text where a number is needed: see [`text_of`].
+    /// Identifies the text: see [`text_of`].
     pub(crate) id: u32,
     segments: Vec<Segment>,
 }
@@ -48,17 +48,20 @@ impl Template {
     pub(crate) fn parse(text: &str) -> Template {
         assert!(
             text.starts_with('/'),
-            "a route begins with a slash: {text:?}"
+            "the template does not begin with a slash: {text:?}"
         );
         let segment = |part: &str| match part.strip_prefix('{') {
             None => {
-                assert!(!part.contains('}'), "a brace without its partner: {text:?}");
+                assert!(
+                    !part.contains('}'),
+                    "the template has an unmatched brace: {text:?}"
+                );
                 Segment::Literal(part.to_owned())
             }
             Some(name) => {
                 let name = name
                     .strip_suffix('}')
-                    .expect("a parameter ends with a brace");
+                    .expect("a parameter must end with a brace");
                 match name.strip_prefix('*') {
                     Some(name) => Segment::Rest(name.to_owned()),
                     None => Segment::Parameter(name.to_owned()),
@@ -69,7 +72,7 @@ impl Template {
         let rest = segments.iter().position(|s| matches!(s, Segment::Rest(_)));
         assert!(
             rest.is_none_or(|at| at + 1 == segments.len()),
-            "a rest comes last: {text:?}"
+            "a rest must be the last segment: {text:?}"
         );
         Template {
             text: text.to_owned(),
@@ -94,7 +97,7 @@ impl Template {
         self.segments.iter().map(rank).collect()
     }
 
-    /// Where in `path` each parameter is, when the path fits.
+    /// The ranges of the parameters in `path`; `None` if the path does not match.
     pub(crate) fn fit(&self, path: &str) -> Option<Vec<Range<u32>>> {
         let mut spans = Vec::new();
         let mut at = 0;
@@ -126,7 +129,7 @@ impl Template {
     }
 }
 
-/// Which route was taken, and where its parameters are in the path.
+/// The selected route, and the ranges of its parameters in the path.
 #[derive(Debug, Default)]
 pub(crate) struct Params {
     pub(crate) template: Option<Rc<Template>>,
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "comes last")]
+    #[should_panic(expected = "must be the last")]
     fn a_rest_in_the_middle_is_refused() {
         Template::parse("/{*rest}/more");
     }

@@ -1,10 +1,8 @@
-//! Memory for small answers, used again for the next ones of this thread.
-//!
-//! Must not know what is in it.
+//! A pool of memory for small responses, one per thread.
 
 use std::cell::RefCell;
 
-/// So many pieces are kept, of this size at most, in bytes.
+/// The largest number of buffers in the pool, and the largest capacity of each, in bytes.
 const BUFFERS_MAX: usize = 64;
 const BUFFER_BYTES_MAX: usize = 16 * 1024;
 
@@ -12,13 +10,13 @@ thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Bytes in memory that goes back to its thread when it is dropped.
+/// A buffer that returns to the pool of the present thread when it is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct PooledBuffer(pub(crate) Vec<u8>);
 
 impl PooledBuffer {
-    /// Appends. Memory is taken with the first bytes only: whoever waits before it has something to
-    /// say holds none, and what is taken then is what was given back last.
+    /// Appends bytes. The first call takes memory from the pool: a buffer that is still empty holds
+    /// none, and the memory that was returned last is reused first.
     #[inline]
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         if self.0.capacity() == 0 {
@@ -34,7 +32,7 @@ impl Drop for PooledBuffer {
         let mut memory = std::mem::take(&mut self.0);
         if (1..=BUFFER_BYTES_MAX).contains(&memory.capacity()) {
             memory.clear();
-            // When the thread ends nothing is kept any more.
+            // The pool no longer exists while its thread ends.
             let _ = BUFFERS.try_with(|kept| {
                 let mut kept = kept.borrow_mut();
                 if kept.len() < BUFFERS_MAX {

@@ -1,17 +1,24 @@
-//! What a handler answers. Must not know how it is sent.
+//! Responses: status, field lines and content. The engine renders and sends them.
 
 use crate::body::Body;
 use onrush_proto::response::{FieldError, FieldLines};
 
-/// An answer: status, field lines and content.
+/// A response (RFC 9110 §3.4): status code, field lines and content.
 ///
-/// `Date`, `Content-Length`, `Transfer-Encoding` and `Connection` are the server's own business
-/// and cannot be set.
+/// The server itself writes `Connection`, `Content-Length`, `Date`, `Keep-Alive`,
+/// `Proxy-Connection`, `Server` and `Transfer-Encoding`. A handler cannot set these fields.
 ///
+/// The server sends no content in a response to `HEAD`, nor with status 204, 205 or 304 (RFC 9110
+/// §6.4.1, §15.3.6).
+///
+/// # Examples
 /// ```
 /// use onrush::Response;
-/// let answer = Response::text("made").with_status(201).with_header("Location", "/things/7");
-/// assert_eq!(answer.status(), 201);
+///
+/// let response = Response::text("created").with_status(201).with_header("Location", "/things/7");
+/// assert_eq!(response.status(), 201);
+/// assert_eq!(response.header("location"), Some(&b"/things/7"[..]));
+/// assert_eq!(response.body().length(), Some(7));
 /// ```
 #[derive(Debug, Default)]
 pub struct Response {
@@ -22,7 +29,7 @@ pub struct Response {
     pub(crate) close: bool,
 }
 
-/// A status code, 200 unless set.
+/// A status code; 200 by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status(pub(crate) u16);
 
@@ -33,18 +40,32 @@ impl Default for Status {
 }
 
 impl Response {
-    /// An answer without content.
+    /// A response without content.
     ///
     /// # Panics
-    /// When `status` is not a final status code, 200 to 599.
+    /// If `status` is not a final status code, 200 to 599 (RFC 9110 §15).
+    ///
+    /// # Examples
+    /// ```
+    /// let response = onrush::Response::new(204);
+    /// assert_eq!((response.status(), response.body().length()), (204, Some(0)));
+    /// ```
     pub fn new(status: u16) -> Response {
         Response::default().with_status(status)
     }
 
-    /// 200 with content of no stated type.
+    /// A response with status 200 and without `Content-Type`.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::Response;
+    ///
+    /// let image = Response::with_body(vec![0x89, b'P', b'N', b'G']).content_type("image/png");
+    /// assert_eq!(image.header("Content-Type"), Some(&b"image/png"[..]));
+    /// ```
     #[inline]
     pub fn with_body(body: impl Into<Body>) -> Response {
-        // Every field is named: a default with another body would have its own dropped.
+        // Names every field: `..Response::default()` would construct and drop a second body.
         Response {
             status: Status::default(),
             content_type: None,
@@ -54,44 +75,50 @@ impl Response {
         }
     }
 
-    /// 200 with `text/plain; charset=utf-8`.
+    /// A response with status 200 and `Content-Type: text/plain; charset=utf-8`.
     #[inline]
     pub fn text(body: impl Into<Body>) -> Response {
         Response::with_body(body).content_type("text/plain; charset=utf-8")
     }
 
-    /// 200 with `text/html; charset=utf-8`.
+    /// A response with status 200 and `Content-Type: text/html; charset=utf-8`.
     pub fn html(body: impl Into<Body>) -> Response {
         Response::with_body(body).content_type("text/html; charset=utf-8")
     }
 
-    /// 200 with `application/json`; `body` is JSON already.
+    /// A response with status 200 and `Content-Type: application/json`. `body` is serialized JSON.
+    ///
+    /// # Examples
+    /// ```
+    /// let response = onrush::Response::json(r#"{"id": 7}"#);
+    /// assert_eq!(response.header("content-type"), Some(&b"application/json"[..]));
+    /// ```
     pub fn json(body: impl Into<Body>) -> Response {
         Response::with_body(body).content_type("application/json")
     }
 
-    /// 503: there is too much to do, and it is worth trying again in a second (RFC 9110 §10.2.3).
+    /// 503 for a server that is overloaded. The client may retry after a second (RFC 9110 §10.2.3).
     pub(crate) fn busy() -> Response {
         Response::text("too busy, try again\n")
             .with_status(503)
             .with_header("Retry-After", "1")
     }
 
-    /// 500: a handler, or what it left to others, panicked.
+    /// 500 for a panic in a handler or in a job of it.
     pub(crate) fn internal_error() -> Response {
         Response::text("internal server error\n").with_status(500)
     }
 
-    /// Whether there is nothing to drop.
+    /// Whether there is no value to drop.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.body.is_plain() && self.fields.is_unallocated()
     }
 
-    /// The same answer with another status.
+    /// Returns the response with this status code.
     ///
     /// # Panics
-    /// When `status` is not a final status code, 200 to 599.
+    /// If `status` is not a final status code, 200 to 599 (RFC 9110 §15).
     pub fn with_status(mut self, status: u16) -> Response {
         self.set_status(status);
         self
@@ -105,10 +132,13 @@ impl Response {
         self.status = Status(status);
     }
 
-    /// Sets `Content-Type` to a constant, which costs nothing per answer.
+    /// Sets `Content-Type` to a constant, which needs no memory. See
+    /// [`Response::with_header`] for a value that is computed.
+    ///
+    /// A value with control characters is not sent.
     ///
     /// # Panics
-    /// When it holds control characters.
+    /// With debug assertions, if the value contains bytes other than printable ASCII.
     #[inline]
     pub fn content_type(mut self, content_type: &'static str) -> Response {
         self.set_content_type(content_type);
@@ -121,27 +151,42 @@ impl Response {
         self.content_type = Some(content_type);
     }
 
-    /// Sets a field, replacing earlier lines of that name.
+    /// Sets a field and replaces its earlier lines.
     ///
     /// # Panics
-    /// When the name is not a token, the value holds control characters, or the field is one that
-    /// only the server may set. For values that come from outside use [`Response::try_set_header`].
+    /// If [`Response::try_set_header`] fails. Use that for values from outside the program.
     pub fn with_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Response {
         self.set_header(name, value);
         self
     }
 
-    /// [`Response::with_header`] for a response that is borrowed.
+    /// Like [`Response::with_header`], for a borrowed response.
     ///
     /// # Panics
-    /// As [`Response::with_header`] does.
+    /// If [`Response::try_set_header`] fails.
     pub fn set_header(&mut self, name: &str, value: impl AsRef<[u8]>) {
         if let Err(error) = self.try_set_header(name, value) {
             panic!("header {name:?} was refused: {error:?}");
         }
     }
 
-    /// Sets a field, replacing earlier lines of that name; refuses what could split the answer.
+    /// Sets a field and replaces its earlier lines. The name is case-insensitive.
+    ///
+    /// Fails if the name is not a token (RFC 9110 §5.6.2), if the value contains control characters
+    /// or begins or ends with white space (RFC 9110 §5.5), or if only the server may set the field.
+    /// So a value cannot add lines to the head (response splitting).
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{FieldError, Response};
+    ///
+    /// let mut response = Response::new(303);
+    /// assert_eq!(response.try_set_header("Location", "/next"), Ok(()));
+    /// let forged = "/\r\nSet-Cookie: admin=1";
+    /// assert_eq!(response.try_set_header("Location", forged), Err(FieldError::Value));
+    /// assert_eq!(response.try_set_header("Content-Length", "0"), Err(FieldError::Reserved));
+    /// assert_eq!(response.header("location"), Some(&b"/next"[..]));
+    /// ```
     pub fn try_set_header(
         &mut self,
         name: &str,
@@ -153,20 +198,50 @@ impl Response {
         self.fields.set(name, value.as_ref())
     }
 
-    /// Adds a field line beside others of the same name (`Set-Cookie`, `Vary`, …).
+    /// Adds a field line and keeps earlier lines of the same name, for example of `Set-Cookie`.
+    /// Fails as [`Response::try_set_header`] does.
     pub fn append_header(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), FieldError> {
         self.fields.append(name, value.as_ref())
     }
 
-    /// Puts lines that were rendered before in place of all fields set so far, `Content-Type`
-    /// aside: for answers that are given again and again.
+    /// Replaces all fields except a `Content-Type` set by [`Response::content_type`] by `fields`. A
+    /// handler that repeats a response can so render its field lines once.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::Response;
+    /// use onrush_proto::response::FieldLines;
+    ///
+    /// let mut fields = FieldLines::new();
+    /// fields.set("Cache-Control", b"max-age=3600")?;
+    /// let response = Response::text("hello").with_fields(fields.clone());
+    /// assert_eq!(response.header("cache-control"), Some(&b"max-age=3600"[..]));
+    /// # Ok::<(), onrush::FieldError>(())
+    /// ```
     #[inline]
     pub fn with_fields(mut self, fields: FieldLines) -> Response {
         self.fields = fields;
         self
     }
 
-    /// Asks for the connection to be closed after this answer.
+    /// Closes the connection after this response (RFC 9112 §9.6).
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    ///
+    /// async fn bye(_: Request) -> Response {
+    ///     Response::text("bye").close()
+    /// }
+    ///
+    /// let mut sim = Simulation::new(1, &bye, Limits::default());
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// let response = String::from_utf8_lossy(&client.receive()?).into_owned();
+    /// assert!(response.contains("\r\nConnection: close\r\n"));
+    /// assert!(client.at_end());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn close(mut self) -> Response {
         self.close = true;
         self
@@ -177,7 +252,7 @@ impl Response {
         self.status.0
     }
 
-    /// All field lines, as (name, value); those that the server adds by itself are not among them.
+    /// All field lines as (name, value), without those that the server itself writes.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let content_type = self
             .content_type
@@ -185,13 +260,13 @@ impl Response {
         content_type.into_iter().chain(self.fields.iter())
     }
 
-    /// The values of all field lines of one name, compared without case.
+    /// The values of all field lines with this name, which is case-insensitive.
     pub fn header_values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         let is_named = move |line: &(&str, &[u8])| line.0.eq_ignore_ascii_case(name);
         self.headers().filter(is_named).map(|(_, value)| value)
     }
 
-    /// The first value of a field, its name compared without case.
+    /// The first value of the field `name`, which is case-insensitive.
     ///
     /// # Examples
     /// ```
@@ -218,9 +293,50 @@ impl Response {
     }
 }
 
-/// What a handler may return.
+/// A value that a handler may return.
+///
+/// The crate implements it for [`Response`], for text (status 200), for `u16` (a status code
+/// without content), and for a `Result` of two such values.
+///
+/// # Examples
+/// An error type of the application, so that handlers can use `?`:
+///
+/// ```
+/// use onrush::{IntoResponse, Limits, Request, Response, sim::Simulation};
+///
+/// enum Failure {
+///     BadNumber,
+/// }
+///
+/// impl From<std::num::ParseIntError> for Failure {
+///     fn from(_: std::num::ParseIntError) -> Failure {
+///         Failure::BadNumber
+///     }
+/// }
+///
+/// impl IntoResponse for Failure {
+///     fn into_response(self) -> Response {
+///         match self {
+///             Failure::BadNumber => Response::text("not a number\n").with_status(400),
+///         }
+///     }
+/// }
+///
+/// async fn double(request: Request) -> Result<String, Failure> {
+///     let number: u32 = request.query().unwrap_or_default().parse()?;
+///     Ok((u64::from(number) * 2).to_string())
+/// }
+///
+/// let mut sim = Simulation::new(1, &double, Limits::default());
+/// let client = sim.connect();
+/// sim.send(&client, b"GET /?21 HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// assert!(client.receive()?.ends_with(b"42"));
+/// sim.send(&client, b"GET /?many HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// assert!(client.receive()?.starts_with(b"HTTP/1.1 400 Bad Request\r\n"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub trait IntoResponse {
-    /// The answer it stands for.
+    /// Converts the value to a response.
     fn into_response(self) -> Response;
 }
 
@@ -243,7 +359,7 @@ impl IntoResponse for String {
     }
 }
 
-/// A bare status code: an answer without content.
+/// A response without content that has this status code. Panics as [`Response::new`] does.
 impl IntoResponse for u16 {
     fn into_response(self) -> Response {
         Response::new(self)

@@ -1,4 +1,4 @@
-//! Routes: templates of paths to handlers. Must not know how requests arrive.
+//! The router: selects a handler by method and path template.
 
 use crate::handler::{Application, Handler, Pending, Service, erase};
 use crate::params::{Params, Template};
@@ -11,22 +11,50 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
 
-/// Chooses a handler by method and path.
+/// Selects a handler by method and path.
 ///
-/// A template is a path whose segments may be parameters: `{name}` takes one segment that is not
-/// empty, `{*name}` as the last one takes the rest, also an empty one. A literal segment wins over
-/// a parameter, a parameter over a rest. Paths are compared as sent, undecoded.
+/// **Templates.** A template is a path in which segments may be parameters. `{name}` matches one
+/// segment that is not empty. `{*name}` must be the last segment and matches the rest of the path,
+/// which may be empty. Paths are compared as sent, without decoding. If several templates match, a
+/// literal segment has precedence over a parameter, and a parameter over a rest. Of two equal
+/// templates the first one has precedence.
 ///
-/// A path that is known with another method is answered 405 with `Allow`; `OPTIONS` is answered
-/// from the routes; `HEAD` goes to the `GET` handler. Anything else is 404 or the fallback's.
+/// **Methods.** Without a route for `HEAD`, the `GET` handler receives the request, and the server
+/// sends no content. If templates match the path but none has a route for the method, the router
+/// responds with 405 and `Allow` (RFC 9110 §15.5.6), or with 204 and `Allow` to `OPTIONS`. If no
+/// template matches, it calls the fallback, or responds with 404.
 ///
+/// # Panics
+/// The methods that add a route panic if the template does not begin with `/`, has an unmatched
+/// brace, or has a `{*name}` that is not last.
+///
+/// # Examples
 /// ```
-/// use onrush::{Request, Response, Router};
+/// use onrush::{Limits, Request, Response, Router, sim::Simulation};
+///
+/// async fn list(_: Request) -> Response {
+///     Response::text("all things")
+/// }
+///
 /// async fn thing(request: Request) -> Response {
 ///     Response::text(format!("thing {}", request.param("id").unwrap_or("?")))
 /// }
-/// let router = Router::new().get("/things/{id}", thing);
-/// # let _ = router;
+///
+/// let router = Router::new().get("/things", list).get("/things/{id}", thing);
+///
+/// let mut sim = Simulation::new(1, &router, Limits::default());
+/// let client = sim.connect();
+/// let mut status_and_body = |line: &str| {
+///     let request = format!("{line} HTTP/1.1\r\nHost: example.com\r\n\r\n");
+///     sim.send(&client, request.as_bytes());
+///     let response = String::from_utf8(client.receive().unwrap()).unwrap();
+///     let (head, body) = response.split_once("\r\n\r\n").unwrap();
+///     (head[9..12].to_owned(), body.to_owned())
+/// };
+/// assert_eq!(status_and_body("GET /things"), ("200".to_owned(), "all things".to_owned()));
+/// assert_eq!(status_and_body("GET /things/7"), ("200".to_owned(), "thing 7".to_owned()));
+/// assert_eq!(status_and_body("DELETE /things/7").0, "405");
+/// assert_eq!(status_and_body("GET /people").0, "404");
 /// ```
 #[derive(Clone, Default)]
 pub struct Router {
@@ -36,13 +64,13 @@ pub struct Router {
 
 #[derive(Clone)]
 struct Route {
-    /// `None`: any method.
+    /// `None` for every method.
     method: Option<&'static str>,
     template: Arc<Template>,
     make: Arc<dyn Make>,
 }
 
-/// Makes one worker's instance of a handler.
+/// Creates the instance of a handler for one worker.
 trait Make: Send + Sync {
     fn make(&self, worker: &WorkerHandle) -> Rc<dyn Service>;
 }
@@ -54,32 +82,66 @@ impl<H: Handler + Clone + Send + Sync> Make for H {
 }
 
 impl Router {
-    /// No routes.
+    /// Creates a router without routes.
     pub fn new() -> Router {
         Router::default()
     }
 
-    /// `handler` for `GET` and `HEAD` of paths that fit `template`.
+    /// Adds `handler` for `GET` and `HEAD` requests whose path matches `template`.
     pub fn get(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
         self.add(Some("GET"), template, handler)
     }
 
-    /// `handler` for `POST`.
+    /// Adds `handler` for `POST` requests.
+    ///
+    /// # Examples
+    /// Several methods of one template:
+    ///
+    /// ```
+    /// use onrush::{Limits, Request, Response, Router, sim::Simulation};
+    ///
+    /// async fn method(request: Request) -> Response {
+    ///     Response::text(request.method().to_owned())
+    /// }
+    ///
+    /// let router = Router::new()
+    ///     .get("/things/{id}", method)
+    ///     .put("/things/{id}", method)
+    ///     .delete("/things/{id}", method)
+    ///     .post("/things", method);
+    /// # let mut sim = Simulation::new(1, &router, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"DELETE /things/7 HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.ends_with(b"DELETE"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn post(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
         self.add(Some("POST"), template, handler)
     }
 
-    /// `handler` for `PUT`.
+    /// Adds `handler` for `PUT` requests.
     pub fn put(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
         self.add(Some("PUT"), template, handler)
     }
 
-    /// `handler` for `DELETE`.
+    /// Adds `handler` for `DELETE` requests.
     pub fn delete(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
         self.add(Some("DELETE"), template, handler)
     }
 
-    /// `handler` for a method by its name.
+    /// Adds `handler` for requests with this method, which is case-sensitive (RFC 9110 §9.1).
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Router, sim::Simulation};
+    ///
+    /// let router = Router::new().method("PURGE", "/{*path}", async |_: Request| 204_u16);
+    /// # let mut sim = Simulation::new(1, &router, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"PURGE /cache HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn method(
         self,
         method: &'static str,
@@ -89,20 +151,34 @@ impl Router {
         self.add(Some(method), template, handler)
     }
 
-    /// `handler` for every method; it answers 405 and `OPTIONS` itself.
+    /// Adds `handler` for every method, `OPTIONS` included.
     pub fn any(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
         self.add(None, template, handler)
     }
 
-    /// `handler` for everything that fits no route.
+    /// Sets the handler of requests whose path matches no template. It replaces an earlier one.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, Router, sim::Simulation};
+    ///
+    /// async fn not_found(request: Request) -> Response {
+    ///     Response::text(format!("no {} here\n", request.path())).with_status(404)
+    /// }
+    ///
+    /// let router = Router::new().fallback(not_found);
+    /// # let mut sim = Simulation::new(1, &router, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET /tea HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.ends_with(b"no /tea here\n"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn fallback(mut self, handler: impl Handler + Clone + Send + Sync) -> Router {
         self.fallback = Some(Arc::new(handler));
         self
     }
 
-    /// # Panics
-    /// When the template does not begin with `/`, has an unclosed brace, or a rest that is not
-    /// last: a mistake in the program, told at its start.
+    /// Adds a route. Panics for an invalid template, because that is a mistake in the program.
     fn add(
         mut self,
         method: Option<&'static str>,
@@ -126,7 +202,7 @@ impl Application for Router {
         for route in &self.routes {
             let entry = Entry {
                 method: route.method,
-                // A worker's own: no two are to count references to the same one.
+                // Each worker has a copy, so that workers do not share a reference count.
                 template: Rc::new((*route.template).clone()),
                 service: route.make.make(worker),
             };
@@ -139,8 +215,8 @@ impl Application for Router {
                 patterns.push(entry);
             }
         }
-        // Stable, so that of two equally specific routes the first one given wins; but one for HEAD
-        // itself comes before one for GET that would stand in for it.
+        // A stable sort: of two equally specific routes, the first one has precedence. But a route
+        // for HEAD comes before a route for GET, which serves HEAD only in its absence.
         let stands_in = |entry: &Entry| entry.method != Some("HEAD");
         patterns.sort_by_key(|entry: &Entry| (entry.template.rank(), stands_in(entry)));
         for entries in literal.values_mut() {
@@ -168,7 +244,7 @@ struct Routes {
 }
 
 impl Routes {
-    /// Entries whose template fits, best first, with what their parameters matched.
+    /// Entries whose template matches, in order of precedence, with the spans of their parameters.
     fn fitting<'a, 'p>(
         &'a self,
         path: &'p str,

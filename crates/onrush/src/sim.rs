@@ -1,5 +1,5 @@
-//! A server on the simulated network, for tests: the same engine and the same handlers, with a
-//! network, a clock and interruptions that a seed decides.
+//! A server on the simulated network, for tests. It has the same engine and the same handlers as a
+//! real one. A seed determines the behaviour of the network, the clock and interruptions.
 //!
 //! ```
 //! use onrush::{Request, Response, Limits, sim::Simulation};
@@ -10,9 +10,8 @@
 //! assert!(client.receive().unwrap().starts_with(b"HTTP/1.1 200 OK\r\n"));
 //! ```
 //!
-//! A simulation belongs to no function of this crate. So where handlers are coroutines, the test
-//! makes and drops it within a [`coroutine::scope`](crate::coroutine::scope), in which coroutines
-//! live.
+//! Coroutines live in a [`coroutine::scope`](crate::coroutine::scope). A test whose handlers are
+//! coroutines creates and drops the simulation within such a scope.
 
 use crate::engine::{Engine, EngineHandler, OVER_LIMIT_MAX, Settings};
 use crate::handler::Application;
@@ -28,10 +27,34 @@ use onrush_rt::worker::{Pools, Worker};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Receive memory of a simulated worker, in bytes, unless a test asks for another size.
+/// The default receive memory of a simulated worker, in bytes.
 const RECEIVE_BYTES_MAX: usize = 64 << 20;
 
-/// Simulated workers, the first of which has a listener.
+/// Simulated workers. The first one has a listener.
+///
+/// # Examples
+/// A handler that waits, and a test that does not:
+///
+/// ```
+/// use onrush::{Limits, Request, Response, sim::Simulation};
+/// use std::time::Duration;
+///
+/// async fn slow(request: Request) -> Response {
+///     request.worker().sleep(Duration::from_secs(60)).await;
+///     Response::text("done")
+/// }
+///
+/// for seed in 0..10 {
+///     let mut sim = Simulation::new(seed, &slow, Limits::default());
+///     let client = sim.connect();
+///     sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+///     sim.advance(59_000);
+///     assert!(client.receive()?.is_empty());
+///     sim.advance(2_000);
+///     assert!(client.receive()?.ends_with(b"done"));
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Simulation {
     net: Net,
@@ -47,12 +70,33 @@ struct Member {
 }
 
 impl Simulation {
-    /// A server of `application` on a network that splits and delays as `seed` says.
+    /// A server of `application` on a network that splits and delays data as `seed` determines.
     pub fn new(seed: u64, application: &impl Application, limits: Limits) -> Simulation {
         Simulation::with_behaviour(seed, application, limits, Behaviour::default())
     }
 
-    /// The same on a network that behaves as told.
+    /// [`Simulation::new`] with a network of the given behaviour.
+    ///
+    /// # Examples
+    /// A client that reads slowly:
+    ///
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    /// use onrush_rt::driver::sim::Behaviour;
+    ///
+    /// async fn large(_: Request) -> Response {
+    ///     Response::with_body(vec![b'x'; 100_000])
+    /// }
+    ///
+    /// let network = Behaviour { pipe_bytes: 1000, ..Behaviour::default() };
+    /// let mut sim = Simulation::with_behaviour(1, &large, Limits::default(), network);
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// assert_eq!(client.receive()?.len(), 1000);
+    /// sim.run();
+    /// assert_eq!(client.receive()?.len(), 1000);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn with_behaviour(
         seed: u64,
         application: &impl Application,
@@ -64,7 +108,8 @@ impl Simulation {
         Simulation::build(net, application, settings, &Pools::inline())
     }
 
-    /// The same with `receive_bytes_max` bytes of receive memory for the worker, instead of 64 MiB.
+    /// [`Simulation::with_behaviour`] with `receive_bytes_max` bytes of receive memory for the
+    /// worker, instead of 64 MiB.
     pub fn with_receive_memory(
         seed: u64,
         application: &impl Application,
@@ -100,7 +145,7 @@ impl Simulation {
         Simulation::build_within(net, application, settings, &pools, receive_bytes_max)
     }
 
-    /// The same, counted in `metrics`.
+    /// [`Simulation::with_behaviour`] with request metrics in `metrics`.
     pub fn with_metrics(
         seed: u64,
         application: &impl Application,
@@ -113,8 +158,30 @@ impl Simulation {
         Simulation::build(net, application, settings, &Pools::inline())
     }
 
-    /// The same with a pool for CPU work that is not inline: one whose jobs are run by hand, say
-    /// ([`offload::OffloadPool::manual`]).
+    /// [`Simulation::with_metrics`] with a pool for CPU work that is not inline, for example one
+    /// whose jobs the test runs itself ([`offload::OffloadPool::manual`]).
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::offload::{OffloadError, OffloadOptions, OffloadPool, offload};
+    /// use onrush::{Limits, Metrics, Request, Response, sim::Simulation};
+    /// use onrush_rt::driver::sim::Behaviour;
+    ///
+    /// async fn work(_: Request) -> Result<Response, OffloadError> {
+    ///     Ok(Response::text(offload(|| "worked").await?))
+    /// }
+    ///
+    /// let (pool, executor) = OffloadPool::manual(&OffloadOptions::default());
+    /// let (limits, network, metrics) = (Limits::default(), Behaviour::default(), Metrics::new());
+    /// let mut sim = Simulation::with_offload(1, &work, limits, network, &metrics, pool);
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// assert!(client.receive()?.is_empty());
+    /// assert!(executor.run_one());
+    /// sim.run();
+    /// assert!(client.receive()?.ends_with(b"worked"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn with_offload(
         seed: u64,
         application: &impl Application,
@@ -132,8 +199,8 @@ impl Simulation {
         Simulation::build(net, application, settings, &pools)
     }
 
-    /// The same with so many workers. The first accepts all connections, and keeps them;
-    /// [`Simulation::migrate`] moves them.
+    /// [`Simulation::with_behaviour`] with several workers. The first one accepts and serves all
+    /// connections; [`Simulation::migrate`] moves them.
     pub fn with_workers(
         seed: u64,
         application: &impl Application,
@@ -184,7 +251,7 @@ impl Simulation {
         let member = |index| {
             let (net, pools) = (net.clone(), pools.clone());
             let worker = Worker::simulated_within(net, pools, index, receive_bytes_max);
-            let worker = worker.expect("an eventfd can be had");
+            let worker = worker.expect("creating an eventfd succeeds");
             let service = application.instantiate(&WorkerHandle::new(worker.context()));
             let engine = Engine::new(worker.context(), settings.clone(), service);
             settings.worker_set.join(index, worker.notifier());
@@ -198,7 +265,7 @@ impl Simulation {
         let members: Vec<Member> = (0..settings.worker_set.workers()).map(member).collect();
         let (listener, address) = net.listen();
         let listens = members[0].engine.listen(listener);
-        listens.expect("simulated listeners fit simulated workers");
+        listens.expect("a simulated worker accepts a simulated listener");
         Simulation {
             net,
             address,
@@ -209,13 +276,13 @@ impl Simulation {
     /// Connects a client.
     ///
     /// # Panics
-    /// When the server has stopped accepting.
+    /// If the server has stopped accepting.
     pub fn connect(&self) -> Client {
         self.address.connect().expect("the server listens")
     }
 
-    /// Sends all of `bytes`, running the server between the pieces that the network takes, and once
-    /// more at the end. Gives the bytes sent: fewer when the server takes no more.
+    /// Sends all of `bytes`. Runs the server after each piece that the network accepts. Returns the
+    /// number of bytes sent, which is smaller if the server stops receiving.
     pub fn send(&mut self, client: &Client, bytes: &[u8]) -> usize {
         let (mut sent, mut refused) = (0, 0);
         while sent < bytes.len() && refused < 3 {
@@ -231,7 +298,7 @@ impl Simulation {
 
     /// Runs the server until it waits for its clients or for time to pass.
     pub fn run(&mut self) {
-        // A delayed stream is passed over by chance, so one idle turn proves nothing.
+        // A delayed stream is skipped at random, so one idle iteration proves nothing.
         let mut idle = 0;
         while idle < 2 || self.members.iter().any(|member| member.worker.has_work()) {
             let busy = self.poll();
@@ -239,7 +306,7 @@ impl Simulation {
         }
     }
 
-    /// One turn of each worker; whether anything happened.
+    /// Runs one event-loop iteration of each worker; returns whether anything happened.
     pub fn poll(&mut self) -> bool {
         let poll = |member: &mut Member| {
             let result = member.worker.poll(&member.event_handler, false);
@@ -248,7 +315,21 @@ impl Simulation {
         self.members.iter_mut().map(poll).fold(false, |a, b| a | b)
     }
 
-    /// Lets `ms` milliseconds pass, running the server at each deadline on the way.
+    /// Advances the clock by `ms` milliseconds, and runs the server at each deadline on the way.
+    ///
+    /// # Examples
+    /// ```
+    /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # async fn hello(_: Request) -> Response { Response::text("hello") }
+    /// let limits = Limits { idle_timeout_ms: 10_000, ..Limits::default() };
+    /// let mut sim = Simulation::new(1, &hello, limits);
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// sim.advance(9_000);
+    /// assert_eq!(sim.open_connections(), 1);
+    /// sim.advance(2_000);
+    /// assert_eq!(sim.open_connections(), 0);
+    /// ```
     pub fn advance(&mut self, ms: u64) {
         let end = self.net.now_ms() + ms;
         self.run();
@@ -270,7 +351,22 @@ impl Simulation {
             .min()
     }
 
-    /// Begins a graceful end, as [`crate::Handle::shutdown`] does.
+    /// Begins a graceful shutdown, as [`crate::Handle::shutdown`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # async fn hello(_: Request) -> Response { Response::text("hello") }
+    /// let mut sim = Simulation::new(1, &hello, Limits::default());
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// sim.drain();
+    /// sim.advance(1000);
+    /// assert_eq!(sim.open_connections(), 0);
+    /// assert!(!client.receive()?.is_empty());
+    /// assert!(client.at_end());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn drain(&mut self) {
         for member in &self.members {
             member.engine.drain();
@@ -278,7 +374,24 @@ impl Simulation {
         }
     }
 
-    /// Has all connections of one worker go to another, each as soon as it is between two requests.
+    /// Moves all connections of one worker to another, each as soon as it is between two requests.
+    ///
+    /// # Examples
+    /// ```
+    /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # async fn hello(_: Request) -> Response { Response::text("hello") }
+    /// use onrush_rt::driver::sim::Behaviour;
+    ///
+    /// let (limits, network) = (Limits::default(), Behaviour::default());
+    /// let mut sim = Simulation::with_workers(1, &hello, limits, network, 2);
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// sim.migrate(0, 1);
+    /// sim.run();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// assert_eq!(sim.counters_of(0).requests.get(), 1);
+    /// assert_eq!(sim.counters_of(1).requests.get(), 1);
+    /// ```
     pub fn migrate(&mut self, from: usize, to: usize) {
         self.members[from].engine.migrate_all_to(to);
     }
@@ -288,32 +401,32 @@ impl Simulation {
         &self.net
     }
 
-    /// A handle to the first worker, as its handlers have it.
+    /// The handle to the first worker that its handlers receive.
     pub fn worker(&self) -> &WorkerHandle {
         self.members[0].engine.handle()
     }
 
-    /// Bytes of memory for receiving that the first worker uses now.
+    /// Receive memory that the first worker uses, in bytes.
     pub fn receive_bytes(&self) -> usize {
         self.members[0].worker.context().pool().held_bytes()
     }
 
-    /// What the first worker has counted.
+    /// The counters of the first worker.
     pub fn counters(&self) -> &Counters {
         self.counters_of(0)
     }
 
-    /// What a worker has counted.
+    /// The counters of a worker.
     pub fn counters_of(&self, worker: usize) -> &Counters {
         self.members[worker].engine.counters()
     }
 
-    /// Connections that have their place with a worker, or are on their way to it.
+    /// Connections that are assigned to a worker, including those on their way to it.
     pub fn placed(&self, worker: usize) -> usize {
         self.members[worker].engine.placed()
     }
 
-    /// Connections open at the server.
+    /// The open connections of all workers.
     pub fn open_connections(&self) -> usize {
         let open = self.members.iter();
         open.map(|member| member.engine.open_connections()).sum()
@@ -340,7 +453,7 @@ mod tests {
         Response::text("hello")
     }
 
-    /// Each way to call user code, while `hold` has something borrowed.
+    /// Checks that each way to call user code is refused while `hold` has something borrowed.
     #[track_caller]
     fn assert_refused<T>(sim: &mut Simulation, hold: impl Fn() -> T) {
         let worker = &mut sim.members[0].worker;
@@ -352,7 +465,7 @@ mod tests {
             || drop(user::clone_waker(Waker::noop())),
         ];
         for (index, call) in calls.into_iter().enumerate() {
-            // The worker is the current one only while it is driven.
+            // The worker is the current one only while it is polled.
             let outcome = worker.block_on(async {
                 let refused = |held: Option<T>| {
                     let refused = catch_unwind(AssertUnwindSafe(call)).is_err();
@@ -368,8 +481,8 @@ mod tests {
     #[test]
     fn user_code_is_not_called_while_a_cell_is_borrowed() {
         let mut sim = Simulation::new(1, &hello, Limits::default());
-        let local = sim.members[0].worker.context().clone();
-        assert_refused(&mut sim, || local.driver());
+        let context = sim.members[0].worker.context().clone();
+        assert_refused(&mut sim, || context.driver());
         let engine = sim.members[0].engine.clone();
         assert_refused(&mut sim, || engine.hold_connections());
     }

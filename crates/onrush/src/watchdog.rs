@@ -1,31 +1,31 @@
-//! What the workers of one server share so that one that is blocked is noticed, and the connections
-//! at its listeners are accepted by others.
+//! The state that the workers of one server share to detect a blocked worker, and to accept the
+//! connections at its listeners.
 //!
-//! While any worker has had something to do within [`ACTIVE_MS`], all of them look ten times a
-//! second whether another one is blocked. So none has to be woken for that, and a server without
-//! traffic does not wake up. The first one that has something to do after a pause wakes the others.
+//! While any worker has been active within [`ACTIVE_MS`], all workers check each other ten times
+//! per second. So no worker has to be woken for the check, and a server without traffic does not
+//! wake up. The first worker that becomes active after a pause wakes the others.
 //!
-//! Must not know what is done about a worker that is blocked.
+//! The engine performs the checks and handles blocked workers (`engine/stall.rs`).
 
 use onrush_rt::driver::{ListenSocket, Socket};
 use onrush_rt::net;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A worker that looks stores that it was active at most this often.
+/// A worker records its activity at most once per this time.
 const STORE_MS: u64 = 100;
-/// A worker goes on looking for so long after any of them was active.
+/// Workers continue to check for this long after any of them was active.
 const ACTIVE_MS: u64 = 1000;
-/// After a pause of so long others may have stopped looking, and are woken. Shorter than
-/// [`ACTIVE_MS`]: a worker may act on its clock a little later than it has read it.
+/// After a pause of this length, other workers may have stopped checking and are woken. Shorter
+/// than [`ACTIVE_MS`], because a worker may act a little later than it has read its clock.
 const WAKE_MS: u64 = 700;
 
 /// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    /// When a worker last had something to do, in ms of `CLOCK_MONOTONIC`.
+    /// When a worker was last active, in ms of `CLOCK_MONOTONIC`.
     active_ms: AtomicU64,
-    /// The listening sockets of each worker, as long as it accepts.
+    /// The listening sockets of each worker, while it accepts.
     listeners: Box<[Mutex<Vec<ListenSocket>>]>,
 }
 
@@ -37,7 +37,7 @@ impl Watchdog {
         }
     }
 
-    /// A worker has something to do at `now_ms`; whether it has to wake the others.
+    /// Records that a worker is active at `now_ms`; returns whether it has to wake the others.
     pub(crate) fn note_active(&self, now_ms: u64) -> bool {
         let last_ms = self.active_ms.load(Ordering::Relaxed);
         if now_ms >= last_ms + STORE_MS {
@@ -46,22 +46,22 @@ impl Watchdog {
         now_ms >= last_ms + WAKE_MS
     }
 
-    /// Whether a worker was active lately.
+    /// Whether any worker was active within [`ACTIVE_MS`].
     pub(crate) fn is_active(&self, now_ms: u64) -> bool {
         now_ms < self.active_ms.load(Ordering::Relaxed) + ACTIVE_MS
     }
 
-    /// Others may accept from these sockets of `worker` while it is blocked.
+    /// Permits other workers to accept from these sockets of `worker` while it is blocked.
     pub(crate) fn lend(&self, worker: usize, sockets: Vec<ListenSocket>) {
         *lock(&self.listeners[worker]) = sockets;
     }
 
-    /// Others accept from these sockets no more.
+    /// Ends the permission of [`Watchdog::lend`] and returns the sockets.
     pub(crate) fn take_back(&self, worker: usize) -> Vec<ListenSocket> {
         std::mem::take(&mut *lock(&self.listeners[worker]))
     }
 
-    /// Accepts a connection that waits at a listener of `worker`, if there is one.
+    /// Accepts a pending connection from a listener of `worker`, if there is one.
     pub(crate) fn accept_for(&self, worker: usize) -> Option<Socket> {
         let sockets = lock(&self.listeners[worker]);
         sockets
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn others_are_woken_only_after_a_pause() {
         let watchdog = Watchdog::new(2);
-        assert!(watchdog.note_active(5_000), "nobody looked before");
+        assert!(watchdog.note_active(5_000), "the first activity");
         assert!(watchdog.is_active(5_000) && watchdog.is_active(5_999));
         assert!(!watchdog.is_active(6_000));
         for now_ms in (5_000..20_000).step_by(699) {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_at_a_lent_listener_is_accepted_once() {
+    fn a_pending_connection_of_a_lent_listener_is_accepted_once() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let sockets = net::share(listener.into(), 1).unwrap();

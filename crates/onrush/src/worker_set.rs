@@ -1,9 +1,9 @@
-//! The workers of one server, as far as they know of each other: how many connections each has, how
-//! busy each is, and what is on its way from one to another.
+//! The state that the workers of one server share: the number of connections, the load and an inbox
+//! of each worker.
 //!
-//! A new connection is given its place here, by one atomic step, so that two workers that accept at
-//! the same moment do not both give theirs to the same third one. Must not know what a connection
-//! is, nor how a worker is driven.
+//! A new connection is assigned to a worker here, in one atomic step. So two workers that accept at
+//! the same moment do not both assign theirs to the same third worker. The items in the inboxes are
+//! generic; the engine defines them.
 
 #[cfg(loom)]
 use loom::sync::{
@@ -17,23 +17,24 @@ use std::sync::{Arc, OnceLock, PoisonError};
 #[cfg(not(loom))]
 use std::sync::{Mutex, MutexGuard};
 
-/// Which worker a new connection is served by.
+/// Decides which worker serves a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Placement {
-    /// The first worker accepts all connections, and keeps them.
+    /// The first worker accepts and serves all connections.
     Single,
-    /// Each worker keeps what the kernel's hash of addresses gives it (`SO_REUSEPORT`, socket(7)).
+    /// Each worker serves the connections that the kernel assigns to it by a hash of addresses
+    /// (`SO_REUSEPORT`, socket(7)).
     ReusePort,
-    /// Each worker in its turn, whoever accepted it.
+    /// The workers take connections in rotation, independent of which one accepted them.
     RoundRobin,
-    /// The worker that has the fewest. When accepting has gone quiet, no two differ by more than
-    /// one. A worker that is blocked gets none, here and with [`Placement::RoundRobin`].
+    /// The worker with the fewest connections. When no accept is in progress, the numbers differ by
+    /// at most one. A blocked worker receives none, here and with [`Placement::RoundRobin`].
     #[default]
     LeastLoaded,
 }
 
 impl Placement {
-    /// All of them.
+    /// All values.
     pub const ALL: [Placement; 4] = [
         Placement::Single,
         Placement::ReusePort,
@@ -41,7 +42,7 @@ impl Placement {
         Placement::LeastLoaded,
     ];
 
-    /// Its name on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Placement::Single => "single",
@@ -59,48 +60,52 @@ impl std::str::FromStr for Placement {
         let found = Placement::ALL.into_iter().find(|all| all.name() == name);
         found.ok_or_else(|| {
             let names = Placement::ALL.map(Placement::name).join(", ");
-            format!("'{name}' is none of {names}")
+            format!("'{name}' is not one of {names}")
         })
     }
 }
 
-/// A worker that has been in one iteration of its event loop for longer gets no new connections.
+/// A worker whose event-loop iteration takes longer than this receives no new connections.
 pub(crate) const BLOCKED_MS: u64 = 100;
-/// How long a worker's word on how busy it is holds.
+/// How long a published load is valid.
 const BUSY_HOLDS_MS: u64 = 300;
 
-/// The workers of one server. `T` is what they pass to each other.
+/// The workers of one server. They transfer items of type `T` to each other.
 #[derive(Debug)]
 pub(crate) struct WorkerSet<T> {
     placement: Placement,
-    /// Whose turn it is, for [`Placement::RoundRobin`].
+    /// The next worker for [`Placement::RoundRobin`].
     next_worker: AtomicUsize,
     slots: Box<[WorkerSlot<T>]>,
-    /// Nobody passes anything any more.
+    /// The server drains: no more items are transferred.
     draining: AtomicBool,
 }
 
-/// What others know of a worker. Aligned, so that no two workers write to the same line of memory.
+/// The shared state of one worker. Aligned, so that no two workers write to the same cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct WorkerSlot<T> {
-    /// Connections here, or on their way here.
+    /// Connections of this worker, including those on their way to it.
     open: AtomicUsize,
-    /// It takes what it is passed.
+    /// The worker accepts transfers.
     is_receiving: AtomicBool,
     inbox: Mutex<Inbox<T>>,
     busy: Arc<WorkerLoad>,
-    /// What it runs. Without a lock, unlike what is in `busy`.
+    /// Monitors what the worker runs. Unlike the one in `busy`, it is read without a lock.
     poll_monitor: OnceLock<Arc<PollMonitor>>,
+    /// It has no idle connection to close before this time, in ms of `CLOCK_MONOTONIC`.
+    no_idle_until_ms: AtomicU64,
 }
 
-/// How busy a worker says it is.
+/// The published load of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerLoad {
-    /// The share of time it was at work, in thousandths, and when it said so, in ms.
+    /// The share of time in which it did not sleep, in thousandths, and when that was published, in
+    /// ms.
     permille: AtomicU32,
     at_ms: AtomicU64,
-    /// While it can take what it is passed. Not longer, for figures outlive their workers.
+    /// Present while the worker accepts transfers. It is then removed, because metrics hold this
+    /// value longer than the worker lives.
     notifier: Mutex<Option<Notifier>>,
 }
 
@@ -110,8 +115,8 @@ impl WorkerLoad {
         self.at_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// Its share of time at work, lately. One that has not said so lately sleeps, or is so busy
-    /// that it cannot.
+    /// The load. Without a recent publication it is 0 if the worker sleeps; otherwise 1000, because
+    /// the worker is too busy to publish.
     pub(crate) fn permille(&self, now_ms: u64) -> u32 {
         let age_ms = now_ms.saturating_sub(self.at_ms.load(Ordering::Relaxed));
         match &*self.notifier() {
@@ -122,7 +127,7 @@ impl WorkerLoad {
     }
 
     /// Milliseconds since the worker began its present event-loop iteration, and the tag of what it
-    /// runs; `None` while it sleeps or is gone. `now_ms`: of `CLOCK_MONOTONIC`.
+    /// runs; `None` while it sleeps or after it has stopped. `now_ms`: of `CLOCK_MONOTONIC`.
     pub(crate) fn iteration(&self, now_ms: u64) -> Option<(u64, u32)> {
         let notifier = self.notifier();
         let notifier = notifier.as_ref().filter(|notifier| !notifier.is_asleep())?;
@@ -130,7 +135,7 @@ impl WorkerLoad {
         Some((poll_monitor.iteration_ms(now_ms), poll_monitor.tag()))
     }
 
-    /// Whether there is such a worker.
+    /// Whether the worker is running.
     pub(crate) fn is_alive(&self) -> bool {
         self.notifier().is_some()
     }
@@ -143,11 +148,11 @@ impl WorkerLoad {
 #[derive(Debug)]
 struct Inbox<T> {
     items: Vec<T>,
-    /// Its worker has left.
+    /// The worker has stopped.
     closed: bool,
 }
 
-/// Where a connection belongs. Its place is taken already.
+/// The worker that a connection is assigned to. Its place there is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Assignment {
     Own,
@@ -165,6 +170,7 @@ impl<T> WorkerSet<T> {
             }),
             busy: Arc::default(),
             poll_monitor: OnceLock::new(),
+            no_idle_until_ms: AtomicU64::new(0),
         };
         WorkerSet {
             placement,
@@ -174,21 +180,21 @@ impl<T> WorkerSet<T> {
         }
     }
 
-    /// How many there are.
+    /// The number of workers.
     pub(crate) fn workers(&self) -> usize {
         self.slots.len()
     }
 
-    /// The worker `own` takes what it is passed, from now on.
+    /// The worker `own` starts to accept transfers.
     pub(crate) fn join(&self, own: usize, notifier: Notifier) {
         let _ = self.slots[own]
             .poll_monitor
-            .set(notifier.poll_monitor().clone()); // It joins once.
+            .set(notifier.poll_monitor().clone()); // A worker joins once.
         *self.slots[own].busy.notifier() = Some(notifier);
         self.slots[own].is_receiving.store(true, Ordering::Relaxed);
     }
 
-    /// The worker `own` takes no more; gives what it was passed and has not taken.
+    /// The worker `own` stops accepting transfers. Returns the items left in its inbox.
     pub(crate) fn leave(&self, own: usize) -> Vec<T> {
         self.slots[own].is_receiving.store(false, Ordering::Relaxed);
         *self.slots[own].busy.notifier() = None;
@@ -197,7 +203,7 @@ impl<T> WorkerSet<T> {
         std::mem::take(&mut inbox.items)
     }
 
-    /// Nothing is passed any more; what is on its way arrives.
+    /// Ends transfers. Items in inboxes are still received.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
@@ -206,12 +212,12 @@ impl<T> WorkerSet<T> {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Connections at the worker `own`, and on their way to it.
+    /// Connections of the worker `own`, including those on their way to it.
     pub(crate) fn open(&self, own: usize) -> usize {
         self.slots[own].open.load(Ordering::Relaxed)
     }
 
-    /// Finds the place of a new connection that `own` accepted at `now_ms` (`CLOCK_MONOTONIC`).
+    /// Assigns a new connection that `own` accepted at `now_ms` (`CLOCK_MONOTONIC`).
     pub(crate) fn place_connection(&self, own: usize, now_ms: u64) -> Assignment {
         let place = match self.placement {
             _ if self.slots.len() == 1 || self.is_draining() => Assignment::Own,
@@ -235,8 +241,9 @@ impl<T> WorkerSet<T> {
         }
     }
 
-    /// Takes a place at a worker that has the fewest. Should it have got one more meanwhile, it is
-    /// looked again: as long as connections only come, no two workers ever differ by more than one.
+    /// Reserves a place at the worker with the fewest connections. Searches again if that worker
+    /// received another connection meanwhile. As long as no connection closes, the numbers never
+    /// differ by more than one.
     fn least_loaded(&self, own: usize, now_ms: u64) -> Assignment {
         loop {
             let (mut best, mut fewest) = (own, self.open(own));
@@ -265,7 +272,7 @@ impl<T> WorkerSet<T> {
         poll_monitor.is_some_and(|poll_monitor| poll_monitor.iteration_ms(now_ms) > BLOCKED_MS)
     }
 
-    /// Whether any worker but `own` has been in one iteration for longer than `limit_ms`.
+    /// Whether an iteration of any worker but `own` has taken longer than `limit_ms`.
     pub(crate) fn is_any_busy_for(&self, own: usize, now_ms: u64, limit_ms: u64) -> bool {
         let slots = self.slots.iter().enumerate();
         let mut peer_loads =
@@ -273,7 +280,25 @@ impl<T> WorkerSet<T> {
         peer_loads.any(|poll_monitor| poll_monitor.iteration_ms(now_ms) > limit_ms)
     }
 
-    /// Whether connections may be served by another worker than the one that accepts them.
+    /// The worker `own` found no idle connection to close, and looks again at `until_ms`.
+    pub(crate) fn set_no_idle_until(&self, own: usize, until_ms: u64) {
+        let no_idle_until_ms = &self.slots[own].no_idle_until_ms;
+        no_idle_until_ms.store(until_ms, Ordering::Relaxed);
+    }
+
+    /// The next worker after `own` that may have an idle connection to close.
+    pub(crate) fn next_with_idle(&self, own: usize, now_ms: u64) -> Option<usize> {
+        let may_have_idle = |&other: &usize| {
+            let no_idle_until_ms = &self.slots[other].no_idle_until_ms;
+            self.is_receiving(other)
+                && no_idle_until_ms.load(Ordering::Relaxed) <= now_ms
+                && !self.is_blocked(other, now_ms)
+        };
+        let others = (own + 1..self.slots.len()).chain(0..own);
+        others.filter(|_| !self.is_draining()).find(may_have_idle)
+    }
+
+    /// Whether another worker than the accepting one may serve a connection.
     pub(crate) fn may_transfer(&self) -> bool {
         let chosen = matches!(
             self.placement,
@@ -292,7 +317,7 @@ impl<T> WorkerSet<T> {
         }
     }
 
-    /// Takes what was passed to the worker `from`; its places are `own`'s then.
+    /// Takes the items from the inbox of the worker `from`, and moves their places to `own`.
     pub(crate) fn take_inbox_of(&self, own: usize, from: usize) -> Vec<T> {
         let items = self.take_inbox(from);
         for _ in &items {
@@ -306,18 +331,18 @@ impl<T> WorkerSet<T> {
         self.slots[other].is_receiving.load(Ordering::Relaxed)
     }
 
-    /// Takes a place at `index` for a connection that goes there.
+    /// Reserves a place at `index` for a connection that goes there.
     pub(crate) fn reserve(&self, index: usize) {
         self.slots[index].open.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives up a place: its connection is closed, or goes elsewhere.
+    /// Releases a place: its connection is closed, or moves to another worker.
     pub(crate) fn release(&self, index: usize) {
         self.slots[index].open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Passes `item` to the worker `to`, where it has a place. When that worker has left, the place
-    /// is `own`'s instead, and the item is given back.
+    /// Transfers `item` to the worker `to`, where a place is reserved for it. If that worker has
+    /// stopped, the place moves to `own` and the item is returned.
     pub(crate) fn transfer(&self, own: usize, to: usize, item: T) -> Result<(), T> {
         let notifier = self.slots[to].busy.notifier().clone();
         let mut inbox = self.inbox(to);
@@ -336,7 +361,7 @@ impl<T> WorkerSet<T> {
         }
     }
 
-    /// What the worker `own` was passed since it last asked.
+    /// Takes the items from the inbox of the worker `own`.
     pub(crate) fn take_inbox(&self, own: usize) -> Vec<T> {
         std::mem::take(&mut self.inbox(own).items)
     }
@@ -346,18 +371,19 @@ impl<T> WorkerSet<T> {
         inbox.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The worker `own` was at work for `permille` of the time until `now_ms`.
+    /// Publishes the load of the worker `own`: it was busy for `permille` of the time until
+    /// `now_ms`.
     pub(crate) fn set_busy(&self, own: usize, permille: u32, now_ms: u64) {
         self.slots[own].busy.set(permille, now_ms);
     }
 
-    /// What a worker says, for others to see.
+    /// The published load of a worker.
     pub(crate) fn busy(&self, index: usize) -> &Arc<WorkerLoad> {
         &self.slots[index].busy
     }
 
-    /// How busy the workers but `own` are that take connections; `None` when nothing is to be
-    /// passed to them.
+    /// The loads of the workers that accept transfers, except `own`; `None` when no transfers are
+    /// possible.
     pub(crate) fn peer_loads(&self, own: usize, now_ms: u64) -> Option<Vec<PeerLoad>> {
         if self.is_draining() || self.slots.len() == 1 {
             return None;
@@ -380,7 +406,7 @@ pub(crate) struct PeerLoad {
     pub(crate) busy: u32,
 }
 
-/// Every order in which two workers may take their steps (`cargo xtask loom`).
+/// Checks every interleaving of two workers (`cargo xtask loom`).
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
@@ -390,8 +416,8 @@ mod loom_tests {
 
     const WORKERS: usize = 2;
 
-    /// Runs `act` for each of two workers at once, the second on a thread of its own, and `check`
-    /// when both have ended.
+    /// Runs `act` for two workers concurrently, the second one on another thread, and `check` after
+    /// both have ended.
     fn both(
         act: impl Fn(&WorkerSet<u32>, usize) + Clone + Send + Sync + 'static,
         check: impl Fn(&WorkerSet<u32>) + Send + Sync + 'static,
@@ -422,17 +448,17 @@ mod loom_tests {
     }
 
     #[test]
-    fn two_that_accept_at_once_stay_level() {
+    fn concurrent_accepts_balance_the_workers() {
         let accepts = |worker_set: &WorkerSet<u32>, own| {
             (0..2).for_each(|_| _ = worker_set.place_connection(own, 0))
         };
         both(accepts, |worker_set| assert_eq!(open(worker_set), [2, 2]));
     }
 
-    /// Places are as many as connections, while some come and others go.
+    /// The number of places equals the number of connections while some open and others close.
     #[test]
-    fn places_taken_and_given_up_are_counted() {
-        let comes_and_goes = |worker_set: &WorkerSet<u32>, own: usize| {
+    fn reserved_and_released_places_are_counted() {
+        let open_and_close = |worker_set: &WorkerSet<u32>, own: usize| {
             let index = match worker_set.place_connection(own, 0) {
                 Assignment::Own => own,
                 Assignment::Peer(other) => other,
@@ -440,15 +466,15 @@ mod loom_tests {
             worker_set.reserve(own);
             worker_set.release(index);
         };
-        both(comes_and_goes, |worker_set| {
+        both(open_and_close, |worker_set| {
             assert_eq!(open(worker_set), [1, 1])
         });
     }
 
-    /// What is passed to a worker that leaves at that moment is taken, found when it leaves, or
-    /// given back: once, and its place goes with it.
+    /// An item that is transferred to a worker while it stops is received, found when the worker
+    /// stops, or returned: exactly once, and its place moves with it.
     #[test]
-    fn nothing_is_lost_that_is_passed_to_one_that_leaves() {
+    fn a_transfer_to_a_stopping_worker_is_not_lost() {
         let found = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counts = found.clone();
         let act = move |worker_set: &WorkerSet<u32>, own: usize| {
@@ -502,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn each_placement_places_as_it_says() {
+    fn each_placement_assigns_as_documented() {
         for (placement, expected) in [
             (Placement::Single, [0, 0, 0, 0, 0, 0]),
             (Placement::ReusePort, [0, 0, 0, 0, 0, 0]),
@@ -516,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_loaded_is_chosen_and_a_worker_that_left_is_not() {
+    fn the_least_loaded_is_chosen_and_a_stopped_worker_is_not() {
         let (worker_set, _workers) = worker_set(Placement::LeastLoaded, 3);
         assert_eq!(places(&worker_set, 2, 4), [2, 0, 1, 2]);
         worker_set.release(1);
@@ -526,7 +552,7 @@ mod tests {
         assert!(worker_set.leave(1).is_empty());
         worker_set.release(1);
         assert_eq!(places(&worker_set, 2, 1), [0]);
-        // Whoever had chosen it before keeps its connection.
+        // A worker that chose it before it stopped keeps the connection.
         worker_set.reserve(1);
         let open = (worker_set.open(1), worker_set.open(2));
         assert_eq!(worker_set.transfer(2, 1, 8), Err(8));
@@ -539,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn accepting_at_the_same_moment_never_sets_workers_apart() {
+    fn accepting_at_the_same_moment_keeps_workers_balanced() {
         let (worker_set, _workers) = worker_set(Placement::LeastLoaded, 4);
         std::thread::scope(|scope| {
             for own in 0..4 {
@@ -552,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_says_nothing_sleeps_or_is_stuck() {
+    fn a_worker_that_publishes_no_load_sleeps_or_is_blocked() {
         let (worker_set, _workers) = worker_set(Placement::LeastLoaded, 3);
         worker_set.set_busy(0, 900, 1000);
         worker_set.set_busy(1, 300, 1000);

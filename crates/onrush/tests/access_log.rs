@@ -1,4 +1,4 @@
-//! The access log: when an entry is written, and what it says of bytes and of the end.
+//! The access log: when an entry is written, its byte counts and its outcome.
 #![forbid(unsafe_code)]
 mod common;
 
@@ -15,12 +15,12 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::field::{Field, Visit};
 
-/// One entry, by the names of its fields.
+/// One entry: its fields by name.
 type Entry = BTreeMap<&'static str, String>;
 
 static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// A subscriber that keeps the entries of the access log.
+/// A subscriber that records the entries of the access log.
 struct Keep;
 
 struct Fields(Entry);
@@ -59,10 +59,12 @@ fn entries() -> std::sync::MutexGuard<'static, Vec<Entry>> {
 
 fn keep_entries() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| tracing::subscriber::set_global_default(Keep).expect("the first"));
+    ONCE.call_once(|| {
+        tracing::subscriber::set_global_default(Keep).expect("no earlier subscriber")
+    });
 }
 
-/// The entries whose request names `mark`.
+/// The entries whose target contains `mark`.
 fn marked(mark: &str) -> Vec<Entry> {
     let names = |entry: &&Entry| {
         let line = entry.get("target").or(entry.get("request"));
@@ -71,7 +73,7 @@ fn marked(mark: &str) -> Vec<Entry> {
     entries().iter().filter(names).cloned().collect()
 }
 
-/// Waits until there are as many entries that name `mark`.
+/// Waits until there are `count` entries with `mark`.
 fn wait_for(mark: &str, count: usize) -> Vec<Entry> {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
@@ -122,12 +124,12 @@ fn logged(driver: onrush::DriverPreference, limits: Limits) -> Served {
     })
 }
 
-/// Sends, and reads until the server closes.
+/// Sends a request and reads until the server closes.
 fn exchange(server: &Served, request: &str) -> Vec<u8> {
     let mut stream = server.connect();
     stream.write_all(request.as_bytes()).unwrap();
     let mut response = Vec::new();
-    stream.read_to_end(&mut response).expect("an answer");
+    stream.read_to_end(&mut response).expect("a response");
     response
 }
 
@@ -153,8 +155,8 @@ const PATHS: [&str; 12] = [
 ];
 
 #[test]
-fn whole_responses_are_logged_with_the_bytes_that_were_sent() {
-    let _dog = watchdog("whole_responses_are_logged_with_the_bytes_that_were_sent");
+fn complete_responses_are_logged_with_the_bytes_sent() {
+    let _dog = watchdog("complete_responses_are_logged_with_the_bytes_sent");
     for driver in drivers() {
         let server = logged(driver, Limits::default());
         for method in ["GET", "HEAD"] {
@@ -189,8 +191,8 @@ fn whole_responses_are_logged_with_the_bytes_that_were_sent() {
 }
 
 #[test]
-fn pipelined_responses_are_told_apart() {
-    let _dog = watchdog("pipelined_responses_are_told_apart");
+fn pipelined_responses_have_separate_entries() {
+    let _dog = watchdog("pipelined_responses_have_separate_entries");
     for driver in drivers() {
         let server = logged(driver, Limits::default());
         let mark = format!("pipelined-{driver:?}");
@@ -208,7 +210,10 @@ fn pipelined_responses_are_told_apart() {
             .sum();
         assert_eq!(sent, responses.len() as u64, "{entries:#?}");
         for (entry, path) in entries.iter().zip(paths) {
-            assert!(entry["target"].starts_with(path), "in order: {entries:#?}");
+            assert!(
+                entry["target"].starts_with(path),
+                "wrong order: {entries:#?}"
+            );
             assert_eq!(entry["end"], "complete");
         }
         let bodies = entries.iter().map(|entry| number(entry, "body_bytes"));
@@ -220,7 +225,7 @@ fn pipelined_responses_are_told_apart() {
 }
 
 #[test]
-fn the_simulator_logs_the_same_however_the_network_splits() {
+fn simulator_logs_the_same_for_any_split() {
     keep_entries();
     for seed in 0..20 {
         let behaviour = Behaviour {
@@ -266,13 +271,17 @@ fn the_simulator_logs_the_same_however_the_network_splits() {
         assert!(entries.iter().all(|entry| entry["end"] == "complete"));
         assert_eq!(number(&entries[5], "received_bytes"), post.len() as u64);
         assert_eq!(number(&entries[5], "body_bytes"), 5000);
-        assert_eq!(sim.worker().live_tasks(), 1, "only the task that logs");
+        assert_eq!(
+            sim.worker().live_tasks(),
+            1,
+            "only the logging task remains"
+        );
     }
 }
 
 #[test]
-fn an_aborted_download_is_logged_with_the_bytes_that_left() {
-    let _dog = watchdog("an_aborted_download_is_logged_with_the_bytes_that_left");
+fn aborted_download_is_logged_with_the_bytes_sent() {
+    let _dog = watchdog("aborted_download_is_logged_with_the_bytes_sent");
     for driver in drivers() {
         let server = logged(driver, Limits::default());
         let mark = format!("aborted-{driver:?}");
@@ -282,7 +291,7 @@ fn an_aborted_download_is_logged_with_the_bytes_that_left() {
             .unwrap();
         let mut received = vec![0; 1_000_000];
         stream.read_exact(&mut received).expect("a part");
-        assert!(marked(&mark).is_empty(), "it has not ended");
+        assert!(marked(&mark).is_empty(), "the exchange has not ended");
         reset(stream);
         let entry = wait_for(&mark, 1).remove(0);
         expect(&entry, &[("status", "200"), ("end", "client_gone")]);
@@ -295,7 +304,7 @@ fn an_aborted_download_is_logged_with_the_bytes_that_left() {
 }
 
 #[test]
-fn the_simulator_tells_the_accepted_bytes_exactly() {
+fn simulator_logs_the_exact_number_of_accepted_bytes() {
     keep_entries();
     const PIPE_BYTES: usize = 10_000;
     let limits = Limits::default();
@@ -314,7 +323,11 @@ fn the_simulator_tells_the_accepted_bytes_exactly() {
     client.reset();
     sim.run();
     let entries = marked("?exact");
-    assert_eq!(entries.len(), 1, "the others had not begun: {entries:#?}");
+    assert_eq!(
+        entries.len(),
+        1,
+        "the other responses had not begun: {entries:#?}"
+    );
     expect(&entries[0], &[("status", "200"), ("end", "client_gone")]);
     // The pipe was full once more.
     let sent = number(&entries[0], "sent_bytes") as usize;
@@ -352,7 +365,8 @@ fn rejected_heads_are_logged() {
             ("408", "late", format!("GET /{mark}-late HTTP/1.1\r\nHos")),
         ] {
             let mut stream = server.connect();
-            let _ = stream.write_all(request.as_bytes()); // It may be reset before it is read.
+            // It may be reset before the server reads it.
+            let _ = stream.write_all(request.as_bytes());
             let mut response = Vec::new();
             let _ = stream.read_to_end(&mut response);
             let entry = wait_for(&format!("{mark}-{what}"), 1).remove(0);
@@ -377,8 +391,8 @@ fn rejected_heads_are_logged() {
 }
 
 #[test]
-fn a_client_that_disconnects_while_its_handler_runs_is_logged() {
-    let _dog = watchdog("a_client_that_disconnects_while_its_handler_runs_is_logged");
+fn disconnect_during_the_handler_is_logged() {
+    let _dog = watchdog("disconnect_during_the_handler_is_logged");
     for driver in drivers() {
         let server = logged(driver, Limits::default());
         let mark = format!("gone-{driver:?}");
@@ -388,7 +402,7 @@ fn a_client_that_disconnects_while_its_handler_runs_is_logged() {
         let mut response = vec![0; 5];
         while !response.ends_with(b"hello") {
             let mut byte = [0];
-            stream.read_exact(&mut byte).expect("the first answer");
+            stream.read_exact(&mut byte).expect("the first response");
             response.push(byte[0]);
         }
         wait_for(&mark, 1);
@@ -405,8 +419,8 @@ fn a_client_that_disconnects_while_its_handler_runs_is_logged() {
 }
 
 #[test]
-fn exchanges_that_a_limit_or_the_end_of_the_server_cuts_are_logged() {
-    let _dog = watchdog("exchanges_that_a_limit_or_the_end_of_the_server_cuts_are_logged");
+fn exchanges_cut_by_a_limit_or_by_the_end_are_logged() {
+    let _dog = watchdog("exchanges_cut_by_a_limit_or_by_the_end_are_logged");
     for driver in drivers() {
         let limits = Limits {
             total_timeout_ms: 200,
@@ -445,12 +459,12 @@ fn exchanges_that_a_limit_or_the_end_of_the_server_cuts_are_logged() {
 }
 
 #[test]
-fn what_is_evicted_when_memory_is_short_is_logged() {
+fn evicted_heads_are_logged() {
     keep_entries();
     let limits = Limits::default();
     let net = plain(1 << 16);
     let mut sim = Simulation::with_access_log(1, &application, limits, net, 1 << 20);
-    // Incomplete heads, of which more come than there is memory for.
+    // More incomplete heads than fit into memory.
     let head = format!(
         "GET /evicted HTTP/1.1\r\nHost: t\r\nX: {}",
         "x".repeat(6000)
@@ -473,7 +487,7 @@ fn what_is_evicted_when_memory_is_short_is_logged() {
 }
 
 #[test]
-fn nothing_is_logged_unless_it_is_asked_for() {
+fn access_log_is_disabled_by_default() {
     keep_entries();
     let mut sim = calm(&application, Limits::default());
     let client = sim.connect();

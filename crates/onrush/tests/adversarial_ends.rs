@@ -1,5 +1,5 @@
-//! Code of the user's that the engine calls beside handlers: destructors when the server ends, and
-//! the log's subscriber.
+//! User code that the engine calls besides handlers: destructors at the end of the server, and the
+//! subscriber of the log.
 #![forbid(unsafe_code)]
 mod common;
 mod evil;
@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Destructors that spawn, when the server ends: for ever, or with a panic.
+/// Destructors that spawn tasks at the end of the server: without end, or with a panic.
 #[test]
 fn destructors_at_the_end() {
     let _alone = alone();
@@ -32,7 +32,7 @@ fn destructors_at_the_end() {
         }
     }
     for driver in drivers() {
-        // Handlers, too, are dropped then.
+        // Handlers are dropped then, too.
         let application = per_worker(|_| {
             let bomb = Bomb(Evil::Nested);
             move |request: Request| {
@@ -61,11 +61,11 @@ fn destructors_at_the_end() {
     }
 }
 
-/// A log subscriber is user code as well.
+/// A log subscriber is user code, too.
 #[test]
-fn a_subscriber_that_panics() {
+fn subscriber_that_panics() {
     let _alone = alone();
-    let _dog = watchdog("a_subscriber_that_panics");
+    let _dog = watchdog("subscriber_that_panics");
     struct Hostile;
     impl tracing::Subscriber for Hostile {
         fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
@@ -77,7 +77,7 @@ fn a_subscriber_that_panics() {
         fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
         fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
         fn event(&self, event: &tracing::Event<'_>) {
-            // Not before the server runs: its start may fail.
+            // Only while the server runs, because its start may fail.
             if event.metadata().target() != "onrush::server" {
                 FIRED.fetch_add(1, Ordering::SeqCst);
                 panic!("on purpose: an event");
@@ -87,10 +87,10 @@ fn a_subscriber_that_panics() {
         fn exit(&self, _: &tracing::span::Id) {}
     }
     for driver in drivers() {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let serves = move || {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            tell.send(listener.local_addr().unwrap()).unwrap();
+            sender.send(listener.local_addr().unwrap()).unwrap();
             let server = Server::bind("").inherit(vec![listener.into()]);
             let server = server.driver(driver).workers(1).pinned(false);
             let server = server.access_log(onrush::AccessLog::On);
@@ -102,10 +102,10 @@ fn a_subscriber_that_panics() {
             };
             tracing::subscriber::with_default(Hostile, || server.serve(ends))
         };
-        // The calling thread is the worker, and so the subscriber is the worker's. The thread goes
-        // on until the process ends, as nothing tells it to.
+        // The calling thread is the worker, so the worker has the subscriber. The thread runs until
+        // the process ends.
         std::thread::spawn(serves);
-        let address = told.recv().unwrap();
+        let address = receiver.recv().unwrap();
         let connect = || {
             let stream = TcpStream::connect(address).unwrap();
             stream
@@ -131,7 +131,7 @@ fn a_subscriber_that_panics() {
             let mut response = Vec::new();
             let _ = stream.read_to_end(&mut response);
             match path {
-                // The head may be lost by the reset; the end of the content is never sent.
+                // The reset may drop the head. The end of the content is never sent.
                 "/other/stream-error" => assert!(!response.ends_with(b"0\r\n\r\n")),
                 _ => assert!(!response.is_empty(), "{driver:?} {path}"),
             }

@@ -1,5 +1,5 @@
-//! Safe handler code that tries to stop its worker: after each attack the same single worker
-//! answers another request, on the connection that was open before and on a new one.
+//! Safe handler code that tries to stop its worker. After each attack, the single worker still
+//! serves requests, on an earlier connection and on a new one.
 #![forbid(unsafe_code)]
 mod common;
 mod evil;
@@ -21,22 +21,22 @@ fn wakers_of_handlers() {
         assert!(ask(&mut before, "/").ends_with("hello"));
         for what in POLLED {
             for how in WAKERS {
-                let told = format!("{driver:?} {what} {how}");
+                let context = format!("{driver:?} {what} {how}");
                 if how.ends_with("calls-back") {
                     let (head, body) = (closing_post("/stash", 3), b"abc");
-                    assert_eq!(statuses(&attack(&server, &head, body)), [200], "{told}");
+                    assert_eq!(statuses(&attack(&server, &head, body)), [200], "{context}");
                 }
                 let fired = FIRED.load(Ordering::SeqCst);
                 let path = format!("/poll/{what}/{how}");
                 match what.starts_with("body") {
-                    // The driver tells of the first bytes, then of the end.
+                    // The driver reports the first bytes, then the end.
                     true => attack(&server, &closing_post(&path, 200_000), &PAYLOAD),
                     false => attack(&server, &closing(&path), &[]),
                 };
-                assert!(ask(&mut before, "/").ends_with("hello"), "{told}");
-                assert!(ask(&mut before, "/quiet").ends_with("quiet"), "{told}");
-                assert!(server.get("/").ends_with(b"hello"), "{told}");
-                assert!(FIRED.load(Ordering::SeqCst) > fired, "{told}: no attack");
+                assert!(ask(&mut before, "/").ends_with("hello"), "{context}");
+                assert!(ask(&mut before, "/quiet").ends_with("quiet"), "{context}");
+                assert!(server.get("/").ends_with(b"hello"), "{context}");
+                assert!(FIRED.load(Ordering::SeqCst) > fired, "{context}: no attack");
             }
         }
     }
@@ -51,11 +51,11 @@ fn destructors_and_polls_of_handlers() {
         let server = serve_with(driver, app, |server| server.metrics(&metrics));
         let mut before = server.connect();
         for what in OTHERS {
-            let told = format!("{driver:?} {what}");
+            let context = format!("{driver:?} {what}");
             if what == "calls-back" {
                 for _ in 0..2 {
                     let (head, body) = (closing_post("/stash", 3), b"abc");
-                    assert_eq!(statuses(&attack(&server, &head, body)), [200], "{told}");
+                    assert_eq!(statuses(&attack(&server, &head, body)), [200], "{context}");
                 }
             }
             let fired = FIRED.load(Ordering::SeqCst);
@@ -66,7 +66,7 @@ fn destructors_and_polls_of_handlers() {
                 }
                 _ => attack(&server, &closing(&path), &[]),
             };
-            // What was answered before the destructor ran is answered whole.
+            // A response from before the destructor is complete.
             let length = match what {
                 "bytes-small" => Some(10),
                 "bytes-large" => Some(PAYLOAD.len()),
@@ -75,12 +75,12 @@ fn destructors_and_polls_of_handlers() {
                 _ => None,
             };
             if let Some(length) = length {
-                assert_eq!(content(&response).len(), length, "{told}");
+                assert_eq!(content(&response).len(), length, "{context}");
             }
-            assert!(ask(&mut before, "/").ends_with("hello"), "{told}");
-            assert!(ask(&mut before, "/quiet").ends_with("quiet"), "{told}");
-            assert!(server.get("/").ends_with(b"hello"), "{told}");
-            assert!(FIRED.load(Ordering::SeqCst) > fired, "{told}: no attack");
+            assert!(ask(&mut before, "/").ends_with("hello"), "{context}");
+            assert!(ask(&mut before, "/quiet").ends_with("quiet"), "{context}");
+            assert!(server.get("/").ends_with(b"hello"), "{context}");
+            assert!(FIRED.load(Ordering::SeqCst) > fired, "{context}: no attack");
         }
         let samples = metrics.render(Format::Prometheus);
         let caught = "onrush_worker_panics_total{worker=\"0\"} ";

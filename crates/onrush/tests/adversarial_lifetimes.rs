@@ -1,5 +1,5 @@
-//! Safe handler code that keeps, leaks or never ends what it was given: the same single worker
-//! answers other requests.
+//! Safe handler code that keeps or leaked_values_harm_no_other_request its values, or never ends:
+//! the single worker still serves other requests.
 #![forbid(unsafe_code)]
 mod common;
 
@@ -13,10 +13,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Tasks that wake themselves for ever, and such handlers.
+/// Tasks and handlers that wake themselves forever.
 #[test]
-fn tasks_that_never_rest() {
-    let _dog = watchdog("tasks_that_never_rest");
+fn tasks_that_always_wake_themselves() {
+    let _dog = watchdog("tasks_that_always_wake_themselves");
     async fn busy(request: Request) -> Response {
         let spin = || {
             poll_fn(|cx| {
@@ -51,10 +51,10 @@ fn tasks_that_never_rest() {
     }
 }
 
-/// What is leaked is lost, and nothing else.
+/// Only the leaked values are lost.
 #[test]
-fn leaks() {
-    let _dog = watchdog("leaks");
+fn leaked_values_harm_no_other_request() {
+    let _dog = watchdog("leaked_values_harm_no_other_request");
     async fn leak(mut request: Request) -> Response {
         let worker = request.worker().clone();
         match request.path() {
@@ -105,7 +105,7 @@ fn leaks() {
     }
 }
 
-/// A body that is polled when its request is over, its connection is gone, or its worker has ended.
+/// A body polled after the end of its request, its connection or its worker.
 #[test]
 fn bodies_that_outlive_their_request() {
     let _dog = watchdog("bodies_that_outlive_their_request");
@@ -143,7 +143,7 @@ fn bodies_that_outlive_their_request() {
     }
 }
 
-/// Servers in handlers: one may be started and let go, and not be waited for.
+/// A handler may start and drop a server, but not wait for it.
 #[test]
 fn servers_in_handlers() {
     let _dog = watchdog("servers_in_handlers");
@@ -153,12 +153,12 @@ fn servers_in_handlers() {
         let error = match request.path() {
             "/serve" => other().serve(hello).expect_err("it would block"),
             "/wait" => {
-                let running = other().start(hello).expect("it starts");
+                let running = other().start(hello).expect("the server starts");
                 running.handle().shutdown_now();
                 running.wait().expect_err("it would block")
             }
             "/drop" => {
-                let running = other().start(hello).expect("it starts");
+                let running = other().start(hello).expect("the server starts");
                 running.handle().shutdown();
                 drop(running);
                 return Response::text("hello");

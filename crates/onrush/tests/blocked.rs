@@ -1,4 +1,4 @@
-//! Handlers that block their worker are reported, with their route: in the log and in the metrics.
+//! Handlers that block their worker are reported with their route, in the log and in the metrics.
 mod common;
 
 use common::{drivers, get, read_some, serve_with, text, watchdog};
@@ -14,13 +14,13 @@ use tracing::field::{Field, Visit};
 
 const BLOCK: Duration = Duration::from_millis(300);
 
-/// The events of this crate at level WARN, as fields.
-type Told = BTreeMap<&'static str, String>;
-static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
+/// The fields of one event of this crate at level WARN.
+type Event = BTreeMap<&'static str, String>;
+static EVENTS: Mutex<Vec<Event>> = Mutex::new(Vec::new());
 
 struct Capture;
 
-struct Fields<'t>(&'t mut Told);
+struct Fields<'t>(&'t mut Event);
 
 impl Visit for Fields<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
@@ -41,31 +41,31 @@ impl tracing::Subscriber for Capture {
     fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
     fn event(&self, event: &tracing::Event<'_>) {
-        let mut told = Told::new();
-        event.record(&mut Fields(&mut told));
-        TOLD.lock().unwrap().push(told);
+        let mut fields = Event::new();
+        event.record(&mut Fields(&mut fields));
+        EVENTS.lock().unwrap().push(fields);
     }
     fn enter(&self, _: &tracing::span::Id) {}
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// One test at a time, since all share the log.
+/// Runs one test at a time, because all share the log.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     static CAPTURED: Once = Once::new();
     let alone = ALONE.lock().unwrap_or_else(|failed| failed.into_inner());
     CAPTURED.call_once(|| tracing::subscriber::set_global_default(Capture).unwrap());
-    TOLD.lock().unwrap().clear();
+    EVENTS.lock().unwrap().clear();
     alone
 }
 
-fn told(message: &str) -> Vec<Told> {
-    let told = TOLD.lock().unwrap();
-    let is_it = |told: &&Told| told["message"] == message;
-    told.iter().filter(is_it).cloned().collect()
+fn events(message: &str) -> Vec<Event> {
+    let events = EVENTS.lock().unwrap();
+    let is_it = |event: &&Event| event["message"] == message;
+    events.iter().filter(is_it).cloned().collect()
 }
 
-fn figure(metrics: &Metrics, name: &str) -> f64 {
+fn metric(metrics: &Metrics, name: &str) -> f64 {
     let samples = metrics.render(Format::Prometheus);
     let lines = samples.lines().filter(|line| line.starts_with(name));
     lines
@@ -104,7 +104,7 @@ fn ask(stream: &mut TcpStream, path: &str) -> String {
 fn read_response(stream: &mut TcpStream, path: &str) -> String {
     let (mut response, mut piece) = (Vec::new(), [0; 4096]);
     while !text(&response).contains("\r\n\r\n") || response.ends_with(b"\r\n\r\n") {
-        let n = read_some(stream, &mut piece).expect("an answer");
+        let n = read_some(stream, &mut piece).expect("a response");
         assert!(n > 0, "{path}: {}", text(&response));
         response.extend_from_slice(&piece[..n]);
     }
@@ -113,84 +113,84 @@ fn read_response(stream: &mut TcpStream, path: &str) -> String {
 }
 
 #[test]
-fn a_handler_that_blocks_is_told_with_its_route() {
+fn blocking_handler_is_reported_with_its_route() {
     let _alone = alone();
-    let _dog = watchdog("a_handler_that_blocks");
+    let _dog = watchdog("blocking_handler_is_reported_with_its_route");
     for driver in drivers() {
         for (path, route) in [
             ("/at-once/7", "/at-once/{name}"),
             ("/late", "/late"),
             ("/spawned", "/spawned"),
         ] {
-            TOLD.lock().unwrap().clear();
+            EVENTS.lock().unwrap().clear();
             let metrics = Metrics::new();
             let server = serve_with(driver, router(), |server| server.metrics(&metrics));
             let mut stream = server.connect();
             assert_eq!(ask(&mut stream, path), "hello");
-            // It tells in the next iteration.
+            // The worker reports it in the next iteration.
             assert_eq!(ask(&mut stream, "/"), "hello");
-            let told = told("a worker was blocked");
-            let by_route = |told: &&Told| told.get("route").is_some_and(|told| told == route);
-            let told = told.iter().find(by_route);
-            let told = told.unwrap_or_else(|| panic!("{driver:?} {path}: {told:?}"));
-            assert_eq!(told["worker"], "0");
-            assert_eq!(told["suppressed"], "0");
+            let all = events("a worker was blocked");
+            let by_route = |event: &&Event| event.get("route").is_some_and(|found| found == route);
+            let event = all.iter().find(by_route);
+            let event = event.unwrap_or_else(|| panic!("{driver:?} {path}: {all:?}"));
+            assert_eq!(event["worker"], "0");
+            assert_eq!(event["suppressed"], "0");
             assert!(
-                told["duration_ms"].parse::<u64>().unwrap() >= 300,
-                "{told:?}"
+                event["duration_ms"].parse::<u64>().unwrap() >= 300,
+                "{event:?}"
             );
-            assert!(figure(&metrics, "onrush_worker_blocked_total{") >= 1.0);
-            assert!(figure(&metrics, "onrush_worker_blocked_seconds_total{") >= 0.3);
+            assert!(metric(&metrics, "onrush_worker_blocked_total{") >= 1.0);
+            assert!(metric(&metrics, "onrush_worker_blocked_seconds_total{") >= 0.3);
         }
     }
 }
 
-/// Among other requests that came in the same iteration it is found the next time.
+/// Among other requests of the same iteration, the blocking one is found at its next occurrence.
 #[test]
-fn one_of_many_is_found() {
+fn blocking_handler_is_found_among_others() {
     let _alone = alone();
-    let _dog = watchdog("one_of_many_is_found");
+    let _dog = watchdog("blocking_handler_is_found_among_others");
     for driver in drivers() {
-        TOLD.lock().unwrap().clear();
+        EVENTS.lock().unwrap().clear();
         let server = serve_with(driver, router(), |server| server);
         let mut stream = server.connect();
-        let found = |told: &Told| told.get("route").is_some_and(|r| r == "/at-once/{name}");
+        let found = |event: &Event| event.get("route").is_some_and(|r| r == "/at-once/{name}");
         let mut rounds = 0;
-        while !told("a worker was blocked").iter().any(found) {
+        while !events("a worker was blocked").iter().any(found) {
             assert!(
                 rounds < 50,
                 "{driver:?}: {:?}",
-                told("a worker was blocked")
+                events("a worker was blocked")
             );
             rounds += 1;
             let three = get("/") + &get("/at-once/7") + &get("/");
             stream.write_all(three.as_bytes()).unwrap();
             let (mut responses, mut piece) = (String::new(), [0; 4096]);
             while responses.matches("hello").count() < 3 {
-                let n = read_some(&mut stream, &mut piece).expect("answers");
+                let n = read_some(&mut stream, &mut piece).expect("responses");
                 assert!(n > 0);
                 responses += &text(&piece[..n]);
             }
         }
-        let all = told("a worker was blocked");
-        // Of the others none is blamed. (They may be when the machine itself stands still.)
-        let blamed = all.iter().filter_map(|told| told.get("route"));
+        let all = events("a worker was blocked");
+        // No other route is blamed, except when the machine itself stands still.
+        let blamed = all.iter().filter_map(|event| event.get("route"));
         assert!(blamed.filter(|route| *route == "/").count() <= 1, "{all:?}");
     }
 }
 
-/// One that never comes back is told by another worker, and shows in the metrics, while it is away.
+/// Another worker reports a handler that does not return, and the metrics show it meanwhile.
 #[test]
-fn a_handler_that_never_returns_is_told_by_another_worker() {
+fn stuck_handler_is_reported_by_another_worker() {
     let _alone = alone();
-    let _dog = watchdog("a_handler_that_never_returns");
+    let _dog = watchdog("stuck_handler_is_reported_by_another_worker");
     for driver in drivers() {
         never_returns(driver);
     }
 }
 
 fn never_returns(driver: DriverPreference) {
-    TOLD.lock().unwrap().clear();
+    EVENTS.lock().unwrap().clear();
     static GATE: Mutex<Option<mpsc::Receiver<()>>> = Mutex::new(None);
     let (release, gate) = mpsc::channel();
     *GATE.lock().unwrap() = Some(gate);
@@ -200,7 +200,7 @@ fn never_returns(driver: DriverPreference) {
         })
         .get("/hang", async |_: Request| {
             let gate = GATE.lock().unwrap().take().expect("hung once");
-            let _ = gate.recv(); // Also when the test has failed.
+            let _ = gate.recv(); // Also if the test has failed.
             Response::text("hello")
         });
     let metrics = Metrics::new();
@@ -214,24 +214,24 @@ fn never_returns(driver: DriverPreference) {
     let mut hanging = by_worker.remove("1").unwrap();
     let mut other = by_worker.remove("0").unwrap();
     hanging.write_all(get("/hang").as_bytes()).unwrap();
-    while told("a worker is blocked").is_empty() {
+    while events("a worker is blocked").is_empty() {
         assert_eq!(ask(&mut other, "/who"), "0");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let all = told("a worker is blocked");
+    let all = events("a worker is blocked");
     assert_eq!((&*all[0]["worker"], &*all[0]["route"]), ("1", "/hang"));
-    assert!(figure(&metrics, "onrush_worker_iteration_seconds{worker=\"1\"}") >= 2.0);
+    assert!(metric(&metrics, "onrush_worker_iteration_seconds{worker=\"1\"}") >= 2.0);
     release.send(()).unwrap();
-    // It comes back, and is told once more, with the whole duration.
+    // It returns, and is reported once more with the whole duration.
     assert_eq!(ask(&mut hanging, "/who").chars().next(), Some('h'));
-    while told("a worker was blocked").is_empty() {
+    while events("a worker was blocked").is_empty() {
         ask(&mut hanging, "/who");
     }
-    let all = told("a worker was blocked");
+    let all = events("a worker was blocked");
     assert_eq!((&*all[0]["worker"], &*all[0]["route"]), ("1", "/hang"));
 }
 
-/// A router with `/who`, and `/hang`, which blocks its worker until the test goes on.
+/// A router with `/who`, and `/hang`, which blocks its worker until the test releases it.
 fn hanging(gate: mpsc::Receiver<()>, begun: mpsc::Sender<()>) -> Router {
     let gate = Arc::new(Mutex::new(Some((gate, begun))));
     Router::new()
@@ -243,7 +243,7 @@ fn hanging(gate: mpsc::Receiver<()>, begun: mpsc::Sender<()>) -> Router {
             async move {
                 let (gate, begun) = gate.lock().unwrap().take().expect("hung once");
                 begun.send(()).unwrap();
-                let _ = gate.recv(); // Also when the test has failed.
+                let _ = gate.recv(); // Also if the test has failed.
                 Response::text("hello")
             }
         })
@@ -260,7 +260,7 @@ fn one_each(server: &common::Served) -> BTreeMap<String, TcpStream> {
     by_worker
 }
 
-/// How often the workers of this process have gone to sleep.
+/// The number of times that the workers of this process have gone to sleep.
 fn sleeps() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let of_task = |task: std::fs::DirEntry| {
@@ -285,15 +285,15 @@ fn until_all_sleep() {
     }
 }
 
-/// Without traffic nobody wakes up to look for blocked workers. When one is blocked then, it is
-/// told all the same, and new connections are served by another one.
+/// Without traffic, no worker wakes up to check for blocked ones. A worker that is blocked then is
+/// reported nevertheless, and another one serves new connections.
 #[test]
-fn a_worker_that_is_blocked_while_others_sleep_is_told() {
+fn blocked_worker_is_reported_while_others_sleep() {
     let _alone = alone();
-    let _dog = watchdog("blocked_while_others_sleep");
+    let _dog = watchdog("blocked_worker_is_reported_while_others_sleep");
     for driver in drivers() {
         for worker in ["0", "1"] {
-            TOLD.lock().unwrap().clear();
+            EVENTS.lock().unwrap().clear();
             let (release, gate) = mpsc::channel();
             let (begun, has_begun) = mpsc::channel();
             let router = hanging(gate, begun);
@@ -303,21 +303,21 @@ fn a_worker_that_is_blocked_while_others_sleep_is_told() {
             let mut stream = by_worker.remove(worker).unwrap();
             stream.write_all(get("/hang").as_bytes()).unwrap();
             has_begun.recv().unwrap();
-            while told("a worker is blocked").is_empty() {
+            while events("a worker is blocked").is_empty() {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            let all = told("a worker is blocked");
+            let all = events("a worker is blocked");
             assert_eq!((&*all[0]["worker"], &*all[0]["route"]), (worker, "/hang"));
             release.send(()).unwrap();
         }
     }
 }
 
-/// New connections are served while a worker is blocked, wherever the kernel has queued them.
+/// New connections are served while a worker is blocked, wherever the kernel queued them.
 #[test]
-fn new_connections_are_served_by_a_worker_that_is_not_blocked() {
+fn new_connections_are_served_by_other_workers() {
     let _alone = alone();
-    let _dog = watchdog("new_connections_are_served");
+    let _dog = watchdog("new_connections_are_served_by_other_workers");
     for driver in drivers() {
         for worker in ["0", "1"] {
             let (release, gate) = mpsc::channel();
@@ -328,7 +328,7 @@ fn new_connections_are_served_by_a_worker_that_is_not_blocked() {
             let mut stream = by_worker.remove(worker).unwrap();
             stream.write_all(get("/hang").as_bytes()).unwrap();
             has_begun.recv().unwrap();
-            // Many at once: some come before anybody has noticed.
+            // Many at once: some arrive before a worker has noticed.
             let mut clients: Vec<TcpStream> = (0..40).map(|_| server.connect()).collect();
             for client in &mut clients {
                 client.write_all(get("/who").as_bytes()).unwrap();
@@ -343,7 +343,7 @@ fn new_connections_are_served_by_a_worker_that_is_not_blocked() {
             }
             release.send(()).unwrap();
             assert_eq!(read_response(&mut stream, "/hang"), "hello");
-            // It gets connections again.
+            // The released worker gets connections again.
             let mut kept = Vec::new();
             loop {
                 let mut client = server.connect();
@@ -358,11 +358,11 @@ fn new_connections_are_served_by_a_worker_that_is_not_blocked() {
 
 /// Sleeping, in the kernel or as a task, is not blocking.
 #[test]
-fn who_waits_is_not_told() {
+fn waiting_handler_is_not_reported() {
     let _alone = alone();
-    let _dog = watchdog("who_waits_is_not_told");
+    let _dog = watchdog("waiting_handler_is_not_reported");
     for driver in drivers() {
-        TOLD.lock().unwrap().clear();
+        EVENTS.lock().unwrap().clear();
         let router = Router::new().get("/", async |request: Request| {
             request.worker().sleep(BLOCK).await;
             request
@@ -377,9 +377,9 @@ fn who_waits_is_not_told() {
         assert_eq!(ask(&mut stream, "/"), "hello");
         std::thread::sleep(BLOCK);
         assert_eq!(ask(&mut stream, "/"), "hello");
-        // The machine may stand still, but not for as long as the handler waits.
-        let long = |told: &Told| told["duration_ms"].parse::<u64>().unwrap() >= 290;
-        let all = told("a worker was blocked");
+        // The machine may stand still, but for less time than the handler waits.
+        let long = |event: &Event| event["duration_ms"].parse::<u64>().unwrap() >= 290;
+        let all = events("a worker was blocked");
         assert!(!all.iter().any(long), "{driver:?}: {all:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Waits for a request's body: whoever gives one up, or takes it along into the answer, is neither
-//! late for it nor forgotten.
+//! Waits for a request body: a handler that cancels one does not time out, and a reader that moves
+//! into the response is woken.
 mod common;
 
 use common::{ask, calm, get, statuses, text};
@@ -21,9 +21,9 @@ fn limits() -> Limits {
     }
 }
 
-/// What a handler waited for before it answered without it is no wait of the next one's.
+/// A cancelled wait of one handler does not count for the next one.
 #[test]
-fn a_body_that_was_given_up_leaves_no_limit_behind() {
+fn cancelled_body_wait_leaves_no_time_limit() {
     let handler = async |mut request: Request| {
         if request.path() == "/give-up" {
             let mut piece = pin!(request.body().next());
@@ -45,9 +45,9 @@ fn a_body_that_was_given_up_leaves_no_limit_behind() {
     assert!(response.ends_with(b"slept"));
 }
 
-/// A handler that has given up waiting for the body takes its time for something else.
+/// A handler that has cancelled its wait for the body may take time for something else.
 #[test]
-fn who_waits_for_the_body_no_more_is_not_late() {
+fn cancelled_body_wait_does_not_time_out() {
     let handler = async |mut request: Request| {
         let patience: u64 = request.query().and_then(|ms| ms.parse().ok()).unwrap();
         let worker = request.worker().clone();
@@ -86,9 +86,9 @@ where
     }
 }
 
-/// What polled the body may have a waker of its own, and live on in the answer.
+/// A reader of the body may have its own waker and continue in the response.
 #[test]
-fn a_reader_that_moves_into_the_answer_is_woken() {
+fn reader_that_moves_into_the_response_is_woken() {
     #[derive(Default)]
     struct Inner {
         is_due: AtomicBool,
@@ -115,7 +115,7 @@ fn a_reader_that_moves_into_the_answer_is_woken() {
                 return Poll::Ready(None);
             }
             inner.outer.lock().unwrap().replace(cx.waker().clone());
-            // As combinators of many futures do, it polls only what was woken.
+            // As combinators of many futures do, it polls only futures that were woken.
             if !inner.is_due.swap(false, Ordering::AcqRel) {
                 return Poll::Pending;
             }
@@ -141,9 +141,9 @@ fn a_reader_that_moves_into_the_answer_is_woken() {
     assert!(response.contains("4\r\nbody\r\n0\r\n"), "{response}");
 }
 
-/// The wait for a body is limited from a handler's first look on, and no second one is needed.
+/// The time limit of a body starts with the handler's first poll of it, and needs no second poll.
 #[test]
-fn a_handler_is_polled_only_when_it_may_go_on() {
+fn handler_is_polled_only_when_it_can_continue() {
     thread_local!(static POLLS: Cell<u32> = const { Cell::new(0) });
     let handler = async |mut request: Request| {
         let mut whole = pin!(async move { request.body().read_all(100).await });

@@ -1,4 +1,4 @@
-//! Both drivers are one server: the same bytes get the same answers on the simulated network, on
+//! All drivers behave alike: the same bytes give the same responses on the simulated network, on
 //! epoll and on io_uring, whole or in pieces.
 mod common;
 
@@ -99,8 +99,8 @@ fn requests_without_a_body() {
 }
 
 #[test]
-fn answers_of_every_kind() {
-    let _dog = watchdog("answers_of_every_kind");
+fn responses_of_every_kind() {
+    let _dog = watchdog("responses_of_every_kind");
     let mut scripts = Vec::new();
     for (path, status) in [
         ("/hello", 200),
@@ -114,7 +114,7 @@ fn answers_of_every_kind() {
         ("/not-modified", 304),
         ("/reset-content", 205),
     ] {
-        // Each is followed by another on the same connection: it said where it ended.
+        // Another request follows on the same connection, so the end of the response was clear.
         scripts.push(script(get(path) + GET, &[status, 200], End::Client));
         scripts.push(script(head(path) + GET, &[status, 200], End::Client));
     }
@@ -145,7 +145,7 @@ fn http_1_0() {
             End::Client,
         ),
         script(old("/big", ""), &[200], End::Server),
-        // Only the close tells where these end.
+        // Only the close ends these responses.
         script(old("/stream", kept) + GET, &[200], End::Server),
         script(old("/sized", kept) + GET, &[200, 200], End::Client),
         script(
@@ -198,7 +198,7 @@ fn bodies() {
         &[200; 2],
         End::Client,
     ));
-    // The client ends in the middle of its body: no handler's success may be told.
+    // The client ends within its body: the success of a handler must not be sent.
     let half = "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nhalf";
     scripts.push(script(half, &[400], End::Client));
     scripts.push(script(chunked("/echo", "5\r\nhel"), &[400], End::Client));
@@ -245,21 +245,22 @@ fn expectations() {
             End::Client,
         )
         .then(go_on, "2\r\nok\r\n0\r\n\r\n".to_owned() + GET),
-        // Behind other requests the 100 must not overtake their answers.
+        // After other requests, the 100 must not overtake their responses.
         script(
             get("/late") + GET + &expecting("/echo", two),
             &[200, 200, 100, 200],
             End::Client,
         )
         .then(go_on, "ok"),
-        // Whoever does not want the body says so at once, and cannot tell what comes next.
+        // A handler that does not read the body responds at once. The next bytes are then
+        // ambiguous.
         script(expecting("/early", two) + GET, &[200], End::Server),
         script(
             expecting("/limit", "Content-Length: 11"),
             &[413],
             End::Server,
         ),
-        // An empty body is there already.
+        // An empty body is already complete.
         script(
             expecting("/echo", "Content-Length: 0") + GET,
             &[200, 200],
@@ -274,12 +275,12 @@ fn expectations() {
 }
 
 #[test]
-fn early_answers() {
-    let _dog = watchdog("early_answers");
+fn early_responses() {
+    let _dog = watchdog("early_responses");
     let small = text_of(5_000);
     let some_chunks = format!("{:x}\r\n{small}\r\n0\r\n\r\n", small.len());
     run(&[
-        // A small rest is read and dropped, and the connection lives.
+        // A small rest is read and discarded, and the connection continues.
         script(post("/early", &small) + GET, &[200, 200], End::Client),
         script(
             chunked("/early", &some_chunks) + GET,
@@ -288,7 +289,7 @@ fn early_answers() {
         ),
         script(post("/late", &small) + GET, &[200, 200], End::Client),
         script(post("/big", &small) + GET, &[200, 200], End::Client),
-        // A large one is not; the client is still sending when it is answered.
+        // A large rest is not read. The client still sends when it gets the response.
         script(
             post("/early", &text_of(3_000_000)) + GET,
             &[200],
@@ -304,7 +305,7 @@ fn early_answers() {
             &[200],
             End::Server,
         ),
-        // Broken framing behind the answer: nothing more is answered.
+        // Invalid framing after the response: no further response.
         script(chunked("/early", "zz\r\n") + GET, &[200], End::Server),
     ]);
 }
@@ -319,7 +320,7 @@ fn panics() {
     ]);
 }
 
-/// Each of the 2^n ways would be too many; each single cut, and all of them at once.
+/// Each single cut, and all cuts together, because all 2^n combinations would be too many.
 #[test]
 fn cut_at_each_byte() {
     let _dog = watchdog("cut_at_each_byte");

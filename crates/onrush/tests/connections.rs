@@ -1,5 +1,5 @@
-//! At the cap on connections, or on descriptors, a new connection takes the place of the one that
-//! has been idle for the longest time; only connections at work keep theirs.
+//! At the limit on connections or descriptors, a new connection replaces the one that has been idle
+//! for the longest time. Connections with a request in progress stay.
 mod common;
 
 use common::{Served, drivers, get, read_some, serve_with, statuses, watchdog};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Requests for `/wait` that have begun, and whether they may end.
+/// Counts requests for `/wait` that have begun, and blocks their end.
 #[derive(Default)]
 struct Gate {
     begun: AtomicUsize,
@@ -61,7 +61,7 @@ fn ask(stream: &mut TcpStream, path: &str) -> u16 {
     response(stream)
 }
 
-fn figure(metrics: &Metrics, name: &str) -> f64 {
+fn metric(metrics: &Metrics, name: &str) -> f64 {
     let samples = metrics.render(Format::Prometheus);
     let lines = samples.lines().filter(|line| line.starts_with(name));
     lines
@@ -69,9 +69,9 @@ fn figure(metrics: &Metrics, name: &str) -> f64 {
         .sum()
 }
 
-/// A connection that the server has accepted before this returns.
+/// A new connection that the server has accepted.
 fn accepted(server: &Served, metrics: &Metrics) -> TcpStream {
-    let count = || figure(metrics, "onrush_connections_accepted_total");
+    let count = || metric(metrics, "onrush_connections_accepted_total");
     let before = count();
     let stream = server.connect();
     while count() == before {
@@ -86,7 +86,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 
 const CAP: usize = 4;
 
-fn the_longest_idle_goes(driver: DriverPreference, bound: impl FnOnce(Server) -> Server) {
+fn longest_idle_is_closed(driver: DriverPreference, bound: impl FnOnce(Server) -> Server) {
     let (gate, metrics) = (Arc::new(Gate::default()), Metrics::new());
     let configure = |server: Server| bound(server.defer_accept(false).metrics(&metrics));
     let server = serve_with(driver, router(&gate), configure);
@@ -96,7 +96,7 @@ fn the_longest_idle_goes(driver: DriverPreference, bound: impl FnOnce(Server) ->
     let mut in_head = accepted(&server, &metrics);
     in_head.write_all(b"GET / HT").unwrap();
     let mut silent = accepted(&server, &metrics);
-    // What comes behind the part of a head has been received when this is answered.
+    // When this gets its response, the server has received the partial head before it.
     let mut kept = server.connect();
     assert_eq!(ask(&mut kept, "/"), 200);
 
@@ -104,13 +104,13 @@ fn the_longest_idle_goes(driver: DriverPreference, bound: impl FnOnce(Server) ->
     assert_eq!(ask(&mut first, "/"), 200, "{driver:?}");
     assert!(is_closed(&mut silent), "{driver:?}");
     assert_eq!(ask(&mut kept, "/"), 200, "{driver:?}");
-    // Its request makes `kept` the one that was idle for the shortest time.
+    // Its request makes `kept` the connection with the shortest idle time.
     let mut second = server.connect();
     assert_eq!(ask(&mut second, "/"), 200, "{driver:?}");
     assert!(is_closed(&mut first), "{driver:?}");
     assert_eq!(ask(&mut kept, "/"), 200, "{driver:?}");
 
-    // When all are at work, a new one is told to come again.
+    // If all have requests in progress, a new one is rejected with 503.
     kept.write_all(get("/wait").as_bytes()).unwrap();
     second.write_all(get("/wait").as_bytes()).unwrap();
     gate.await_begun(3);
@@ -122,7 +122,7 @@ fn the_longest_idle_goes(driver: DriverPreference, bound: impl FnOnce(Server) ->
     }
     in_head.write_all(b"TP/1.1\r\nHost: t\r\n\r\n").unwrap();
     assert_eq!(response(&mut in_head), 200, "{driver:?}");
-    let closed = figure(
+    let closed = metric(
         &metrics,
         "onrush_connections_done_total{worker=\"0\",reason=\"displaced\"}",
     );
@@ -130,29 +130,29 @@ fn the_longest_idle_goes(driver: DriverPreference, bound: impl FnOnce(Server) ->
 }
 
 #[test]
-fn at_the_cap_the_longest_idle_goes() {
-    let _dog = watchdog("at_the_cap");
+fn longest_idle_is_closed_at_the_connection_limit() {
+    let _dog = watchdog("longest_idle_is_closed_at_the_connection_limit");
     for driver in drivers() {
-        the_longest_idle_goes(driver, |server| server.connections_max(CAP));
+        longest_idle_is_closed(driver, |server| server.connections_max(CAP));
     }
 }
 
 #[test]
-fn out_of_descriptors_the_longest_idle_goes() {
-    let _dog = watchdog("out_of_descriptors");
+fn longest_idle_is_closed_without_descriptors() {
+    let _dog = watchdog("longest_idle_is_closed_without_descriptors");
     for driver in drivers() {
-        // Less 2 in reserve and 1 for files.
+        // Minus 2 in reserve and 1 for files.
         let budget = Descriptors::new(CAP as u64 + 3);
         assert_eq!(budget.connections_max(), CAP);
-        the_longest_idle_goes(driver, |server| server.descriptors(&budget));
+        longest_idle_is_closed(driver, |server| server.descriptors(&budget));
     }
 }
 
-/// Without a limit on idle time it is not known who has been idle for how long: whoever never asked
-/// for anything goes first.
+/// Without an idle timeout, idle times are unknown. Connections without any request are closed
+/// first.
 #[test]
-fn without_a_time_limit_the_silent_go_first() {
-    let _dog = watchdog("without_a_time_limit");
+fn silent_connections_are_closed_first_without_idle_timeout() {
+    let _dog = watchdog("silent_connections_are_closed_first_without_idle_timeout");
     for driver in drivers() {
         let limits = onrush::Limits {
             idle_timeout_ms: 0,
@@ -176,8 +176,8 @@ fn without_a_time_limit_the_silent_go_first() {
 }
 
 #[test]
-fn silent_clients_lock_nobody_out() {
-    let _dog = watchdog("silent_clients");
+fn silent_clients_do_not_block_others() {
+    let _dog = watchdog("silent_clients_do_not_block_others");
     for driver in drivers() {
         let configure = |server: Server| {
             let server = server.workers(2).connections_max(64);
@@ -192,7 +192,7 @@ fn silent_clients_lock_nobody_out() {
             assert_eq!(ask(&mut stream, "/"), 200, "{driver:?}");
             assert!(begun.elapsed() < Duration::from_secs(1), "{driver:?}");
         }
-        // Also while the attack goes on.
+        // Also during the attack.
         std::thread::scope(|scope| {
             scope.spawn(attack);
             for _ in 0..50 {
@@ -202,11 +202,11 @@ fn silent_clients_lock_nobody_out() {
     }
 }
 
-/// A request that has arrived and is not fetched yet keeps its connection from being closed. When
-/// no other connection is idle, the new one is rejected, and the worker goes on.
+/// A request that has arrived and is not processed yet keeps its connection from being closed. When
+/// no other connection is idle, the new one is rejected, and the worker continues.
 #[test]
-fn a_request_that_waits_in_the_kernel_keeps_its_connection() {
-    let _dog = watchdog("a_request_that_waits");
+fn request_in_the_kernel_keeps_its_connection_open() {
+    let _dog = watchdog("request_in_the_kernel_keeps_its_connection_open");
     for driver in drivers() {
         let (gate, unblocked) = (Arc::new(Gate::default()), Arc::new(AtomicBool::new(false)));
         let blocking = (gate.clone(), unblocked.clone());
@@ -230,17 +230,52 @@ fn a_request_that_waits_in_the_kernel_keeps_its_connection() {
         let mut at_work = server.connect();
         at_work.write_all(get("/block").as_bytes()).unwrap();
         gate.await_begun(1);
-        // The worker fetches the new connection before the request.
+        // The worker accepts the new connection before it reads the request.
         let mut new = server.connect();
         std::thread::sleep(Duration::from_millis(10));
         idle.write_all(get("/").as_bytes()).unwrap();
         unblocked.store(true, Ordering::SeqCst);
         let status = ask(&mut new, "/");
         assert!([200, 503].contains(&status), "{driver:?}: {status}");
-        if status == 503 {
-            assert_eq!(response(&mut idle), 200, "{driver:?}");
-        }
+        assert_eq!(response(&mut idle), 200, "{driver:?}");
         gate.open.store(true, Ordering::SeqCst);
         assert_eq!(response(&mut at_work), 200, "{driver:?}");
+    }
+}
+
+/// All idle connections are at one worker. A new connection takes the place of one of them, also
+/// if the other worker accepts it.
+#[test]
+fn idle_connections_of_other_workers_make_room() {
+    const WORKERS: usize = 2;
+    let _dog = watchdog("idle_connections_of_other_workers");
+    for driver in drivers() {
+        let (gate, metrics) = (Arc::new(Gate::default()), Metrics::new());
+        let configure = |server: Server| {
+            let server = server.workers(WORKERS).connections_max(CAP);
+            server.rebalance(false).metrics(&metrics)
+        };
+        let server = serve_with(driver, router(&gate), configure);
+        let placed = || metric(&metrics, "onrush_connections_placed_total{worker=\"0\"");
+        let mut connections: Vec<Vec<TcpStream>> = (0..WORKERS).map(|_| Vec::new()).collect();
+        for _ in 0..CAP {
+            let (before, mut stream) = (placed(), server.connect());
+            assert_eq!(ask(&mut stream, "/"), 200, "{driver:?}");
+            let worker = usize::from(placed() == before);
+            connections[worker].push(stream);
+        }
+        assert!(connections.iter().all(|own| own.len() == CAP / WORKERS));
+        for stream in &mut connections[0] {
+            stream.write_all(get("/wait").as_bytes()).unwrap();
+        }
+        gate.await_begun(CAP / WORKERS);
+        // The kernel chooses the worker that accepts: each is chosen several times.
+        for _ in 0..32 {
+            assert_eq!(ask(&mut server.connect(), "/"), 200, "{driver:?}");
+        }
+        gate.open.store(true, Ordering::SeqCst);
+        for stream in &mut connections[0] {
+            assert_eq!(response(stream), 200, "{driver:?}");
+        }
     }
 }

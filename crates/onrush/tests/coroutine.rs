@@ -1,4 +1,4 @@
-//! Handlers that are plain functions: their bodies, their answers, and their ends.
+//! Handlers that are plain functions: request bodies, responses and failures.
 mod common;
 
 use common::{
@@ -26,7 +26,7 @@ fn echo(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Resul
     Ok(())
 }
 
-/// Reads all of it and tells its length and last byte.
+/// Reads the whole body and responds with its length and last byte.
 fn whole(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     let mut all = vec![0];
     request.read_to_end(&mut all)?;
@@ -40,7 +40,7 @@ fn lines(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Resu
     Ok(())
 }
 
-/// As many bytes as the route says, in pieces as large as it says.
+/// Sends as many bytes as the path says, in pieces of the size that it says.
 fn bytes(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
     let number = |name| request.param(name).unwrap().parse::<usize>().unwrap();
     let (all, piece) = (pattern(number("bytes")), number("piece"));
@@ -133,7 +133,7 @@ fn post(path: &str, body: &[u8], chunked: bool) -> Vec<u8> {
     sent
 }
 
-/// The content of one answer, which is whole, whichever way it is framed.
+/// The content of one complete response, with either framing.
 fn unframed(response: &[u8]) -> Vec<u8> {
     let head = text(&response[..response.len() - content(response).len()]);
     match head.contains("Transfer-Encoding: chunked") {
@@ -146,8 +146,8 @@ fn unframed(response: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Asks on every driver, the simulated one with several seeds; the answer to the last request of
-/// `sent` ends its connection.
+/// Sends requests on every driver, on the simulated one with several seeds. The response to the
+/// last request of `sent` ends its connection.
 fn everywhere(what: &'static str, sent: &[u8], check: impl Fn(&[u8])) {
     let _dog = watchdog(what);
     for seed in 0..12 {
@@ -177,14 +177,14 @@ fn everywhere(what: &'static str, sent: &[u8], check: impl Fn(&[u8])) {
         let sent = sent.to_vec();
         let writes = std::thread::spawn(move || writer.write_all(&sent));
         let mut response = Vec::new();
-        let _ = stream.read_to_end(&mut response); // It may be cut.
+        let _ = stream.read_to_end(&mut response); // It may be reset.
         let _ = writes.join().unwrap();
         check(&response);
     }
 }
 
 fn last(request: impl Into<Vec<u8>>) -> Vec<u8> {
-    let request = text(&request.into()); // Bodies are not UTF-8, but heads are.
+    let request = text(&request.into()); // Heads are UTF-8, bodies are not.
     request
         .replacen("Host: t\r\n", "Host: t\r\nConnection: close\r\n", 1)
         .into_bytes()
@@ -200,7 +200,7 @@ fn last_post(path: &str, body: &[u8], chunked: bool) -> Vec<u8> {
 }
 
 #[test]
-fn little_leaves_in_one_piece_with_its_length() {
+fn small_response_is_sent_in_one_piece_with_its_length() {
     let pipelined = get("/hello").repeat(20) + &text(&last(get("/hello")));
     everywhere("little_leaves", pipelined.as_bytes(), |responses| {
         assert_eq!(statuses(responses), [200; 21]);
@@ -216,7 +216,7 @@ fn little_leaves_in_one_piece_with_its_length() {
 }
 
 #[test]
-fn answers_of_every_size() {
+fn responses_of_every_size() {
     for (bytes, piece, chunked) in [
         (0, 1, false),
         (16_384, 1000, false),
@@ -228,7 +228,7 @@ fn answers_of_every_size() {
         (500_000, 16_384, true),
     ] {
         let sent = last(get(&format!("/bytes/{bytes}/{piece}")));
-        everywhere("answers_of_every_size", &sent, |response| {
+        everywhere("responses_of_every_size", &sent, |response| {
             let is_chunked = text(response).contains("Transfer-Encoding: chunked");
             assert_eq!(is_chunked, chunked, "{bytes} in pieces of {piece}");
             assert!(
@@ -249,9 +249,9 @@ fn bodies_of_every_size() {
                 assert!(unframed(response) == body, "{bytes}")
             });
             let sent = last_post("/whole", &body, chunked);
-            let told = format!("{bytes} {}", body.last().copied().unwrap_or(0));
+            let expected = format!("{bytes} {}", body.last().copied().unwrap_or(0));
             everywhere("whole", &sent, |response| {
-                assert_eq!(text(&unframed(response)), told)
+                assert_eq!(text(&unframed(response)), expected)
             });
         }
     }
@@ -267,7 +267,7 @@ fn bodies_of_every_size() {
 }
 
 #[test]
-fn a_flush_lets_the_head_leave() {
+fn flush_sends_the_head() {
     scope(|| {
         let mut sim = calm(&app(), Limits::default());
         let client = sim.connect();
@@ -284,18 +284,14 @@ fn a_flush_lets_the_head_leave() {
         sim.advance(10);
         assert_eq!(text(&client.receive().unwrap()), "5\r\nthree\r\n0\r\n\r\n");
         assert!(ask(&mut sim, &client, &get("/hello")).ends_with("\r\n\r\nhello"));
-        everywhere(
-            "a_flush_lets_the_head_leave",
-            &last(get("/flushes")),
-            |response| {
-                assert_eq!(dechunk(content(response)), b"one two three");
-            },
-        );
+        everywhere("flush_sends_the_head", &last(get("/flushes")), |response| {
+            assert_eq!(dechunk(content(response)), b"one two three");
+        });
     });
 }
 
 #[test]
-fn declared_lengths_are_kept_or_the_connection_is_cut() {
+fn wrong_declared_length_resets_the_connection() {
     scope(|| {
         for (declared, written) in [(0, 0), (100, 100), (300_000, 300_000)] {
             let sent = last(get(&format!("/declares/{declared}/{written}")));
@@ -325,7 +321,7 @@ fn declared_lengths_are_kept_or_the_connection_is_cut() {
 }
 
 #[test]
-fn answers_without_content() {
+fn responses_without_content() {
     for path in [
         "/hello",
         "/flushes",
@@ -358,7 +354,7 @@ fn answers_without_content() {
 }
 
 #[test]
-fn panics_and_failures_cost_their_request() {
+fn panics_and_failures_affect_only_their_request() {
     scope(|| {
         let paths = [
             "/panics/first",
@@ -382,7 +378,7 @@ fn panics_and_failures_cost_their_request() {
                 "{path}: a reset"
             );
             assert_eq!((sim.open_connections(), counters().in_use()), (0, 0));
-            assert!(common::is_served(&mut sim), "the worker lives");
+            assert!(common::is_served(&mut sim), "the worker still serves");
         }
         everywhere(
             "limited",
@@ -398,10 +394,10 @@ fn panics_and_failures_cost_their_request() {
     });
 }
 
-/// A handler that asks another server, on the same worker.
+/// A handler that sends a request to another server, on the same worker.
 #[test]
-fn a_handler_that_is_a_client() {
-    let _dog = watchdog("a_handler_that_is_a_client");
+fn handler_that_is_a_client() {
+    let _dog = watchdog("handler_that_is_a_client");
     for driver in drivers() {
         let behind = serve(driver, app());
         let address = behind.address();

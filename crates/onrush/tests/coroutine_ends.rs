@@ -1,5 +1,5 @@
-//! Handlers that are plain functions, their clients gone or slow, their stacks used again, too many
-//! or too small.
+//! Handlers that are plain functions: clients that disconnect or are slow, and stacks that are
+//! reused, many, or too small.
 mod common;
 
 use common::{ask, calm, content, dechunk, drivers, get, pattern, plain, serve, text, watchdog};
@@ -30,7 +30,7 @@ fn post(body: &[u8]) -> Vec<u8> {
     sent
 }
 
-/// Says that it was dropped.
+/// Counts its drop.
 struct Ends(Rc<Cell<u32>>);
 
 impl Drop for Ends {
@@ -39,11 +39,11 @@ impl Drop for Ends {
     }
 }
 
-/// Tests of one thread may share what is not `Send`.
+/// Lets a test with one thread share a value that is not `Send`.
 struct Shared<T>(T);
 
 #[test]
-fn a_slow_client_holds_up_its_handler() {
+fn slow_client_blocks_its_handler() {
     scope(|| {
         thread_local!(static WRITTEN: Cell<usize> = const { Cell::new(0) });
         fn writes(_: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
@@ -60,10 +60,10 @@ fn a_slow_client_holds_up_its_handler() {
         sim.run();
         let mut reply = Vec::new();
         while WRITTEN.get() < 1_000_000 {
-            // What the network holds, one piece under way, and one in the making.
+            // The network's buffers, one piece in flight, and one that the handler writes.
             assert!(WRITTEN.get() <= reply.len() + 10_000 + 3 * 16_384);
             let piece = client.receive().unwrap();
-            assert!(!piece.is_empty(), "it goes on");
+            assert!(!piece.is_empty(), "the response continues");
             reply.extend(piece);
             sim.run();
         }
@@ -75,9 +75,9 @@ fn a_slow_client_holds_up_its_handler() {
     });
 }
 
-/// Wherever the client goes, the stack is unwound once and everything is given back.
+/// Whenever the client disconnects, the stack is unwound once and everything is released.
 #[test]
-fn a_client_that_goes_unwinds_its_handler() {
+fn disconnected_client_unwinds_its_handler() {
     scope(|| {
         thread_local!(static ENDED: Shared<Rc<Cell<u32>>> = Shared(Rc::default()));
         fn all_kinds_of_waits(
@@ -87,7 +87,7 @@ fn a_client_that_goes_unwinds_its_handler() {
             struct Writes<'r>(&'r mut ResponseWriter);
             impl Drop for Writes<'_> {
                 fn drop(&mut self) {
-                    // While it is unwound there is nobody to write to, and no harm in trying.
+                    // During unwinding there is no client, but a write does no harm.
                     let result = self.0.write_all(&[0; 40_000]).and_then(|()| self.0.flush());
                     assert!(!onrush::coroutine::is_unwinding() || result.is_err());
                 }
@@ -135,9 +135,9 @@ fn a_client_that_goes_unwinds_its_handler() {
     });
 }
 
-/// What a handler owns is dropped when it has answered; whatever that does, its answer is its own.
+/// The values of a handler are dropped after its response. A drop cannot change that response.
 #[test]
-fn a_destructor_that_serves_others_does_not_mix_answers_up() {
+fn destructor_that_serves_others_does_not_mix_responses() {
     scope(|| {
         thread_local!(static SERVED: Cell<u32> = const { Cell::new(0) });
         #[derive(Clone)]
@@ -171,13 +171,13 @@ fn a_destructor_that_serves_others_does_not_mix_answers_up() {
     });
 }
 
-/// What a handler answers when its client has gone reaches nobody, and no other client either.
+/// A response to a disconnected client is not sent to another client.
 #[test]
-fn an_answer_to_a_client_that_has_gone_is_nobodys() {
+fn response_to_a_disconnected_client_is_dropped() {
     scope(|| {
         use std::panic::{AssertUnwindSafe, catch_unwind};
         thread_local!(static CAUGHT: Cell<u32> = const { Cell::new(0) });
-        fn goes_on(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
+        fn continues(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
             let path = request.path().to_owned();
             let caught = catch_unwind(AssertUnwindSafe(|| sleep(Duration::from_millis(5))));
             CAUGHT.set(CAUGHT.get() + u32::from(caught.is_err()));
@@ -186,7 +186,7 @@ fn an_answer_to_a_client_that_has_gone_is_nobodys() {
         for seed in 1..=10 {
             CAUGHT.set(0);
             let (limits, network) = (Limits::default(), plain(4096));
-            let mut sim = Simulation::with_behaviour(seed, &handler(goes_on), limits, network);
+            let mut sim = Simulation::with_behaviour(seed, &handler(continues), limits, network);
             let clients: Vec<_> = (0..9).map(|_| sim.connect()).collect();
             for (index, client) in clients.iter().enumerate() {
                 sim.send(client, get(&format!("/number-{index}")).as_bytes());
@@ -203,11 +203,11 @@ fn an_answer_to_a_client_that_has_gone_is_nobodys() {
     });
 }
 
-/// Clients that go, on real sockets: while it reads, while it sleeps, and while it writes more than
+/// Clients that disconnect, on real sockets: while the handler reads, sleeps, or writes more than
 /// fits.
 #[test]
-fn clients_that_go_unwind_on_both_drivers() {
-    let _dog = watchdog("clients_that_go_unwind_on_both_drivers");
+fn disconnected_clients_unwind_handlers_on_both_drivers() {
+    let _dog = watchdog("disconnected_clients_unwind_handlers_on_both_drivers");
     struct Counts(&'static AtomicUsize);
     impl Drop for Counts {
         fn drop(&mut self) {
@@ -245,7 +245,8 @@ fn clients_that_go_unwind_on_both_drivers() {
             if round % 3 == 2 {
                 stream.read_exact(&mut [0; 20_000]).unwrap();
             }
-            // With bytes unread, or by this, it is a reset: who only ends may wait for an answer.
+            // Unread bytes or this option cause a reset. After a mere end, the client could await a
+            // response.
             let socket = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
             socket.unwrap();
         }
@@ -258,7 +259,7 @@ fn clients_that_go_unwind_on_both_drivers() {
 }
 
 #[test]
-fn one_stack_serves_one_request_after_the_other() {
+fn one_stack_serves_consecutive_requests() {
     scope(|| {
         let mut sim = calm(&handler(hello), Limits::default());
         let client = sim.connect();
@@ -272,11 +273,11 @@ fn one_stack_serves_one_request_after_the_other() {
     });
 }
 
-/// Fifteen thousand requests whose handlers sleep, on one worker.
+/// Fifteen thousand requests with sleeping handlers on one worker.
 #[test]
-fn many_that_sleep_touch_little() {
+fn many_sleeping_handlers_touch_little_memory() {
     scope(|| {
-        let _dog = watchdog("many_that_sleep_touch_little");
+        let _dog = watchdog("many_sleeping_handlers_touch_little_memory");
         const MANY: usize = 15_000;
         fn sleeps(_: &mut RequestReader, response: &mut ResponseWriter) {
             sleep(Duration::from_secs(20));
@@ -317,11 +318,11 @@ fn recursive(_: &mut RequestReader, response: &mut ResponseWriter) -> io::Result
     write!(response, "{}", endless(0))
 }
 
-/// In a child, which is to die.
+/// In a child process, which dies.
 #[test]
-fn an_overflow_ends_the_process_and_names_the_handler() {
-    let _dog = watchdog("an_overflow_ends_the_process");
-    const NAME: &str = "an_overflow_ends_the_process_and_names_the_handler";
+fn stack_overflow_ends_the_process_and_names_the_handler() {
+    let _dog = watchdog("stack_overflow_ends_the_process_and_names_the_handler");
+    const NAME: &str = "stack_overflow_ends_the_process_and_names_the_handler";
     for driver in drivers() {
         if std::env::var_os("ONRUSH_TEST_CHILD").is_some() {
             let server = Server::bind("127.0.0.1:0").from_env().unwrap();

@@ -1,4 +1,4 @@
-//! The life of a connection as `tracing` events tell it, and subscribers that misbehave.
+//! The life of a connection in `tracing` events, and subscribers that panic.
 mod common;
 
 use common::gate::until;
@@ -13,7 +13,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// What an event said: its text, then its fields.
+/// An event: its message and its fields.
 struct Line(String, String);
 
 impl Visit for Line {
@@ -25,7 +25,7 @@ impl Visit for Line {
     }
 }
 
-/// Keeps the events of the engine and the runtime, and calls `then` in each.
+/// Records the events of the engine and the runtime, and calls `then` in each.
 #[derive(Clone)]
 struct Collector {
     lines: Arc<Mutex<Vec<String>>>,
@@ -70,7 +70,7 @@ impl Subscriber for Collector {
     fn exit(&self, _: &Id) {}
 }
 
-/// Does not read the body of its request, and does not end.
+/// Does not read the body of its request and never ends.
 async fn stuck(request: Request) -> Response {
     if request.path() == "/stuck" {
         std::future::pending::<()>().await;
@@ -80,18 +80,18 @@ async fn stuck(request: Request) -> Response {
 
 const PUT: &[u8] = b"PUT /stuck HTTP/1.1\r\nHost: t\r\nContent-Length: 9000000\r\n\r\n";
 
-/// Checks that `lines` holds lines that begin with `texts`, in this order.
+/// Checks that `lines` contains lines that begin with `texts`, in this order.
 #[track_caller]
 fn assert_order(lines: &[String], texts: &[&str]) {
     let mut rest = lines.iter();
     for text in texts {
         let found = rest.any(|line| line.starts_with(text));
-        assert!(found, "{text:?} in its place of {lines:#?}");
+        assert!(found, "{text:?} is missing or out of order: {lines:#?}");
     }
 }
 
 #[test]
-fn the_life_of_a_stuck_connection_is_told() {
+fn events_describe_a_stuck_connection() {
     let collector = Collector::new(|| {});
     let _default = tracing::subscriber::set_default(collector.clone());
     let limits = Limits {
@@ -105,7 +105,7 @@ fn the_life_of_a_stuck_connection_is_told() {
         client.send(&[b'x'; 8192]).unwrap();
         sim.run();
     }
-    // The events are there while the connection is stuck, not when it ends.
+    // The events exist while the connection is stuck, not only at its end.
     let lines = collector.lines();
     assert_order(
         &lines,
@@ -130,9 +130,9 @@ fn the_life_of_a_stuck_connection_is_told() {
     );
 }
 
-/// A subscriber that uses all that the engine may have borrowed, and then panics.
+/// A subscriber that uses everything that the engine may have borrowed, and then panics.
 #[test]
-fn a_subscriber_that_panics_breaks_nothing() {
+fn subscriber_that_panics_breaks_nothing() {
     static EVENTS: AtomicUsize = AtomicUsize::new(0);
     let collector = Collector::new(|| {
         EVENTS.fetch_add(1, Ordering::Relaxed);
@@ -159,7 +159,7 @@ fn a_subscriber_that_panics_breaks_nothing() {
     sim.run();
     assert!(is_served(&mut sim));
     assert!(EVENTS.load(Ordering::Relaxed) >= 6);
-    // No line tells of a panic that reached the event loop.
+    // No event reports a panic that reached the event loop.
     let lines = collector.lines();
     assert!(
         !lines.iter().any(|line| line.contains("caught")),
@@ -167,10 +167,10 @@ fn a_subscriber_that_panics_breaks_nothing() {
     );
 }
 
-/// On the kernel's drivers, from the opening of a connection to its reset.
+/// On the kernel drivers, from the opening of a connection to its reset.
 #[test]
-fn a_reset_is_told_on_both_drivers() {
-    let _dog = watchdog("a_reset_is_told_on_both_drivers");
+fn reset_is_reported_on_both_drivers() {
+    let _dog = watchdog("reset_is_reported_on_both_drivers");
     static WORKING: AtomicBool = AtomicBool::new(false);
     async fn busy(request: Request) -> Response {
         WORKING.store(true, Ordering::Release);

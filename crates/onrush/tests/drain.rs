@@ -1,4 +1,4 @@
-//! The end of a server: what is in flight is answered, and nobody is left hanging.
+//! The end of a server: requests in flight get responses, and no client is left waiting.
 mod common;
 
 use common::{drivers, get, read_some, serve, serve_with, text, watchdog};
@@ -36,8 +36,8 @@ fn shutdown_now_ends_at_once() {
 }
 
 #[test]
-fn the_drain_timeout_ends_what_does_not_end() {
-    let _dog = watchdog("the_drain_timeout");
+fn drain_timeout_ends_remaining_requests() {
+    let _dog = watchdog("drain_timeout_ends_remaining_requests");
     async fn forever(_: Request) -> Response {
         std::future::pending().await
     }
@@ -51,11 +51,11 @@ fn the_drain_timeout_ends_what_does_not_end() {
     }
 }
 
-/// Clients that ask again and again; the server is told to end meanwhile. Every request that was
-/// sent is answered, and whoever connects is served or refused, not left hanging.
+/// Clients send requests repeatedly while the server shuts down. Every request that was sent gets a
+/// response, and every new connection is served or refused.
 #[test]
-fn a_drain_loses_no_request() {
-    let _dog = watchdog("a_drain_loses_no_request");
+fn drain_loses_no_request() {
+    let _dog = watchdog("drain_loses_no_request");
     async fn sometimes_slow(request: Request) -> Response {
         if request.path() == "/slow" {
             request.worker().sleep(Duration::from_millis(30)).await;
@@ -68,17 +68,17 @@ fn a_drain_loses_no_request() {
     {
         let configure = |server: Server| server.workers(2).listen_mode(listen_mode);
         let server = serve_with(driver, sometimes_slow, configure);
-        let told = Arc::new(AtomicBool::new(false));
+        let shutting_down = Arc::new(AtomicBool::new(false));
         let lost = Arc::new(Mutex::new(Vec::new()));
         let clients: Vec<_> = (0..16)
             .map(|index| {
-                let (mut stream, told) = (server.connect(), told.clone());
+                let (mut stream, shutting_down) = (server.connect(), shutting_down.clone());
                 let lost = lost.clone();
                 std::thread::spawn(move || {
                     let path = ["/", "/slow"][index % 2];
                     for served in 0.. {
-                        // One that is sent before the server was told is in flight.
-                        let before = !told.load(Ordering::SeqCst);
+                        // A request sent before the shutdown is in flight.
+                        let before = !shutting_down.load(Ordering::SeqCst);
                         let sent = stream.write_all(get(path).as_bytes());
                         let mut response = [0; 1024];
                         let read = read_some(&mut stream, &mut response);
@@ -98,7 +98,7 @@ fn a_drain_loses_no_request() {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(100));
-        told.store(true, Ordering::SeqCst);
+        shutting_down.store(true, Ordering::SeqCst);
         server.running().handle().shutdown();
         let served: usize = clients.into_iter().map(|c| c.join().unwrap()).sum();
         assert!(served > 16);
@@ -108,10 +108,10 @@ fn a_drain_loses_no_request() {
     }
 }
 
-/// Who comes back as soon as it is answered must not keep a busy server from ending.
+/// Clients that reconnect after each response must not keep a busy server from ending.
 #[test]
-fn clients_that_connect_again_do_not_hold_up_a_drain() {
-    let _dog = watchdog("clients_that_connect_again");
+fn reconnecting_clients_do_not_delay_a_drain() {
+    let _dog = watchdog("reconnecting_clients_do_not_delay_a_drain");
     async fn busy(_: Request) -> Response {
         std::thread::sleep(Duration::from_millis(2));
         Response::text("hello")
@@ -123,7 +123,7 @@ fn clients_that_connect_again_do_not_hold_up_a_drain() {
         });
         let address = server.address();
         let client = move || {
-            let mut answered = 0;
+            let mut completed = 0;
             while let Ok(mut stream) = TcpStream::connect(address) {
                 let last = b"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
                 let mut response = Vec::new();
@@ -132,26 +132,26 @@ fn clients_that_connect_again_do_not_hold_up_a_drain() {
                 if read.is_err() || response.is_empty() {
                     break;
                 }
-                answered += 1;
+                completed += 1;
             }
-            answered
+            completed
         };
         let clients: Vec<_> = (0..8).map(|_| std::thread::spawn(client)).collect();
         std::thread::sleep(Duration::from_millis(100));
         server.running().handle().shutdown();
         server.wait().unwrap();
-        let answered: usize = clients.into_iter().map(|c| c.join().unwrap()).sum();
-        assert!(answered > 8);
+        let completed: usize = clients.into_iter().map(|c| c.join().unwrap()).sum();
+        assert!(completed > 8);
     }
 }
 
-/// Connections that the kernel has made and the server has not seen yet when it is told to end.
+/// Connections that the kernel has accepted and the server has not, at the start of the shutdown.
 #[test]
-fn a_drain_serves_who_is_in_the_queue() {
-    let _dog = watchdog("a_drain_serves_who_is_in_the_queue");
+fn drain_serves_connections_in_the_accept_queue() {
+    let _dog = watchdog("drain_serves_connections_in_the_accept_queue");
     static BLOCK: AtomicBool = AtomicBool::new(false);
     async fn blocking(request: Request) -> Response {
-        // A handler must not block; here it makes the worker look away while clients come.
+        // A handler must not block. This one does, so that connections arrive meanwhile.
         while request.path() == "/block" && BLOCK.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -184,10 +184,10 @@ fn a_drain_serves_who_is_in_the_queue() {
     }
 }
 
-/// While the last requests are answered, whoever connects is refused at once.
+/// While the last requests are in progress, new connections are refused at once.
 #[test]
-fn a_draining_server_refuses_new_connections() {
-    let _dog = watchdog("a_draining_server_refuses");
+fn draining_server_refuses_new_connections() {
+    let _dog = watchdog("draining_server_refuses_new_connections");
     static MAY_END: AtomicBool = AtomicBool::new(false);
     async fn waits(request: Request) -> Response {
         while request.path() == "/" && !MAY_END.load(Ordering::Acquire) {
@@ -209,19 +209,19 @@ fn a_draining_server_refuses_new_connections() {
         while TcpStream::connect(address).is_ok() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // An idle connection is closed without a word.
+        // An idle connection is closed without a response.
         assert_eq!(read_some(&mut idle, &mut [0; 10]).unwrap(), 0);
         MAY_END.store(true, Ordering::Release);
         let mut response = Vec::new();
         last.read_to_end(&mut response).unwrap();
         assert!(response.ends_with(b"hello"));
-        drop((last, idle)); // The server lingers no longer than they are there.
+        drop((last, idle)); // The server lingers only while they are open.
         server.wait().unwrap();
     }
 }
 
-/// Requests that were sent before the drain, behind one that a handler works on. `large`: too much
-/// of it to be received ahead, so that it lies in the kernel's buffers.
+/// Requests sent before the drain, behind one that is in progress. `large`: they exceed what is
+/// received ahead, so a part stays in the kernel's buffers.
 fn pipeline(large: bool) -> Vec<u8> {
     let field = match large {
         true => format!("X-Filling: {}\r\n", "x".repeat(4000)),
@@ -254,10 +254,10 @@ fn check_pipeline(responses: &[u8], what: &str) {
     );
 }
 
-/// Requests that were pipelined before a drain are answered, and the last of them says so.
+/// Requests pipelined before a drain get responses, and the last one announces the close.
 #[test]
-fn a_drain_answers_what_was_pipelined_before() {
-    let _dog = watchdog("a_drain_answers_what_was_pipelined_before");
+fn drain_serves_earlier_pipelined_requests() {
+    let _dog = watchdog("drain_serves_earlier_pipelined_requests");
     static MAY_END: AtomicBool = AtomicBool::new(false);
     static BEGUN: AtomicBool = AtomicBool::new(false);
     async fn waits(request: Request) -> Response {
@@ -291,7 +291,7 @@ fn a_drain_answers_what_was_pipelined_before() {
 }
 
 #[test]
-fn a_drain_answers_what_was_pipelined_before_on_the_simulator() {
+fn drain_serves_earlier_pipelined_requests_on_the_simulator() {
     async fn slow(request: Request) -> Response {
         let first = request.path() == "/first";
         let wait = if first {
@@ -318,8 +318,8 @@ fn a_drain_answers_what_was_pipelined_before_on_the_simulator() {
 
 /// A client that sends request after request does not keep its connection through a drain.
 #[test]
-fn a_client_that_pipelines_on_does_not_hold_up_a_drain() {
-    let _dog = watchdog("a_client_that_pipelines_on");
+fn continued_pipelining_does_not_delay_a_drain() {
+    let _dog = watchdog("continued_pipelining_does_not_delay_a_drain");
     async fn hello(_: Request) -> Response {
         Response::text("hello")
     }
@@ -344,7 +344,7 @@ fn a_client_that_pipelines_on_does_not_hold_up_a_drain() {
 }
 
 #[test]
-fn a_drain_on_the_simulator() {
+fn drain_on_the_simulator() {
     async fn slow(request: Request) -> Response {
         request.worker().sleep(Duration::from_secs(5)).await;
         Response::text("hello")
@@ -364,7 +364,7 @@ fn a_drain_on_the_simulator() {
         }
         sim.drain();
         sim.advance(100);
-        sim.send(&late, b"GET / HT"); // It was on its way.
+        sim.send(&late, b"GET / HT"); // It was already in flight.
         sim.advance(2_000);
         assert!(idle.at_end(), "seed {seed}");
         for client in [&half, &late] {

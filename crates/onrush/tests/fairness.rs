@@ -1,5 +1,5 @@
-//! One worker next to clients and handlers that never have to wait: everybody else is served in
-//! between. Each test ends by its watchdog when that is not so.
+//! One worker with clients and handlers that never have to wait: other clients are served in
+//! between. If not, the watchdog ends the test.
 mod common;
 
 use common::app::Endless;
@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-/// Items that are always ready and hold nothing: nothing is ever sent for them.
+/// A stream of empty items that are always ready, so that nothing is ever sent.
 struct Empty;
 
 impl futures_core::Stream for Empty {
@@ -68,7 +68,7 @@ fn echo(
     Ok(())
 }
 
-/// Two coroutines of which neither ever has to wait for the other.
+/// Two coroutines that exchange values and never have to wait for each other.
 fn ping_pong(_: &mut coroutine::RequestReader, response: &mut coroutine::ResponseWriter) {
     let (sender, receiver) = mpsc::channel();
     let back = sender.clone();
@@ -77,7 +77,7 @@ fn ping_pong(_: &mut coroutine::RequestReader, response: &mut coroutine::Respons
     coroutine::spawn(move || while receiver.recv().is_ok_and(|()| back.send(()).is_ok()) {});
 }
 
-/// A time limit around what never waits.
+/// A time limit around a future that never waits.
 async fn limited_in_time(request: Request) -> Response {
     let worker = request.worker().clone();
     let spinning = async {
@@ -92,8 +92,8 @@ async fn limited_in_time(request: Request) -> Response {
     }
 }
 
-/// A coroutine that uses its budget up, and then panics, with a destructor that waits for what is
-/// ready.
+/// A coroutine that exhausts its budget and then panics, with a destructor that waits for a ready
+/// future.
 fn waits_in_a_destructor(_: &mut coroutine::RequestReader, _: &mut coroutine::ResponseWriter) {
     struct Waits(onrush::WorkerHandle);
     impl Drop for Waits {
@@ -124,7 +124,7 @@ fn router() -> Router {
         .get("/destructor", handler(waits_in_a_destructor))
 }
 
-/// Sends for ever until told to stop, or the server is gone.
+/// Sends until `stop` is set or the server is gone.
 fn upload(mut stream: TcpStream, path: &str, stop: &AtomicBool) {
     let head = format!(
         "POST {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n",
@@ -135,14 +135,14 @@ fn upload(mut stream: TcpStream, path: &str, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) && stream.write_all(&piece).is_ok() {}
 }
 
-/// Reads for ever until told to stop, or the server is gone.
+/// Reads until `stop` is set or the server is gone.
 fn download(mut stream: TcpStream, path: &str, stop: &AtomicBool) {
     let _ = stream.write_all(get(path).as_bytes());
     let mut memory = vec![0; 1 << 20];
     while !stop.load(Ordering::Relaxed) && stream.read(&mut memory).is_ok_and(|n| n > 0) {}
 }
 
-/// Sends requests without end, and reads what comes of them as fast as it can.
+/// Sends requests without end and reads the responses as fast as possible.
 fn pipeline(mut stream: TcpStream, _: &str, stop: &AtomicBool) {
     let mut writer = stream.try_clone().unwrap();
     thread::scope(|scope| {
@@ -156,7 +156,7 @@ fn pipeline(mut stream: TcpStream, _: &str, stop: &AtomicBool) {
     });
 }
 
-/// Reads what an upload is answered while it is sent.
+/// Sends an upload and reads its response at the same time.
 fn echoed(stream: TcpStream, path: &str, stop: &AtomicBool) {
     let mut reader = stream.try_clone().unwrap();
     thread::scope(|scope| {
@@ -171,8 +171,8 @@ fn echoed(stream: TcpStream, path: &str, stop: &AtomicBool) {
 
 type Background = fn(TcpStream, &str, &AtomicBool);
 
-/// Whether an established and a new connection are served, again and again, next to four clients
-/// that keep the worker busy.
+/// Checks that an established and a new connection are served repeatedly, beside four clients that
+/// keep the worker busy.
 fn are_served_beside(server: &Served, background: Background, path: &'static str) {
     let stop = Arc::new(AtomicBool::new(false));
     let mut established = server.connect();
@@ -187,7 +187,7 @@ fn are_served_beside(server: &Served, background: Background, path: &'static str
         let mut response = Vec::new();
         while !response.ends_with(b"hello") {
             let mut byte = [0; 256];
-            let n = read_some(&mut established, &mut byte).expect("an answer in time");
+            let n = read_some(&mut established, &mut byte).expect("a response in time");
             assert!(n > 0, "{path}: closed");
             response.extend_from_slice(&byte[..n]);
         }
@@ -206,8 +206,8 @@ fn on_each_driver(background: Background, path: &'static str) {
 }
 
 #[test]
-fn beside_uploads_that_are_thrown_away() {
-    let _dog = watchdog("beside_uploads_that_are_thrown_away");
+fn beside_discarded_uploads() {
+    let _dog = watchdog("beside_discarded_uploads");
     on_each_driver(upload, "/discard");
 }
 
@@ -255,8 +255,8 @@ fn beside_clients_that_pipeline_without_end() {
 }
 
 #[test]
-fn a_time_limit_ends_what_uses_its_budget_up() {
-    let _dog = watchdog("a_time_limit_ends_what_uses_its_budget_up");
+fn timeout_ends_a_future_that_exhausts_its_budget() {
+    let _dog = watchdog("timeout_ends_a_future_that_exhausts_its_budget");
     for driver in drivers() {
         let server = serve(driver, router());
         assert_eq!(statuses(&server.get("/limited-in-time")), [200]);
@@ -264,8 +264,8 @@ fn a_time_limit_ends_what_uses_its_budget_up() {
 }
 
 #[test]
-fn a_used_up_budget_does_not_refuse_a_destructor() {
-    let _dog = watchdog("a_used_up_budget_does_not_refuse_a_destructor");
+fn exhausted_budget_does_not_affect_a_destructor() {
+    let _dog = watchdog("exhausted_budget_does_not_affect_a_destructor");
     for driver in drivers() {
         let server = serve(driver, router());
         assert_eq!(statuses(&server.get("/destructor")), [500]);
@@ -273,10 +273,10 @@ fn a_used_up_budget_does_not_refuse_a_destructor() {
     }
 }
 
-/// A burst of pipelined requests is served in bounded parts: each iteration of the event loop
-/// starts so many of them, and the rest in those that follow.
+/// A burst of pipelined requests is served in bounded parts: each event-loop iteration starts a
+/// limited number, and later iterations start the rest.
 #[test]
-fn a_pipeline_is_served_in_parts_on_the_simulator() {
+fn pipeline_is_served_in_parts_on_the_simulator() {
     const REQUESTS: usize = 1_000;
     thread_local! {
         static STARTED: Cell<usize> = const { Cell::new(0) };
@@ -298,7 +298,7 @@ fn a_pipeline_is_served_in_parts_on_the_simulator() {
         let part = STARTED.get() - before;
         assert!(part <= 128, "{part} requests in one iteration");
         responses.extend(client.receive().unwrap());
-        assert!(polls < 10_000, "it makes progress");
+        assert!(polls < 10_000, "the server makes progress");
     }
     sim.run();
     responses.extend(client.receive().unwrap());
@@ -306,8 +306,8 @@ fn a_pipeline_is_served_in_parts_on_the_simulator() {
     assert!(is_idle_again(&mut sim, &client));
 }
 
-/// The bound holds for all connections together: of forty that pipeline, an iteration serves the
-/// first ones, and a little of each of the others.
+/// The limit holds for all connections together: of forty that pipeline, an iteration serves the
+/// first ones and a small part of each of the others.
 #[test]
 fn many_pipelines_are_served_in_parts_on_the_simulator() {
     thread_local! {
@@ -332,11 +332,11 @@ fn many_pipelines_are_served_in_parts_on_the_simulator() {
         assert!(part <= 2_000, "{part} requests in one iteration");
         clients.iter().for_each(|client| drop(client.receive()));
         polls += 1;
-        assert!(polls < 10_000, "it makes progress");
+        assert!(polls < 10_000, "the server makes progress");
     }
 }
 
-/// The connection goes on as before.
+/// Checks that the connection continues as before.
 fn is_idle_again(
     sim: &mut onrush::sim::Simulation,
     client: &onrush_rt::driver::sim::Client,
@@ -350,8 +350,8 @@ fn is_idle_again(
 
 /// One poll of a stream that is always ready does a bounded amount of work, on any worker.
 #[test]
-fn streams_that_are_always_ready_leave_a_turn_on_the_simulator() {
-    let _dog = watchdog("streams_that_are_always_ready_leave_a_turn_on_the_simulator");
+fn always_ready_streams_yield_on_the_simulator() {
+    let _dog = watchdog("always_ready_streams_yield_on_the_simulator");
     for path in ["/empty", "/endless", "/channel"] {
         let mut sim = calm(&router(), Limits::default());
         let (busy, other) = (sim.connect(), sim.connect());
@@ -370,8 +370,8 @@ fn streams_that_are_always_ready_leave_a_turn_on_the_simulator() {
     }
 }
 
-/// A task that sends on and on when its client has gone, and handlers that read on behind the end
-/// of a body: errors and ends draw on the budget as well.
+/// A task that continues to send after its client has disconnected, and handlers that continue to
+/// read after the end of a body: errors and ends spend the budget, too.
 #[test]
 fn beside_loops_over_errors_and_ends() {
     let _dog = watchdog("beside_loops_over_errors_and_ends");
@@ -437,7 +437,7 @@ fn beside_loops_over_errors_and_ends() {
         ] {
             let server = serve(driver, routes());
             for _ in 0..2 {
-                // It goes at once, and what works for it is to notice or to do no harm.
+                // It disconnects at once. Its tasks must notice that or do no harm.
                 let mut client = server.connect();
                 client.write_all(get(path).as_bytes()).unwrap();
                 let mut byte = [0];

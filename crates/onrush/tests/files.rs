@@ -1,5 +1,7 @@
-//! Files as answers: whole, in parts, and while they change.
+//! Files as responses: whole, in parts, and while they change.
 mod common;
+#[path = "../../onrush-rt/tests/common/temp_dir.rs"]
+mod temp_dir;
 
 use common::{content, drivers, get, pattern, plain, serve, text, watchdog};
 use onrush::{Body, Bytes, Limits, Part, Request, Response, Router, sim::Simulation};
@@ -7,33 +9,31 @@ use onrush_rt::fs::{Dir, File, OpenHow};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
+use temp_dir::TempDir;
 
-/// A file of this test, with the pattern in it; removed when dropped.
-struct Scratch(PathBuf);
+/// A file in a temporary directory.
+struct Scratch(TempDir);
 
 impl Scratch {
-    fn new(name: &str, bytes: &[u8]) -> Scratch {
-        let path = std::env::temp_dir().join(format!("onrush-{}-{name}", std::process::id()));
-        std::fs::write(&path, bytes).unwrap();
-        Scratch(path)
+    fn new(bytes: &[u8]) -> Scratch {
+        let scratch = Scratch(TempDir::new());
+        std::fs::write(scratch.path(), bytes).unwrap();
+        scratch
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("file")
     }
 
     fn open(&self) -> Arc<File> {
-        let dir = Dir::open_root(self.0.parent().unwrap()).unwrap();
-        let name = self.0.file_name().unwrap().as_encoded_bytes();
-        Arc::new(dir.open(name, OpenHow::READ).unwrap())
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let dir = Dir::open_root(self.0.path()).unwrap();
+        Arc::new(dir.open(b"file", OpenHow::READ).unwrap())
     }
 }
 
 const FILE_BYTES: usize = 3_333_333;
 
-/// Answers with a file: whole, a range of it, or pieces.
+/// Responds with a file: whole, a range of it, or pieces.
 fn files(scratch: &Scratch) -> Router {
     let file = scratch.open();
     let (whole, range, pieces) = (file.clone(), file.clone(), file);
@@ -68,9 +68,9 @@ fn files(scratch: &Scratch) -> Router {
 
 #[test]
 fn files_are_sent_whole_and_in_parts() {
-    let _dog = watchdog("files_are_sent");
+    let _dog = watchdog("files_are_sent_whole_and_in_parts");
     let bytes = pattern(FILE_BYTES);
-    let scratch = Scratch::new("files", &bytes);
+    let scratch = Scratch::new(&bytes);
     let pieces = [b"<", &bytes[10..30], b"|", &bytes[5..10], b">"].concat();
     let rows = [
         ("/whole", &bytes[..]),
@@ -112,8 +112,8 @@ fn files_are_sent_whole_and_in_parts() {
 }
 
 #[test]
-fn a_file_that_shrinks_while_it_is_sent_cuts_the_answer() {
-    let _dog = watchdog("a_file_that_shrinks");
+fn file_that_shrinks_during_the_response_resets_the_connection() {
+    let _dog = watchdog("file_that_shrinks_during_the_response_resets_the_connection");
     const LARGE: u64 = 64 << 20;
     let serving = |scratch: &Scratch| {
         let file = scratch.open();
@@ -132,13 +132,13 @@ fn a_file_that_shrinks_while_it_is_sent_cuts_the_answer() {
     let shrink = |scratch: &Scratch| {
         let file = std::fs::OpenOptions::new()
             .write(true)
-            .open(&scratch.0)
+            .open(scratch.path())
             .unwrap();
         file.set_len(100_000).unwrap();
     };
     for driver in drivers() {
-        let scratch = Scratch::new("shrinks", b"");
-        std::fs::File::create(&scratch.0)
+        let scratch = Scratch::new(b"");
+        std::fs::File::create(scratch.path())
             .unwrap()
             .set_len(LARGE)
             .unwrap();
@@ -150,12 +150,12 @@ fn a_file_that_shrinks_while_it_is_sent_cuts_the_answer() {
         let mut rest = Vec::new();
         let ended = stream.read_to_end(&mut rest);
         assert!((rest.len() as u64) < LARGE);
-        let kind = ended.expect_err("it is not whole").kind();
+        let kind = ended.expect_err("an incomplete response").kind();
         assert_eq!(kind, io::ErrorKind::ConnectionReset, "{driver:?}");
         assert!(server.get("/hello").ends_with(b"hello"));
     }
-    let scratch = Scratch::new("shrinks-too", b"");
-    std::fs::File::create(&scratch.0)
+    let scratch = Scratch::new(b"");
+    std::fs::File::create(scratch.path())
         .unwrap()
         .set_len(LARGE)
         .unwrap();

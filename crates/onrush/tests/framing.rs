@@ -1,11 +1,11 @@
-//! Each framing violation of the conventions gets its status and a closed connection, on every
-//! driver, and no request that it hides is answered.
+//! Each framing violation gets its status and a closed connection, on every driver, and a request
+//! hidden in it gets no response.
 mod common;
 
 use common::script::{End, Script, script};
 use common::{app::app, drivers, serve, watchdog};
 
-/// What follows is a whole request; whoever answers it has been smuggled it.
+/// A complete request after the violation. A response to it means that it was smuggled.
 const HIDDEN: &str = "GET /hello HTTP/1.1\r\nHost: t\r\n\r\n";
 
 fn run(rows: &[(u16, String)]) {
@@ -28,11 +28,11 @@ fn run(rows: &[(u16, String)]) {
                 assert_eq!(&responses, expected, "{driver:?}: {}", script.name);
             }
         }
-        // Behind a good request too.
+        // After a valid request, too.
         for (script, expected) in scripts.iter().zip(&expected) {
             let mut behind = script.clone();
             let common::script::Step::Send(bytes) = &mut behind.steps[0] else {
-                panic!("one send");
+                panic!("expected one send");
             };
             bytes.splice(0..0, HIDDEN.bytes());
             behind.statuses.insert(0, 200);
@@ -68,8 +68,8 @@ fn raw(rows: &[(u16, &str)]) -> Vec<(u16, String)> {
 }
 
 #[test]
-fn where_a_body_ends() {
-    let _dog = watchdog("where_a_body_ends");
+fn invalid_body_lengths() {
+    let _dog = watchdog("invalid_body_lengths");
     run(&with_fields(&[
         (400, "Content-Length: 5\r\nTransfer-Encoding: chunked"),
         (400, "Transfer-Encoding: chunked\r\nContent-Length: 5"),
@@ -102,8 +102,8 @@ fn where_a_body_ends() {
 }
 
 #[test]
-fn lines_and_fields() {
-    let _dog = watchdog("lines_and_fields");
+fn invalid_lines_and_fields() {
+    let _dog = watchdog("invalid_lines_and_fields");
     run(&with_fields(&[
         (400, "X: a\nY: b"),
         (400, "X: a\rY: b"),
@@ -142,8 +142,8 @@ fn lines_and_fields() {
 }
 
 #[test]
-fn chunks() {
-    let _dog = watchdog("chunks");
+fn invalid_chunks() {
+    let _dog = watchdog("invalid_chunks");
     run(&with_chunks(&[
         (400, "5\r\nhello5\r\n"),
         (400, "5\nhello\r\n0\r\n\r\n"),
@@ -169,8 +169,8 @@ fn chunks() {
 }
 
 #[test]
-fn too_much_of_everything() {
-    let _dog = watchdog("too_much_of_everything");
+fn exceeded_limits() {
+    let _dog = watchdog("exceeded_limits");
     let long_method = format!("{} /hello HTTP/1.1\r\nHost: t\r\n\r\n", "A".repeat(9_000));
     let long_target = format!("GET /{} HTTP/1.1\r\nHost: t\r\n\r\n", "a".repeat(9_000));
     let long_field = format!("X: {}", "a".repeat(40_000));

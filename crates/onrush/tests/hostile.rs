@@ -1,5 +1,5 @@
-//! Peers that mean harm or are broken: the server goes on serving others, and nothing is left of
-//! them.
+//! Hostile and broken peers: the server continues to serve others, and nothing of the peers
+//! remains.
 mod common;
 
 use common::app::app;
@@ -42,10 +42,10 @@ fn requests() -> Vec<String> {
     ]
 }
 
-/// Whatever a client was doing when it went: no connection and no task is left of it.
+/// A client disconnects at any moment: none of its connections and tasks remains.
 #[test]
-fn clients_that_go_at_any_moment_leave_nothing() {
-    let _dog = watchdog("clients_that_go_at_any_moment");
+fn clients_that_disconnect_at_any_moment_leave_nothing() {
+    let _dog = watchdog("clients_that_disconnect_at_any_moment_leave_nothing");
     for (index, request) in requests().iter().enumerate() {
         for seed in 0..120 {
             let mut random = Random::new(seed * 1000 + index as u64);
@@ -79,7 +79,7 @@ fn clients_that_go_at_any_moment_leave_nothing() {
     }
 }
 
-/// Bytes that were changed here and there, at all speeds, next to a good client.
+/// Requests with random changed bytes, at all speeds, beside a good client.
 #[test]
 fn damaged_requests_on_the_simulator() {
     let _dog = watchdog("damaged_requests_on_the_simulator");
@@ -115,8 +115,8 @@ fn damaged_requests_on_the_simulator() {
 }
 
 #[test]
-fn both_drivers_serve_on() {
-    let _dog = watchdog("both_drivers_serve_on");
+fn both_drivers_continue_to_serve() {
+    let _dog = watchdog("both_drivers_continue_to_serve");
     let limits = Limits {
         head_timeout_ms: 300,
         linger_timeout_ms: 100,
@@ -132,7 +132,7 @@ fn both_drivers_serve_on() {
                 text(&response)
             );
         };
-        // A slow client, there all the time.
+        // A slow client, connected all the time.
         let mut slow = server.connect();
         slow.write_all(b"GET /hel").unwrap();
         for seed in 0..50 {
@@ -156,7 +156,7 @@ fn both_drivers_serve_on() {
         }
         alive("half requests");
         for request in requests() {
-            // Closing with answers unread is a reset.
+            // Closing with unread responses sends a reset.
             let mut stream = server.connect();
             let _ = stream.write_all(request.as_bytes());
             let _ = stream.read(&mut [0; 1]);
@@ -185,11 +185,11 @@ fn both_drivers_serve_on() {
     }
 }
 
-/// Half a thousand that hold the connection each in another state; another client is served at the
-/// same time on the same worker.
+/// 500 clients hold their connections in different states. Another client is served at the same
+/// time on the same worker.
 #[test]
-fn a_crowd_on_both_drivers() {
-    let _dog = watchdog("a_crowd_on_both_drivers");
+fn many_held_connections_on_both_drivers() {
+    let _dog = watchdog("many_held_connections_on_both_drivers");
     for driver in drivers() {
         let server = serve_with(driver, app, |server| server);
         let held: Vec<_> = (0..500)
@@ -227,7 +227,7 @@ fn a_crowd_on_both_drivers() {
     }
 }
 
-/// A handler that has the client's memory in its hands when the client goes.
+/// A handler holds views of received bytes when the client disconnects.
 #[test]
 fn views_outlive_their_connection() {
     async fn holder(mut request: Request) -> Response {
@@ -261,12 +261,12 @@ fn views_outlive_their_connection() {
     sim.advance(2_000);
     assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
     let used = sim.receive_bytes();
-    assert!(used < 200 << 10, "free blocks only: {used}");
+    assert!(used < 200 << 10, "only free blocks remain: {used}");
 }
 
 #[test]
-fn two_thousand_slow_clients_are_cut_while_a_good_one_is_served() {
-    let _dog = watchdog("two_thousand_slow_clients");
+fn slow_clients_time_out_while_a_good_one_is_served() {
+    let _dog = watchdog("slow_clients_time_out_while_a_good_one_is_served");
     let limits = Limits {
         head_timeout_ms: 1_000,
         body_timeout_ms: 2_000,
@@ -279,7 +279,7 @@ fn two_thousand_slow_clients_are_cut_while_a_good_one_is_served() {
     sim.run();
     for step in 0..30 {
         for (index, client) in slow.iter().enumerate() {
-            // Heads a byte at a time, bodies and silence: each has its deadline.
+            // Heads byte by byte, bodies and silence: each has its deadline.
             let bytes = kinds[index % 3].as_bytes();
             let _ = match index % 3 {
                 0 => client.send(&bytes[step % 20..step % 20 + 1]),

@@ -1,4 +1,4 @@
-//! Addresses, workers, the cap on connections, and what ends a connection but not the server.
+//! Addresses, workers, the connection limit, and events that end a connection but not the server.
 mod common;
 
 use common::{calm, content, drivers, get, read_some, serve, serve_with, statuses, text, watchdog};
@@ -17,7 +17,7 @@ async fn hello(_: Request) -> Response {
     Response::text("hello")
 }
 
-/// Asks once on a connection of any kind, which ends then.
+/// Sends one request on a connection of any kind, which then ends.
 fn ask_on(mut stream: impl Read + Write) -> Vec<u8> {
     let request = "GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
@@ -60,10 +60,10 @@ fn addresses() {
             stop(running);
             assert!(
                 TcpStream::connect(bound).is_err(),
-                "nobody listens any more"
+                "the server no longer listens"
             );
         }
-        // A path that a server left behind is taken again.
+        // A path that a server left is replaced.
         for _ in 0..2 {
             let running = started(driver, &format!("unix:{}", path.display())).unwrap();
             assert_eq!(running.address(), &Address::Unix(path.clone()));
@@ -85,11 +85,11 @@ fn addresses() {
     let _ = std::fs::remove_file(&path);
 }
 
-/// The environment belongs to the whole process, so this is read in a child.
+/// The environment belongs to the whole process, so this test uses a child process.
 #[test]
-fn from_env_takes_what_is_set() {
-    let _dog = watchdog("from_env_takes_what_is_set");
-    const NAME: &str = "from_env_takes_what_is_set";
+fn from_env_uses_the_variables_that_are_set() {
+    let _dog = watchdog("from_env_uses_the_variables_that_are_set");
+    const NAME: &str = "from_env_uses_the_variables_that_are_set";
     if std::env::var_os("ONRUSH_TEST_CHILD").is_some() {
         let built = Server::bind("127.0.0.1:0").from_env();
         let running = match built.and_then(|server| server.pinned(false).start(hello)) {
@@ -146,7 +146,11 @@ fn each_worker_has_its_own_state() {
                 let (index, served) = response.split_once(' ').unwrap();
                 let (index, served): (usize, u32) =
                     (index.parse().unwrap(), served.parse().unwrap());
-                assert_eq!(served, last[index] + 1, "each counts its own");
+                assert_eq!(
+                    served,
+                    last[index] + 1,
+                    "each worker counts its own requests"
+                );
                 last[index] = served;
             }
             assert_eq!(last.iter().sum::<u32>(), 200);
@@ -158,10 +162,10 @@ fn each_worker_has_its_own_state() {
     }
 }
 
-/// `serve` takes the calling thread for one of its workers, and no other when there is only one.
+/// `serve` uses the calling thread as one of its workers, and no other thread if there is only one.
 #[test]
-fn the_caller_is_a_worker() {
-    let _dog = watchdog("the caller is a worker");
+fn calling_thread_is_a_worker() {
+    let _dog = watchdog("calling_thread_is_a_worker");
     async fn thread(_: Request) -> Response {
         Response::text(std::thread::current().name().unwrap_or("?").to_owned())
     }
@@ -197,10 +201,10 @@ fn the_caller_is_a_worker() {
     }
 }
 
-/// When it ends, the caller has its cores back, and the reason.
+/// When `serve` ends, the caller gets its CPU affinity back, and the reason.
 #[test]
-fn the_caller_is_as_it_was() {
-    let _dog = watchdog("the caller is as it was");
+fn calling_thread_is_restored() {
+    let _dog = watchdog("calling_thread_is_restored");
     let cores = onrush_rt::worker::affinity();
     for driver in drivers() {
         for failing in [0, 1] {
@@ -217,10 +221,10 @@ fn the_caller_is_as_it_was() {
             });
             let server = Server::bind("127.0.0.1:0").driver(driver).workers(2);
             let error = server.pinned(true).serve(application).unwrap_err();
-            let told = error.to_string();
+            let reason = error.to_string();
             assert!(
-                ["a worker panicked", "a worker ended at once"].contains(&&*told),
-                "{told}"
+                ["a worker panicked", "a worker ended at once"].contains(&&*reason),
+                "{reason}"
             );
             assert_eq!(onrush_rt::worker::affinity(), cores);
             assert!(made.load(Ordering::Relaxed) > 0);
@@ -230,7 +234,7 @@ fn the_caller_is_as_it_was() {
 }
 
 #[test]
-fn the_cap_is_for_all_workers_together() {
+fn connection_limit_applies_to_all_workers_together() {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     static RELEASED: AtomicBool = AtomicBool::new(false);
     async fn held(request: Request) -> Response {
@@ -242,7 +246,7 @@ fn the_cap_is_for_all_workers_together() {
         }
         Response::text("hello")
     }
-    let _dog = watchdog("the_cap");
+    let _dog = watchdog("connection_limit_applies_to_all_workers_together");
     for driver in drivers() {
         STARTED.store(0, Ordering::SeqCst);
         RELEASED.store(false, Ordering::SeqCst);
@@ -250,7 +254,8 @@ fn the_cap_is_for_all_workers_together() {
         let server = serve_with(driver, held, configure);
         let mut open: Vec<TcpStream> = Vec::new();
         for number in 1..=5 {
-            // A request is under way on each: an idle connection would give its place to others.
+            // Each has a request in progress, because an idle connection would be closed for
+            // others.
             let mut stream = server.connect();
             stream.write_all(get("/held").as_bytes()).unwrap();
             while STARTED.load(Ordering::SeqCst) < number {
@@ -259,7 +264,8 @@ fn the_cap_is_for_all_workers_together() {
             open.push(stream);
         }
         for _ in 0..20 {
-            // The request is on its way when the response is sent: it must not be reset away.
+            // The request is in flight when the response is sent. The response must not be lost by
+            // a reset.
             let mut stream = server.connect();
             stream.write_all(get("/").as_bytes()).unwrap();
             stream.write_all(&[b'x'; 50_000]).unwrap();
@@ -268,7 +274,7 @@ fn the_cap_is_for_all_workers_together() {
             assert_eq!(statuses(&response), [503], "{driver:?}");
             assert!(text(&response).contains("Retry-After: 1\r\n"));
         }
-        // Those within continue, and one that leaves makes room.
+        // Accepted connections continue, and one that ends makes room.
         RELEASED.store(true, Ordering::SeqCst);
         for stream in &mut open {
             assert!(read_some(stream, &mut [0; 1024]).unwrap() > 0);
@@ -279,8 +285,8 @@ fn the_cap_is_for_all_workers_together() {
 }
 
 #[test]
-fn half_close_is_not_the_end() {
-    let _dog = watchdog("half_close_is_not_the_end");
+fn half_close_does_not_end_the_connection() {
+    let _dog = watchdog("half_close_does_not_end_the_connection");
     async fn late(request: Request) -> Response {
         request.worker().sleep(Duration::from_millis(20)).await;
         Response::text("hello")
@@ -297,7 +303,7 @@ fn half_close_is_not_the_end() {
 }
 
 #[test]
-fn accepting_goes_on_after_it_failed() {
+fn accepting_continues_after_an_error() {
     let mut sim = calm(&hello, Limits::default());
     for errno in [libc_emfile(), libc_emfile()] {
         sim.net().fail_accept(errno);
@@ -313,17 +319,17 @@ fn libc_emfile() -> i32 {
     24
 }
 
-/// Who has said that a request is its last and sends on is not taken at its word, but has its
-/// answer: closing over bytes that nobody has read would reset the connection.
+/// A client that sends more after its announced last request still gets its response: closing with
+/// unread bytes would reset the connection.
 #[test]
-fn input_after_the_last_request_does_not_cost_its_answer() {
-    let _dog = watchdog("input after the last request");
+fn input_after_the_last_request_keeps_its_response() {
+    let _dog = watchdog("input_after_the_last_request_keeps_its_response");
     for driver in drivers() {
         let running = Server::bind("127.0.0.1:0")
             .driver(driver)
             .workers(1)
             .start(|_: Request| async {
-                // The worker is busy: what comes meanwhile waits in the kernel.
+                // The worker is busy: bytes that arrive meanwhile wait in the kernel.
                 std::thread::sleep(Duration::from_millis(20));
                 Response::text("whole")
             })
@@ -350,13 +356,13 @@ fn input_after_the_last_request_does_not_cost_its_answer() {
     }
 }
 
-/// The same while the answer waits for the client: what came meanwhile has left the kernel, and is
-/// no less unread.
+/// The same while the response waits for the client: the server has received the bytes from the
+/// kernel, but not processed them.
 #[test]
-fn input_while_the_last_answer_is_sent_does_not_cost_it() {
+fn input_during_the_last_response_does_not_lose_it() {
     const RESPONSES: usize = 1000;
     const BYTES: usize = 16 << 10;
-    let _dog = watchdog("input while the last answer is sent");
+    let _dog = watchdog("input_during_the_last_response_does_not_lose_it");
     for driver in drivers() {
         let running = Server::bind("127.0.0.1:0")
             .driver(driver)
@@ -367,7 +373,7 @@ fn input_while_the_last_answer_is_sent_does_not_cost_it() {
             panic!("not TCP");
         };
         let mut stream = TcpStream::connect(bound).unwrap();
-        // So that what is not read yet is with the server.
+        // So that unread responses stay in the server.
         rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 32 << 10).unwrap();
         let mut requests = get("/").repeat(RESPONSES - 1);
         requests.push_str("GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
@@ -391,11 +397,11 @@ fn input_while_the_last_answer_is_sent_does_not_cost_it() {
     }
 }
 
-/// A budget of descriptors may outlive a server. However the server ends, all places of connections
-/// are given back: of those that are served, and of those on their way to another worker.
+/// A descriptor budget may outlive a server. However the server ends, it releases the permits of
+/// all connections: of those that are served, and of those in transfer to another worker.
 #[test]
-fn a_server_that_ends_gives_back_all_places_of_connections() {
-    let _dog = watchdog("a_server_that_ends_gives_back_all_places");
+fn ended_server_releases_all_connection_permits() {
+    let _dog = watchdog("ended_server_releases_all_connection_permits");
     for driver in drivers() {
         let budget = onrush_rt::descriptors::Descriptors::new(10_000);
         for round in 0..60 {
@@ -405,7 +411,7 @@ fn a_server_that_ends_gives_back_all_places_of_connections() {
             });
             let connect = |_| {
                 let mut stream = server.connect();
-                stream.write_all(b"G").unwrap(); // It is accepted with its first byte.
+                stream.write_all(b"G").unwrap(); // The server accepts it with its first byte.
                 stream
             };
             let clients: Vec<_> = (0..40).map(connect).collect();

@@ -1,4 +1,4 @@
-//! A limit on how many requests a handler works on: nobody beyond it, and no place is ever lost.
+//! A limit on the concurrent requests of a handler: it is never exceeded, and no permit is lost.
 mod common;
 
 use common::{calm, drivers, get, serve_with, text, watchdog};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Sleeps, panics at each possible point, or answers at once.
+/// Sleeps, panics at each possible point, or responds at once.
 async fn work(request: Request) -> Response {
     match request.param("what") {
         Some("sleep") => request.worker().sleep(Duration::from_millis(100)).await,
@@ -37,7 +37,7 @@ fn router(requests_max: usize) -> Router {
         .get("/other/{what}", limited(1, async |_: Request| "other"))
 }
 
-fn asked(sim: &mut Simulation, path: &str) -> Client {
+fn request(sim: &mut Simulation, path: &str) -> Client {
     let client = sim.connect();
     sim.send(&client, get(path).as_bytes());
     sim.run();
@@ -56,18 +56,18 @@ fn status(client: &Client) -> Option<u16> {
 }
 
 #[test]
-fn beyond_the_limit_requests_are_refused_at_once() {
+fn requests_beyond_the_limit_are_refused_at_once() {
     let mut sim = calm(&router(2), Limits::default());
     for round in 1..=3 {
-        let working: Vec<_> = (0..2).map(|_| asked(&mut sim, "/work/sleep")).collect();
-        let beyond = asked(&mut sim, "/work/now");
+        let working: Vec<_> = (0..2).map(|_| request(&mut sim, "/work/sleep")).collect();
+        let beyond = request(&mut sim, "/work/now");
         assert_eq!(status(&beyond), Some(503));
-        // One with a body, by another method of the same handler.
+        // A request with a body and another method for the same handler.
         let post = "POST /work/now HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nabcde";
         sim.send(&beyond, post.as_bytes());
         sim.run();
         assert_eq!(status(&beyond), Some(503));
-        assert_eq!(status(&asked(&mut sim, "/other/now")), Some(200));
+        assert_eq!(status(&request(&mut sim, "/other/now")), Some(200));
         assert_eq!(sim.counters().limit_hits.get(), 2 * round);
         assert!(working.iter().all(|client| status(client).is_none()));
         sim.advance(110);
@@ -79,34 +79,34 @@ fn beyond_the_limit_requests_are_refused_at_once() {
 }
 
 #[test]
-fn a_place_comes_back_however_its_request_ends() {
+fn permit_is_released_however_its_request_ends() {
     let mut sim = calm(&router(1), Limits::default());
     for _ in 0..3 {
-        assert_eq!(status(&asked(&mut sim, "/work/now")), Some(200));
-        assert_eq!(status(&asked(&mut sim, "/work/panic")), Some(500));
-        let late = asked(&mut sim, "/work/late-panic");
-        assert_eq!(status(&asked(&mut sim, "/work/now")), Some(503));
+        assert_eq!(status(&request(&mut sim, "/work/now")), Some(200));
+        assert_eq!(status(&request(&mut sim, "/work/panic")), Some(500));
+        let late = request(&mut sim, "/work/late-panic");
+        assert_eq!(status(&request(&mut sim, "/work/now")), Some(503));
         sim.advance(110);
         assert_eq!(status(&late), Some(500));
-        let gone = asked(&mut sim, "/work/sleep");
-        assert_eq!(status(&asked(&mut sim, "/work/now")), Some(503));
+        let gone = request(&mut sim, "/work/sleep");
+        assert_eq!(status(&request(&mut sim, "/work/now")), Some(503));
         gone.reset();
         sim.run();
-        assert_eq!(status(&asked(&mut sim, "/work/now")), Some(200));
+        assert_eq!(status(&request(&mut sim, "/work/now")), Some(200));
     }
 }
 
 #[test]
-fn none_may_pass_where_the_limit_is_nought() {
+fn limit_of_zero_refuses_all_requests() {
     let mut sim = calm(&limited(0, work), Limits::default());
-    assert_eq!(status(&asked(&mut sim, "/")), Some(503));
+    assert_eq!(status(&request(&mut sim, "/")), Some(503));
 }
 
-/// One limit for all workers: never more at a time, and all places are there in the end.
+/// One limit for all workers: it is never exceeded, and all permits are free in the end.
 #[test]
 fn real_workers_share_a_limit() {
     let _dog = watchdog("real_workers_share_a_limit");
-    const PLACES: usize = 2;
+    const PERMITS: usize = 2;
     const CLIENTS: usize = 8;
     const ROUNDS: usize = 50;
     for driver in drivers() {
@@ -122,7 +122,7 @@ fn real_workers_share_a_limit() {
             }
         };
         let metrics = Metrics::new();
-        let limited = limited(PLACES, handler);
+        let limited = limited(PERMITS, handler);
         let server = serve_with(driver, limited, |server| {
             server.workers(3).metrics(&metrics)
         });
@@ -146,7 +146,7 @@ fn real_workers_share_a_limit() {
         });
         assert_eq!(inside.load(Ordering::SeqCst), 0);
         let most = most.load(Ordering::SeqCst);
-        assert!((1..=PLACES).contains(&most), "{most} at a time");
+        assert!((1..=PERMITS).contains(&most), "{most} at a time");
         let (worked, refused) = (worked.into_inner(), refused.into_inner());
         assert_eq!(worked + refused, CLIENTS * ROUNDS);
         let page = metrics.render(Format::Prometheus);
@@ -160,7 +160,7 @@ fn real_workers_share_a_limit() {
     }
 }
 
-/// Reads the head and, as told there, the content.
+/// Reads a head and its content.
 fn one_response(stream: &mut std::net::TcpStream) -> String {
     let (mut response, mut byte) = (Vec::new(), [0]);
     while !response.ends_with(b"\r\n\r\n") {
@@ -175,23 +175,23 @@ fn one_response(stream: &mut std::net::TcpStream) -> String {
     head + &text(&body)
 }
 
-/// A handler is at work until the last of its answer is made.
+/// A request holds its permit until its streamed response has ended.
 #[test]
-fn a_streamed_answer_keeps_its_place() {
+fn streamed_response_keeps_its_permit() {
     let mut sim = calm(&router(1), Limits::default());
-    let streaming = asked(&mut sim, "/work/stream");
-    let beyond = asked(&mut sim, "/work/now");
+    let streaming = request(&mut sim, "/work/stream");
+    let beyond = request(&mut sim, "/work/now");
     assert_eq!(status(&beyond), Some(503));
     let mut received = 0;
     while received < 10 * 64 * 1024 {
         received += streaming.receive().expect("more").len();
         sim.run();
     }
-    let next = asked(&mut sim, "/work/now");
+    let next = request(&mut sim, "/work/now");
     assert_eq!(status(&next), Some(200));
-    // A client that goes gives the place back as well.
-    let streaming = asked(&mut sim, "/work/stream");
+    // A client that disconnects releases the permit, too.
+    let streaming = request(&mut sim, "/work/stream");
     streaming.reset();
     sim.run();
-    assert_eq!(status(&asked(&mut sim, "/work/now")), Some(200));
+    assert_eq!(status(&request(&mut sim, "/work/now")), Some(200));
 }

@@ -1,6 +1,6 @@
-//! Receive memory that runs short: partial heads are evicted, the oldest of the large ones first,
-//! whole requests are answered meanwhile, and input that has arrived is looked at before a time
-//! limit ends the wait for it.
+//! Exhausted receive memory: partial heads are evicted, the oldest of the large ones first, and
+//! complete requests get responses meanwhile. Input that has arrived is read before a time limit
+//! ends the wait for it.
 mod common;
 
 use common::gate::until;
@@ -15,7 +15,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Receive memory of the one worker; the attackers send several times as much.
+/// Receive memory of the single worker. The attackers send several times as much.
 const MEMORY: usize = 4 << 20;
 const ATTACKERS: usize = 400;
 const HEAD_BYTES: usize = 30_000;
@@ -24,7 +24,7 @@ async fn hello(_: Request) -> Response {
     Response::text("hello")
 }
 
-/// The beginning of a head, of `bytes` bytes.
+/// The first `bytes` bytes of a head.
 fn partial_head(bytes: usize) -> Vec<u8> {
     let mut head = b"GET /x HTTP/1.1\r\nHost: t\r\n".to_vec();
     while head.len() < bytes {
@@ -36,7 +36,7 @@ fn partial_head(bytes: usize) -> Vec<u8> {
     head
 }
 
-/// Nobody's head is late during a test.
+/// Limits under which no head times out during a test.
 fn limits() -> Limits {
     Limits {
         head_timeout_ms: 100_000,
@@ -70,20 +70,20 @@ fn status(stream: &mut TcpStream) -> u16 {
     *statuses(&response[..n]).first().expect("a response")
 }
 
-/// A watchdog for a response during an attack. The promise is 1 s; tests share their cores, so
-/// `cargo xtask experiment attack` measures it.
+/// The time limit of a response during an attack. The target is 1 s. Tests share their cores, so
+/// `cargo xtask experiment attack` measures it instead.
 const SOON: Duration = Duration::from_secs(5);
 
-/// One request on a connection that is kept, which must be answered soon.
-fn prompt(stream: &mut TcpStream) {
+/// One request on a persistent connection, with a response in time.
+fn assert_prompt(stream: &mut TcpStream) {
     let begun = Instant::now();
     stream.write_all(get("/hello").as_bytes()).unwrap();
     assert_eq!(status(stream), 200);
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
-/// The sum over all workers of one figure.
-fn figure(metrics: &Metrics, name: &str) -> u64 {
+/// The sum of a metric over all workers.
+fn metric(metrics: &Metrics, name: &str) -> u64 {
     let text = metrics.render(Format::OpenMetrics);
     let lines = text
         .lines()
@@ -97,7 +97,7 @@ fn figure(metrics: &Metrics, name: &str) -> u64 {
 }
 
 fn evicted(metrics: &Metrics) -> u64 {
-    figure(metrics, "onrush_heads_evicted_total")
+    metric(metrics, "onrush_heads_evicted_total")
 }
 
 #[test]
@@ -107,16 +107,16 @@ fn partial_heads_do_not_stop_a_real_server() {
         let metrics = Metrics::new();
         let server = serve(driver, hello, &metrics);
         let mut established = server.connect();
-        prompt(&mut established);
+        assert_prompt(&mut established);
         let before = resident_bytes();
-        // Slow clients whose heads are small: one that began before all others, one between them.
+        // Slow clients with small heads: one began before all others, one between them.
         let slow = || {
             let mut stream = server.connect();
             stream.write_all(b"GET / HTTP/1.1\r\nHost: t\r\n").unwrap();
             stream
         };
         let mut slow_clients = vec![slow()];
-        prompt(&mut established);
+        assert_prompt(&mut established);
         let mut attackers = Vec::new();
         for number in 0..ATTACKERS {
             let mut stream = server.connect();
@@ -126,24 +126,24 @@ fn partial_heads_do_not_stop_a_real_server() {
                 slow_clients.push(slow());
             }
             if number % 40 == 0 {
-                prompt(&mut established);
-                prompt(&mut server.connect());
+                assert_prompt(&mut established);
+                assert_prompt(&mut server.connect());
             }
         }
-        // Twice the memory of a head may be held for it, and the reserve is not for heads.
+        // A head may use twice its size in memory, and the reserve is not for heads.
         let all = (ATTACKERS * HEAD_BYTES) as u64;
         until(|| all - evicted(&metrics) * HEAD_BYTES as u64 <= MEMORY as u64);
-        prompt(&mut established);
-        prompt(&mut server.connect());
+        assert_prompt(&mut established);
+        assert_prompt(&mut server.connect());
         let grown = resident_bytes().saturating_sub(before);
         assert!(grown < 2 * MEMORY + (16 << 20), "{grown}");
-        // The youngest, and those that hold little, are answered when their heads are whole.
+        // The newest, and those that hold little, get responses when their heads are complete.
         let youngest = attackers.pop().unwrap();
         for stream in slow_clients.iter_mut().chain([&mut { youngest }]) {
             stream.write_all(b"\r\n").unwrap();
             assert_eq!(status(stream), 200, "{driver:?}");
         }
-        // The oldest have read why their heads were given up.
+        // The oldest have received a response with the reason of the eviction.
         let gone = evicted(&metrics) as usize;
         assert!((ATTACKERS / 2..ATTACKERS).contains(&gone), "{gone}");
         for stream in &mut attackers[..gone / 2] {
@@ -186,12 +186,12 @@ fn partial_heads_are_evicted_in_order_of_age_in_the_simulator() {
                 ),
             }
         }
-        // Nothing is held for those that were evicted, nor for those that were answered.
+        // No memory is held for evicted or completed requests.
         assert!(sim.receive_bytes() < 16 << 10);
     }
 }
 
-/// Small heads are evicted too, when nothing else is left.
+/// Small heads are evicted, too, if nothing else is left.
 #[test]
 fn small_heads_are_evicted_last() {
     let (memory, limits) = (1 << 20, limits());
@@ -211,7 +211,7 @@ fn small_heads_are_evicted_last() {
 
 #[test]
 fn bodies_ahead_of_slow_handlers_leave_memory_for_others() {
-    let _dog = watchdog("bodies_ahead_of_slow_handlers");
+    let _dog = watchdog("bodies_ahead_of_slow_handlers_leave_memory_for_others");
     static MAY_READ: AtomicBool = AtomicBool::new(false);
     const BODY_BYTES: usize = 60_000;
     async fn patient(mut request: Request) -> Response {
@@ -232,21 +232,21 @@ fn bodies_ahead_of_slow_handlers_leave_memory_for_others() {
         let metrics = Metrics::new();
         let server = serve(driver, patient, &metrics);
         let mut established = server.connect();
-        prompt(&mut established);
+        assert_prompt(&mut established);
         let head = format!("PUT / HTTP/1.1\r\nHost: t\r\nContent-Length: {BODY_BYTES}\r\n\r\n");
         let clients = (0..200).map(|number| {
             let mut stream = server.connect();
             stream.write_all(head.as_bytes()).unwrap();
             stream.write_all(&[b'x'; BODY_BYTES]).unwrap();
             if number % 20 == 0 {
-                prompt(&mut established);
-                prompt(&mut server.connect());
+                assert_prompt(&mut established);
+                assert_prompt(&mut server.connect());
             }
             stream
         });
         let mut clients: Vec<TcpStream> = clients.collect();
-        prompt(&mut established);
-        prompt(&mut server.connect());
+        assert_prompt(&mut established);
+        assert_prompt(&mut server.connect());
         MAY_READ.store(true, Ordering::Release);
         let mut whole = 0;
         for client in &mut clients {
@@ -258,17 +258,17 @@ fn bodies_ahead_of_slow_handlers_leave_memory_for_others() {
             }
             whole += usize::from(response.starts_with(b"HTTP/1.1 200"));
         }
-        // Those that came before memory was short lost nothing; others were told to come again.
+        // Bodies from before the shortage are complete. The others got 503.
         assert!((20..200).contains(&whole), "{driver:?}: {whole}");
         assert_eq!(evicted(&metrics), 0);
     }
 }
 
-/// Only handlers that keep what they were given can use up all receive memory. Whoever waits for
-/// memory then, and goes, is noticed.
+/// Only handlers that keep received bytes can exhaust the receive memory. The disconnect of a
+/// client that waits for memory then is noticed.
 #[test]
-fn a_client_that_goes_while_there_is_no_memory_is_noticed() {
-    let _dog = watchdog("a_client_that_goes_while_there_is_no_memory");
+fn disconnect_is_noticed_while_memory_is_exhausted() {
+    let _dog = watchdog("disconnect_is_noticed_while_memory_is_exhausted");
     static KEPT: AtomicUsize = AtomicUsize::new(0);
     async fn keeper(mut request: Request) -> Response {
         let mut kept = Vec::new();
@@ -292,7 +292,7 @@ fn a_client_that_goes_while_there_is_no_memory_is_noticed() {
         let mut keepers: Vec<TcpStream> = (0..40).map(keeper).collect();
         let waiting = loop {
             for stream in &mut keepers {
-                let _ = stream.write(&[b'x'; 60_000]); // It may take nothing more.
+                let _ = stream.write(&[b'x'; 60_000]); // The socket may be full.
             }
             let mut other = server.connect();
             other
@@ -304,25 +304,25 @@ fn a_client_that_goes_while_there_is_no_memory_is_noticed() {
                 .as_ref()
                 .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
             {
-                break other; // Nobody receives from it: there is no memory.
+                break other; // The server does not receive from it, for lack of memory.
             }
         };
         assert!(KEPT.load(Ordering::Relaxed) > MEMORY / 2);
-        let open = || figure(&metrics, "onrush_connections_open");
+        let open = || metric(&metrics, "onrush_connections_open");
         until(|| open() == keepers.len() as u64 + 1);
         drop(waiting);
         let gone = Instant::now();
         until(|| open() == keepers.len() as u64);
         assert!(
             gone.elapsed() < Duration::from_secs(10),
-            "before the time for bodies is over"
+            "before the body timeout"
         );
     }
 }
 
-/// The clock jumps while requests wait in the network, as it does for a process that was stopped.
+/// The clock jumps while requests wait in the network, as for a process that was stopped.
 #[test]
-fn input_that_has_arrived_is_looked_at_before_time_is_up() {
+fn arrived_input_is_read_before_a_time_limit_applies() {
     for seed in 0..100 {
         let limits = Limits::default();
         let mut sim = Simulation::with_behaviour(seed, &hello, limits, Behaviour::default());
@@ -341,7 +341,7 @@ fn input_that_has_arrived_is_looked_at_before_time_is_up() {
         for (client, bytes) in waiting {
             let mut sent = 0;
             while sent < bytes.len() {
-                sent += client.send(&bytes[sent..]).unwrap(); // It takes a part at a time.
+                sent += client.send(&bytes[sent..]).unwrap(); // The network takes a part at a time.
             }
         }
         sim.net().advance(1_000_000);
@@ -350,11 +350,11 @@ fn input_that_has_arrived_is_looked_at_before_time_is_up() {
             let response = client.receive().unwrap();
             assert_eq!(statuses(&response), [200], "seed {seed}");
         }
-        assert!(silent.at_end(), "its time is up");
+        assert!(silent.at_end(), "its time limit has passed");
     }
 }
 
-/// Clients that ask for much and read nothing, and pipelines of which nobody reads the responses.
+/// Clients that request much and read nothing, and pipelines whose responses are not read.
 #[test]
 fn clients_that_do_not_read_do_not_delay_others() {
     let _dog = watchdog("clients_that_do_not_read_do_not_delay_others");
@@ -369,33 +369,33 @@ fn clients_that_do_not_read_do_not_delay_others() {
         let metrics = Metrics::new();
         let server = serve(driver, sized, &metrics);
         let mut established = server.connect();
-        prompt(&mut established);
+        assert_prompt(&mut established);
         let attacks = [get("/large"), get("/hello").repeat(1_000)];
         let mut attackers = Vec::new();
         for number in 0..200 {
             let mut stream = server.connect();
             stream.set_nonblocking(true).unwrap();
-            let _ = stream.write(attacks[number % 2].as_bytes()); // It may take a part.
+            let _ = stream.write(attacks[number % 2].as_bytes()); // It may be a partial write.
             attackers.push(stream);
             if number % 20 == 0 {
-                prompt(&mut established);
-                prompt(&mut server.connect());
+                assert_prompt(&mut established);
+                assert_prompt(&mut server.connect());
             }
         }
-        prompt(&mut established);
-        prompt(&mut server.connect());
+        assert_prompt(&mut established);
+        assert_prompt(&mut server.connect());
         assert!(
-            figure(&metrics, "onrush_connections_open") > 200,
+            metric(&metrics, "onrush_connections_open") > 200,
             "{driver:?}"
         );
     }
 }
 
-/// Clients that pipeline requests and do not read what they are answered hold receive memory that
-/// nobody will look at. They are reset, the oldest first, when others need it.
+/// Clients that pipeline requests and do not read the responses hold receive memory without
+/// progress. They are reset, the oldest first, when others need memory.
 #[test]
-fn pipelines_that_are_not_read_leave_memory_to_others() {
-    let _dog = watchdog("pipelines_that_are_not_read_leave_memory_to_others");
+fn unread_pipelines_leave_memory_for_others() {
+    let _dog = watchdog("unread_pipelines_leave_memory_for_others");
     static PIECE: [u8; 12_000] = [b'x'; 12_000];
     async fn sized(request: Request) -> Response {
         match request.path() {
@@ -407,40 +407,40 @@ fn pipelines_that_are_not_read_leave_memory_to_others() {
         let metrics = Metrics::new();
         let server = serve(driver, sized, &metrics);
         let mut established = server.connect();
-        prompt(&mut established);
+        assert_prompt(&mut established);
         let requests = get("/piece").repeat(4_000);
         let mut attackers = Vec::new();
         for number in 0..500 {
             let mut stream = server.connect();
             rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 4096).unwrap();
             stream.set_nonblocking(true).unwrap();
-            let _ = stream.write(requests.as_bytes()); // It may take a part.
+            let _ = stream.write(requests.as_bytes()); // It may be a partial write.
             attackers.push(stream);
             if number % 50 == 0 {
-                prompt(&mut established);
-                prompt(&mut server.connect());
+                assert_prompt(&mut established);
+                assert_prompt(&mut server.connect());
             }
         }
         for _ in 0..10 {
-            // They send on as far as they can.
+            // They continue to send as much as possible.
             for stream in &mut attackers {
                 let _ = stream.write(requests.as_bytes());
             }
-            prompt(&mut established);
-            prompt(&mut server.connect());
+            assert_prompt(&mut established);
+            assert_prompt(&mut server.connect());
         }
         assert!(
-            figure(&metrics, "onrush_heads_evicted_total") > 0,
+            metric(&metrics, "onrush_heads_evicted_total") > 0,
             "{driver:?}"
         );
     }
 }
 
-/// Complete requests that are sent at once are answered, also by a worker with little memory: what
-/// is left for later must not be what memory is short of.
+/// Complete requests that are sent together get responses, also from a worker with little memory:
+/// input that is left for later must not use the memory that is missing.
 #[test]
-fn whole_pipelines_are_answered_with_little_memory() {
-    let _dog = watchdog("whole_pipelines_are_answered_with_little_memory");
+fn whole_pipelines_are_served_with_little_memory() {
+    let _dog = watchdog("whole_pipelines_are_served_with_little_memory");
     const REQUESTS: usize = 300;
     for driver in drivers() {
         let metrics = Metrics::new();
@@ -462,22 +462,22 @@ fn whole_pipelines_are_answered_with_little_memory() {
             assert!(statuses(&tail).iter().all(|&status| status == 200));
         }
         assert_eq!(
-            figure(&metrics, "onrush_heads_evicted_total"),
+            metric(&metrics, "onrush_heads_evicted_total"),
             0,
             "{driver:?}"
         );
     }
 }
 
-/// Clients that ask for a large response and do not read it, or for one that is not ready yet, and
-/// send a little more behind that request. What they sent last is kept until the response is taken.
-/// Neither it nor the request may hold the whole block that they were received into. Where there is
-/// too much of it, clients that do not read are reset.
+/// Clients request a large response and do not read it, or one that is not ready yet, and send a
+/// few more bytes after the request. These bytes are kept until the response is sent. Neither they
+/// nor the request may hold the whole block into which they were received. If there are too many of
+/// them, clients that do not read are reset.
 #[test]
-fn input_behind_a_response_that_is_not_read_leaves_memory_to_others() {
-    let _dog = watchdog("input_behind_a_response_that_is_not_read");
+fn input_behind_an_unread_response_leaves_memory_for_others() {
+    let _dog = watchdog("input_behind_an_unread_response_leaves_memory_for_others");
     static LARGE: [u8; 4 << 20] = [b'x'; 4 << 20];
-    // As many blocks are more than the memory.
+    // This many blocks exceed the memory.
     const CLIENTS: usize = 1_500;
     async fn sized(mut request: Request) -> Response {
         match request.path() {
@@ -493,7 +493,7 @@ fn input_behind_a_response_that_is_not_read_leaves_memory_to_others() {
             }
         }
     }
-    /// A request with a body: it is answered 503 when memory is short.
+    /// A request with a body: it gets 503 if memory is short.
     fn upload(stream: &mut TcpStream) -> u16 {
         let head = "PUT /hello HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello";
         stream.write_all(head.as_bytes()).unwrap();
@@ -515,7 +515,7 @@ fn input_behind_a_response_that_is_not_read_leaves_memory_to_others() {
             let metrics = Metrics::new();
             let server = serve(driver, sized, &metrics);
             let mut established = server.connect();
-            prompt(&mut established);
+            assert_prompt(&mut established);
             let mut request = get(path).into_bytes();
             request.extend_from_slice(&surplus_of(surplus_bytes));
             let mut attackers = Vec::new();
@@ -525,25 +525,25 @@ fn input_behind_a_response_that_is_not_read_leaves_memory_to_others() {
                 stream.write_all(&request).unwrap();
                 attackers.push(stream);
                 if number % 100 == 0 {
-                    prompt(&mut established);
-                    prompt(&mut server.connect());
+                    assert_prompt(&mut established);
+                    assert_prompt(&mut server.connect());
                 }
             }
-            // All of them are served, or were reset.
-            let open = || figure(&metrics, "onrush_connections_open");
+            // All clients are served or were reset.
+            let open = || metric(&metrics, "onrush_connections_open");
             until(|| {
-                let active = figure(&metrics, "http_server_active_requests");
+                let active = metric(&metrics, "http_server_active_requests");
                 active + evicted(&metrics) >= CLIENTS as u64
             });
-            prompt(&mut established);
-            prompt(&mut server.connect());
+            assert_prompt(&mut established);
+            assert_prompt(&mut server.connect());
             match is_too_much {
                 true => {
                     until(|| evicted(&metrics) > 0);
                     assert!(open() < CLIENTS as u64, "{case}");
                 }
                 false => {
-                    // When the last handlers have ended, there is memory for bodies too.
+                    // After the last handlers have ended, there is memory for bodies, too.
                     until(|| upload(&mut server.connect()) == 200);
                     assert_eq!(upload(&mut established), 200, "{case}");
                     assert_eq!(evicted(&metrics), 0, "{case}");

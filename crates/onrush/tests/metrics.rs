@@ -1,4 +1,4 @@
-//! What is counted is what clients have seen, on every driver and whatever happens on the way.
+//! Metrics count what clients have received, on every driver and in every case.
 mod common;
 
 use common::{drivers, get, plain, read_some, serve_with, text, watchdog};
@@ -19,7 +19,7 @@ fn samples(page: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// The sum over all samples whose name begins so, with all of these labels.
+/// The sum of all samples whose name begins with `name` and that have all of `labels`.
 fn sum(samples: &BTreeMap<String, f64>, name: &str, labels: &[&str]) -> f64 {
     samples
         .iter()
@@ -117,7 +117,7 @@ fn requests_are_counted_by_route_method_and_status() {
 }
 
 #[test]
-fn a_duration_is_neither_of_what_came_before_nor_of_the_time_between() {
+fn duration_excludes_earlier_requests_and_idle_time() {
     for seed in 1..=10 {
         let (mut sim, metrics) = simulated(seed);
         let client = sim.connect();
@@ -140,7 +140,7 @@ fn a_duration_is_neither_of_what_came_before_nor_of_the_time_between() {
 }
 
 #[test]
-fn answers_that_leave_together_are_counted_with_their_own_sizes() {
+fn responses_sent_together_are_counted_with_their_own_sizes() {
     for seed in 1..=10 {
         let (mut sim, metrics) = simulated(seed);
         let client = sim.connect();
@@ -170,7 +170,7 @@ fn answers_that_leave_together_are_counted_with_their_own_sizes() {
 }
 
 #[test]
-fn what_is_never_answered_is_at_work_and_then_aborted() {
+fn request_without_response_is_active_and_then_aborted() {
     for seed in 1..=10 {
         let (mut sim, metrics) = simulated(seed);
         let clients: Vec<_> = (0..3).map(|_| sim.connect()).collect();
@@ -195,8 +195,8 @@ fn what_is_never_answered_is_at_work_and_then_aborted() {
 }
 
 #[test]
-fn the_page_over_http_says_what_clients_have_seen() {
-    let _dog = watchdog("the page over http");
+fn metrics_page_reports_what_clients_have_received() {
+    let _dog = watchdog("metrics_page_reports_what_clients_have_received");
     for driver in drivers() {
         let metrics = Metrics::new();
         let router = router().get("/metrics", metrics.clone());
@@ -238,11 +238,11 @@ fn the_page_over_http_says_what_clients_have_seen() {
     }
 }
 
-/// Stacks that handlers run on are seen.
+/// The metrics include the stacks of handlers.
 #[test]
-fn coroutines_are_told_of() {
+fn coroutines_are_counted() {
     onrush::coroutine::scope(|| {
-        let _dog = watchdog("coroutines_are_told_of");
+        let _dog = watchdog("coroutines_are_counted");
         let metrics = Metrics::new();
         fn waits(
             _: &mut onrush::coroutine::RequestReader,

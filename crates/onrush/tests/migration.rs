@@ -1,5 +1,5 @@
-//! Connections go from worker to worker, at every point of a stream of requests, and their clients
-//! cannot tell: nothing is lost, doubled or swapped, and no deadline begins again.
+//! Connections migrate from worker to worker, at every point of a stream of requests, invisibly to
+//! clients: no byte is lost, duplicated or reordered, and no deadline restarts.
 mod common;
 
 use common::app::app;
@@ -32,7 +32,7 @@ fn stream() -> Vec<u8> {
         post("/echo", "some bytes"),
         get("/late"),
         chunked.to_owned(),
-        post("/early", "bytes that nobody reads"),
+        post("/early", "bytes that are not read"),
         get("/fields?a=1"),
         post("/late-echo", "more bytes"),
         get("/hello"),
@@ -40,7 +40,7 @@ fn stream() -> Vec<u8> {
     all.concat().into_bytes()
 }
 
-/// All that the server sends until it has nothing more to do.
+/// Receives everything that the server sends until it is idle.
 fn collect(sim: &mut Simulation, client: &Client, responses: &mut Vec<u8>) {
     sim.run();
     if let Ok(bytes) = client.receive() {
@@ -48,8 +48,8 @@ fn collect(sim: &mut Simulation, client: &Client, responses: &mut Vec<u8>) {
     }
 }
 
-/// Sends `stream`, and after each of `cuts` has all connections go from worker to worker. Gives the
-/// answers and how many connections went.
+/// Sends `stream`, and migrates all connections after each of `cuts`. Returns the responses and the
+/// number of migrations.
 fn responses(seed: u64, behaviour: Behaviour, stream: &[u8], cuts: &[usize]) -> (String, u64) {
     let mut sim = simulation(seed, behaviour, Limits::default());
     let client = sim.connect();
@@ -57,12 +57,12 @@ fn responses(seed: u64, behaviour: Behaviour, stream: &[u8], cuts: &[usize]) -> 
     for (index, &cut) in cuts.iter().chain([&stream.len()]).enumerate() {
         sent += sim.send(&client, &stream[sent..cut]);
         if index < cuts.len() {
-            // Sometimes in the middle of things, sometimes when all is quiet.
+            // Sometimes while work is in progress, sometimes when all workers are idle.
             if (seed + index as u64).is_multiple_of(2) {
                 collect(&mut sim, &client, &mut responses);
             }
             for from in 0..WORKERS {
-                sim.migrate(from, (from + 1) % WORKERS); // Wherever it is.
+                sim.migrate(from, (from + 1) % WORKERS); // On whichever worker it is.
             }
         }
         for _ in 0..40 {
@@ -87,8 +87,8 @@ fn responses(seed: u64, behaviour: Behaviour, stream: &[u8], cuts: &[usize]) -> 
 }
 
 #[test]
-fn at_every_point_of_a_pipelined_stream() {
-    let _dog = watchdog("at_every_point_of_a_pipelined_stream");
+fn migration_at_every_point_of_a_pipelined_stream() {
+    let _dog = watchdog("migration_at_every_point_of_a_pipelined_stream");
     let stream = stream();
     let calm = || plain(64 * 1024);
     let (expected, none) = responses(1, calm(), &stream, &[]);
@@ -104,8 +104,8 @@ fn at_every_point_of_a_pipelined_stream() {
 }
 
 #[test]
-fn again_and_again() {
-    let _dog = watchdog("again_and_again");
+fn repeated_migration() {
+    let _dog = watchdog("repeated_migration");
     let stream = stream();
     let (expected, _) = responses(1, plain(64 * 1024), &stream, &[]);
     for seed in 0..60 {
@@ -118,9 +118,9 @@ fn again_and_again() {
 }
 
 #[test]
-fn what_lies_unparsed_travels_along() {
-    let _dog = watchdog("what_lies_unparsed_travels_along");
-    // The first answer waits, so all the rest is behind it when the connection is told to go.
+fn unparsed_input_migrates_with_the_connection() {
+    let _dog = watchdog("unparsed_input_migrates_with_the_connection");
+    // The first response waits, so all other requests are unparsed when the connection migrates.
     let stream = get("/late") + &get("/hello").repeat(200) + "GET /fields?a=2 HT";
     let rest = "TP/1.1\r\nHost: t\r\n\r\n";
     let mut sim = simulation(3, plain(64 * 1024), Limits::default());
@@ -144,14 +144,14 @@ fn what_lies_unparsed_travels_along() {
 }
 
 #[test]
-fn deadlines_do_not_begin_again() {
-    let _dog = watchdog("deadlines_do_not_begin_again");
+fn deadlines_do_not_restart() {
+    let _dog = watchdog("deadlines_do_not_restart");
     let limits = || Limits {
         head_timeout_ms: 1000,
         idle_timeout_ms: 2000,
         ..Limits::default()
     };
-    // In the middle of a head.
+    // Within a head.
     let mut sim = simulation(1, plain(1024), limits());
     let client = sim.connect();
     assert_eq!(sim.send(&client, b"GET /hello HT"), 13);
@@ -162,7 +162,7 @@ fn deadlines_do_not_begin_again() {
     sim.advance(180);
     assert!(client.receive().unwrap_or_default().is_empty());
     sim.advance(40);
-    assert_eq!(statuses(&client.receive().expect("an answer")), [408]);
+    assert_eq!(statuses(&client.receive().expect("a response")), [408]);
     // Between two requests.
     let mut sim = simulation(1, plain(1024), limits());
     let client = sim.connect();
@@ -176,14 +176,14 @@ fn deadlines_do_not_begin_again() {
     sim.advance(40);
     assert_eq!(sim.open_connections(), 0);
     assert!(client.at_end());
-    // Told to go while it is at work: once answered it has the time that any other has.
+    // Migration during a request: after the response, the usual idle timeout applies.
     let mut sim = simulation(1, plain(1024), limits());
     let client = sim.connect();
     client.send(get("/late").as_bytes()).expect("room");
     sim.run();
     sim.migrate(0, 1);
     sim.advance(1000);
-    assert_eq!(statuses(&client.receive().expect("an answer")), [200]);
+    assert_eq!(statuses(&client.receive().expect("a response")), [200]);
     assert_eq!(sim.counters_of(1).taken_over.get(), 1);
     sim.advance(980);
     assert_eq!(sim.open_connections(), 1);
@@ -192,8 +192,8 @@ fn deadlines_do_not_begin_again() {
 }
 
 #[test]
-fn clients_that_go_meanwhile_leave_nothing_behind() {
-    let _dog = watchdog("clients_that_go_meanwhile_leave_nothing_behind");
+fn clients_that_disconnect_during_migration_leave_nothing() {
+    let _dog = watchdog("clients_that_disconnect_during_migration_leave_nothing");
     let stream = stream();
     for seed in 0..200 {
         let mut sim = simulation(seed, Behaviour::default(), Limits::default());
@@ -209,7 +209,7 @@ fn clients_that_go_meanwhile_leave_nothing_behind() {
                 client.reset();
             }
             _ => {
-                // Who only ends its own direction still gets what it asked for.
+                // A client that ends only its own direction still gets its responses.
                 assert_eq!(sim.send(&client, &stream[cut..]), stream.len() - cut);
                 client.shutdown_write();
                 let mut seen = Vec::new();
@@ -231,8 +231,8 @@ fn clients_that_go_meanwhile_leave_nothing_behind() {
 }
 
 #[test]
-fn a_drain_waits_for_what_is_on_its_way() {
-    let _dog = watchdog("a_drain_waits_for_what_is_on_its_way");
+fn drain_waits_for_connections_in_transfer() {
+    let _dog = watchdog("drain_waits_for_connections_in_transfer");
     for seed in 0..50 {
         let late = Behaviour {
             delay: true,
@@ -269,8 +269,8 @@ fn a_drain_waits_for_what_is_on_its_way() {
     }
 }
 
-/// Answers with the number that was asked for, and burns a little time if told to. Reads a body
-/// straight into memory of its own.
+/// Responds with the requested number, and uses some CPU time if requested. Reads a body directly
+/// into its own buffer.
 async fn number(mut request: Request) -> Response {
     let path = request.path().to_owned();
     let mut body = Vec::with_capacity(UPLOAD_BYTES);
@@ -295,10 +295,10 @@ fn sample(page: &str, name: &str) -> Vec<u64> {
         .collect()
 }
 
-/// So many that they are received directly, past the driver's buffers.
+/// Large enough to be received directly, without the driver's buffers.
 const UPLOAD_BYTES: usize = 200_000;
 
-/// Asks for numbers, several at a time, until told to end; fails when one is not answered in order.
+/// Requests numbers, several at a time, until `end` is set. Fails if a response is out of order.
 fn ask_on(mut stream: TcpStream, path: &str, end: &AtomicBool) -> u64 {
     let (mut number, mut buffer) = (0_u64, [0; 4096]);
     while !end.load(Ordering::Relaxed) {
@@ -317,9 +317,9 @@ fn ask_on(mut stream: TcpStream, path: &str, end: &AtomicBool) -> u64 {
                 .expect("sent");
         }
         let mut seen = String::new();
-        let answered = |seen: &str, n| seen.contains(&format!("\r\n\r\n{n:08}"));
-        while !(number..number + batch).all(|n| answered(&seen, n)) {
-            let n = read_some(&mut stream, &mut buffer).expect("an answer");
+        let has_response = |seen: &str, n| seen.contains(&format!("\r\n\r\n{n:08}"));
+        while !(number..number + batch).all(|n| has_response(&seen, n)) {
+            let n = read_some(&mut stream, &mut buffer).expect("a response");
             assert!(n > 0, "the connection ended after {number}");
             seen.push_str(&text(&buffer[..n]));
         }
@@ -333,10 +333,10 @@ fn ask_on(mut stream: TcpStream, path: &str, end: &AtomicBool) -> u64 {
     number
 }
 
-/// All connections begin with one worker; a few ask for nearly everything. They spread.
+/// All connections start on one worker, and a few cause most of the load. They are distributed.
 #[test]
-fn busy_connections_go_to_idle_workers() {
-    let _dog = watchdog("busy_connections_go_to_idle_workers");
+fn busy_connections_migrate_to_idle_workers() {
+    let _dog = watchdog("busy_connections_migrate_to_idle_workers");
     for driver in drivers() {
         let metrics = Metrics::new();
         let server = serve_with(driver, number, |server: Server| {
@@ -361,14 +361,14 @@ fn busy_connections_go_to_idle_workers() {
                     "onrush_connections_taken",
                 )
             };
-            // Each of the others has got some.
+            // Each of the other workers has got some.
             while went().iter().filter(|&&taken| taken > 0).count() < WORKERS - 1 {
                 assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", went());
                 std::thread::sleep(Duration::from_millis(20));
             }
             end.store(true, Ordering::Relaxed);
             for client in clients {
-                assert!(client.join().expect("answered in order") > 0);
+                assert!(client.join().expect("responses in order") > 0);
             }
         });
         let page = metrics.render(Format::Prometheus);
@@ -401,7 +401,7 @@ fn connections_are_placed_evenly() {
             for client in &mut clients {
                 client.write_all(get("/1").as_bytes()).expect("sent");
                 let mut buffer = [0; 1024];
-                let n = read_some(client, &mut buffer).expect("an answer");
+                let n = read_some(client, &mut buffer).expect("a response");
                 assert!(text(&buffer[..n]).ends_with("\r\n\r\n1"));
             }
             let open = sample(
@@ -411,7 +411,7 @@ fn connections_are_placed_evenly() {
             assert_eq!(open.iter().sum::<u64>(), 20, "{driver:?} {placement:?}");
             match placement {
                 Placement::Single => assert_eq!(open, [20, 0, 0]),
-                Placement::ReusePort => {} // As the kernel likes.
+                Placement::ReusePort => {} // The kernel decides.
                 Placement::RoundRobin | Placement::LeastLoaded => {
                     let (min, max) = (open.iter().min(), open.iter().max());
                     let apart = max.zip(min).map(|(max, min)| max - min);

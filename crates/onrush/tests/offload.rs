@@ -1,5 +1,5 @@
-//! CPU work off the path, on the simulator, where its jobs are run by hand: what is shed is told at
-//! once, what nobody waits for is not done, and nobody waits for what is.
+//! CPU work on an offload pool, on the simulator, where the test runs the jobs: refused jobs are
+//! reported at once, jobs without a waiting client do not run, and a running job blocks no request.
 mod common;
 
 use common::gate::{Gate, application, assert_shed, until};
@@ -43,7 +43,7 @@ fn rig(seed: u64, queue_max: usize) -> Rig {
 }
 
 impl Rig {
-    /// A client that has asked for a job.
+    /// A client that has requested a job.
     fn job(&mut self) -> Client {
         let client = self.sim.connect();
         self.send(&client, "/job");
@@ -53,13 +53,13 @@ impl Rig {
     fn send(&mut self, client: &Client, path: &str) {
         let request = get(path);
         assert_eq!(self.sim.send(client, request.as_bytes()), request.len());
-        // A delayed network takes its time; less than a job may wait.
+        // The network has delays, which are shorter than a job's longest wait.
         self.sim.advance(20);
     }
 
     fn responses(&mut self, client: &Client) -> String {
         self.sim.advance(20);
-        text(&client.receive().expect("an answer"))
+        text(&client.receive().expect("a response"))
     }
 
     fn sample(&self, name: &str) -> u64 {
@@ -73,7 +73,7 @@ impl Rig {
 }
 
 #[test]
-fn a_full_queue_is_told_at_once_while_others_wait() {
+fn full_queue_is_reported_at_once() {
     for seed in 0..10 {
         let mut rig = rig(seed, 2);
         rig.gate.open();
@@ -81,14 +81,14 @@ fn a_full_queue_is_told_at_once_while_others_wait() {
         let third = rig.job();
         for _ in 0..2 {
             assert_shed(&rig.responses(&third));
-            rig.send(&third, "/job"); // The connection goes on.
+            rig.send(&third, "/job"); // The connection continues.
         }
         assert_shed(&rig.responses(&third));
         rig.send(&third, "/hello");
         assert!(rig.responses(&third).ends_with("\r\n\r\nhello"));
         assert_eq!(rig.sample("onrush_offload_queue_depth"), 2);
         for client in &waiting {
-            assert_eq!(rig.responses(client), "", "it waits");
+            assert_eq!(rig.responses(client), "", "the job waits");
             assert!(rig.hand.run_one());
             assert!(rig.responses(client).ends_with("\r\n\r\nworked"));
         }
@@ -104,7 +104,7 @@ fn a_full_queue_is_told_at_once_while_others_wait() {
 }
 
 #[test]
-fn a_job_whose_client_goes_before_its_turn_is_dropped_and_its_place_free() {
+fn queued_job_is_dropped_when_its_client_disconnects() {
     for seed in 0..10 {
         let mut rig = rig(seed, 1);
         rig.gate.open();
@@ -126,8 +126,8 @@ fn a_job_whose_client_goes_before_its_turn_is_dropped_and_its_place_free() {
 }
 
 #[test]
-fn a_job_whose_client_goes_while_it_works_sees_its_token() {
-    let _dog = watchdog("a_job_whose_client_goes_while_it_works");
+fn running_job_is_cancelled_when_its_client_disconnects() {
+    let _dog = watchdog("running_job_is_cancelled_when_its_client_disconnects");
     for seed in 0..3 {
         let mut rig = rig(seed, 1);
         let client = rig.job();
@@ -149,7 +149,7 @@ fn a_job_whose_client_goes_while_it_works_sees_its_token() {
 }
 
 #[test]
-fn a_panicking_job_is_a_500_and_costs_nothing_else() {
+fn panicking_job_gives_500_and_harms_nothing_else() {
     for seed in 0..10 {
         let mut rig = rig(seed, 1);
         let client = rig.sim.connect();
@@ -166,22 +166,22 @@ fn a_panicking_job_is_a_500_and_costs_nothing_else() {
             assert!(rig.responses(&client).ends_with("\r\n\r\nhello"));
         }
         assert_eq!(rig.sample("onrush_offload_panicked_total"), 3);
-        assert_eq!(rig.sim.counters().panicked.get(), 0, "no handler did");
+        assert_eq!(rig.sim.counters().panicked.get(), 0, "no handler panicked");
     }
 }
 
 #[test]
-fn a_late_job_is_shed_in_time_or_when_its_turn_comes() {
+fn late_job_is_refused_by_the_timer_or_the_thread() {
     for seed in 0..10 {
         let mut rig = rig(seed, 8);
         let (first, second) = (rig.job(), rig.job());
-        // No thread comes: the worker's own clock ends the wait.
+        // No thread is free: the worker's own timer ends the wait.
         rig.sim.advance(1000);
         for client in [&first, &second] {
             assert_shed(&rig.responses(client));
         }
         assert!(!rig.hand.run_one());
-        // A thread comes, and it is too late.
+        // A thread becomes free too late.
         rig.send(&first, "/job");
         rig.hand.advance(Duration::from_millis(1001));
         rig.send(&second, "/job");
@@ -196,8 +196,8 @@ fn a_late_job_is_shed_in_time_or_when_its_turn_comes() {
 }
 
 #[test]
-fn a_job_that_has_begun_is_never_late() {
-    let _dog = watchdog("a_job_that_has_begun_is_never_late");
+fn started_job_never_times_out() {
+    let _dog = watchdog("started_job_never_times_out");
     let mut rig = rig(0, 1);
     let client = rig.job();
     let hand = rig.hand.clone();
@@ -211,7 +211,7 @@ fn a_job_that_has_begun_is_never_late() {
 }
 
 #[test]
-fn answers_keep_their_order_and_a_drain_waits_for_them() {
+fn responses_keep_their_order_and_a_drain_waits_for_them() {
     for seed in 0..10 {
         let mut rig = rig(seed, 4);
         rig.gate.open();
@@ -240,7 +240,7 @@ fn answers_keep_their_order_and_a_drain_waits_for_them() {
 }
 
 #[test]
-fn the_end_of_a_server_drops_what_waits() {
+fn end_of_a_server_drops_queued_jobs() {
     let mut rig = rig(0, 4);
     let _clients = [rig.job(), rig.job()];
     assert_eq!(rig.gate.seen(), (0, 0, 0));
@@ -250,7 +250,7 @@ fn the_end_of_a_server_drops_what_waits() {
 }
 
 #[test]
-fn without_a_pool_of_its_own_a_simulation_works_at_once() {
+fn simulation_without_a_pool_runs_jobs_at_once() {
     let gate = Arc::<Gate>::default();
     gate.open();
     let mut sim = common::calm(&application(&gate), Limits::default());
@@ -261,6 +261,6 @@ fn without_a_pool_of_its_own_a_simulation_works_at_once() {
 
 #[test]
 #[should_panic = "offload is for handlers and tasks on a worker"]
-fn outside_a_worker_it_says_so() {
+fn offload_outside_a_worker_panics() {
     drop(offload(|| ()));
 }

@@ -1,5 +1,5 @@
-//! CPU work off the path, on real servers, whose jobs are held at a gate: the same promises as on
-//! the simulator, with threads that take their time.
+//! CPU work on an offload pool, on real servers whose jobs wait at a gate: the same properties as
+//! on the simulator, with real threads.
 mod common;
 
 use common::gate::{Gate, application, assert_shed, until};
@@ -13,22 +13,22 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// A request on a connection of its own that is reset when this is dropped.
-struct Asked(TcpStream);
+/// A request on its own connection. Dropping it resets the connection.
+struct PendingRequest(TcpStream);
 
-impl Asked {
-    fn new(server: &Served, path: &str) -> Asked {
+impl PendingRequest {
+    fn new(server: &Served, path: &str) -> PendingRequest {
         let mut stream = server.connect();
         let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let at_once = Some(Duration::ZERO);
         rustix::net::sockopt::set_socket_linger(&stream, at_once).unwrap();
-        Asked(stream)
+        PendingRequest(stream)
     }
 
     fn response(mut self) -> String {
         let mut response = Vec::new();
-        self.0.read_to_end(&mut response).expect("an answer");
+        self.0.read_to_end(&mut response).expect("a response");
         text(&response)
     }
 }
@@ -43,31 +43,35 @@ fn held(driver: DriverPreference, options: OffloadOptions) -> (Served, OffloadPo
 }
 
 #[test]
-fn real_servers_shed_while_they_work() {
-    let _dog = watchdog("real_servers_shed_while_they_work");
+fn real_servers_refuse_jobs_while_busy() {
+    let _dog = watchdog("real_servers_refuse_jobs_while_busy");
     for driver in drivers() {
         let patient = OffloadOptions::default().wait_max(Duration::from_secs(3600));
         let (server, pool, gate) = held(driver, patient.queue_max(1));
-        let first = Asked::new(&server, "/job");
+        let first = PendingRequest::new(&server, "/job");
         until(|| gate.seen().0 == 1);
-        let second = Asked::new(&server, "/job");
+        let second = PendingRequest::new(&server, "/job");
         until(|| pool.stats().queued == 1);
         for _ in 0..3 {
-            assert_shed(&Asked::new(&server, "/job").response());
-            assert!(Asked::new(&server, "/hello").response().ends_with("hello"));
+            assert_shed(&PendingRequest::new(&server, "/job").response());
+            assert!(
+                PendingRequest::new(&server, "/hello")
+                    .response()
+                    .ends_with("hello")
+            );
         }
-        assert_eq!(gate.seen(), (1, 0, 3 + 3), "none but the first has begun");
+        assert_eq!(gate.seen(), (1, 0, 3 + 3), "only the first job has begun");
         gate.open();
         for waiting in [first, second] {
             assert!(waiting.response().ends_with("\r\n\r\nworked"));
         }
         assert!(
-            Asked::new(&server, "/panic")
+            PendingRequest::new(&server, "/panic")
                 .response()
                 .starts_with("HTTP/1.1 500 ")
         );
         assert!(
-            Asked::new(&server, "/job")
+            PendingRequest::new(&server, "/job")
                 .response()
                 .ends_with("\r\n\r\nworked")
         );
@@ -79,15 +83,15 @@ fn real_servers_shed_while_they_work() {
 }
 
 #[test]
-fn real_servers_do_not_work_for_clients_that_are_gone() {
-    let _dog = watchdog("real_servers_do_not_work_for_clients_that_are_gone");
+fn real_servers_drop_jobs_of_disconnected_clients() {
+    let _dog = watchdog("real_servers_drop_jobs_of_disconnected_clients");
     for driver in drivers() {
         let patient = OffloadOptions::default().wait_max(Duration::from_secs(3600));
         let (server, pool, gate) = held(driver, patient.queue_max(1));
-        let first = Asked::new(&server, "/job");
+        let first = PendingRequest::new(&server, "/job");
         until(|| gate.seen().0 == 1);
         for times in 1..=3 {
-            let second = Asked::new(&server, "/job");
+            let second = PendingRequest::new(&server, "/job");
             until(|| pool.stats().queued == 1);
             drop(second);
             until(|| pool.stats().queued == 0);
@@ -97,7 +101,7 @@ fn real_servers_do_not_work_for_clients_that_are_gone() {
         until(|| gate.seen() == (1, 1, 4));
         gate.open();
         assert!(
-            Asked::new(&server, "/job")
+            PendingRequest::new(&server, "/job")
                 .response()
                 .ends_with("\r\n\r\nworked")
         );
@@ -107,22 +111,22 @@ fn real_servers_do_not_work_for_clients_that_are_gone() {
 }
 
 #[test]
-fn real_servers_tell_who_is_late_while_no_thread_is_free() {
-    let _dog = watchdog("real_servers_tell_who_is_late");
+fn real_servers_time_jobs_out_while_no_thread_is_free() {
+    let _dog = watchdog("real_servers_time_jobs_out_while_no_thread_is_free");
     for driver in drivers() {
         let (server, pool, gate) = held(driver, OffloadOptions::default().wait_max(Duration::ZERO));
         let begun = || gate.seen().0 == 1;
         let mut lates = 0;
         let first = loop {
-            let first = Asked::new(&server, "/job");
+            let first = PendingRequest::new(&server, "/job");
             until(|| begun() || pool.stats().late_total > lates);
             if begun() {
                 break first;
             }
-            lates += 1; // Its thread took more than the millisecond to come.
+            lates += 1; // Its thread took more than the millisecond to start.
         };
-        // The thread is held: only the worker itself can end the wait.
-        assert_shed(&Asked::new(&server, "/job").response());
+        // The thread is busy: only the worker itself can end the wait.
+        assert_shed(&PendingRequest::new(&server, "/job").response());
         assert_eq!(pool.stats().late_total, lates + 1);
         gate.open();
         assert!(first.response().ends_with("\r\n\r\nworked"));
@@ -130,8 +134,8 @@ fn real_servers_tell_who_is_late_while_no_thread_is_free() {
 }
 
 #[test]
-fn results_come_back_to_the_worker_that_asked() {
-    let _dog = watchdog("results_come_back_to_the_worker_that_asked");
+fn results_return_to_the_requesting_worker() {
+    let _dog = watchdog("results_return_to_the_requesting_worker");
     async fn whereabouts(_: Request) -> Result<Response, OffloadError> {
         let here = || {
             (
@@ -142,7 +146,7 @@ fn results_come_back_to_the_worker_that_asked() {
         let before = here();
         let there = offload(here).await?;
         assert_eq!(here(), before);
-        assert_eq!(there.0, None, "a thread of the pool is no worker");
+        assert_eq!(there.0, None, "a thread of the pool is not a worker");
         assert_ne!(there.1, before.1);
         Ok(Response::text(format!("{:?}", before.0)))
     }
@@ -153,7 +157,7 @@ fn results_come_back_to_the_worker_that_asked() {
                 .workers(3)
                 .offload(options.wait_max(Duration::from_secs(3600)))
         });
-        let clients: Vec<_> = (0..32).map(|_| Asked::new(&server, "/")).collect();
+        let clients: Vec<_> = (0..32).map(|_| PendingRequest::new(&server, "/")).collect();
         for client in clients {
             let response = client.response();
             assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
@@ -166,25 +170,25 @@ fn results_come_back_to_the_worker_that_asked() {
 }
 
 #[test]
-fn the_end_of_a_real_server() {
-    let _dog = watchdog("the_end_of_a_real_server");
+fn end_of_a_real_server() {
+    let _dog = watchdog("end_of_a_real_server");
     for driver in drivers() {
         let patient = OffloadOptions::default().wait_max(Duration::from_secs(3600));
-        // At once: what waits is dropped, what works is told.
+        // At once: queued jobs are dropped, running jobs are cancelled.
         let (server, pool, gate) = held(driver, patient.clone());
-        let first = Asked::new(&server, "/job");
+        let first = PendingRequest::new(&server, "/job");
         until(|| gate.seen().0 == 1);
-        let second = Asked::new(&server, "/job");
+        let second = PendingRequest::new(&server, "/job");
         until(|| pool.stats().queued == 1);
         server.running().handle().shutdown_now();
         server.wait().unwrap();
         until(|| gate.seen() == (1, 1, 2));
         drop((first, second));
-        // In peace: both are answered first.
+        // Gracefully: both get responses first.
         let (server, pool, gate) = held(driver, patient);
-        let first = Asked::new(&server, "/job");
+        let first = PendingRequest::new(&server, "/job");
         until(|| gate.seen().0 == 1);
-        let second = Asked::new(&server, "/job");
+        let second = PendingRequest::new(&server, "/job");
         until(|| pool.stats().queued == 1);
         server.running().handle().shutdown();
         gate.open();
@@ -209,9 +213,9 @@ fn two_servers_may_share_a_pool() {
             })
         };
         let (one, other) = (start(), start());
-        let first = Asked::new(&one, "/job");
+        let first = PendingRequest::new(&one, "/job");
         until(|| gate.seen().0 == 1);
-        assert_shed(&Asked::new(&other, "/job").response());
+        assert_shed(&PendingRequest::new(&other, "/job").response());
         let page = metrics.render(Format::Prometheus);
         assert!(
             page.contains("onrush_offload_shed_total{reason=\"full\"} 1\n"),

@@ -1,4 +1,4 @@
-//! A handler's panic costs its request and nothing else, wherever it happens.
+//! A panic of a handler affects only its request, wherever it happens.
 mod common;
 
 use common::{ask, calm, drivers, get, is_served, read_some, serve, statuses, text, watchdog};
@@ -49,7 +49,7 @@ fn app(request: Request) -> Pin<Box<dyn Future<Output = Response>>> {
     })
 }
 
-struct Armed(#[allow(dead_code, reason = "it is there to be dropped")] Bomb);
+struct Armed(#[allow(dead_code, reason = "only its drop matters")] Bomb);
 
 impl futures_core::Stream for Armed {
     type Item = io::Result<Bytes>;
@@ -59,9 +59,9 @@ impl futures_core::Stream for Armed {
     }
 }
 
-/// A future whose output is ready and whose end is a panic.
+/// A future that returns its output and panics when it is dropped.
 struct ReadyBomb(
-    #[allow(dead_code, reason = "it is there to be dropped")] Bomb,
+    #[allow(dead_code, reason = "only its drop matters")] Bomb,
     bool,
 );
 
@@ -78,7 +78,7 @@ impl Future for ReadyBomb {
 }
 
 #[test]
-fn every_place_on_the_simulator() {
+fn panics_in_every_place_on_the_simulator() {
     let mut sim = calm(&app, Limits::default());
     let client = sim.connect();
     for path in [
@@ -93,7 +93,7 @@ fn every_place_on_the_simulator() {
         sim.send(&client, get(path).as_bytes());
         sim.advance(5);
         assert_eq!(statuses(&client.receive().unwrap()), [500], "{path}");
-        // The same connection goes on, and the slot of the handler's future is used again.
+        // The same connection continues, and the slot of the handler's future is reused.
         assert!(
             ask(&mut sim, &client, &get("/")).ends_with("hello"),
             "{path}"
@@ -113,7 +113,7 @@ fn every_place_on_the_simulator() {
 }
 
 #[test]
-fn a_future_that_panics_when_its_client_goes() {
+fn future_that_panics_when_its_client_disconnects() {
     let mut sim = calm(&app, Limits::default());
     for _ in 0..10 {
         let client = sim.connect();
@@ -123,7 +123,7 @@ fn a_future_that_panics_when_its_client_goes() {
         sim.run();
         assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
     }
-    // One that is not even polled by its task any more.
+    // A future that its task does not poll any more.
     let client = sim.connect();
     client.send(get("/drop-while-it-waits").as_bytes()).unwrap();
     sim.poll();
@@ -133,7 +133,7 @@ fn a_future_that_panics_when_its_client_goes() {
 }
 
 #[test]
-fn a_future_that_panics_when_it_is_done() {
+fn future_that_panics_after_its_output() {
     for waits in [false, true] {
         let handler = move |_: Request| ReadyBomb(Bomb, waits);
         let mut sim = calm(&handler, Limits::default());
@@ -148,10 +148,10 @@ fn a_future_that_panics_when_it_is_done() {
     }
 }
 
-/// A thousand panics, and the one worker is the same as before.
+/// A thousand panics do not change the single worker.
 #[test]
-fn a_thousand_on_real_servers() {
-    let _dog = watchdog("a_thousand_on_real_servers");
+fn thousand_panics_on_real_servers() {
+    let _dog = watchdog("thousand_panics_on_real_servers");
     let paths = [
         "/at-call",
         "/first-poll",
@@ -177,7 +177,7 @@ fn a_thousand_on_real_servers() {
             let expected = [500, 200, 500, 200, 500, 200, 500, 200, 200, 200];
             assert_eq!(statuses(&responses), expected, "{driver:?}");
         }
-        // Clients that go away while a future waits that will panic when it is dropped.
+        // Clients disconnect while a future waits that panics when it is dropped.
         for _ in 0..50 {
             let mut stream = server.connect();
             stream
@@ -193,8 +193,8 @@ fn statuses_so_far(responses: &[u8]) -> usize {
 }
 
 #[test]
-fn an_application_that_cannot_be_made_ends_the_start() {
-    let _dog = watchdog("an_application_that_cannot_be_made");
+fn failing_application_factory_fails_the_start() {
+    let _dog = watchdog("failing_application_factory_fails_the_start");
     for driver in drivers() {
         let application = per_worker(|worker: &onrush::WorkerHandle| {
             assert_ne!(worker.index(), 1, "on purpose: on the second worker");

@@ -1,7 +1,7 @@
-//! The programs written for threads, and the same on coroutines: they differ in `use` lines alone,
-//! and behave alike.
+//! Programs written for threads and their ports to coroutines: they differ only in `use` lines and
+//! behave alike.
 //!
-//! Cargo builds the examples with the tests and puts them beside them.
+//! Cargo builds the examples together with the tests, into a neighbouring folder.
 mod common;
 
 use common::{content, drivers, pattern, statuses, text, watchdog};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A running example; ended when dropped.
+/// A running example. Dropping it ends it.
 struct Example {
     child: Child,
     port: u16,
@@ -48,12 +48,12 @@ impl Example {
         stream
     }
 
-    /// Everything that is answered to `sent`, up to the end of the connection.
+    /// Sends `sent` and returns all responses up to the end of the connection.
     fn ask(&self, sent: impl AsRef<[u8]>) -> Vec<u8> {
         let mut stream = self.connect();
         let (mut writer, sent) = (stream.try_clone().unwrap(), sent.as_ref().to_vec());
         let writes = std::thread::spawn(move || {
-            let _ = writer.write_all(&sent); // It may be refused before it is whole.
+            let _ = writer.write_all(&sent); // It may be refused before everything is sent.
         });
         let mut response = Vec::new();
         let _ = stream.read_to_end(&mut response);
@@ -107,7 +107,7 @@ const CLOSE: &str = "Host: t\r\nConnection: close\r\n\r\n";
 
 #[test]
 fn the_http_server_keeps_connections_and_reads_bodies() {
-    let _dog = watchdog("the_http_server");
+    let _dog = watchdog("the_http_server_keeps_connections_and_reads_bodies");
     both("http", |server| {
         let head = "HEAD / HTTP/1.1\r\nHost: t\r\n\r\n";
         let responses = server.ask(format!(
@@ -119,7 +119,7 @@ fn the_http_server_keeps_connections_and_reads_bodies() {
             text(&responses).matches("Content-Length: 13\r\n").count(),
             2
         );
-        // HTTP/1.0 closes by itself.
+        // HTTP/1.0 closes by default.
         assert_eq!(statuses(&server.ask("GET /count HTTP/1.0\r\n\r\n")), [200]);
         let two = server.ask(format!("GET /count HTTP/1.1\r\n{CLOSE}"));
         assert_eq!(content(&two), b"2\n");
@@ -137,7 +137,7 @@ fn the_http_server_keeps_connections_and_reads_bodies() {
             sent.extend_from_slice(b"\r\n");
         }
         sent.extend_from_slice(b"0\r\nX-Trailer: t\r\n\r\n");
-        // A body that nobody reads, and what follows it.
+        // A body that is not read, and the next request.
         sent.extend_from_slice(b"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello");
         sent.extend_from_slice(format!("GET / HTTP/1.1\r\n{CLOSE}").as_bytes());
         let responses = server.ask(&sent);
@@ -160,8 +160,8 @@ fn the_http_server_keeps_connections_and_reads_bodies() {
 }
 
 #[test]
-fn the_http_server_refuses_and_goes_on() {
-    let _dog = watchdog("the_http_server_refuses");
+fn the_http_server_refuses_and_continues() {
+    let _dog = watchdog("the_http_server_refuses_and_continues");
     both("http", |server| {
         let long = "x".repeat(9000);
         for (sent, status) in [
@@ -195,7 +195,7 @@ fn the_http_server_refuses_and_goes_on() {
                 &sent[..sent.len().min(60)]
             );
         }
-        // Clients that go in the middle, and others who do not notice.
+        // Clients that disconnect within a request do not affect others.
         for cut in [3, 40, 70] {
             let sent = b"PUT /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\nsome of it";
             server
@@ -249,7 +249,7 @@ impl Lines {
 
 #[test]
 fn the_line_server_keeps_values_and_rooms() {
-    let _dog = watchdog("the_line_server");
+    let _dog = watchdog("the_line_server_keeps_values_and_rooms");
     both("lines", |server| {
         let (mut a, mut b) = (Lines::connect(server), Lines::connect(server));
         assert_eq!(a.ask("SET colour dark blue"), "+ set");
@@ -261,7 +261,7 @@ fn the_line_server_keeps_values_and_rooms() {
         assert_eq!(b.ask("GET"), "! nothing is named");
         assert_eq!(b.ask("DANCE now"), "! no such command");
 
-        assert_eq!(a.ask("SAY room nobody hears"), "+ said to 0");
+        assert_eq!(a.ask("SAY room hello"), "+ said to 0");
         assert_eq!(a.ask("JOIN room"), "+ joined");
         assert_eq!(b.ask("JOIN room"), "+ joined");
         let mut others: Vec<Lines> = (0..50).map(|_| Lines::connect(server)).collect();
@@ -276,7 +276,7 @@ fn the_line_server_keeps_values_and_rooms() {
         for other in &mut others {
             assert_eq!(other.heard(), "@ room hello to all");
         }
-        // Those who go leave the room, however they go.
+        // Clients that disconnect leave the room, however they do it.
         for (number, mut other) in others.into_iter().enumerate() {
             match number % 3 {
                 0 => assert_eq!(other.ask("QUIT"), ""),
@@ -296,7 +296,7 @@ fn the_line_server_keeps_values_and_rooms() {
             }
         };
         assert!(said.is_some());
-        // Many lines at once are answered in their order.
+        // Many lines at once get responses in order.
         let lines: String = (0..2000)
             .map(|n| format!("SET n{n} {n}\nGET n{n}\n"))
             .collect();
@@ -309,7 +309,7 @@ fn the_line_server_keeps_values_and_rooms() {
             );
         }
         writes.join().unwrap();
-        // A line without an end, as long as it likes.
+        // A line without an end, of any length.
         let mut long = server.connect();
         let _ = long.write_all(&vec![b'x'; 100_000]);
         let mut response = Vec::new();
@@ -320,8 +320,8 @@ fn the_line_server_keeps_values_and_rooms() {
 }
 
 #[test]
-fn the_example_of_handlers_does_what_it_says() {
-    let _dog = watchdog("the_example_of_handlers");
+fn the_handlers_example_works_as_described() {
+    let _dog = watchdog("the_handlers_example_works_as_described");
     for driver in ["epoll", "auto"].into_iter().filter(|_| built("coroutine")) {
         let server = Example::start("coroutine", driver, "2");
         let get = |path: &str| server.ask(format!("GET {path} HTTP/1.1\r\n{CLOSE}"));
@@ -338,7 +338,7 @@ fn the_example_of_handlers_does_what_it_says() {
         let mut lines = BufReader::new(stream.try_clone().unwrap())
             .lines()
             .map(Result::unwrap);
-        // The first piece comes back before the second is sent.
+        // The first piece is returned before the second is sent.
         assert!(lines.by_ref().any(|line| line == "FIRST"));
         stream.write_all(b"6\r\nsecond\r\n0\r\n\r\n").unwrap();
         assert!(lines.by_ref().any(|line| line == "SECOND"));
@@ -350,12 +350,12 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The lines of a program without its `use` lines, and those.
+/// Splits a program into its other lines and its `use` lines.
 fn split(program: &str) -> (Vec<&str>, Vec<&str>) {
     program.lines().partition(|line| !line.starts_with("use "))
 }
 
-/// What is to be shown of the port: the `use` lines of one that the other has not.
+/// The diff of the port: the `use` lines that only one of the programs has.
 fn changed(mark: &str, these: &[&str], those: &[&str]) -> String {
     let only = these.iter().filter(|line| !those.contains(line));
     only.map(|line| format!("{mark}{line}\n")).collect()

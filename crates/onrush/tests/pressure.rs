@@ -1,4 +1,4 @@
-//! Back-pressure: whoever does not read makes the other one wait, and memory stays bounded.
+//! Back-pressure: a side that does not read makes the other side wait, and memory stays bounded.
 mod common;
 
 use common::app::{Endless, app};
@@ -23,7 +23,7 @@ async fn late_reader(mut request: Request) -> Response {
 }
 
 #[test]
-fn a_handler_that_does_not_read_makes_its_client_wait() {
+fn handler_that_does_not_read_blocks_its_client() {
     for seed in 0..20 {
         let limits = Limits::default();
         let behaviour = onrush_rt::driver::sim::Behaviour::default();
@@ -35,10 +35,10 @@ fn a_handler_that_does_not_read_makes_its_client_wait() {
             sent += client.send(&[b'x'; 8192]).unwrap();
             sim.run();
         }
-        // A pipe, what is received ahead, and what was under way.
+        // A pipe, the bytes received ahead, and the bytes in flight.
         assert!((64_000..256_000).contains(&sent), "{sent}");
         assert!(sim.receive_bytes() < 512 << 10);
-        // It goes on when the handler reads.
+        // It continues when the handler reads.
         sim.advance(10_100);
         while sent < 2_000_000 {
             let rest = 2_000_000 - sent;
@@ -51,7 +51,7 @@ fn a_handler_that_does_not_read_makes_its_client_wait() {
     }
 }
 
-/// Bytes that come one at a time must not each hold a whole block.
+/// Bytes that arrive one at a time must not each hold a whole block.
 #[test]
 fn single_bytes_are_gathered() {
     let mut sim = calm(&late_reader, Limits::default());
@@ -67,10 +67,10 @@ fn single_bytes_are_gathered() {
     assert_eq!(content(&client.receive().unwrap()), b"30000");
 }
 
-/// Where many handlers wait, a request holds memory for its head only, and what was moved there is
-/// what was sent.
+/// If many handlers wait, a request holds memory only for its head, and the moved head is equal to
+/// the one sent.
 #[test]
-fn many_waiting_handlers_hold_little_each() {
+fn many_waiting_handlers_hold_little_memory_each() {
     async fn sleeper(request: Request) -> Response {
         let number = request.header_str("X-Number");
         request.worker().sleep(Duration::from_secs(10)).await;
@@ -88,7 +88,7 @@ fn many_waiting_handlers_hold_little_each() {
     clients.extend((100..1_100).map(|number| send(&mut sim, number, "")));
     let held = sim.receive_bytes() - before;
     assert!(held < 1_000 * 200, "{held}");
-    // What is pipelined behind a head stays where it is.
+    // Bytes pipelined after a head are not moved.
     let last = send(&mut sim, 1_100, &get("/last"));
     sim.advance(10_100);
     for (number, client) in clients.iter().enumerate() {
@@ -103,13 +103,13 @@ fn many_waiting_handlers_hold_little_each() {
         responses.contains("/1100 Some") && responses.contains("/last None"),
         "{responses}"
     );
-    // Nobody waits any more: what is sent next is answered from where it was received.
+    // No handler waits any more: the next request is served from its receive buffer.
     drop((clients, last));
     sim.run();
     assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
 }
 
-/// Requests behind one that is at work wait too.
+/// Requests behind one in progress wait, too.
 #[test]
 fn pipelined_requests_wait_for_the_first() {
     let mut sim = calm(&late_reader, Limits::default());
@@ -124,7 +124,7 @@ fn pipelined_requests_wait_for_the_first() {
     assert!(sim.receive_bytes() < 512 << 10);
 }
 
-/// Says how much of it was made.
+/// Counts the bytes that it made.
 struct Counted(Endless, &'static AtomicU64);
 
 impl futures_core::Stream for Counted {
@@ -140,7 +140,7 @@ impl futures_core::Stream for Counted {
 }
 
 #[test]
-fn a_stream_is_made_at_the_pace_of_its_client() {
+fn stream_is_produced_at_the_pace_of_its_client() {
     static MADE: AtomicU64 = AtomicU64::new(0);
     async fn gibibyte(_: Request) -> Response {
         let stream = Counted(Endless { left: 1 << 30 }, &MADE);
@@ -164,8 +164,8 @@ fn a_stream_is_made_at_the_pace_of_its_client() {
 }
 
 #[test]
-fn a_client_that_does_not_read_costs_a_real_server_little() {
-    let _dog = watchdog("a_client_that_does_not_read");
+fn client_that_does_not_read_costs_a_real_server_little() {
+    let _dog = watchdog("client_that_does_not_read_costs_a_real_server_little");
     static MADE: AtomicU64 = AtomicU64::new(0);
     const BYTES: u64 = 256 << 20;
     async fn big(request: Request) -> Response {
@@ -181,7 +181,7 @@ fn a_client_that_does_not_read_costs_a_real_server_little() {
         let before = resident_bytes();
         let mut client = server.connect();
         client.write_all(get("/").as_bytes()).unwrap();
-        // It stops when the kernel's buffers are full; others are served meanwhile.
+        // It stops when the kernel's buffers are full. Others are served meanwhile.
         let mut last = u64::MAX;
         loop {
             std::thread::sleep(Duration::from_millis(20));
@@ -195,7 +195,7 @@ fn a_client_that_does_not_read_costs_a_real_server_little() {
         assert!(last < 64 << 20, "{last}");
         let grown = resident_bytes().saturating_sub(before);
         assert!(grown < 32 << 20, "{grown}");
-        // And all of it is there for one who reads.
+        // A client that reads gets all of it.
         let (mut piece, mut taken) = (vec![0; 1 << 18], 0);
         while taken < BYTES {
             let n = read_some(&mut client, &mut piece).unwrap();
@@ -206,8 +206,8 @@ fn a_client_that_does_not_read_costs_a_real_server_little() {
 }
 
 #[test]
-fn a_handler_that_does_not_read_blocks_a_real_client() {
-    let _dog = watchdog("a_handler_that_does_not_read");
+fn handler_that_does_not_read_blocks_a_real_client() {
+    let _dog = watchdog("handler_that_does_not_read_blocks_a_real_client");
     static MAY_READ: AtomicBool = AtomicBool::new(false);
     async fn patient(mut request: Request) -> Response {
         if request.path() == "/hello" {
@@ -257,7 +257,7 @@ fn a_handler_that_does_not_read_blocks_a_real_client() {
                     assert!(server.get("/hello").ends_with(b"hello"));
                 }
             }
-            assert!(sent < 64 << 20, "the server takes it all");
+            assert!(sent < 64 << 20, "the server receives everything");
         }
         let grown = resident_bytes().saturating_sub(before);
         assert!(grown < 16 << 20, "{grown}");
@@ -277,11 +277,11 @@ fn a_handler_that_does_not_read_blocks_a_real_client() {
     }
 }
 
-/// The kernel reports room for more only when a third of a large buffer is free. A client that is
-/// slow, but reads, must not be taken for one that does not.
+/// The kernel reports room only when a third of a large buffer is free. A slow client that reads
+/// must not be mistaken for one that does not.
 #[test]
-fn a_slow_reader_is_kept_on_both_drivers() {
-    let _dog = watchdog("a_slow_reader_is_kept");
+fn slow_reader_is_not_disconnected_on_both_drivers() {
+    let _dog = watchdog("slow_reader_is_not_disconnected_on_both_drivers");
     async fn endless(_: Request) -> Response {
         Response::with_body(Body::stream(Endless { left: 1 << 30 }, Some(1 << 30)))
     }
@@ -308,10 +308,10 @@ fn a_slow_reader_is_kept_on_both_drivers() {
 }
 
 /// A client sends more than is received ahead of its handler, and resets the connection. The
-/// handler, which does not read, is dropped long before it would end.
+/// handler, which does not read, is dropped long before its end.
 #[test]
-fn a_reset_is_noticed_while_receiving_is_paused() {
-    let _dog = watchdog("a_reset_is_noticed_while_receiving_is_paused");
+fn reset_is_noticed_while_receiving_is_paused() {
+    let _dog = watchdog("reset_is_noticed_while_receiving_is_paused");
     static WORKING: AtomicU64 = AtomicU64::new(0);
     struct Working;
     impl Drop for Working {

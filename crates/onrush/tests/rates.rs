@@ -1,5 +1,5 @@
-//! The least rate of transfers (`Limits::rate_bytes_per_s_min`): a client that trickles is cut off
-//! in both directions; one that waits for the server is not.
+//! The minimum transfer rate (`Limits::rate_bytes_per_s_min`): a slow client is disconnected, in
+//! both directions. A client that waits for the server is not.
 mod common;
 
 use common::app::{Endless, app};
@@ -31,7 +31,7 @@ fn post(path: &str, bytes: usize) -> String {
     format!("POST {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {bytes}\r\n\r\n")
 }
 
-/// A stream that gives a piece of ten bytes after each pause.
+/// A stream that yields a piece of ten bytes after each pause.
 struct Rare {
     worker: WorkerHandle,
     pause: Duration,
@@ -58,7 +58,7 @@ impl futures_core::Stream for Rare {
     }
 }
 
-/// [`app`], and handlers that are slow themselves: for `?MS` each.
+/// [`app`] and handlers that wait for `?MS` milliseconds.
 async fn slow_app(mut request: Request) -> Response {
     let ms = request.query().and_then(|ms| ms.parse().ok()).unwrap_or(0);
     let (worker, pause) = (request.worker().clone(), Duration::from_millis(ms));
@@ -92,7 +92,7 @@ async fn slow_app(mut request: Request) -> Response {
 }
 
 #[test]
-fn a_body_that_trickles_is_answered_408() {
+fn slow_body_gives_408() {
     for path in ["/echo", "/fill", "/whole", "/discard", "/late-echo"] {
         for bytes in [1_000, 1_000_000] {
             let mut sim = calm(&slow_app, limits(100, 10_000));
@@ -102,8 +102,12 @@ fn a_body_that_trickles_is_answered_408() {
                 sim.advance(1_000);
                 sim.send(&client, b"x");
             }
-            assert_eq!(client.receive().unwrap(), b"", "{path}: it has its time");
-            // Who waits for many bytes at a time looks at few when the pause limit is over.
+            assert_eq!(
+                client.receive().unwrap(),
+                b"",
+                "{path}: the window has not ended"
+            );
+            // A reader that waits for many bytes gets fewer when the pause limit is over.
             for _ in 0..120 {
                 sim.advance(1_000);
                 sim.send(&client, b"x");
@@ -118,7 +122,7 @@ fn a_body_that_trickles_is_answered_408() {
 }
 
 #[test]
-fn a_body_at_just_the_rate_is_received() {
+fn body_at_the_minimum_rate_is_received() {
     for path in ["/echo", "/fill", "/whole", "/discard"] {
         let mut sim = calm(&slow_app, limits(100, 10_000));
         let client = sim.connect();
@@ -133,7 +137,7 @@ fn a_body_at_just_the_rate_is_received() {
 }
 
 #[test]
-fn a_slow_handler_is_not_its_clients_fault() {
+fn slow_handler_does_not_count_as_a_slow_client() {
     let mut sim = calm(&slow_app, limits(100, 10_000));
     let client = sim.connect();
     sim.send(&client, post("/slow-reader?9000", 1_000).as_bytes());
@@ -145,7 +149,7 @@ fn a_slow_handler_is_not_its_clients_fault() {
 }
 
 #[test]
-fn requests_are_judged_one_by_one() {
+fn each_request_has_its_own_rate() {
     let mut sim = calm(&slow_app, limits(100, 10_000));
     let client = sim.connect();
     for _ in 0..5 {
@@ -158,7 +162,7 @@ fn requests_are_judged_one_by_one() {
 }
 
 #[test]
-fn a_rate_of_zero_is_no_limit() {
+fn rate_of_zero_means_no_limit() {
     let mut sim = calm(&slow_app, limits(0, 10_000));
     let client = sim.connect();
     sim.send(&client, post("/echo", 60).as_bytes());
@@ -171,7 +175,7 @@ fn a_rate_of_zero_is_no_limit() {
 }
 
 #[test]
-fn the_rest_of_an_unread_body_may_not_trickle() {
+fn rest_of_an_unread_body_needs_the_minimum_rate() {
     let mut sim = calm(&slow_app, limits(100, 10_000));
     let client = sim.connect();
     sim.send(&client, post("/early", 1_000).as_bytes());
@@ -188,15 +192,15 @@ fn the_rest_of_an_unread_body_may_not_trickle() {
     assert_eq!(sim.open_connections(), 0);
 }
 
-/// 4 KiB each second are too few; five times as many are enough.
+/// 4 KiB per second are too few, and five times as many are enough.
 #[test]
-fn who_takes_an_answer_too_slowly_is_reset() {
+fn client_that_reads_too_slowly_is_reset() {
     let many = get("/hello").repeat(1_000);
     for (requests, pipe_bytes, window_ms) in [
         (get("/big"), 4096, 5_000),
         (get("/late-big"), 4096, 5_000),
         (get("/endless"), 4096, 5_000),
-        // As many requests as the network holds are answered by a little more than it holds.
+        // As many requests as the network holds, whose responses slightly exceed what it holds.
         (many, 1024, 2_000),
     ] {
         for pause_ms in [1_000, 200] {
@@ -220,10 +224,10 @@ fn who_takes_an_answer_too_slowly_is_reset() {
                 assert_eq!(cut_ms, None);
                 continue;
             }
-            let cut_ms = cut_ms.unwrap_or_else(|| panic!("{pipe_bytes}: not cut"));
+            let cut_ms = cut_ms.unwrap_or_else(|| panic!("{pipe_bytes}: not reset"));
             assert!(
                 cut_ms + 2_000 >= window_ms as usize,
-                "cut after {cut_ms} ms"
+                "reset after {cut_ms} ms"
             );
             assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
             assert_eq!(sim.counters().timed_out.get(), 1);
@@ -232,7 +236,7 @@ fn who_takes_an_answer_too_slowly_is_reset() {
 }
 
 #[test]
-fn a_stream_that_has_nothing_to_send_is_not_slow() {
+fn stream_with_nothing_to_send_is_not_slow() {
     let mut sim = calm(&slow_app, limits(1_000_000, 5_000));
     let client = sim.connect();
     sim.send(&client, get("/rare?20000").as_bytes());
@@ -241,7 +245,7 @@ fn a_stream_that_has_nothing_to_send_is_not_slow() {
     assert_eq!(response.matches("ten bytes").count(), 8, "{response}");
 }
 
-/// What comes until the connection ends, read with a pause before each piece.
+/// Reads until the connection ends, with a pause before each piece. Returns the number of bytes.
 fn read_slowly(stream: &mut TcpStream, pause: Duration) -> (usize, io::Result<()>) {
     let (mut bytes, mut room) = (0, vec![0; 64 * 1024]);
     let end = Instant::now() + Duration::from_secs(50);
@@ -253,14 +257,14 @@ fn read_slowly(stream: &mut TcpStream, pause: Duration) -> (usize, io::Result<()
             Err(error) => return (bytes, Err(error)),
         }
     }
-    panic!("{bytes} bytes, and it goes on");
+    panic!("{bytes} bytes, and the response continues");
 }
 
 #[test]
-fn both_drivers_end_transfers_that_trickle() {
-    let _watchdog = watchdog("rates");
+fn both_drivers_end_slow_transfers() {
+    let _watchdog = watchdog("both_drivers_end_slow_transfers");
     for driver in drivers() {
-        // A loaded machine makes this client slower still, and so it is cut all the same.
+        // A loaded machine makes this client even slower, so it is reset in any case.
         let fast = serve_with(driver, slow_app, |server| {
             server.limits(limits(100_000_000, 500))
         });
@@ -274,20 +278,20 @@ fn both_drivers_end_transfers_that_trickle() {
             }
         });
         let mut response = vec![0; 1024];
-        let n = read_some(&mut stream, &mut response).expect("an answer");
+        let n = read_some(&mut stream, &mut response).expect("a response");
         assert_eq!(statuses(&response[..n]), [408], "{driver:?}");
         stream.shutdown(Shutdown::Both).unwrap();
         sender.join().unwrap();
         let mut stream = fast.connect();
         stream.write_all(get("/endless").as_bytes()).unwrap();
         let (bytes, _) = read_slowly(&mut stream, Duration::from_millis(20));
-        assert!(bytes > 0, "{driver:?}: it was answered first");
+        assert!(bytes > 0, "{driver:?}: a response arrived first");
     }
 }
 
 #[test]
 fn both_drivers_wait_for_slow_handlers_and_streams() {
-    let _watchdog = watchdog("slow handlers");
+    let _watchdog = watchdog("both_drivers_wait_for_slow_handlers_and_streams");
     for driver in drivers() {
         let server = serve_with(driver, slow_app, |server| {
             server.limits(limits(1_000_000, 200))

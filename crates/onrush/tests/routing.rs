@@ -1,11 +1,11 @@
-//! Routes: parameters, precedence, and what is answered where none fits.
+//! Routes: parameters, precedence, and responses if no route matches.
 mod common;
 
 use common::{ask, calm, text};
 use onrush::{Limits, Request, Response, Router, sim::Simulation};
 use onrush_rt::driver::sim::Client;
 
-async fn tell(request: Request) -> Response {
+async fn describe(request: Request) -> Response {
     let route = request.route().unwrap_or("-");
     let params = ["x", "y", "rest"].map(|name| request.param(name).unwrap_or("-"));
     Response::text(format!("{} {route} {}", request.method(), params.join(" ")))
@@ -13,19 +13,19 @@ async fn tell(request: Request) -> Response {
 
 fn router() -> Router {
     Router::new()
-        .get("/", tell)
-        .get("/things", tell)
-        .post("/things", tell)
-        .get("/things/{x}", tell)
-        .get("/things/special", tell)
-        .delete("/things/{x}", tell)
-        .put("/things/{x}/parts/{y}", tell)
-        .get("/files/{*rest}", tell)
-        .get("/files/{x}/info", tell)
-        .get("/{x}/b", tell)
-        .get("/a/{x}", tell)
-        .method("PURGE", "/cache", tell)
-        .any("/any", tell)
+        .get("/", describe)
+        .get("/things", describe)
+        .post("/things", describe)
+        .get("/things/{x}", describe)
+        .get("/things/special", describe)
+        .delete("/things/{x}", describe)
+        .put("/things/{x}/parts/{y}", describe)
+        .get("/files/{*rest}", describe)
+        .get("/files/{x}/info", describe)
+        .get("/{x}/b", describe)
+        .get("/a/{x}", describe)
+        .method("PURGE", "/cache", describe)
+        .any("/any", describe)
 }
 
 struct Asker(Simulation, Client);
@@ -52,7 +52,7 @@ impl Asker {
 }
 
 #[test]
-fn the_most_specific_route_answers() {
+fn most_specific_route_is_used() {
     let mut asker = Asker::new(&router());
     for (request, expected) in [
         ("GET /", "GET / - - -"),
@@ -81,7 +81,7 @@ fn the_most_specific_route_answers() {
 }
 
 #[test]
-fn head_goes_to_get_and_has_its_length() {
+fn head_uses_the_get_route_and_its_length() {
     let mut asker = Asker::new(&router());
     let request = "HEAD /things/7 HTTP/1.1\r\nHost: t\r\n\r\n";
     let response = ask(&mut asker.0, &asker.1, request);
@@ -95,7 +95,7 @@ fn head_goes_to_get_and_has_its_length() {
 }
 
 #[test]
-fn what_fits_no_route_is_told_apart() {
+fn unmatched_paths_and_methods_get_different_responses() {
     let mut asker = Asker::new(&router());
     for (request, status, allow) in [
         ("GET /nowhere", 404, ""),
@@ -118,7 +118,7 @@ fn what_fits_no_route_is_told_apart() {
 }
 
 #[test]
-fn a_fallback_takes_what_fits_no_route_only() {
+fn fallback_takes_only_unmatched_requests() {
     async fn fallback(request: Request) -> Response {
         Response::text(format!("else {}", request.target())).with_status(404)
     }
@@ -127,7 +127,7 @@ fn a_fallback_takes_what_fits_no_route_only() {
     assert_eq!(asker.ask("BREW", "/nowhere").1, "else /nowhere");
     assert_eq!(asker.ask("PUT", "/things").0, 405);
     assert_eq!(asker.ask("GET", "/things").0, 200);
-    // A handler that reads its body, behind a router.
+    // A handler that reads its body, used through a router.
     async fn length(mut request: Request) -> Response {
         let all = request.body().read_all(100).await.unwrap();
         Response::text(format!("{} {}", request.param("x").unwrap(), all.len()))
@@ -142,9 +142,9 @@ fn a_fallback_takes_what_fits_no_route_only() {
     assert!(text(&client.receive().unwrap()).ends_with("k 3"));
 }
 
-/// A handler of its own for HEAD is not hidden by one for GET that was given before it.
+/// An earlier route for GET does not hide a route for HEAD.
 #[test]
-fn an_own_route_for_head_comes_first() {
+fn explicit_route_for_head_is_used() {
     async fn get(_: Request) -> Response {
         Response::text("get")
     }

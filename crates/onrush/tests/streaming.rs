@@ -1,5 +1,5 @@
-//! Answers that are made while they are sent: both ways at once, from channels; and what a client
-//! sees when they break off.
+//! Responses produced while they are sent: in both directions at the same time, from channels, and
+//! what a client sees when they break off.
 mod common;
 
 use common::app::Pieces;
@@ -7,7 +7,7 @@ use common::{calm, content, dechunk, drivers, get, pattern, read_some, serve, te
 use onrush::{Body, Bytes, Limits, Request, Response, Router, sim::Simulation};
 use std::io::{self, Read, Write};
 
-/// Sends each piece back as it comes, by a task of its own.
+/// Sends each piece back as it arrives, from a task of its own.
 async fn echo(request: Request) -> Response {
     let (mut sender, body) = Body::channel(16 * 1024);
     let worker = request.worker().clone();
@@ -56,7 +56,7 @@ fn echo_both_ways_on_the_simulator() {
             }
         }
         assert_eq!(dechunk(content(&response)), body, "seed {seed}");
-        // The connection goes on behind it.
+        // The connection continues after it.
         sim.send(&client, &chunked_echo(b"again"));
         sim.advance(1);
         assert_eq!(dechunk(content(&client.receive().unwrap())), b"again");
@@ -86,9 +86,9 @@ fn echo_both_ways_on_both_drivers() {
     }
 }
 
-/// A task of the user's that reads the body is told when its connection is gone.
+/// A user task that reads the body gets an error when its connection is gone.
 #[test]
-fn an_echo_whose_client_goes_leaves_no_task() {
+fn echo_task_ends_when_its_client_disconnects() {
     let sent = chunked_echo(&pattern(100_000));
     for seed in 0..60 {
         let mut sim = Simulation::new(seed, &echo, Limits::default());
@@ -108,9 +108,9 @@ fn an_echo_whose_client_goes_leaves_no_task() {
     }
 }
 
-/// A body that outlives its answer belongs to the past: it must not read the next request's.
+/// A body that outlives its response must not read bytes of the next request.
 #[test]
-fn a_body_kept_too_long_reads_nothing_of_the_next_request() {
+fn body_kept_too_long_does_not_read_the_next_request() {
     async fn keeper(mut request: Request) -> Response {
         if request.path() == "/keep" {
             let worker = request.worker().clone();
@@ -136,7 +136,7 @@ fn a_body_kept_too_long_reads_nothing_of_the_next_request() {
     }
 }
 
-/// Streams that break off in each way there is.
+/// Streams that break off in every possible way.
 fn breaking() -> Router {
     struct Panics(Pieces, u32);
     impl futures_core::Stream for Panics {
@@ -210,8 +210,8 @@ const BREAKING: [&str; 7] = [
 ];
 
 #[test]
-fn an_answer_that_breaks_off_does_not_look_whole() {
-    let _dog = watchdog("an_answer_that_breaks_off");
+fn response_that_breaks_off_does_not_look_complete() {
+    let _dog = watchdog("response_that_breaks_off_does_not_look_complete");
     for path in BREAKING {
         let mut sim = calm(&breaking(), Limits::default());
         let client = sim.connect();
@@ -240,7 +240,7 @@ fn an_answer_that_breaks_off_does_not_look_whole() {
     }
 }
 
-/// A stream without pauses: `item` makes one piece after the other.
+/// A stream that is always ready: `item` makes one piece after the other.
 struct Unpaused<F>(F, usize);
 
 impl<F: FnMut(usize) -> Option<io::Result<Bytes>> + Unpin> futures_core::Stream for Unpaused<F> {
@@ -256,13 +256,13 @@ impl<F: FnMut(usize) -> Option<io::Result<Bytes>> + Unpin> futures_core::Stream 
     }
 }
 
-/// Small pieces of a producer that is always ready leave after one cooperative budget (128 pieces).
+/// Small pieces of a producer that is always ready are sent after one cooperative budget (128).
 #[test]
 fn small_pieces_do_not_wait_for_a_full_buffer() {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, Mutex};
     use std::time::{Duration, Instant};
-    let _dog = watchdog("small_pieces_do_not_wait");
+    let _dog = watchdog("small_pieces_do_not_wait_for_a_full_buffer");
     for driver in drivers() {
         let has_come = Arc::new(AtomicBool::new(false));
         let too_late = Arc::new(Mutex::new(false));
@@ -271,7 +271,8 @@ fn small_pieces_do_not_wait_for_a_full_buffer() {
             let (seen, late) = (seen.clone(), late.clone());
             let item = move |index: usize| {
                 if index == 300 {
-                    // All 300 pieces are less than a buffer. The first has to arrive meanwhile.
+                    // All 300 pieces are less than a buffer. The first one must arrive before the
+                    // last is made.
                     let until = Instant::now() + Duration::from_secs(10);
                     while !seen.load(Ordering::SeqCst) && Instant::now() < until {
                         std::thread::sleep(Duration::from_millis(1));
@@ -296,23 +297,47 @@ fn small_pieces_do_not_wait_for_a_full_buffer() {
     }
 }
 
-/// What a producer made before its error reaches the client, also when it never paused.
+/// Pieces that precede any kind of failure reach the client, even if the producer never paused.
 #[test]
 fn pieces_before_an_error_arrive() {
-    let _dog = watchdog("pieces_before_an_error");
+    type Item = fn(usize) -> Option<io::Result<Bytes>>;
+    let _dog = watchdog("pieces_before_an_error_arrive");
+    let some = || Some(Ok(Bytes::from_static(b"some")));
+    let cases: [(&str, Option<u64>, Item); 5] = [
+        ("an error", None, |_| Some(Err(io::Error::other("test")))),
+        ("an error, length declared", Some(8), |_| {
+            Some(Err(io::Error::other("test")))
+        }),
+        ("a panic", None, |_| panic!("test")),
+        ("more than declared", Some(7), |_| {
+            Some(Ok(Bytes::from_static(b"more")))
+        }),
+        ("less than declared", Some(5), |_| None),
+    ];
     for driver in drivers() {
-        let server = serve(driver, async |_: Request| {
-            let item = |index| match index {
-                0 => Some(Ok(Bytes::from_static(b"some"))),
-                _ => Some(Err(io::Error::other("on purpose"))),
+        for (name, declared, second) in cases {
+            let server = serve(driver, move |_: Request| async move {
+                let item = move |index| match index {
+                    0 => some(),
+                    _ => second(index),
+                };
+                Response::with_body(Body::stream(Unpaused(item, 0), declared))
+            });
+            let mut stream = server.connect();
+            stream.write_all(get("/").as_bytes()).unwrap();
+            let mut response = Vec::new();
+            let ended = stream.read_to_end(&mut response);
+            let error = ended.expect_err(name).kind();
+            assert_eq!(error, io::ErrorKind::ConnectionReset, "{driver:?} {name}");
+            let end: &[u8] = match declared {
+                None => b"\r\n\r\n4\r\nsome\r\n",
+                Some(_) => b"\r\n\r\nsome",
             };
-            Response::with_body(Body::stream(Unpaused(item, 0), None))
-        });
-        let mut stream = server.connect();
-        stream.write_all(get("/").as_bytes()).unwrap();
-        let mut response = Vec::new();
-        let ended = stream.read_to_end(&mut response);
-        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
-        assert!(response.ends_with(b"4\r\nsome\r\n"), "{}", text(&response));
+            assert!(
+                response.ends_with(end),
+                "{driver:?} {name}: {}",
+                text(&response)
+            );
+        }
     }
 }

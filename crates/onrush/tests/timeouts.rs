@@ -1,5 +1,5 @@
-//! Time limits, on a clock that the test moves: each fires at its time and not while progress is
-//! made.
+//! Time limits, on a clock that the test controls: each fires at its time, and not while there is
+//! progress.
 mod common;
 
 use common::app::{Endless, app};
@@ -8,7 +8,7 @@ use onrush::sim::Simulation;
 use onrush::{Body, Bytes, Limits, Request, Response};
 use std::time::Duration;
 
-/// Every limit another, so that none can be taken for another.
+/// All limits differ, so that a test detects which one fired.
 fn limits() -> Limits {
     Limits {
         head_timeout_ms: 1_000,
@@ -37,19 +37,23 @@ const HALF_BODY: &str = "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r
 const YEAR_MS: u64 = 365 * 24 * 3600 * 1000;
 
 #[test]
-fn a_silent_connection_is_closed_like_a_slow_head() {
+fn silent_connection_is_closed_after_the_head_timeout() {
     let mut sim = calm(&app, limits());
     let client = sim.connect();
     sim.advance(999);
     assert!(!client.at_end());
     sim.advance(2);
     assert!(client.at_end());
-    assert_eq!(client.receive().unwrap(), b"", "nobody is owed an answer");
+    assert_eq!(
+        client.receive().unwrap(),
+        b"",
+        "no request was sent, so there is no response"
+    );
     assert_eq!(sim.open_connections(), 0);
 }
 
 #[test]
-fn a_slow_head_is_refused_whatever_its_progress() {
+fn slow_head_is_refused_despite_progress() {
     let mut sim = calm(&app, limits());
     let client = sim.connect();
     for byte in get("/hello").as_bytes()[..30].iter() {
@@ -62,12 +66,12 @@ fn a_slow_head_is_refused_whatever_its_progress() {
     assert_eq!(statuses(&response), [408]);
     assert!(client.at_end());
     sim.advance(600);
-    assert_eq!(sim.open_connections(), 0, "the linger is over too");
+    assert_eq!(sim.open_connections(), 0, "lingering has ended, too");
     assert_eq!(sim.counters().timed_out.get(), 1);
 }
 
 #[test]
-fn the_head_of_a_later_request_has_its_own_time() {
+fn later_heads_have_their_own_time_limit() {
     let mut sim = calm(&app, limits());
     let client = sim.connect();
     for _ in 0..3 {
@@ -83,7 +87,7 @@ fn the_head_of_a_later_request_has_its_own_time() {
 }
 
 #[test]
-fn an_idle_connection_is_closed() {
+fn idle_connection_is_closed() {
     let mut sim = calm(&app, limits());
     let client = sim.connect();
     ask(&mut sim, &client, &get("/late"));
@@ -94,11 +98,15 @@ fn an_idle_connection_is_closed() {
     sim.advance(200);
     assert!(client.at_end());
     assert_eq!(sim.open_connections(), 0);
-    assert_eq!(sim.counters().timed_out.get(), 0, "that is no failure");
+    assert_eq!(
+        sim.counters().timed_out.get(),
+        0,
+        "an idle timeout is not counted as a failure"
+    );
 }
 
 #[test]
-fn a_body_that_stops_is_told_to_the_handler_and_answered() {
+fn stopped_body_is_reported_to_the_handler_and_gets_a_response() {
     for path in ["/echo", "/fill", "/whole", "/discard", "/late-echo"] {
         let mut sim = calm(&app, limits());
         let client = sim.connect();
@@ -111,7 +119,7 @@ fn a_body_that_stops_is_told_to_the_handler_and_answered() {
         sim.advance(600);
         assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
     }
-    // A failure in the handler's own words is left to it.
+    // The handler may send its own error response.
     let mut sim = calm(&app, limits());
     let client = sim.connect();
     sim.send(
@@ -123,7 +131,7 @@ fn a_body_that_stops_is_told_to_the_handler_and_answered() {
 }
 
 #[test]
-fn a_body_that_goes_on_slowly_is_waited_for() {
+fn slow_body_with_progress_does_not_time_out() {
     for path in ["/echo", "/fill", "/whole", "/discard"] {
         let mut sim = calm(&app, limits());
         let client = sim.connect();
@@ -137,9 +145,9 @@ fn a_body_that_goes_on_slowly_is_waited_for() {
     }
 }
 
-/// Who waits for many bytes at a time is not told of few. They count all the same.
+/// A reader that waits for many bytes is not woken for few. They count as progress nevertheless.
 #[test]
-fn a_large_body_that_becomes_slow_is_waited_for_as_long_as_it_comes() {
+fn large_body_that_becomes_slow_does_not_time_out() {
     const BYTES: usize = 1_000_000;
     const FAST: usize = 300_000;
     for path in ["/fill", "/whole", "/discard"] {
@@ -165,7 +173,7 @@ fn a_large_body_that_becomes_slow_is_waited_for_as_long_as_it_comes() {
             }
             sim.advance(1_990);
             assert_eq!(client.receive().unwrap(), b"", "{path} {slow}");
-            // A piece that nobody was told of is found when the time is over, and counts from then.
+            // A piece without a wake is found at the time limit, and counts from then.
             sim.advance(2_030);
             assert_eq!(statuses(&client.receive().unwrap()), [408], "{path} {slow}");
             assert_eq!(sim.counters().timed_out.get(), 1);
@@ -174,7 +182,7 @@ fn a_large_body_that_becomes_slow_is_waited_for_as_long_as_it_comes() {
 }
 
 #[test]
-fn the_rest_of_an_unread_body_has_a_limit() {
+fn rest_of_an_unread_body_has_a_time_limit() {
     let mut sim = calm(&app, limits());
     let client = sim.connect();
     sim.send(&client, HALF_BODY.replace("/echo", "/early").as_bytes());
@@ -185,9 +193,9 @@ fn the_rest_of_an_unread_body_has_a_limit() {
     assert!(client.at_end());
 }
 
-/// A handler may give up waiting for the body; what comes later is no reason to cut it off.
+/// A handler may cancel its wait for the body. Later bytes must not end the connection.
 #[test]
-fn a_wait_that_was_given_up_has_no_limit() {
+fn cancelled_wait_has_no_time_limit() {
     async fn impatient(mut request: Request) -> Response {
         let worker = request.worker().clone();
         let moment = Duration::from_millis(10);
@@ -207,7 +215,7 @@ fn a_wait_that_was_given_up_has_no_limit() {
 }
 
 #[test]
-fn a_handler_may_take_its_time() {
+fn handler_has_no_time_limit() {
     async fn slow(request: Request) -> Response {
         request.worker().sleep(Duration::from_secs(3600)).await;
         Response::text("at last")
@@ -222,8 +230,8 @@ fn a_handler_may_take_its_time() {
 }
 
 #[test]
-fn who_takes_nothing_of_an_answer_is_cut_off() {
-    // Driven answers; and many small ones, which wait in the buffer of the connection.
+fn client_that_reads_nothing_of_a_response_is_reset() {
+    // Streamed responses, and many small ones, which wait in the buffer of the connection.
     let many = get("/hello").repeat(1_000);
     for requests in [
         get("/big"),
@@ -247,14 +255,14 @@ fn who_takes_nothing_of_an_answer_is_cut_off() {
         assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
         assert!(
             client.receive().is_err(),
-            "it must see that this is not whole"
+            "the client must see that the response is incomplete"
         );
         assert_eq!(sim.counters().timed_out.get(), 1);
     }
 }
 
 #[test]
-fn who_takes_a_little_now_and_then_is_not() {
+fn client_that_reads_slowly_is_not_reset() {
     let many = get("/hello").repeat(700);
     for (requests, pipe_bytes) in [(get("/big"), 4096), (many, 1024)] {
         let mut sim = Simulation::with_behaviour(1, &app, limits(), plain(pipe_bytes));
@@ -273,10 +281,10 @@ fn who_takes_a_little_now_and_then_is_not() {
     }
 }
 
-/// Answers of earlier requests wait for the peer while a later request's handler works. When they
-/// have left, no limit may remain.
+/// Responses to earlier requests wait for the peer while the handler of a later request works.
+/// After they have been sent, no time limit may remain.
 #[test]
-fn a_handler_behind_slow_answers_may_take_its_time() {
+fn handler_behind_slow_responses_has_no_time_limit() {
     async fn mixed(request: Request) -> Response {
         if request.path() == "/slow" {
             request.worker().sleep(Duration::from_secs(600)).await;
@@ -296,7 +304,7 @@ fn a_handler_behind_slow_answers_may_take_its_time() {
     assert_eq!(statuses(&responses), [200; 16]);
     sim.advance(600_000);
     assert_eq!(statuses(&client.receive().unwrap()), [200]);
-    // And who takes nothing meanwhile is cut off all the same.
+    // A client that reads nothing meanwhile is reset nevertheless.
     let client = sim.connect();
     sim.send(&client, requests.as_bytes());
     assert_eq!(
@@ -311,9 +319,9 @@ fn a_handler_behind_slow_answers_may_take_its_time() {
     );
 }
 
-/// While a client sends on, it makes progress in one direction, and none in the other.
+/// A client that continues to send makes progress in one direction only.
 #[test]
-fn sending_does_not_excuse_from_reading() {
+fn sending_does_not_count_as_reading() {
     async fn both_ways(request: Request) -> Response {
         let (mut sender, body) = Body::channel(8 * 1024);
         let worker = request.worker().clone();
@@ -337,13 +345,13 @@ fn sending_does_not_excuse_from_reading() {
         let _ = client.send(&[b'x'; 1000]);
         sim.advance(100);
         waited += 100;
-        assert!(waited < 60_000, "it is never cut off");
+        assert!(waited < 60_000, "the client is never reset");
     }
     assert_eq!(sim.worker().live_tasks(), 0);
 }
 
 #[test]
-fn the_total_limit_ends_everything() {
+fn total_timeout_ends_every_phase() {
     async fn forever(request: Request) -> Response {
         match request.path() {
             "/sleep" => std::future::pending().await,
@@ -369,7 +377,7 @@ fn the_total_limit_ends_everything() {
         assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
         assert!(client.receive().is_err());
     }
-    // One request's time is not counted against the next.
+    // The time of one request does not count for the next.
     let mut sim = calm(&app, total);
     let client = sim.connect();
     for _ in 0..6 {
@@ -385,13 +393,13 @@ fn the_total_limit_ends_everything() {
 }
 
 #[test]
-fn lingering_ends() {
+fn lingering_has_a_time_limit() {
     let mut sim = calm(&app, limits());
     let client = sim.connect();
     let head = "POST /early HTTP/1.1\r\nHost: t\r\nContent-Length: 9000000\r\n\r\n";
     sim.send(&client, head.as_bytes());
     for _ in 0..4 {
-        // What it still sends is taken and thrown away.
+        // Bytes that it still sends are received and discarded.
         let bytes = vec![b'x'; 100_000];
         assert_eq!(sim.send(&client, &bytes), bytes.len());
         sim.advance(100);
@@ -403,7 +411,7 @@ fn lingering_ends() {
 }
 
 #[test]
-fn limits_that_are_off_never_fire() {
+fn disabled_limits_never_fire() {
     let mut sim = calm(&app, all_off());
     let (silent, half, slow) = (sim.connect(), sim.connect(), sim.connect());
     let (body, unread) = (sim.connect(), sim.connect());

@@ -1,7 +1,7 @@
-//! Rendered responses that clients do not read count in the budget for receive memory, and the
-//! connections that hold them for the longest time are reset when it runs short.
+//! Rendered responses that clients do not read count in the budget for receive memory. When it is
+//! exhausted, the connections that hold them for the longest time are reset.
 //!
-//! One test, alone in its process, since it measures the memory of the process.
+//! This test is alone in its process, because it measures the memory of the process.
 mod common;
 
 use common::gate::until;
@@ -12,15 +12,15 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// The budget of the one worker.
+/// The budget of the single worker.
 const MEMORY: usize = 4 << 20;
 const ATTACKERS: usize = 600;
-/// A response that is rendered into one buffer with others, and one that is too large for that.
+/// A response that shares a buffer with others, and one that is too large for that.
 static PIECE: [u8; 16_000] = [b'x'; 16_000];
 static LARGE: [u8; 4 << 20] = [b'x'; 4 << 20];
-/// What the process may use beside the budget. Without one, 600 clients take 70 to 128 KiB each.
+/// Memory of the process beside the budget. Without a budget, 600 clients use 70 to 128 KiB each.
 const SLACK: usize = 8 << 20;
-/// How long a response may take during an attack: a second, but tests share their cores.
+/// The time limit of a response during an attack. The target is 1 s, but tests share their cores.
 const SOON: Duration = Duration::from_secs(5);
 
 async fn sized(request: Request) -> Response {
@@ -31,9 +31,9 @@ async fn sized(request: Request) -> Response {
     }
 }
 
-/// One request on a connection that is kept, which must be answered soon.
+/// One request on a persistent connection, with a response in time.
 #[track_caller]
-fn prompt(stream: &mut TcpStream) {
+fn assert_prompt(stream: &mut TcpStream) {
     let begun = Instant::now();
     stream.write_all(get("/hello").as_bytes()).unwrap();
     let mut response = [0; 4096];
@@ -42,26 +42,26 @@ fn prompt(stream: &mut TcpStream) {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
-fn figure(metrics: &Metrics, name: &str) -> u64 {
+fn metric(metrics: &Metrics, name: &str) -> u64 {
     let text = metrics.render(Format::OpenMetrics);
     let lines = text.lines().filter(|line| line.starts_with(name));
     let value = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
     lines.filter_map(value).sum()
 }
 
-/// A connection that takes little before its client reads: its buffer is small from the beginning.
-fn connect_narrowly(address: SocketAddr) -> TcpStream {
+/// A connection with a small receive buffer, so that it takes little before its client reads.
+fn connect_with_small_buffer(address: SocketAddr) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
     let stream = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
     sockopt::set_socket_recv_buffer_size(&stream, 4096).expect("an option");
-    connect(&stream, &address).expect("it listens");
+    connect(&stream, &address).expect("the server listens");
     stream.into()
 }
 
 #[test]
 fn unread_responses_stay_within_the_budget() {
     let _dog = watchdog("unread_responses_stay_within_the_budget");
-    // Each client asks for more than the kernel takes, half of them for a large one behind it.
+    // Each client requests more than the kernel takes. Half of them then request a large response.
     let pipelines = [
         get("/p").repeat(300),
         get("/p").repeat(280) + &get("/large"),
@@ -83,42 +83,42 @@ fn unread_responses_stay_within_the_budget() {
             server.metrics(&metrics)
         });
         let mut established = server.connect();
-        prompt(&mut established);
+        assert_prompt(&mut established);
         let before = resident_bytes();
         let mut most = 0;
         let mut attackers = Vec::new();
         for number in 0..ATTACKERS {
-            let mut stream = connect_narrowly(server.address());
+            let mut stream = connect_with_small_buffer(server.address());
             stream
                 .write_all(pipelines[number % 2].as_bytes())
-                .expect("a small request is taken");
+                .expect("the server reads a small request");
             attackers.push(stream);
             if number % 50 == 0 {
-                prompt(&mut established);
-                prompt(&mut server.connect());
-                most = most.max(figure(&metrics, "onrush_receive_buffer_bytes{"));
+                assert_prompt(&mut established);
+                assert_prompt(&mut server.connect());
+                most = most.max(metric(&metrics, "onrush_receive_buffer_bytes{"));
             }
         }
         until(|| {
             std::thread::sleep(Duration::from_millis(10));
-            prompt(&mut server.connect());
-            most = most.max(figure(&metrics, "onrush_receive_buffer_bytes{"));
-            // Workers publish what they hold from time to time.
+            assert_prompt(&mut server.connect());
+            most = most.max(metric(&metrics, "onrush_receive_buffer_bytes{"));
+            // Workers publish their usage from time to time.
             let is_counted = most > 1 << 20;
-            is_counted && figure(&metrics, "onrush_heads_evicted_total{") > ATTACKERS as u64 / 4
+            is_counted && metric(&metrics, "onrush_heads_evicted_total{") > ATTACKERS as u64 / 4
         });
         let grown = resident_bytes().saturating_sub(before);
         assert!(grown < MEMORY + SLACK, "{driver:?}: {grown} bytes");
-        // Unused blocks are kept beside it.
+        // Unused blocks are kept in addition.
         assert!(
             most <= (MEMORY + MEMORY / 4) as u64,
             "{driver:?}: {most} bytes"
         );
-        // Those that read are served meanwhile, and afterwards.
-        prompt(&mut established);
-        prompt(&mut server.connect());
+        // Clients that read are served meanwhile and afterwards.
+        assert_prompt(&mut established);
+        assert_prompt(&mut server.connect());
         drop(attackers);
-        until(|| figure(&metrics, "onrush_connections_open{") == 1);
-        prompt(&mut established);
+        until(|| metric(&metrics, "onrush_connections_open{") == 1);
+        assert_prompt(&mut established);
     }
 }

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_and_what_is_explained_are_the_same() {
+    fn used_and_explained_crates_are_the_same() {
         let none: [String; 0] = [];
         assert_eq!(
             complaints("| itoa, memchr | numbers |\n| slab | places |\n"),

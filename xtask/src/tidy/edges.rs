@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_point_down() {
+    fn dependencies_point_downwards() {
         let text = "[package]\nname = \"onrush\"\n\n[dependencies]\nbytes = \"1\"\n\
             onrush-rt.workspace = true\nonrush-store = { path = \"../onrush-store\" }\n";
         assert_eq!(lines("onrush", text), [7]);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_write_a_dependency_is_seen() {
+    fn every_form_of_a_dependency_is_checked() {
         let long = "[dependencies.onrush-server]\nworkspace = true\n";
         assert_eq!(lines("onrush", long), [1]);
         let build = "[build-dependencies]\nonrush-server.workspace = true\n";
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn crates_are_where_and_what_they_should_be() {
+    fn a_folder_has_the_name_of_its_crate() {
         assert_eq!(lines("onrush-extra", ""), [1]);
         assert_eq!(
             lines("onrush-rt", "[package]\nname = \"onrush-runtime\"\n"),

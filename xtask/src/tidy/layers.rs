@@ -22,8 +22,8 @@ pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {
             continue;
         };
         let layers = Layers::read(parent, prefix);
-        let must_say = layers.prefix.is_empty() && layers.declared.len() > 1;
-        if layers.order.is_empty() && !must_say {
+        let is_required = layers.prefix.is_empty() && layers.declared.len() > 1;
+        if layers.order.is_empty() && !is_required {
             continue;
         }
         layers.check_names(found);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_what_the_documentation_says() {
+    fn the_documentation_defines_the_order() {
         let expected = [
             vec!["below"],
             vec!["low"],
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn down_is_allowed() {
+    fn lower_layers_may_be_used() {
         let text = "use crate::low::{self, a};\nuse crate::{below, mid::b};\nuse super::low as l;\n\
             fn f() { crate::mid::b::<u8>(self::c, super::low::d) }\n";
         assert_eq!(
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn up_is_not() {
+    fn higher_layers_may_not_be_used() {
         for text in [
             "use crate::high::x;",
             "use crate::{low, high};",
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_code_or_not_the_product_is_free() {
+    fn comments_tests_and_programs_are_ignored() {
         let text = "//! [`crate::high`]\n#[cfg(test)]\nmod tests { use crate::high::x; }\n\
             mod inner { use super::high; }\nfn f() { \"crate::high\" }\n";
         assert_eq!(
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn one_layer_is_even() {
+    fn modules_of_one_layer_may_use_each_other() {
         let files = [
             ("mid.rs", "use crate::peer::x;"),
             ("peer.rs", "use crate::mid::y;"),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_may_have_floors_too() {
+    fn a_folder_may_have_layers() {
         let folder = "//! A folder; lowest first: `a` · `b`.\nmod a;\nmod b;\nuse b::Thing;\n";
         let files = |a| {
             [
@@ -321,21 +321,21 @@ mod tests {
                 "{text}"
             );
         }
-        let unsaid = "//! A folder.\nmod a;\nmod b;\n";
+        let undocumented = "//! A folder.\nmod a;\nmod b;\n";
         assert_eq!(
-            complaints(&[("mid/mod.rs", unsaid), ("mid/a.rs", "use super::b;")]),
+            complaints(&[("mid/mod.rs", undocumented), ("mid/a.rs", "use super::b;")]),
             [""; 0]
         );
     }
 
     #[test]
-    fn the_root_is_not_imported_whole() {
+    fn the_root_may_not_be_imported_with_a_glob() {
         let found = complaints(&[("mid.rs", "use crate::*;")]);
         assert_eq!(found.len(), 1, "{found:?}");
     }
 
     #[test]
-    fn modules_and_floors_must_agree() {
+    fn modules_and_layers_must_agree() {
         let check = |text: &str| {
             let mut found = Vec::new();
             let source = Source::new("crates/x/src/lib.rs".to_owned(), text.to_owned());

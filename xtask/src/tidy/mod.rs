@@ -1,18 +1,20 @@
-//! Checks what compilers and formatters do not: import direction, the length of lines and files,
-//! a reason for each `unsafe`, retired identifiers, and the reasons for dependencies. Every
-//! complaint names its file and line.
+//! Checks what compilers and formatters do not: import direction, the length of lines and files, a
+//! reason for each `unsafe`, retired identifiers and phrases, files that are not compiled, and the
+//! reasons for dependencies. Every complaint names its file and line.
 
 mod dependencies;
 mod edges;
 mod layers;
 mod paths;
+mod phrases;
 mod retired;
 mod source;
 mod text;
+mod unreached;
 mod unsafety;
 
 use crate::{
-    Failure, Options,
+    Arguments, Failure,
     shell::{self, Outcome, capture},
 };
 use source::Source;
@@ -22,8 +24,8 @@ use std::{
     process::Command,
 };
 
-pub(crate) fn main(options: Options) -> Result<(), Failure> {
-    options.end()?;
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    arguments.end()?;
     Ok(check()?)
 }
 
@@ -78,6 +80,7 @@ fn complaints(files: &[Source]) -> Vec<Complaint> {
     let mut found = Vec::new();
     for file in files {
         text::check(file, &mut found);
+        phrases::check(file, &mut found);
         if file.is_rust() {
             unsafety::check(file, &mut found);
             retired::check(file, &mut found);
@@ -86,6 +89,7 @@ fn complaints(files: &[Source]) -> Vec<Complaint> {
     layers::check(files, &mut found);
     edges::check(files, &mut found);
     dependencies::check(files, &mut found);
+    unreached::check(files, &mut found);
     found
 }
 
@@ -167,7 +171,11 @@ mod tests {
         let shown: Vec<String> = found.iter().map(Complaint::to_string).collect();
         assert_eq!(
             shown,
-            ["crates/onrush/src/x.rs:4: white space at the end of the line"]
+            [
+                "crates/onrush/src/x.rs:4: white space at the end of the line",
+                "crates/onrush/src/x.rs:1: no target contains this file: name it in a `mod`, or \
+                 delete it",
+            ]
         );
     }
 }

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_resolved_from_where_they_stand() {
+    fn paths_are_resolved_from_their_module() {
         assert_eq!(paths("use crate::x::Y;"), ["x.Y@1"]);
         assert_eq!(paths("use super::x;\nuse self::y;"), ["a.x@1", "a.b.y@2"]);
         assert_eq!(paths("use super::super::x;"), ["x@1"]);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_are_spread_out() {
+    fn trees_are_expanded() {
         let text = "use crate::{a::{self, b}, c as d, e::*,};";
         assert_eq!(paths(text), ["a.self@1", "a.b@1", "c.d@1", "e.*@1"]);
         assert_eq!(paths("x(crate::a::b::<u8>(1), crate::c)"), ["a.b@1", "c@1"]);

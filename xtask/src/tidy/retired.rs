@@ -3,7 +3,7 @@
 use super::{Complaint, source::Source};
 
 /// Retired identifiers and their replacements, for all code.
-const RETIRED: [(&str, &str); 56] = [
+const RETIRED: [(&str, &str); 61] = [
     ("Answer", "Response"),
     ("Begun", "TaskHandle"),
     ("CROWD_MAX", "OVER_LIMIT_MAX"),
@@ -13,12 +13,16 @@ const RETIRED: [(&str, &str); 56] = [
     ("Figures", "Metrics or Results"),
     ("Floors", "Layers"),
     ("Inlet", "EngineHandler"),
+    ("Late", "TimedOut"),
     ("Lodged", "SlotTask"),
+    ("Notes", "FieldScan"),
     ("Passed", "Transfer"),
     ("Reach", "Target"),
     ("Seat", "WorkerSlot"),
     ("Shield", "PanicGuard"),
     ("Spares", "RequestPool"),
+    ("Spread", "ListenMode or Histogram"),
+    ("Stage", "TaskState or JobState"),
     ("Standby", "TaskSlot"),
     ("adopt", "resume_connection"),
     ("answer", "response"),
@@ -30,6 +34,7 @@ const RETIRED: [(&str, &str); 56] = [
     ("crew", "worker_set or thread_pool"),
     ("crowd", "over_limit"),
     ("crowd_max", "over_limit_max"),
+    ("dearer", "more_expensive"),
     ("doze", "parker"),
     ("figures", "metrics, results or stats"),
     ("floors", "layers"),
@@ -77,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retired_words_are_found_in_code_only() {
+    fn retired_identifiers_are_found_in_code_only() {
         let text = "fn f() {\n    // The crew.\n    let crew = \"crew\";\n}\n";
         let mut found = Vec::new();
         check(

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_literals_are_no_code() {
+    fn comments_and_literals_are_not_code() {
         let text = "a // b\nc /* d /* e */ f */ g \"h \\\" i\" j r#\"k \" l\"# m 'n' o '\\'' p\n\
             fn q<'r>(s: &'r str) b\"t\" br\"u\" c\"v\" for_r\"w\"";
         let source = rust(text);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_know_their_lines() {
+    fn tokens_have_their_lines() {
         let source = rust("use a::b;\n\n  /* x\n */ c\n");
         let tokens = source.tokens();
         assert_eq!(words(&tokens), ["use", "a", "::", "b", ";", "c"]);
@@ -267,7 +267,7 @@ mod tests {
              #[cfg(test)] #[allow(dead_code)] fn d(x: [u8; 3]) { if x { y } } fn e() {}",
         );
         let kept = words(&source.product_tokens());
-        for (word, there) in [
+        for (word, is_kept) in [
             ("a", false),
             ("B", true),
             ("c", true),
@@ -276,7 +276,7 @@ mod tests {
         ] {
             assert_eq!(
                 kept.iter().any(|kept| kept == word),
-                there,
+                is_kept,
                 "{word} in {kept:?}"
             );
         }

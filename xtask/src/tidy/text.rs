@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn white_space_is_looked_at() {
+    fn white_space_is_checked() {
         assert_eq!(about("fn f() {} "), Some(2));
         assert_eq!(about("// a\tb"), Some(2));
         assert_eq!(complaints("x.toml", "a = 1 \n").len(), 1);
@@ -139,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_work_is_found() {
+    fn words_for_unfinished_work_are_found() {
         for word in UNFINISHED {
             assert_eq!(about(&format!("\n// {word} later")), Some(3), "{word}");
         }
     }
 
     #[test]
-    fn every_module_says_what_it_is() {
+    fn every_module_needs_documentation() {
         assert_eq!(complaints("x.rs", "fn f() {}\n").len(), 1);
         assert_eq!(complaints("x.rs", "//!\nfn f() {}\n").len(), 1);
         assert_eq!(
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn long_files_are_told_of_before_they_are_too_long() {
+    fn long_files_cause_a_warning_first() {
         let source = |lines: usize| {
             let text = format!("//! A module.\n{}", "\n".repeat(lines - 1));
             Source::new("x.rs".to_owned(), text)

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_runtime_may() {
+    fn only_the_runtime_may_contain_unsafe() {
         let text = "// SAFETY: never called.\nunsafe { f() }\n";
         assert_eq!(lines("crates/onrush-rt/src/x.rs", text), []);
         assert_eq!(lines("bench/limits/src/x.rs", text), []);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_stands_over_or_beside() {
+    fn a_reason_is_above_or_on_the_line() {
         assert_eq!(in_runtime("f();\nunsafe { g() };\n"), [2]);
         assert_eq!(in_runtime("unsafe { g() }; // SAFETY: yes.\n"), []);
         assert_eq!(
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_serves_one_statement() {
+    fn a_reason_counts_for_one_statement() {
         assert_eq!(
             in_runtime("// SAFETY: yes.\nunsafe { f() };\nunsafe { g() };\n"),
             [3]
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_types_are_not_code() {
+    fn comments_literals_and_types_are_ignored() {
         assert_eq!(
             in_runtime("// unsafe\nlet a = \"unsafe\";\n#![allow(unsafe_code)]\n"),
             []

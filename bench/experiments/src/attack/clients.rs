@@ -1,5 +1,4 @@
-//! The attackers: clients that keep to TCP and take as much from a server as it lets them. Must not
-//! know what is measured meanwhile.
+//! The attackers: clients that comply with TCP and use as many resources of a server as it permits.
 
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use std::{
@@ -13,51 +12,51 @@ use std::{
 };
 use xtask::shell::Outcome;
 
-/// The small object that every probe asks for.
+/// The small object that every probe requests.
 pub(super) const SMALL: &str = "/small";
 const SMALL_BYTES: usize = 1024;
-/// More than any socket buffers. The files are sparse.
+/// Larger than all socket buffers. The files are sparse.
 const LARGE_BYTES: u64 = 64 << 20;
-/// So much of a head or of an upload is sent at once: an upload of more than 16 KiB has a file.
+/// Bytes of a head, or of the beginning of an upload. An upload of more than 16 KiB has a file.
 const HEAD_BYTES: usize = 30_000;
 const UPLOAD_BYTES: usize = 20_000;
 /// The receive buffer of a client that does not read.
 const UNREAD_BUFFER_BYTES: usize = 4096;
 /// Requests that one client pipelines.
 const PIPELINE: usize = 4_000;
-/// Path segments of a deep PUT: as many as the server allows, and as many as fit in 4 KB.
+/// Path segments of a deep PUT: as many as the server permits, and as many as fit in 4 KB.
 const DEPTH: usize = 63;
-const DEPTH_REFUSED: usize = 2_000;
-/// How often a slow client sends a byte.
-const TRICKLE: Duration = Duration::from_secs(1);
-/// How long a deep PUT may take before its client sends the next one.
+const DEPTH_REJECTED: usize = 2_000;
+/// A slow client sends one byte in this time.
+const SLOW_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest wait of a client for the response to a deep PUT before it sends the next one.
 const DEEP_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// What the clients do.
+/// The behaviour of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attack {
     /// Send the beginning of a request head.
     PartialHeads,
-    /// Send the beginning of an upload, then a byte a second.
+    /// Send the beginning of an upload, then one byte per second.
     SlowPuts,
-    /// Ask for a large file each of their own, and read nothing.
+    /// Request one large file each, all different, and read nothing.
     DistinctFiles,
-    /// Ask for the same large file, and read nothing.
+    /// Request the same large file, and read nothing.
     Unread,
     /// Pipeline requests, and read nothing.
     UnreadPipelines,
-    /// PUT below many new folders, again and again.
+    /// Repeatedly PUT objects in many new folders.
     DeepPuts,
 }
 
-/// What the attackers did.
+/// The progress of the attackers.
 #[derive(Debug, Default)]
-pub(super) struct Done {
-    /// Connections that were made, and requests of the attack that puts.
+pub(super) struct Progress {
+    /// Connections that were opened; for [`Attack::DeepPuts`], requests that were sent.
     pub(super) made: AtomicU64,
 }
 
-/// Puts the files of an attack by so many clients into `folder`.
+/// Creates the files for an attack by `clients` clients in `folder`.
 pub(super) fn prepare(attack: Attack, clients: usize, folder: &Path) -> Outcome {
     let make = || -> io::Result<()> {
         fs::write(folder.join(&SMALL[1..]), [b'x'; SMALL_BYTES])?;
@@ -78,21 +77,21 @@ fn large(number: usize) -> String {
     format!("large-{number}")
 }
 
-/// Attacks until `ends`, from this thread and those it starts, then closes all connections. Sets
-/// `is_whole` when all clients are there.
+/// Attacks until `ends` is set, then closes all connections. Sets `all_connected` when all clients
+/// are connected.
 pub(super) fn run(
     attack: Attack,
     clients: usize,
     address: SocketAddr,
-    is_whole: &AtomicBool,
+    all_connected: &AtomicBool,
     ends: &AtomicBool,
-    done: &Done,
+    progress: &Progress,
 ) {
     if attack == Attack::DeepPuts {
-        is_whole.store(true, Ordering::Release);
+        all_connected.store(true, Ordering::Release);
         return thread::scope(|scope| {
             for client in 0..clients {
-                scope.spawn(move || put_deep(address, client, ends, done));
+                scope.spawn(move || put_deep(address, client, ends, progress));
             }
         });
     }
@@ -101,16 +100,16 @@ pub(super) fn run(
         if ends.load(Ordering::Acquire) {
             break;
         }
-        // One that the server resets at once is an attack all the same.
+        // A connection that the server resets at once is a part of the attack.
         if let Ok(stream) = begin(attack, number, address) {
             open.push(stream);
-            done.made.fetch_add(1, Ordering::Relaxed);
+            progress.made.fetch_add(1, Ordering::Relaxed);
         }
     }
-    is_whole.store(true, Ordering::Release);
+    all_connected.store(true, Ordering::Release);
     while !ends.load(Ordering::Acquire) {
         match attack {
-            Attack::SlowPuts => trickle(&mut open, ends),
+            Attack::SlowPuts => send_slowly(&mut open, ends),
             Attack::UnreadPipelines => {
                 for stream in &mut open {
                     let _ = stream.write(get(SMALL).as_bytes());
@@ -122,8 +121,8 @@ pub(super) fn run(
     }
 }
 
-/// One byte of each upload, spread over [`TRICKLE`].
-fn trickle(open: &mut [TcpStream], ends: &AtomicBool) {
+/// Sends one byte of each upload, distributed over [`SLOW_INTERVAL`].
+fn send_slowly(open: &mut [TcpStream], ends: &AtomicBool) {
     const PARTS: usize = 20;
     for part in open.chunks_mut((open.len() / PARTS).max(1)) {
         for stream in part {
@@ -132,14 +131,14 @@ fn trickle(open: &mut [TcpStream], ends: &AtomicBool) {
         if ends.load(Ordering::Acquire) {
             return;
         }
-        thread::sleep(TRICKLE / PARTS as u32);
+        thread::sleep(SLOW_INTERVAL / PARTS as u32);
     }
     if open.is_empty() {
-        thread::sleep(TRICKLE / PARTS as u32);
+        thread::sleep(SLOW_INTERVAL / PARTS as u32);
     }
 }
 
-/// Connects one client and sends what it sends at once, as far as it is taken.
+/// Connects one client and sends its first bytes, as far as the kernel accepts them.
 fn begin(attack: Attack, number: usize, address: SocketAddr) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(address)?;
     let bytes = match attack {
@@ -167,13 +166,13 @@ fn begin(attack: Attack, number: usize, address: SocketAddr) -> io::Result<TcpSt
     }
 }
 
-/// PUTs objects below new folders, and now and then one that is too deep.
-fn put_deep(address: SocketAddr, client: usize, ends: &AtomicBool, done: &Done) {
+/// PUTs objects in new folders. Every tenth path is too deep.
+fn put_deep(address: SocketAddr, client: usize, ends: &AtomicBool, progress: &Progress) {
     let mut number = 0_u64;
     while !ends.load(Ordering::Acquire) {
         number += 1;
         let depth = match number % 10 {
-            0 => DEPTH_REFUSED,
+            0 => DEPTH_REJECTED,
             _ => DEPTH,
         };
         let path = format!("/{client}-{number}{}", "/x".repeat(depth - 1));
@@ -183,12 +182,12 @@ fn put_deep(address: SocketAddr, client: usize, ends: &AtomicBool, done: &Done) 
         let _ = stream.set_read_timeout(Some(DEEP_WAIT_MAX));
         if stream.write_all(put(&path, 0).as_bytes()).is_ok() {
             let _ = stream.read(&mut [0; 1024]);
-            done.made.fetch_add(1, Ordering::Relaxed);
+            progress.made.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// The beginning of a head, of [`HEAD_BYTES`].
+/// The first [`HEAD_BYTES`] of a head.
 fn partial_head() -> Vec<u8> {
     let mut head = b"GET / HTTP/1.1\r\nHost: localhost\r\n".to_vec();
     while head.len() + 4_000 < HEAD_BYTES {
@@ -205,7 +204,7 @@ pub(super) fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
 }
 
-/// The head of a PUT of so many bytes.
+/// The head of a PUT of `bytes` bytes.
 pub(super) fn put(path: &str, bytes: usize) -> String {
     format!("PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {bytes}\r\n\r\n")
 }
@@ -215,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partial_heads_are_as_long_as_said_and_have_no_end() {
+    fn partial_heads_have_the_given_length_and_no_end() {
         let head = partial_head();
         assert_eq!(head.len(), HEAD_BYTES);
         assert!(!head.windows(4).any(|bytes| bytes == b"\r\n\r\n"));

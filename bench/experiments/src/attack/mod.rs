@@ -1,23 +1,21 @@
 //! Denial of service: how long an established and a new connection wait for a response while
-//! thousands of clients take as much as the server lets them, and after they are gone.
+//! thousands of clients use as many resources as the server permits, and after they have closed.
 //!
-//! The server is the binary, with one worker and its defaults; all clients share the other core.
-//! Each attack meets a server that was started for it. Must not know how the server defends itself.
+//! The server is the binary `onrush` with one worker and its defaults. All clients share the other
+//! core. Each attack has its own server. The attacks do not depend on the defences of the server.
 
 mod clients;
 mod probe;
 
 use crate::{
+    client::pin_to_client_core,
     run::{Effort, Run, Target},
     table::Table,
 };
-use clients::{Attack, Done};
-use probe::Seen;
-use runner::server::{CLIENT_CORE, SERVER_CORE, Server, free_port};
-use rustix::{
-    process::setpriority_process,
-    thread::{CpuSet, sched_setaffinity},
-};
+use clients::{Attack, Progress};
+use probe::Times;
+use runner::server::{SERVER_CORE, Server, free_port};
+use rustix::process::setpriority_process;
 use std::{
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
@@ -26,28 +24,30 @@ use std::{
 };
 use xtask::shell::{Outcome, cargo};
 
-/// A response within this was promised; of clients that do not read, the shorter one.
+/// The targets for the longest response. The shorter one is for clients that do not read.
 const RESPONSE_MAX_MS: f64 = 1000.0;
 const UNREAD_RESPONSE_MAX_MS: f64 = 100.0;
-/// A quick run has one of so many clients, and no bound on time: it may run an unoptimised server.
+/// A quick run divides the number of clients by this, and has no target for the time: its server
+/// may be built without optimisation.
 const QUICK_PART: usize = 20;
-/// The longest that attackers may take to connect.
-const ASSEMBLY_MAX: Duration = Duration::from_secs(20);
-/// Attackers leave the core to the probes, whose times would be their own otherwise.
+/// Longest wait until all attackers are connected.
+const CONNECT_MAX: Duration = Duration::from_secs(20);
+/// The nice value of the attackers. They yield the core to the probes, which would otherwise
+/// measure the wait for their own core.
 const ATTACKER_NICE: i32 = 10;
-/// The real-time priority of the probes, where one is permitted.
+/// The real-time priority of the probes, if permitted.
 const PROBE_PRIORITY: &str = "10";
 
 const DRIVERS: [&str; 2] = ["io_uring", "epoll"];
 
-/// One attack at full size.
+/// One attack in full size.
 #[derive(Debug)]
 struct Case {
     name: &'static str,
     attack: Attack,
     clients: usize,
-    /// What the server is told beside its defaults.
-    told: &'static [&'static str],
+    /// Arguments of the server, in addition to its defaults.
+    arguments: &'static [&'static str],
     response_max_ms: f64,
 }
 
@@ -56,82 +56,82 @@ const CASES: [Case; 7] = [
         name: "partial heads of 30 KB",
         attack: Attack::PartialHeads,
         clients: 5_000,
-        told: &[],
+        arguments: &[],
         response_max_ms: RESPONSE_MAX_MS,
     },
     Case {
         name: "the same, --receive-memory 8MiB",
         attack: Attack::PartialHeads,
         clients: 5_000,
-        told: &["--receive-memory", "8MiB"],
+        arguments: &["--receive-memory", "8MiB"],
         response_max_ms: RESPONSE_MAX_MS,
     },
     Case {
         name: "slow PUTs",
         attack: Attack::SlowPuts,
         clients: 9_800,
-        told: &[],
+        arguments: &[],
         response_max_ms: RESPONSE_MAX_MS,
     },
     Case {
         name: "GETs of distinct large files, unread",
         attack: Attack::DistinctFiles,
         clients: 12_000,
-        told: &[],
+        arguments: &[],
         response_max_ms: RESPONSE_MAX_MS,
     },
     Case {
         name: "clients that do not read",
         attack: Attack::Unread,
         clients: 9_000,
-        told: &[],
+        arguments: &[],
         response_max_ms: UNREAD_RESPONSE_MAX_MS,
     },
     Case {
         name: "pipelines that are not read",
         attack: Attack::UnreadPipelines,
         clients: 400,
-        told: &[],
+        arguments: &[],
         response_max_ms: UNREAD_RESPONSE_MAX_MS,
     },
     Case {
         name: "deep PUTs (new connection: a PUT)",
         attack: Attack::DeepPuts,
         clients: 40,
-        told: &[],
+        arguments: &[],
         response_max_ms: RESPONSE_MAX_MS,
     },
 ];
 
-/// What was seen of one attack.
+/// The results of one attack.
 #[derive(Debug)]
-struct Outlook {
-    /// Attackers' connections that were made; requests, where those are repeated.
+struct AttackResults {
+    /// Connections that the attackers opened, or requests if they repeat those.
     made: u64,
-    established: Seen,
-    fresh: Seen,
-    /// When all attackers were there, and when they had gone.
-    whole: Instant,
-    gone: Instant,
+    established: Times,
+    new: Times,
+    /// When all attackers were connected, and when all had closed.
+    connected: Instant,
+    closed: Instant,
 }
 
-impl Outlook {
-    /// In which phase the longest response came.
-    fn phase(&self, seen: &Seen) -> &'static str {
-        match seen.longest_end {
-            Some(end) if end <= self.whole => "they come",
-            Some(end) if end <= self.gone => "they stay",
-            Some(_) => "they are gone",
+impl AttackResults {
+    /// The phase of the attack in which the longest response ended.
+    fn phase(&self, times: &Times) -> &'static str {
+        match times.longest_end {
+            Some(end) if end <= self.connected => "connecting",
+            Some(end) if end <= self.closed => "connected",
+            Some(_) => "closed",
             None => "",
         }
     }
 
     fn longest_ms(&self) -> f64 {
-        self.established.longest_ms().max(self.fresh.longest_ms())
+        self.established.longest_ms().max(self.new.longest_ms())
     }
 
     fn lost(&self) -> u64 {
-        self.established.lost + self.fresh.lost
+        self.established.lost + self.new.lost
     }
 }
 
@@ -147,9 +147,9 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
             "driver",
             "made",
             "established",
-            "while",
+            "phase",
             "new",
-            "while",
+            "phase",
             "target",
             "requests",
             "lost",
@@ -162,26 +162,26 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
                 continue;
             }
             runner::progress(&format!("attack · {}, {driver}", case.name));
-            let outlook = one(run, case, driver)?;
-            let requests = outlook.established.times_ms.len() + outlook.fresh.times_ms.len();
+            let results = one(run, case, driver)?;
+            let requests = results.established.times_ms.len() + results.new.times_ms.len();
             table.row([
                 case.name.to_owned(),
                 clients(run, case).to_string(),
                 driver.to_owned(),
-                outlook.made.to_string(),
-                format!("{:.1}", outlook.established.longest_ms()),
-                outlook.phase(&outlook.established).to_owned(),
-                format!("{:.1}", outlook.fresh.longest_ms()),
-                outlook.phase(&outlook.fresh).to_owned(),
+                results.made.to_string(),
+                format!("{:.1}", results.established.longest_ms()),
+                results.phase(&results.established).to_owned(),
+                format!("{:.1}", results.new.longest_ms()),
+                results.phase(&results.new).to_owned(),
                 format!("{:.0}", case.response_max_ms),
                 requests.to_string(),
-                outlook.lost().to_string(),
+                results.lost().to_string(),
             ]);
-            targets.push(target(case, driver, run.effort, &outlook));
+            targets.push(target(case, driver, run.effort, &results));
         }
     }
     if targets.is_empty() {
-        return Err(format!("no attack is named {}", run.only.join(" and ")));
+        return Err(format!("no attack matches {}", run.only.join(" and ")));
     }
     run.show("attack", &table)?;
     Ok(targets)
@@ -194,8 +194,8 @@ fn clients(run: &Run, case: &Case) -> usize {
     }
 }
 
-fn target(case: &Case, driver: &str, effort: Effort, outlook: &Outlook) -> Target {
-    let (longest, lost) = (outlook.longest_ms(), outlook.lost());
+fn target(case: &Case, driver: &str, effort: Effort, results: &AttackResults) -> Target {
+    let (longest, lost) = (results.longest_ms(), results.lost());
     let bound = case.response_max_ms;
     let in_time = lost == 0 && longest <= bound;
     Target {
@@ -204,13 +204,13 @@ fn target(case: &Case, driver: &str, effort: Effort, outlook: &Outlook) -> Targe
             case.name
         ),
         found: format!("{longest:.1} ms, {lost} lost"),
-        // Without responses there is nothing to judge, and a quick run only shows that all works.
+        // Without responses there is no verdict. A quick run judges only lost responses.
         holds: (longest.is_finite() && (effort != Effort::Quick || lost > 0)).then_some(in_time),
     }
 }
 
-/// One attack on a server of its own.
-fn one(run: &Run, case: &Case, driver: &str) -> Outcome<Outlook> {
+/// Starts a server and attacks it.
+fn one(run: &Run, case: &Case, driver: &str) -> Outcome<AttackResults> {
     let folder = run.folder("attack")?;
     let clients = clients(run, case);
     clients::prepare(case.attack, clients, &folder)?;
@@ -218,91 +218,88 @@ fn one(run: &Run, case: &Case, driver: &str) -> Outcome<Outlook> {
     let mut command = Command::new(xtask::shell::built().join("onrush"));
     command.arg(&folder).args(["--port", &port.to_string()]);
     command.args(["--allow", "put", "--workers", "1", "--driver", driver]);
-    command.args(case.told);
+    command.args(case.arguments);
     let server = Server::start_on(&command, port, SERVER_CORE, Stdio::null())?;
-    let outlook = attacked(run, case, clients, &server)?;
-    drop(server); // Before its folder goes.
-    Ok(outlook)
+    attack(run, case, clients, &server)
 }
 
-fn attacked(run: &Run, case: &Case, clients: usize, server: &Server) -> Outcome<Outlook> {
+fn attack(run: &Run, case: &Case, clients: usize, server: &Server) -> Outcome<AttackResults> {
     let calm = Duration::from_millis(run.effort.of(100, 500, 500));
     let hold = Duration::from_millis(run.effort.of(300, 4_000, 20_000));
     let after = Duration::from_millis(run.effort.of(300, 1_000, 1_000));
     let address = server.address;
-    let warm = || {
-        let mut stream = probe::connect(address)?;
-        probe::exchange(&mut stream, &clients::get(clients::SMALL), "200").map(|()| stream)
+    let warm_up = || -> Outcome<_> {
+        let mut stream = probe::connect(address).map_err(|error| error.to_string())?;
+        probe::exchange(&mut stream, &clients::get(clients::SMALL))?;
+        Ok(stream)
     };
-    let stream = warm().map_err(|error| format!("no response before the attack: {error}"))?;
+    let stream = warm_up().map_err(|error| format!("no response before the attack: {error}"))?;
     let flags = [const { AtomicBool::new(false) }; 3];
-    let [is_whole, attack_ends, probes_end] = &flags;
+    let [all_connected, attack_ends, probes_end] = &flags;
     let puts = case.attack == Attack::DeepPuts;
-    let done = Done::default();
-    let (established, fresh, whole, gone) = thread::scope(|scope| {
+    let progress = Progress::default();
+    // Where pinning is not permitted, the threads run on any core.
+    let pin = || drop(pin_to_client_core());
+    let (established, new, connected, closed) = thread::scope(|scope| {
         let established = scope.spawn(move || {
             pin();
             take_precedence();
-            probe::established(stream, address, probes_end)
+            probe::probe_established(stream, address, probes_end)
         });
-        let fresh = scope.spawn(move || {
+        let new = scope.spawn(move || {
             pin();
             take_precedence();
-            probe::fresh(address, puts, probes_end)
+            probe::probe_new(address, puts, probes_end)
         });
         let phases = || -> Outcome<(Instant, Instant)> {
             run.sleep(calm)?;
             let attack = scope.spawn(|| {
                 pin();
                 let _ = setpriority_process(None, ATTACKER_NICE); // Of this thread.
-                clients::run(case.attack, clients, address, is_whole, attack_ends, &done);
+                clients::run(
+                    case.attack,
+                    clients,
+                    address,
+                    all_connected,
+                    attack_ends,
+                    &progress,
+                );
             });
             let begun = Instant::now();
-            while !is_whole.load(Ordering::Acquire) && begun.elapsed() < ASSEMBLY_MAX {
+            while !all_connected.load(Ordering::Acquire) && begun.elapsed() < CONNECT_MAX {
                 run.sleep(Duration::from_millis(20))?;
             }
-            let whole = Instant::now();
+            let connected = Instant::now();
             run.sleep(hold)?;
             attack_ends.store(true, Ordering::Release);
             let ended = attack.join();
             ended.map_err(|_| "an attacker panicked".to_owned())?;
-            let gone = Instant::now();
+            let closed = Instant::now();
             run.sleep(after)?;
-            Ok((whole, gone))
+            Ok((connected, closed))
         };
         let phases = phases();
-        // Also when the phases were interrupted: the scope waits for all of them.
+        // After an interrupt, too: the scope waits for all threads.
         attack_ends.store(true, Ordering::Release);
         probes_end.store(true, Ordering::Release);
         let panicked = |_| "a probe panicked".to_owned();
-        let (established, fresh) = (established.join(), fresh.join());
-        let (whole, gone) = phases?;
-        let (established, fresh) = (established.map_err(panicked)?, fresh.map_err(panicked)?);
-        Ok::<_, String>((established, fresh, whole, gone))
+        let (established, new) = (established.join(), new.join());
+        let (connected, closed) = phases?;
+        let (established, new) = (established.map_err(panicked)?, new.map_err(panicked)?);
+        Ok::<_, String>((established, new, connected, closed))
     })?;
-    Ok(Outlook {
-        made: done.made.into_inner(),
+    Ok(AttackResults {
+        made: progress.made.into_inner(),
         established,
-        fresh,
-        whole,
-        gone,
+        new,
+        connected,
+        closed,
     })
 }
 
-/// Keeps this thread, and those it starts, on the core of the clients. Where that is not permitted
-/// they run where they may.
-fn pin() {
-    let mut cores = CpuSet::new();
-    if let Ok(core) = CLIENT_CORE.parse() {
-        cores.set(core);
-        let _ = sched_setaffinity(None, &cores);
-    }
-}
-
-/// Gives this thread a real-time priority (`SCHED_FIFO`, sched(7)), as the generator of
-/// `bench mixed` has one. The attackers share its core, and a probe that waits for them would
-/// measure its own client. Where that is not permitted (`CAP_SYS_NICE`), the attackers' lower
-/// priority has to do.
+/// Gives this thread a real-time priority (`SCHED_FIFO`, sched(7)), like the generator of
+/// `bench mixed`. The attackers share its core, and a probe that waits for them would measure its
+/// own client. Without the privilege (`CAP_SYS_NICE`), the attackers only have a lower priority.
 fn take_precedence() {
     let thread = rustix::thread::gettid().to_string();
     let mut command = Command::new("chrt");
@@ -314,32 +311,32 @@ fn take_precedence() {
 mod tests {
     use super::*;
 
-    fn outlook(established_ms: &[f64], fresh_ms: &[f64], lost: u64) -> Outlook {
-        let seen = |times: &[f64], lost| Seen {
+    fn results(established_ms: &[f64], new_ms: &[f64], lost: u64) -> AttackResults {
+        let times = |times: &[f64], lost| Times {
             times_ms: times.to_vec(),
             lost,
             longest_end: None,
         };
         let now = Instant::now();
-        Outlook {
+        AttackResults {
             made: 1,
-            established: seen(established_ms, lost),
-            fresh: seen(fresh_ms, 0),
-            whole: now,
-            gone: now,
+            established: times(established_ms, lost),
+            new: times(new_ms, 0),
+            connected: now,
+            closed: now,
         }
     }
 
     #[test]
-    fn the_slower_connection_decides_and_nothing_may_be_lost() {
-        let judge = |outlook, effort| target(&CASES[0], "epoll", effort, &outlook).holds;
-        let usual = |outlook| judge(outlook, Effort::Usual);
-        assert_eq!(usual(outlook(&[1.0, 999.0], &[2.0], 0)), Some(true));
-        assert_eq!(usual(outlook(&[1.0], &[2.0, 1001.0], 0)), Some(false));
-        assert_eq!(usual(outlook(&[1.0], &[2.0], 1)), Some(false));
-        assert_eq!(usual(outlook(&[], &[], 0)), None);
-        let quick = |outlook| judge(outlook, Effort::Quick);
-        assert_eq!(quick(outlook(&[1.0], &[2.0], 0)), None);
-        assert_eq!(quick(outlook(&[1.0], &[2.0], 1)), Some(false));
+    fn the_slower_connection_decides_and_no_response_may_be_lost() {
+        let verdict = |results, effort| target(&CASES[0], "epoll", effort, &results).holds;
+        let usual = |results| verdict(results, Effort::Usual);
+        assert_eq!(usual(results(&[1.0, 999.0], &[2.0], 0)), Some(true));
+        assert_eq!(usual(results(&[1.0], &[2.0, 1001.0], 0)), Some(false));
+        assert_eq!(usual(results(&[1.0], &[2.0], 1)), Some(false));
+        assert_eq!(usual(results(&[], &[], 0)), None);
+        let quick = |results| verdict(results, Effort::Quick);
+        assert_eq!(quick(results(&[1.0], &[2.0], 0)), None);
+        assert_eq!(quick(results(&[1.0], &[2.0], 1)), Some(false));
     }
 }

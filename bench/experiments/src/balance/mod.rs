@@ -1,5 +1,5 @@
-//! Even load: which worker has how much, by how connections are placed, and after they have turned
-//! out unlike each other. Must not know how a server is started.
+//! Balance: how evenly each placement distributes connections over workers, and how migration
+//! distributes the load of unequal connections.
 //!
 //! Files, lowest first: `model` · `placement` · `load` · `skew`.
 
@@ -11,37 +11,28 @@ mod skew;
 use crate::run::{Run, Target};
 use xtask::shell::Outcome;
 
-/// Of each upload, as it was originally.
-pub(crate) const BODY_BYTES: u64 = 40_000_000;
-
-/// Workers of every server, unless it says otherwise.
-const WORKERS: usize = 8;
-
-/// Of each of them, so that together they leave a core some room.
-const SHARE: f64 = 0.1;
-
 pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
     model::show(run)?;
-    runner::progress("balance · building what takes part");
+    runner::progress("balance · building the servers");
     let nginx = runner::beside::have_servers()?;
     if let Some(reason) = &nginx {
         eprintln!("{reason}");
     }
     let mut targets = Vec::new();
-    match crate::quota::refused() {
+    match crate::quota::unavailable() {
         None => {
             targets.extend(placement::measure(run, nginx.is_none())?);
             targets.extend(skew::measure(run, &skew::EIGHT)?);
         }
         Some(reason) => {
-            println!("\nEight workers cannot each be given a share of CPU here: {reason}");
-            println!("Their finish is shown by the model above only.");
+            println!("\nThe CPU of each of eight workers cannot be limited here: {reason}");
+            println!("Only the model above shows their finish times.");
             let unknown = |what: &str| Target {
                 what: what.to_owned(),
                 found: "no quotas here".to_owned(),
                 holds: None,
             };
-            targets.extend([placement::EVEN, skew::SOON, skew::WHOLE].map(unknown));
+            targets.extend([placement::EVEN, skew::BALANCED, skew::FINISH].map(unknown));
         }
     }
     targets.extend(skew::measure(run, &skew::TWO)?);

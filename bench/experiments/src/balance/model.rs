@@ -1,6 +1,6 @@
-//! How long uploads take by the way their connections are placed, in a model of a few lines: no
-//! sockets, no kernel, only workers that each divide their time equally among what they have. Must
-//! not know the real thing, whose policies it repeats in one line each.
+//! A model without sockets and kernel: how long uploads take with each placement of their
+//! connections, if every worker divides its time equally among its connections. It has its own
+//! short form of each placement.
 
 use crate::{run::Run, table::Table};
 use fastrand::Rng;
@@ -10,7 +10,7 @@ use xtask::shell::Outcome;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
     Single,
-    /// The kernel's hash of addresses: as good as drawing lots.
+    /// The kernel's hash of addresses, which is a random choice.
     ReusePort,
     RoundRobin,
     LeastLoaded,
@@ -23,21 +23,21 @@ const POLICIES: [(Policy, &str); 4] = [
     (Policy::LeastLoaded, "least-loaded"),
 ];
 
-/// What is asked of the workers.
+/// One load on the workers.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct Case {
     name: &'static str,
     workers: usize,
     clients: usize,
-    /// Of each client, one after the other.
+    /// Consecutive requests of each client.
     requests: u32,
-    /// Clients keep their connection; otherwise each request has a new one, placed anew.
+    /// Clients keep their connection. Otherwise each request has a new one, which is placed again.
     keep: bool,
-    /// All requests are equally long; otherwise lengths are exponential.
+    /// All requests have the same length. Otherwise the lengths are exponentially distributed.
     equal: bool,
 }
 
-const ASKED: [Asked; 4] = [
+const CASES: [Case; 4] = [
     Asked {
         name: "32 connections, 8 workers",
         workers: 8,
@@ -47,7 +47,7 @@ const ASKED: [Asked; 4] = [
         equal: true,
     },
     Asked {
-        name: "32 connections, 32 workers, as originally",
+        name: "32 connections, 32 workers, as in the original",
         workers: 32,
         clients: 32,
         requests: 312,
@@ -63,7 +63,7 @@ const ASKED: [Asked; 4] = [
         equal: true,
     },
     Asked {
-        name: "32 clients, 8 workers, a connection a request, lengths vary",
+        name: "32 clients, 8 workers, one connection per request, lengths vary",
         workers: 8,
         clients: 32,
         requests: 50,
@@ -83,16 +83,16 @@ pub(super) fn show(run: &Run) -> Outcome {
         "p95",
         "max",
     ];
-    let title = format!("balance · in a model, {seeds} seeds");
+    let title = format!("balance · model, {seeds} seeds");
     let mut table = Table::new(&title, &head);
-    for asked in &ASKED {
+    for case in &CASES {
         for (policy, name) in POLICIES {
-            run.go_on()?;
-            let all = sorted((0..seeds).map(|seed| makespan(asked, policy, seed)));
+            run.check_interrupt()?;
+            let all = sorted((0..seeds).map(|seed| makespan(case, policy, seed)));
             let mean = all.iter().sum::<f64>() / all.len() as f64;
             let at = |share| format!("{:.2}", percentile(&all, share));
             table.row([
-                asked.name.to_owned(),
+                case.name.to_owned(),
                 name.to_owned(),
                 format!("{mean:.2}"),
                 at(0.05),
@@ -105,35 +105,35 @@ pub(super) fn show(run: &Run) -> Outcome {
     run.show("balance-model", &table)
 }
 
-/// One client's request under way.
+/// The current request of one client.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     worker: usize,
     left: f64,
-    /// Requests of its client that are still to come.
+    /// Requests of its client after this one.
     more: u32,
 }
 
-/// When the last request has ended, by when it could have if the work had been divided evenly.
-fn makespan(asked: &Asked, policy: Policy, seed: u64) -> f64 {
+/// The time until the end of the last request, divided by that of an even split of the work.
+fn makespan(case: &Case, policy: Policy, seed: u64) -> f64 {
     let mut rng = Rng::with_seed(seed);
-    let length = |rng: &mut Rng| match asked.equal {
+    let length = |rng: &mut Rng| match case.equal {
         true => 1.0,
-        // Never quite 0: its logarithm is wanted.
+        // `1 - f64()` is never 0, which has no logarithm.
         false => -(1.0 - rng.f64()).ln(),
     };
-    let mut counts = vec![0_usize; asked.workers];
-    let mut turn = 0;
+    let mut counts = vec![0_usize; case.workers];
+    let mut next = 0;
     let mut place = |counts: &mut [usize], rng: &mut Rng| {
         let worker = match policy {
             Policy::Single => 0,
-            Policy::ReusePort => rng.usize(..asked.workers),
+            Policy::ReusePort => rng.usize(..case.workers),
             Policy::RoundRobin => {
-                turn += 1;
-                (turn - 1) % asked.workers
+                next += 1;
+                (next - 1) % case.workers
             }
             Policy::LeastLoaded => {
-                let least = (0..asked.workers).min_by_key(|&worker| counts[worker]);
+                let least = (0..case.workers).min_by_key(|&worker| counts[worker]);
                 least.unwrap_or(0)
             }
         };
@@ -141,18 +141,18 @@ fn makespan(asked: &Asked, policy: Policy, seed: u64) -> f64 {
         worker
     };
     let (mut now, mut work) = (0.0, 0.0);
-    let mut jobs: Vec<Job> = Vec::with_capacity(asked.clients);
-    for _ in 0..asked.clients {
+    let mut jobs: Vec<Job> = Vec::with_capacity(case.clients);
+    for _ in 0..case.clients {
         let left = length(&mut rng);
         work += left;
         let worker = place(&mut counts, &mut rng);
-        let more = asked.requests - 1;
+        let more = case.requests - 1;
         jobs.push(Job { worker, left, more });
     }
-    if asked.keep && asked.equal {
-        // Nothing is ever placed anew: the worker with the most has the last to end.
+    if case.keep && case.equal {
+        // Nothing is placed again: the worker with the most connections ends last.
         let most = counts.iter().max().copied().unwrap_or(0) as f64;
-        return most * asked.workers as f64 / asked.clients as f64;
+        return most * case.workers as f64 / case.clients as f64;
     }
     while !jobs.is_empty() {
         let ends = |job: &Job| job.left * counts[job.worker] as f64;
@@ -168,7 +168,7 @@ fn makespan(asked: &Asked, policy: Policy, seed: u64) -> f64 {
         }
         let ended = jobs[at];
         let is_last = ended.more == 0;
-        if is_last || !asked.keep {
+        if is_last || !case.keep {
             counts[ended.worker] -= 1;
         }
         if is_last {
@@ -177,14 +177,14 @@ fn makespan(asked: &Asked, policy: Policy, seed: u64) -> f64 {
         }
         let left = length(&mut rng);
         work += left;
-        let worker = match asked.keep {
+        let worker = match case.keep {
             true => ended.worker,
             false => place(&mut counts, &mut rng),
         };
         let more = ended.more - 1;
         jobs[at] = Job { worker, left, more };
     }
-    now * asked.workers as f64 / work
+    now * case.workers as f64 / work
 }
 
 #[cfg(test)]
@@ -192,10 +192,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn even_placements_are_ideal_and_a_single_worker_is_all_the_way_off() {
-        for asked in &ASKED[..3] {
-            let of = |policy| makespan(asked, policy, 7);
-            assert_eq!(of(Policy::Single), asked.workers as f64);
+    fn even_placements_are_ideal_and_a_single_worker_is_the_worst() {
+        for case in &CASES[..3] {
+            let of = |policy| makespan(case, policy, 7);
+            assert_eq!(of(Policy::Single), case.workers as f64);
             assert_eq!(of(Policy::RoundRobin), 1.0);
             assert_eq!(of(Policy::LeastLoaded), 1.0);
             assert!(of(Policy::ReusePort) > 1.0);
@@ -203,24 +203,24 @@ mod tests {
     }
 
     #[test]
-    fn drawing_lots_is_worse_than_looking() {
-        let asked = Asked {
+    fn a_random_placement_is_worse_than_least_loaded() {
+        let case = Case {
             requests: 3,
             equal: false,
-            ..ASKED[0]
+            ..CASES[0]
         };
         let mean = |policy| {
-            let all = (0..50).map(|seed| makespan(&asked, policy, seed));
+            let all = (0..50).map(|seed| makespan(&case, policy, seed));
             all.sum::<f64>() / 50.0
         };
         assert!(mean(Policy::ReusePort) > mean(Policy::LeastLoaded));
-        // Whatever the lengths, one worker is never idle before the end.
+        // A single worker is never idle before the end, with any lengths.
         assert!((mean(Policy::Single) - 8.0).abs() < 1e-6);
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_figure() {
-        let of = |seed| makespan(&ASKED[3], Policy::ReusePort, seed);
+    fn the_same_seed_gives_the_same_result() {
+        let of = |seed| makespan(&CASES[3], Policy::ReusePort, seed);
         assert_eq!(of(5), of(5));
         assert_ne!(of(5), of(6));
     }

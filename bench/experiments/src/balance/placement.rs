@@ -1,13 +1,11 @@
-//! The original experiment: uploads of 40 MB from 32 threads into nothing. Must not know how a
-//! server is started, nor how a worker is held to its share.
+//! The original experiment: uploads of 40 MB from 32 threads, which the servers discard.
 
-use super::{BODY_BYTES, SHARE, WORKERS};
 use crate::{
     chart::{Bar, bars},
     quota::Quota,
     run::{Run, Target},
-    table::{Table, spread},
-    workers::{Done, Wanted, Who, Workers},
+    table::{Table, median_and_range},
+    workers::{Served, ServerKind, Settings, Workers},
 };
 use runner::{
     stats::{median, sorted},
@@ -16,36 +14,45 @@ use runner::{
 use std::{thread, time::Duration};
 use xtask::shell::Outcome;
 
-/// Each with a connection of its own, which it keeps.
+/// Workers of every server.
+pub(super) const WORKERS: usize = 8;
+
+/// The largest share of a core for each worker. Together they leave a part of the core unused.
+pub(super) const SHARE: f64 = 0.1;
+
+/// Bytes of each upload, as in the original experiment.
+const BODY_BYTES: u64 = 40_000_000;
+
+/// Clients. Each has one connection, which it keeps open.
 const CLIENTS: u32 = 32;
 
 pub(super) const EVEN: &str = "least-loaded: connections per worker differ by at most 1";
 
-/// Everybody, and how often it is measured: what is a matter of luck, more often.
-const ALL: [(Who, u32); 7] = [
-    (Who::Onrush("single", false), 1),
-    (Who::Onrush("reuseport", false), 5),
-    (Who::Onrush("round-robin", false), 3),
-    (Who::Onrush("least-loaded", false), 3),
-    (Who::Onrush("least-loaded", true), 3),
-    (Who::Store, 5),
-    (Who::Nginx, 3),
+/// The servers, and the number of runs of each. Random placements have more runs.
+const ALL: [(ServerKind, u32); 7] = [
+    (ServerKind::Onrush("single", false), 1),
+    (ServerKind::Onrush("reuseport", false), 5),
+    (ServerKind::Onrush("round-robin", false), 3),
+    (ServerKind::Onrush("least-loaded", false), 3),
+    (ServerKind::Onrush("least-loaded", true), 3),
+    (ServerKind::Store, 5),
+    (ServerKind::Nginx, 3),
 ];
 
-/// Uploads to find out what one costs.
-const TO_TELL: u64 = 128;
+/// Uploads that measure the CPU of one upload.
+const CALIBRATION_UPLOADS: u64 = 128;
 
 /// One run of all uploads.
 struct Trial {
     finish_s: f64,
-    done: Vec<Done>,
+    served: Vec<Served>,
     cpu_s: Vec<f64>,
-    /// Seconds of CPU a second that each worker could have.
+    /// The share of a core that each worker could use.
     share: f64,
 }
 
 impl Trial {
-    /// When the last would have been answered, had the work been divided evenly.
+    /// Seconds that the uploads would have taken with an even split of the CPU that was used.
     fn ideal_s(&self) -> f64 {
         let all: f64 = self.cpu_s.iter().sum();
         all / (self.share * self.cpu_s.len() as f64)
@@ -55,23 +62,23 @@ impl Trial {
         self.finish_s / self.ideal_s()
     }
 
-    /// Connections of the worker with the fewest and of that with the most.
+    /// The fewest and the most connections of a worker.
     fn connections(&self) -> (u64, u64) {
-        let all = || self.done.iter().map(|done| done.connections);
+        let all = || self.served.iter().map(|served| served.connections);
         (all().min().unwrap_or(0), all().max().unwrap_or(0))
     }
 
-    /// Bytes of the busiest worker, by the mean.
-    fn bytes_apart(&self) -> f64 {
-        let all = || self.done.iter().map(|done| done.bytes as f64);
-        all().fold(0.0, f64::max) * self.done.len() as f64 / all().sum::<f64>()
+    /// Bytes of the busiest worker, divided by the mean.
+    fn busiest_bytes_ratio(&self) -> f64 {
+        let all = || self.served.iter().map(|served| served.bytes as f64);
+        all().fold(0.0, f64::max) * self.served.len() as f64 / all().sum::<f64>()
     }
 }
 
 pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Target>> {
     let uploads = run.effort.of(160, 480, 10_000);
-    // Clients share a core and cannot send faster than some 7 ms an upload, and they must not be
-    // what all waits for.
+    // The clients share a core. They need about 7 ms for each upload, and must not be the
+    // bottleneck.
     let ideal_s = uploads as f64 * 0.0125;
     let mut summary = Table::new(
         &format!(
@@ -90,53 +97,30 @@ pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Target>> {
             "finish / ideal",
         ],
     );
-    let head = [
-        "server",
-        "run",
-        "worker",
-        "connections",
-        "uploads",
-        "bytes",
-        "cpu_s",
-        "share",
-    ];
-    let mut details = Table::new("balance · by worker", &head);
-    let mut drawn = Vec::new();
-    let mut apart = Vec::new();
-    for (who, times) in ALL {
-        if who == Who::Nginx && !with_nginx {
+    let mut chart = Vec::new();
+    let mut differences = Vec::new();
+    for (kind, times) in ALL {
+        if kind == ServerKind::Nginx && !with_nginx {
             continue;
         }
         let times = run.effort.of(times.min(2), times, times.min(3));
-        let trials = trials(run, who, times, uploads, ideal_s)?;
-        for (number, trial) in trials.iter().enumerate() {
-            for (worker, done) in trial.done.iter().enumerate() {
-                let numbers = [done.connections, done.requests, done.bytes];
-                let mut cells = vec![who.name(), number.to_string(), worker.to_string()];
-                cells.extend(numbers.map(|number| number.to_string()));
-                cells.push(format!("{:.4}", trial.cpu_s[worker]));
-                cells.push(format!("{:.5}", trial.share));
-                details.row(cells);
-            }
+        let trials = trials(run, kind, times, uploads, ideal_s)?;
+        summary.row(summary_cells(kind, &trials));
+        if kind == ServerKind::Onrush("least-loaded", false) {
+            let difference = |trial: &Trial| trial.connections().1 - trial.connections().0;
+            differences.extend(trials.iter().map(difference));
         }
-        summary.row(summed_up(who, &trials));
-        if who == Who::Onrush("least-loaded", false) {
-            let differ = |trial: &Trial| trial.connections().1 - trial.connections().0;
-            apart.extend(trials.iter().map(differ));
-        }
-        drawn.push(Bar {
-            name: who.name(),
-            ours: matches!(who, Who::Onrush(..)),
+        chart.push(Bar {
+            name: kind.name(),
+            ours: matches!(kind, ServerKind::Onrush(..)),
             values: trials.iter().map(Trial::ratio).collect(),
         });
     }
     run.show("balance", &summary)?;
-    run.keep("balance-workers", &details)?;
     let title = format!("balance: {uploads} uploads of 40 MB over {CLIENTS} connections");
-    let note =
-        "finish by an ideal, even split over 8 workers; shorter is better; whiskers: all runs";
-    run.write("balance.svg", &bars(&title, note, Some(1.0), &drawn))?;
-    let most = apart.iter().max().copied();
+    let note = "finish divided by that of an even split; shorter is better; whiskers: all runs";
+    run.write("balance.svg", &bars(&title, note, Some(1.0), &chart))?;
+    let most = differences.iter().max().copied();
     Ok(vec![Target {
         what: EVEN.to_owned(),
         found: format!("{}", most.unwrap_or(0)),
@@ -144,44 +128,46 @@ pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Target>> {
     }])
 }
 
-/// So many runs of all uploads. A single worker gets a quarter of them: it takes so long.
-fn trials(run: &Run, who: Who, times: u32, uploads: u64, ideal_s: f64) -> Outcome<Vec<Trial>> {
-    let uploads = match who {
-        Who::Onrush("single", _) => uploads / 4,
-        _ => uploads,
+/// `times` runs of all uploads. With a single worker, which is slow, a quarter of the uploads.
+fn trials(
+    run: &Run,
+    kind: ServerKind,
+    times: u32,
+    uploads: u64,
+    ideal_s: f64,
+) -> Outcome<Vec<Trial>> {
+    let (uploads, ideal_s) = match kind {
+        ServerKind::Onrush("single", _) => (uploads / 4, ideal_s / 4.0),
+        _ => (uploads, ideal_s),
     };
-    let ideal_s = match who {
-        Who::Onrush("single", _) => ideal_s / 4.0,
-        _ => ideal_s,
-    };
-    // What one upload takes differs from server to server by far. All get as much CPU as makes the
-    // ideal equally long, but no more than there is: then it takes longer.
-    let plain = trial(run, who, TO_TELL, None)?;
-    let each_s = plain.cpu_s.iter().sum::<f64>() / TO_TELL as f64;
+    // The CPU of one upload differs widely between servers. Each server gets a quota with which an
+    // even split takes `ideal_s`, but at most `SHARE` for each worker; then it takes longer.
+    let unlimited = trial(run, kind, CALIBRATION_UPLOADS, None)?;
+    let each_s = unlimited.cpu_s.iter().sum::<f64>() / CALIBRATION_UPLOADS as f64;
     let share = each_s * uploads as f64 / ideal_s / WORKERS as f64;
     let quota = Quota::of_share(share.min(SHARE));
     let mut all = Vec::new();
     for number in 0..times {
         runner::progress(&format!(
             "balance · {}, run {}/{times}",
-            who.name(),
+            kind.name(),
             number + 1
         ));
-        all.push(trial(run, who, uploads, Some(quota))?);
+        all.push(trial(run, kind, uploads, Some(quota))?);
     }
     Ok(all)
 }
 
-fn trial(run: &Run, who: Who, uploads: u64, quota: Option<Quota>) -> Outcome<Trial> {
-    run.go_on()?;
-    let wanted = Wanted {
-        who,
+fn trial(run: &Run, kind: ServerKind, uploads: u64, quota: Option<Quota>) -> Outcome<Trial> {
+    run.check_interrupt()?;
+    let settings = Settings {
+        kind,
         workers: WORKERS,
         work_us: 0,
         cores: runner::server::SERVER_CORE,
         quota,
     };
-    let workers = Workers::start(run, &wanted)?;
+    let workers = Workers::start(run, &settings)?;
     let shape = Shape {
         clients: CLIENTS,
         body_bytes: BODY_BYTES,
@@ -191,49 +177,49 @@ fn trial(run: &Run, who: Who, uploads: u64, quota: Option<Quota>) -> Outcome<Tri
     let before = workers.cpu_ns();
     let mut load = shape.start(workers.server.address, 0)?;
     while !load.has_ended() {
-        run.go_on()?;
+        run.check_interrupt()?;
         thread::sleep(Duration::from_millis(5));
     }
     let after = workers.cpu_ns();
     let report = load.finish()?;
     if report.requests != uploads as f64 || report.status > 0.0 {
-        let (name, done, refused) = (who.name(), report.requests, report.status);
+        let (name, responses, errors) = (kind.name(), report.requests, report.status);
         let broken = report.read;
         return Err(format!(
-            "{name}: {done} of {uploads} uploads got a response, {refused} an error status; \
+            "{name}: {responses} of {uploads} uploads got a response, {errors} an error status; \
              {broken} connections failed"
         ));
     }
     let cpu_s = before.iter().zip(&after);
     let cpu_s = cpu_s.map(|(before, after)| after.saturating_sub(*before) as f64 / 1e9);
     let cpu_s = cpu_s.collect();
-    let done = workers.end(uploads)?;
+    let served = workers.end(uploads, BODY_BYTES)?;
     Ok(Trial {
         finish_s: report.us / 1e6,
-        done,
+        served,
         cpu_s,
         share: quota.map_or(1.0, Quota::share),
     })
 }
 
-fn summed_up(who: Who, trials: &[Trial]) -> Vec<String> {
-    let first = trials.first().map(|trial| &trial.done[..]);
+fn summary_cells(kind: ServerKind, trials: &[Trial]) -> Vec<String> {
+    let first = trials.first().map(|trial| &trial.served[..]);
     let first = first.unwrap_or_default().iter();
-    let first = sorted(first.map(|done| done.connections as f64));
+    let first = sorted(first.map(|served| served.connections as f64));
     let first: Vec<String> = first.iter().map(f64::to_string).collect();
     let fewest = trials.iter().map(|trial| trial.connections().0).min();
     let most = trials.iter().map(|trial| trial.connections().1).max();
-    let of = |figure: fn(&Trial) -> f64| -> Vec<f64> { trials.iter().map(figure).collect() };
+    let of = |value: fn(&Trial) -> f64| -> Vec<f64> { trials.iter().map(value).collect() };
     vec![
-        who.name(),
+        kind.name(),
         trials.len().to_string(),
         first.join(" "),
         fewest.unwrap_or(0).to_string(),
         most.unwrap_or(0).to_string(),
-        spread(&of(Trial::bytes_apart), 2),
+        median_and_range(&of(Trial::busiest_bytes_ratio), 2),
         format!("{:.1}", median(of(|trial| trial.finish_s))),
         format!("{:.1}", median(of(Trial::ideal_s))),
-        spread(&of(Trial::ratio), 2),
+        median_and_range(&of(Trial::ratio), 2),
     ]
 }
 
@@ -242,23 +228,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ideal_is_an_even_split_of_what_was_used() {
-        let done = |connections, bytes| Done {
+    fn the_ideal_is_an_even_split_of_the_cpu_used() {
+        let served = |connections, bytes| Served {
             connections,
             requests: 1,
             bytes,
         };
         let trial = Trial {
             finish_s: 6.0,
-            done: vec![done(1, 10), done(3, 30)],
+            served: vec![served(1, 10), served(3, 30)],
             cpu_s: vec![0.1, 0.3],
             share: 0.1,
         };
         assert!((trial.ideal_s() - 2.0).abs() < 1e-9);
         assert!((trial.ratio() - 3.0).abs() < 1e-9);
         assert_eq!(trial.connections(), (1, 3));
-        assert_eq!(trial.bytes_apart(), 1.5);
-        let cells = summed_up(Who::Store, &[trial]);
+        assert_eq!(trial.busiest_bytes_ratio(), 1.5);
+        let cells = summary_cells(ServerKind::Store, &[trial]);
         assert_eq!(&cells[..5], ["store in C", "1", "1 3", "1", "3"]);
     }
 }

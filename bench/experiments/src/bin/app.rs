@@ -1,13 +1,12 @@
-//! `experiment-app PORT DIR`: what the experiments ask of Onrush, and what each worker did of it,
-//! as a user of the crate writes it. Must not know who measures it, nor anything of Onrush that is
-//! not public.
+//! `experiment-app PORT DIR`: a server for the experiments that counts what each worker serves. It
+//! uses only the public API of Onrush, as a user of the crate does.
 //!
-//! | request | answer |
+//! | request | response |
 //! | --- | --- |
 //! | `PUT /NAME` | that of `onrush --sink DIR` |
-//! | `GET /work` | after `APP_WORK_US` of work |
-//! | `GET /workers` | a line a worker: `worker NUMBER CONNECTIONS UPLOADS BYTES` |
-//! | `GET /metrics` | the server's figures |
+//! | `GET /work` | after `APP_WORK_US` of CPU |
+//! | `GET /workers` | one line per worker: `worker NUMBER CONNECTIONS UPLOADS BYTES` |
+//! | `GET /metrics` | the metrics of the server |
 //!
 //! | variable | values | default |
 //! | --- | --- | --- |
@@ -68,7 +67,7 @@ fn serve(port: &str, dir: &Path) -> Result<(), String> {
         files: files.clone(),
         metrics: metrics.clone(),
         work_rounds: (work_us * rounds_per_us()) as u64,
-        done: Arc::default(),
+        served: Arc::default(),
     };
     Server::bind(format!("127.0.0.1:{port}"))
         .from_env()
@@ -90,13 +89,13 @@ struct App {
     files: Files,
     metrics: Metrics,
     work_rounds: u64,
-    /// By worker. A lock is nothing beside an upload of megabytes; `/work` takes none.
-    done: Arc<Mutex<Vec<Done>>>,
+    /// By worker. Only uploads of megabytes take the lock; `/work` does not.
+    served: Arc<Mutex<Vec<Served>>>,
 }
 
-/// What one worker did.
+/// What one worker served.
 #[derive(Clone, Debug, Default)]
-struct Done {
+struct Served {
     clients: HashSet<SocketAddr>,
     uploads: u64,
     bytes: u64,
@@ -111,7 +110,7 @@ impl Handler for App {
                     work(app.work_rounds);
                     Response::text("done\n")
                 }
-                ("GET", "/workers") => Response::text(app.told()),
+                ("GET", "/workers") => Response::text(app.counts()),
                 ("GET", "/metrics") => app.metrics.handle(request).await,
                 _ => app.upload(request).await,
             }
@@ -125,32 +124,33 @@ impl App {
         let (client, bytes) = (request.peer(), request.content_length().unwrap_or(0));
         let response = self.files.handle(request).await;
         if response.status() == 204 {
-            let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-            if done.len() <= worker {
-                done.resize_with(worker + 1, Done::default);
+            let mut all = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+            if all.len() <= worker {
+                all.resize_with(worker + 1, Served::default);
             }
-            let done = &mut done[worker];
-            done.clients.extend(client);
-            done.uploads += 1;
-            done.bytes += bytes;
+            let served = &mut all[worker];
+            served.clients.extend(client);
+            served.uploads += 1;
+            served.bytes += bytes;
         }
         response
     }
 
-    fn told(&self) -> String {
-        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = |(worker, done): (usize, &Done)| {
-            let connections = done.clients.len();
+    /// The text of `/workers`.
+    fn counts(&self) -> String {
+        let all = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = |(worker, served): (usize, &Served)| {
+            let connections = served.clients.len();
             format!(
                 "worker {worker} {connections} {} {}\n",
-                done.uploads, done.bytes
+                served.uploads, served.bytes
             )
         };
-        done.iter().enumerate().map(line).collect()
+        all.iter().enumerate().map(line).collect()
     }
 }
 
-/// So many rounds of work that nobody can leave out.
+/// Computes `rounds` rounds that the compiler cannot remove.
 fn work(rounds: u64) {
     let mut state = black_box(0x9e37_79b9_7f4a_7c15_u64);
     for _ in 0..rounds {
@@ -161,7 +161,7 @@ fn work(rounds: u64) {
     black_box(state);
 }
 
-/// How many rounds a microsecond is, on a core that nothing disturbs: the best of some tries.
+/// Rounds per microsecond on an idle core: the best of ten measurements.
 fn rounds_per_us() -> f64 {
     const ROUNDS: u64 = 200_000;
     let one = |_| {

@@ -1,53 +1,55 @@
-//! Memory of each of many that wait: the slope between few and many, so that what the process needs
-//! anyway does not count. Must not know what was promised.
+//! Memory of each waiting handler or connection: the slope from few to many, so that the other
+//! memory of the process does not count.
 
-use super::servers::{Ask, Who};
-use crate::{run::Run, workers::by_worker};
-use runner::{
-    probe::{probe, receive},
-    server::Server,
-};
+use super::servers::{Endpoint, Subject};
+use crate::{run::Run, scrape, workers::get};
+use runner::{probe::receive, server::Server};
 use std::{io::ErrorKind, io::Write, net::TcpStream, time::Duration};
 use xtask::shell::Outcome;
 
-/// After so many it is asked whether it has come to all of them.
+/// After this many connections, one more request checks that the server has received all of them.
 const BATCH: usize = 100;
 
-/// For what was used for a moment only to be given back.
+/// Wait before memory is measured, so that the server frees memory that it needs only briefly.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// What was found.
+/// The memory of waiting handlers or connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
-    /// For one more that waits.
+    /// Bytes for one more of them.
     pub(super) bytes_each: f64,
     /// Stacks in use at the end, and the most that one of them has touched, in bytes. Only Onrush
-    /// tells, and only where it has metrics.
+    /// with metrics reports them.
     pub(super) stacks: Option<(u64, u64)>,
 }
 
-/// Opens connections up to `few` and up to `many`. With [`Ask::Sleep`] each is left waiting for
-/// its handler; with [`Ask::Hello`] each was answered once and is kept.
-pub(super) fn waiting(run: &Run, ask: Ask, who: Who, [few, many]: [usize; 2]) -> Outcome<Waiting> {
-    let server = who.start(ask, None)?;
+/// Opens connections up to `few` and up to `many`. With [`Endpoint::Sleep`] each waits for its
+/// handler. With [`Endpoint::Hello`] each has received one response and is idle.
+pub(super) fn waiting(
+    run: &Run,
+    endpoint: Endpoint,
+    subject: Subject,
+    [few, many]: [usize; 2],
+) -> Outcome<Waiting> {
+    let server = subject.start(endpoint, None)?;
     let mut open = Vec::with_capacity(many);
-    let before = fill(run, &server, ask, &mut open, few)?;
-    let after = fill(run, &server, ask, &mut open, many)?;
+    let before = fill(run, &server, endpoint, &mut open, few)?;
+    let after = fill(run, &server, endpoint, &mut open, many)?;
     Ok(Waiting {
         bytes_each: (after as f64 - before as f64) / (many - few) as f64,
-        stacks: stacks(&server),
+        stacks: get(&server, "/metrics").ok().and_then(|text| stacks(&text)),
     })
 }
 
-/// Resident bytes with `count` of them waiting.
+/// Opens connections until there are `count`. Returns the resident bytes of the server then.
 fn fill(
     run: &Run,
     server: &Server,
-    ask: Ask,
+    endpoint: Endpoint,
     open: &mut Vec<TcpStream>,
     count: usize,
 ) -> Outcome<u64> {
-    let request = format!("GET {} HTTP/1.1\r\nHost: x\r\n\r\n", ask.path());
+    let request = format!("GET {} HTTP/1.1\r\nHost: x\r\n\r\n", endpoint.path());
     while open.len() < count {
         let failed = |error: String| format!("connection {}: {error}", open.len() + 1);
         let opened = TcpStream::connect(server.address).and_then(|mut stream| {
@@ -55,24 +57,25 @@ fn fill(
             Ok(stream)
         });
         let mut stream = opened.map_err(|error| failed(error.to_string()))?;
-        if ask != Ask::Sleep {
+        if endpoint != Endpoint::Sleep {
             receive(&mut stream, &mut Vec::new()).map_err(failed)?;
         }
         open.push(stream);
         if open.len().is_multiple_of(BATCH) || open.len() == count {
-            run.go_on()?;
-            let hello = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-            probe(server.address, hello)?;
+            run.check_interrupt()?;
+            get(server, "/")?;
         }
     }
     run.sleep(SETTLE)?;
     match open.iter().all(is_silent) {
         true => server.resident_bytes(),
-        false => Err(format!("of {count} some were answered or closed")),
+        false => Err(format!(
+            "some of {count} connections received data or were closed"
+        )),
     }
 }
 
-/// Whether nothing has come, not even the end.
+/// Whether neither data nor the end of the connection has arrived.
 fn is_silent(stream: &TcpStream) -> bool {
     let peeked = stream
         .set_nonblocking(true)
@@ -81,22 +84,13 @@ fn is_silent(stream: &TcpStream) -> bool {
         && stream.set_nonblocking(false).is_ok()
 }
 
-fn stacks(server: &Server) -> Option<(u64, u64)> {
-    let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    let response = probe(server.address, request).ok()?;
-    let text = String::from_utf8(response.body).ok()?;
-    in_metrics(&text)
-}
-
-fn in_metrics(text: &str) -> Option<(u64, u64)> {
-    let in_use = text.lines().filter(|line| line.contains("\"in_use\""));
-    let in_use: String = in_use.flat_map(|line| [line, "\n"]).collect();
-    let in_use = by_worker(&in_use, "onrush_coroutine_stacks");
-    let most = text
-        .lines()
-        .find_map(|line| line.strip_prefix("onrush_coroutine_stack_bytes_max "));
-    let in_use = in_use.iter().map(|(_, count)| count).sum();
-    Some((in_use, most?.parse().ok()?))
+/// The stacks in use by all workers, and the most that one stack has touched, from the metrics.
+fn stacks(metrics: &str) -> Option<(u64, u64)> {
+    let all = scrape::samples(metrics, "onrush_coroutine_stacks");
+    let in_use = all.filter(|(labels, _)| scrape::label(labels, "state") == Some("in_use"));
+    let mut most = scrape::samples(metrics, "onrush_coroutine_stack_bytes_max");
+    let (_, most) = most.next()?;
+    Some((in_use.map(|(_, count)| count).sum(), most))
 }
 
 #[cfg(test)]
@@ -109,7 +103,7 @@ mod tests {
             onrush_coroutine_stacks{worker=\"0\",state=\"pooled\"} 9\n\
             onrush_coroutine_stacks{worker=\"1\",state=\"in_use\"} 4\n\
             onrush_coroutine_stack_bytes_max 4096\n";
-        assert_eq!(in_metrics(text), Some((7, 4096)));
-        assert_eq!(in_metrics("else\n"), None);
+        assert_eq!(stacks(text), Some((7, 4096)));
+        assert_eq!(stacks("else\n"), None);
     }
 }

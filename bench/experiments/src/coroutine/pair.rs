@@ -1,10 +1,9 @@
-//! Two servers at the same moment, or one alone: CPU of a request, requests a second and their
-//! times. As the bench does it, but on any cores and for any path. Must not know who is compared.
+//! Measures two servers at the same time, or one alone: CPU per request, requests per second and
+//! response times. Works like the pairs of the bench, but on any cores and for any path.
 
-use super::servers::{Ask, Who};
-use crate::run::Run;
+use super::servers::{Endpoint, Subject};
+use crate::{run::Run, workers::get};
 use runner::{
-    probe::probe,
     server::Server,
     stats::{Summary, median},
     wrk::{Report, Running},
@@ -12,19 +11,19 @@ use runner::{
 use std::{fs, process::Command, time::Duration};
 use xtask::shell::Outcome;
 
-/// As many as there were originally.
+/// Connections to each server, as in the original experiment.
 pub(super) const CONNECTIONS: u32 = 200;
 
-/// Rounds of a start; then both are started anew, for their place in memory matters.
-const ROUNDS_A_START: u32 = 3;
+/// Rounds before both servers are restarted: their addresses in memory affect the result.
+const ROUNDS_PER_START: u32 = 3;
 
-/// Most errors that may be among the requests.
+/// The highest permitted share of errors.
 const ERRORS_MAX: f64 = 0.001;
 
-/// Bounds the wait for ports of `/call` to be closed on both sides before the next start.
+/// Pause before the next start, in which both sides close the connections of `/call`.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What wrk has to say at its end, as the bench reads it.
+/// Makes wrk print its results in the form that [`Report`] reads.
 const SCRIPT: &str = "\
 done = function(summary, latency)
   local e = summary.errors
@@ -35,11 +34,11 @@ done = function(summary, latency)
 end
 ";
 
-/// Ratios of CPU per request, each of two servers at the same moment.
+/// Ratios of CPU per request, each of two servers at the same time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Compared {
     pub(super) ratios: Vec<f64>,
-    /// Of the first of the two, in microseconds.
+    /// CPU per request of the first server, in microseconds.
     pub(super) cpu_us: Vec<f64>,
 }
 
@@ -49,39 +48,39 @@ impl Compared {
     }
 }
 
-/// One server that has the cores for itself.
+/// The results of one server without another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alone {
     pub(super) requests_per_s: f64,
     pub(super) p99_ms: f64,
 }
 
-/// Compares both under the same load, as often as `rounds`.
+/// Compares two servers under the same load in `rounds` rounds.
 pub(super) fn compare(
     run: &Run,
-    ask: Ask,
-    pair: [Who; 2],
-    behind: u16,
+    endpoint: Endpoint,
+    pair: [Subject; 2],
+    backend: u16,
     rounds: u32,
 ) -> Outcome<Compared> {
     let mut compared = Compared::default();
     let mut done = 0;
     while done < rounds {
         let servers = [
-            start(run, ask, pair[0], behind)?,
-            start(run, ask, pair[1], behind)?,
+            start(run, endpoint, pair[0], backend)?,
+            start(run, endpoint, pair[1], backend)?,
         ];
         if rounds > 1 {
-            round(run, ask, pair[0], &servers.each_ref())?;
+            round(run, endpoint, pair[0], &servers.each_ref())?;
         }
-        for _ in 0..ROUNDS_A_START.min(rounds - done) {
-            // Who is loaded first changes from round to round.
+        for _ in 0..ROUNDS_PER_START.min(rounds - done) {
+            // The order in which the loads start alternates.
             let mut order = servers.each_ref();
             let flip = done % 2 == 1;
             if flip {
                 order.reverse();
             }
-            let mut cpu = round(run, ask, pair[0], &order)?;
+            let mut cpu = round(run, endpoint, pair[0], &order)?;
             if flip {
                 cpu.reverse();
             }
@@ -95,12 +94,18 @@ pub(super) fn compare(
     Ok(compared)
 }
 
-/// What one answers when nobody else is loaded: medians.
-pub(super) fn alone(run: &Run, ask: Ask, who: Who, behind: u16, rounds: u32) -> Outcome<Alone> {
-    let server = start(run, ask, who, behind)?;
+/// Measures one server without another. Returns medians.
+pub(super) fn alone(
+    run: &Run,
+    endpoint: Endpoint,
+    subject: Subject,
+    backend: u16,
+    rounds: u32,
+) -> Outcome<Alone> {
+    let server = start(run, endpoint, subject, backend)?;
     let mut all = Vec::new();
     for _ in 0..rounds {
-        all.extend(round(run, ask, who, &[&server])?);
+        all.extend(round(run, endpoint, subject, &[&server])?);
     }
     Ok(Alone {
         requests_per_s: median(all.iter().map(|one| one.requests_per_s)),
@@ -108,16 +113,14 @@ pub(super) fn alone(run: &Run, ask: Ask, who: Who, behind: u16, rounds: u32) -> 
     })
 }
 
-fn start(run: &Run, ask: Ask, who: Who, behind: u16) -> Outcome<Server> {
-    run.go_on()?;
-    let server = who.start(ask, Some(behind))?;
-    let path = ask.path();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
-    let response = probe(server.address, request.as_bytes());
-    let response = response.map_err(|reason| format!("{}: {reason}", who.name()))?;
-    match (response.status, response.body.as_slice()) {
-        (200, b"Hello, World!") => Ok(server),
-        (status, _) => Err(format!("{}: {path} was answered {status}", who.name())),
+fn start(run: &Run, endpoint: Endpoint, subject: Subject, backend: u16) -> Outcome<Server> {
+    run.check_interrupt()?;
+    let server = subject.start(endpoint, Some(backend))?;
+    let failed = |reason: &str| format!("{}: {reason}", subject.name());
+    match get(&server, endpoint.path()) {
+        Ok(content) if content == "Hello, World!" => Ok(server),
+        Ok(content) => Err(failed(&format!("wrong content: {content}"))),
+        Err(reason) => Err(failed(&reason)),
     }
 }
 
@@ -128,34 +131,39 @@ struct One {
     p99_ms: f64,
 }
 
-/// Loads all of them for a second.
-fn round(run: &Run, ask: Ask, who: Who, servers: &[&Server]) -> Outcome<Vec<One>> {
-    run.go_on()?;
+/// Loads all servers for one second. Their number of workers is that of `subject`.
+fn round(
+    run: &Run,
+    endpoint: Endpoint,
+    subject: Subject,
+    servers: &[&Server],
+) -> Outcome<Vec<One>> {
+    run.check_interrupt()?;
     let script = run.folder("wrk")?.join("load.lua");
     fs::write(&script, SCRIPT).map_err(|error| format!("{}: {error}", script.display()))?;
     let load = |server: &&Server| {
-        // Bound to the clients' core, which it is let off again where servers have both.
+        // `Running` binds wrk to the clients' core. With two workers it may use both cores.
         let mut wrk = Command::new("taskset");
-        let (cores, threads) = match who.workers {
+        let (cores, threads) = match subject.workers {
             1 => (runner::server::CLIENT_CORE, "1"),
-            _ => (who.cores(), "2"),
+            _ => (subject.cores(), "2"),
         };
         wrk.args(["--cpu-list", cores, "wrk", "--threads", threads]);
         wrk.args(["--timeout", "10s", "--duration=1s"]);
         wrk.arg(format!("--connections={CONNECTIONS}"));
         wrk.arg("--script").arg(&script);
-        wrk.arg(format!("http://{}{}", server.address, ask.path()));
+        wrk.arg(format!("http://{}{}", server.address, endpoint.path()));
         Running::start(&wrk)
     };
     let before: Vec<_> = servers.iter().map(|server| server.usage()).collect();
     let loads: Vec<Running> = servers.iter().map(load).collect::<Outcome<_>>()?;
-    // All are waited for before one is judged: the next round must find the cores free.
+    // Waits for all before it checks one: the cores must be free in the next round.
     let reports: Vec<_> = loads.into_iter().map(Running::finish).collect();
     let after: Vec<_> = servers.iter().map(|server| server.usage()).collect();
     let mut all = Vec::new();
     for (at, report) in reports.into_iter().enumerate() {
         let report = report?;
-        sound(&report)?;
+        check(&report)?;
         all.push(One {
             cpu_us: after[at].ns_since(&before[at]) / 1e3 / report.requests,
             requests_per_s: report.requests / (report.us / 1e6),
@@ -165,8 +173,8 @@ fn round(run: &Run, ask: Ask, who: Who, servers: &[&Server]) -> Outcome<Vec<One>
     Ok(all)
 }
 
-/// Fails where a report says nothing.
-fn sound(report: &Report) -> Outcome {
+/// Fails without requests, or with too many errors.
+fn check(report: &Report) -> Outcome {
     let sockets = report.connect + report.read + report.write + report.timeout;
     let failed = report.status.max(sockets);
     match report.requests > 0.0 && failed <= report.requests * ERRORS_MAX {
@@ -180,23 +188,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reports_with_errors_are_refused() {
+    fn reports_with_errors_are_rejected() {
         let report = Report {
             requests: 1000.0,
             ..Report::default()
         };
-        assert_eq!(sound(&report), Ok(()));
+        assert_eq!(check(&report), Ok(()));
         let status = Report {
             status: 2.0,
             ..report
         };
-        assert!(sound(&status).is_err());
+        assert!(check(&status).is_err());
         let sockets = Report {
             read: 1.0,
             timeout: 1.0,
             ..report
         };
-        assert!(sound(&sockets).is_err());
-        assert!(sound(&Report::default()).is_err());
+        assert!(check(&sockets).is_err());
+        assert!(check(&Report::default()).is_err());
     }
 }

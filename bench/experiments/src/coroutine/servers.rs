@@ -1,80 +1,82 @@
-//! Who takes part: built, and started for what will be asked. Must not know how they are loaded.
+//! Builds the servers of this experiment, and starts them for an endpoint.
 
 use runner::server::{Server, free_port};
 use std::process::{Command, Stdio};
 use xtask::shell::{Outcome, cargo, root};
 
-/// The program with all ways of writing a handler, and its target in the bench's workspace.
+/// The program with all styles of handlers.
 const APP: &str = "experiment-coroutine-app";
 const MAY: &str = "peer-may-minihttp";
 
-/// How the server is written.
+/// How the handlers of a server are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Style {
+    /// `async fn`.
     Async,
+    /// Plain functions that are coroutines.
     Handler,
     /// A library for threads, on coroutines.
     Coroutines,
-    /// The same on threads.
+    /// The same library on threads.
     Threads,
+    /// may_minihttp.
     May,
 }
 
-/// What is asked of it.
+/// The resource that clients request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum Endpoint {
     Hello,
     Call,
     Sleep,
 }
 
-impl Ask {
+impl Endpoint {
     pub(super) fn path(self) -> &'static str {
         match self {
-            Ask::Hello => "/",
-            Ask::Call => "/call",
-            Ask::Sleep => "/sleep",
+            Endpoint::Hello => "/",
+            Endpoint::Call => "/call",
+            Endpoint::Sleep => "/sleep",
         }
     }
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Ask::Hello => "hello",
-            Ask::Call => "call",
-            Ask::Sleep => "sleep",
+            Endpoint::Hello => "hello",
+            Endpoint::Call => "call",
+            Endpoint::Sleep => "sleep",
         }
     }
 }
 
 /// One server under measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Who {
-    pub(super) way: Way,
-    /// Empty where there is no choice.
+pub(super) struct Subject {
+    pub(super) style: Style,
     pub(super) driver: &'static str,
     pub(super) workers: u32,
 }
 
-impl Who {
+impl Subject {
     pub(super) fn name(self) -> &'static str {
-        match self.way {
-            Way::Async => "async fn",
-            Way::Handler => "coroutine handler",
-            Way::Coroutines => "library, coroutines",
-            Way::Threads => "library, threads",
-            Way::May => "may_minihttp",
+        match self.style {
+            Style::Async => "async fn",
+            Style::Handler => "coroutine handler",
+            Style::Coroutines => "library, coroutines",
+            Style::Threads => "library, threads",
+            Style::May => "may_minihttp",
         }
     }
 
-    /// Of threads and of may's nothing is to be chosen.
+    /// The driver. Empty for a server without one.
     pub(super) fn driver(self) -> &'static str {
-        match self.way {
-            Way::Threads | Way::May => "",
-            _ => self.driver,
+        match self.style {
+            Style::Threads | Style::May => "",
+            Style::Async | Style::Handler | Style::Coroutines => self.driver,
         }
     }
 
-    /// One worker has a core of its own; more have all, and share them with the clients.
+    /// The cores: one for one worker; otherwise both, which the clients use, too.
     pub(super) fn cores(self) -> &'static str {
         match self.workers {
             1 => runner::server::SERVER_CORE,
@@ -82,32 +84,32 @@ impl Who {
         }
     }
 
-    /// Starts it. `behind` is the port of the server that `/call` asks.
-    pub(super) fn start(self, ask: Ask, behind: Option<u16>) -> Outcome<Server> {
+    /// Starts the server. `backend` is the port to which `/call` sends its requests.
+    pub(super) fn start(self, endpoint: Endpoint, backend: Option<u16>) -> Outcome<Server> {
         let port = free_port()?;
         let built = |name: &str| Command::new(xtask::shell::built().join(name));
         let app = |mode: &str| {
             let mut app = built(APP);
             app.arg(mode).arg(port.to_string());
-            app.args(behind.map(|port| port.to_string()));
+            app.args(backend.map(|port| port.to_string()));
             app
         };
-        // The library proper is that of the examples; it makes no calls.
-        let mut command = match (self.way, ask) {
-            (Way::Async, _) => app("async"),
-            (Way::Handler, _) => app("handler"),
-            (Way::Coroutines, Ask::Hello) => built("examples/http_coroutines"),
-            (Way::Threads, Ask::Hello) => built("examples/http_threads"),
-            (Way::Coroutines, _) => app("coroutines"),
-            (Way::Threads, _) => app("threads"),
-            (Way::May, _) => built(MAY),
+        // For hello the library is that of the examples, which makes no calls.
+        let mut command = match (self.style, endpoint) {
+            (Style::Async, _) => app("async"),
+            (Style::Handler, _) => app("handler"),
+            (Style::Coroutines, Endpoint::Hello) => built("examples/http_coroutines"),
+            (Style::Threads, Endpoint::Hello) => built("examples/http_threads"),
+            (Style::Coroutines, _) => app("coroutines"),
+            (Style::Threads, _) => app("threads"),
+            (Style::May, _) => built(MAY),
         };
         if command.get_args().next().is_none() {
             command.arg(port.to_string());
         }
         command.env("ONRUSH_WORKERS", self.workers.to_string());
         command.env("ONRUSH_DRIVER", self.driver);
-        if ask == Ask::Sleep {
+        if endpoint == Endpoint::Sleep {
             command.env("APP_METRICS", "on");
         }
         Server::start_on(&command, port, self.cores(), Stdio::null())
@@ -115,8 +117,8 @@ impl Who {
     }
 }
 
-/// The server behind, on the clients' core: only the CPU of who asks it counts.
-pub(super) fn behind() -> Outcome<Server> {
+/// Starts the server that `/call` uses, on the clients' core. Its CPU does not count.
+pub(super) fn start_backend() -> Outcome<Server> {
     let port = free_port()?;
     let mut app = Command::new(xtask::shell::built().join(APP));
     app.args(["async", &port.to_string()]);

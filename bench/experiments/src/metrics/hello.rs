@@ -1,53 +1,50 @@
-//! `hello` with metrics beside `hello` without, on both drivers, and twice without: what differs
-//! there is the error. Must not know how a pair is measured.
+//! `hello` with metrics, compared with `hello` without, on both drivers. A comparison of two
+//! servers without metrics shows the measurement error.
 
 use crate::{
     run::{Run, Target},
-    table::Table,
+    table::{Table, ratio_cells, ratio_text},
 };
 use runner::{
     beside::{Hello, Pairs, Who},
-    row::{Row, Target as Bound},
+    row::Target as Bound,
 };
 use xtask::shell::Outcome;
 
-/// The most it may cost.
+/// The highest permitted cost of metrics.
 const COST: Bound = Bound::AtMost(1.02);
 
 const SERVERS: [&str; 2] = ["onrush-io_uring", "onrush-epoll"];
 
 pub(super) fn measure(run: &Run) -> Outcome<Vec<Target>> {
     let mut pairs = Pairs::new(run.effort.of(3, 15, 15), run.interrupted.clone())?;
-    let head = ["server", "beside", "ratio", "low", "high", "rounds"];
+    let head = ["server", "reference", "ratio", "low", "high", "rounds"];
     let mut table = Table::new("metrics · CPU per request of hello, 64 connections", &head);
     let mut targets = Vec::new();
     for peer in SERVERS {
-        let who = |label: &str, environment| Who {
+        let variant = |label: &str, environment| Who {
             peer,
             label: format!("{peer}{label}"),
             environment,
         };
-        let plain = who("", Vec::new());
-        let again = who(" again", Vec::new());
-        let counted = who(", metrics", vec![("APP_METRICS", "on")]);
+        let plain = variant("", Vec::new());
+        let again = variant(" again", Vec::new());
+        let counted = variant(", metrics", vec![("APP_METRICS", "on")]);
         for (server, bound) in [(&again, None), (&counted, Some(COST))] {
-            run.go_on()?;
+            run.check_interrupt()?;
             let hello = Hello {
                 name: "64 connections".to_owned(),
                 connections: 64,
                 depth: 1,
             };
             let row = pairs.hello(&hello, (server, &plain), bound)?;
-            table.row(cells(&server.label, &plain.label, &row));
+            let labels = [server.label.clone(), plain.label.clone()];
+            let cells = labels.into_iter().chain(ratio_cells(row.ratio()));
+            table.row(cells.chain([row.count().to_string()]));
             if let Some(bound) = bound {
-                let ratio = row.ratio();
-                let found = ratio.map_or_else(
-                    || "no round counts".to_owned(),
-                    |ratio| format!("{:.3}, {:.3}–{:.3}", ratio.median, ratio.low, ratio.high),
-                );
                 targets.push(Target {
                     what: format!("{peer}: metrics cost {} on hello", bound.shown()),
-                    found,
+                    found: ratio_text(row.ratio()),
                     holds: row.holds(),
                 });
             }
@@ -55,17 +52,4 @@ pub(super) fn measure(run: &Run) -> Outcome<Vec<Target>> {
     }
     run.show("metrics-hello", &table)?;
     Ok(targets)
-}
-
-fn cells(server: &str, reference: &str, row: &Row) -> Vec<String> {
-    let mut cells = vec![server.to_owned(), reference.to_owned()];
-    match row.ratio() {
-        Some(ratio) => {
-            let metrics = [ratio.median, ratio.low, ratio.high];
-            cells.extend(metrics.map(|figure| format!("{figure:.3}")));
-        }
-        None => cells.extend([String::new(), String::new(), String::new()]),
-    }
-    cells.push(row.count().to_string());
-    cells
 }

@@ -1,21 +1,20 @@
-//! What it costs to count: a lock, atomics, or cells that each worker has for itself; what that
-//! makes of `hello`; and whether what was counted is what happened. Must not know how Onrush
-//! counts, but for what `/metrics` says.
+//! The cost of metrics: of a lock, of atomics, and of cells that each worker has for itself; the
+//! cost for `hello`; and whether the counters are correct.
 //!
-//! Files, lowest first: `ways` · `hello` · `truth`.
+//! Files, lowest first: `recorders` · `hello` · `counters`.
 
+mod counters;
 mod hello;
-mod truth;
-mod ways;
+mod recorders;
 
 use crate::run::{Run, Target};
 use xtask::shell::Outcome;
 
 pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
-    runner::progress("metrics · building what takes part");
+    runner::progress("metrics · building the servers");
     runner::beside::have_servers()?;
-    ways::show(run)?;
-    let mut targets = truth::measure(run)?;
+    recorders::show(run)?;
+    let mut targets = counters::measure(run)?;
     targets.extend(hello::measure(run)?);
     Ok(targets)
 }

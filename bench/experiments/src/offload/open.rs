@@ -1,49 +1,46 @@
-//! An open loop: requests are sent when they are due, whatever became of those before, and their
-//! time counts from then. Three kinds at once: work, each on a connection of its own; and pings, on
-//! new connections and on one that is kept. One thread, without blocking. Must not know what the
-//! server does with them.
+//! An open loop: requests are sent when they are due, whether or not earlier ones have a response,
+//! and their time counts from then. Sends three kinds at the same time: work, each on a new
+//! connection, and pings on new and on established connections. One thread with non-blocking
+//! sockets.
 
-use crate::run::Run;
+use crate::{
+    client::{Epoll, pin_to_client_core},
+    run::Run,
+};
 use fastrand::Rng;
 use rustix::{
-    event::{
-        Timespec,
-        epoll::{self, CreateFlags, Event, EventData, EventFlags},
-    },
+    event::epoll::EventFlags,
     net::{AddressFamily, SocketFlags, SocketType, connect, socket_with},
-    thread::{CpuSet, sched_setaffinity},
 };
 use std::{
     fs::File,
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
-    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 use xtask::shell::Outcome;
 
-/// Nobody waits longer for an answer.
+/// A request without a response for this time is lost.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often the queue of the listener is looked at.
+/// Interval between two samples of the listener's queue.
 const SAMPLE: Duration = Duration::from_millis(50);
-const EVENTS: usize = 128;
 
-/// So long before something is due nothing is waited for any more.
+/// A wait ends this time before the next request is due: the kernel wakes threads a little late.
 const EARLY: Duration = Duration::from_micros(100);
 
-/// What a request is for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `GET /data` with `Connection: close`.
     Data,
-    /// `GET /ping` with `Connection: close`: tells how soon connections are accepted.
-    Fresh,
-    /// `GET /ping` on a connection that is there.
-    Kept,
+    /// `GET /ping` with `Connection: close`: shows how soon connections are accepted.
+    New,
+    /// `GET /ping` on an open connection.
+    Established,
 }
 
-/// How many of each kind a second, on average, and for how long.
+/// The mean number of requests of each kind per second, and the duration of the load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) data_per_s: f64,
@@ -52,33 +49,31 @@ pub(super) struct Plan {
     pub(super) seed: u64,
 }
 
-/// What became of it.
+/// The results of a load.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
-    /// Of answers 200 that somebody still waited for, in microseconds, by kind.
+pub(super) struct LoadResults {
+    /// Microseconds until each response with status 200 within [`PATIENCE`], by kind.
     pub(super) data_us: Vec<f64>,
-    pub(super) fresh_us: Vec<f64>,
-    pub(super) kept_us: Vec<f64>,
-    /// `/data` answered 503, after so many microseconds.
-    pub(super) shed_us: Vec<f64>,
-    /// `/data` not answered while somebody waited, or not at all.
+    pub(super) new_us: Vec<f64>,
+    pub(super) established_us: Vec<f64>,
+    /// Microseconds until each response with status 503 to `/data`.
+    pub(super) rejected_us: Vec<f64>,
+    /// `/data` without a response within [`PATIENCE`].
     pub(super) lost: u64,
-    /// Pings not answered in time.
+    /// Pings without a response within [`PATIENCE`].
     pub(super) pings_lost: u64,
-    /// `/data` answered 200 while the load lasted, however late.
-    pub(super) done: u64,
-    /// Over time: seconds, connections made, accepted, and done.
-    pub(super) course: Vec<(f64, u64, u64, u64)>,
+    /// Samples: seconds; connections opened, accepted, and done until then.
+    pub(super) samples: Vec<(f64, u64, u64, u64)>,
 }
 
-/// When each request is due, from the beginning, in order.
+/// The time of each request after the beginning, in order.
 fn schedule(plan: &Plan) -> Vec<(Duration, Kind)> {
     let mut rng = Rng::with_seed(plan.seed);
     let mut all = Vec::new();
     let kinds = [
         (Kind::Data, plan.data_per_s),
-        (Kind::Fresh, plan.pings_per_s),
-        (Kind::Kept, plan.pings_per_s),
+        (Kind::New, plan.pings_per_s),
+        (Kind::Established, plan.pings_per_s),
     ];
     for (kind, per_s) in kinds.into_iter().filter(|(_, per_s)| *per_s > 0.0) {
         let mut at = 0.0;
@@ -94,7 +89,7 @@ fn schedule(plan: &Plan) -> Vec<(Duration, Kind)> {
     all
 }
 
-/// A request under way.
+/// A request without a complete response.
 struct Pending {
     kind: Kind,
     due: Instant,
@@ -106,37 +101,36 @@ struct Pending {
 struct Loop<'a> {
     run: &'a Run,
     address: SocketAddr,
-    epoll: OwnedFd,
+    epoll: Epoll,
+    /// The place of a request is its number in `epoll`.
     pending: Vec<Option<Pending>>,
     free: Vec<usize>,
-    /// Connections that are open and idle, for [`Kind::Kept`].
-    kept: Vec<TcpStream>,
+    /// Idle connections for [`Kind::Established`].
+    idle: Vec<TcpStream>,
     begun: Instant,
-    seen: Seen,
-    /// Connections made for `/data` and new pings; and how many of them have ended.
-    made: u64,
+    results: LoadResults,
+    /// Connections opened for `/data` and new pings, and how many of them have ended.
+    opened: u64,
     ended: u64,
 }
 
 /// Loads the server at `address` from the clients' core.
-pub(super) fn load(run: &Run, address: SocketAddr, plan: &Plan) -> Outcome<Seen> {
-    let mut core = CpuSet::new();
-    core.set(runner::server::CLIENT_CORE.parse().unwrap_or(1));
-    sched_setaffinity(None, &core).map_err(|error| format!("no core: {error}"))?;
+pub(super) fn load(run: &Run, address: SocketAddr, plan: &Plan) -> Outcome<LoadResults> {
+    pin_to_client_core()?;
     let mut all = Loop {
         run,
         address,
-        epoll: epoll::create(CreateFlags::CLOEXEC).map_err(|error| format!("epoll: {error}"))?,
+        epoll: Epoll::new()?,
         pending: Vec::new(),
         free: Vec::new(),
-        kept: Vec::new(),
+        idle: Vec::new(),
         begun: Instant::now(),
-        seen: Seen::default(),
-        made: 0,
+        results: LoadResults::default(),
+        opened: 0,
         ended: 0,
     };
     all.run(&schedule(plan), plan.time)?;
-    Ok(all.seen)
+    Ok(all.results)
 }
 
 impl Loop<'_> {
@@ -145,7 +139,7 @@ impl Loop<'_> {
         let mut next = 0;
         let mut sampled = self.begun;
         loop {
-            self.run.go_on()?;
+            self.run.check_interrupt()?;
             let now = Instant::now();
             if now >= sampled && now < end {
                 sampled += SAMPLE;
@@ -164,51 +158,48 @@ impl Loop<'_> {
             }
             let due = schedule.get(next).map(|(due, _)| self.begun + *due);
             let wait = due.unwrap_or(end + PATIENCE).min(sampled.max(now + SAMPLE));
-            // The kernel wakes a little late; the core is its own, so it rather looks again.
             let wait = wait.saturating_duration_since(now);
-            self.turn(wait.saturating_sub(EARLY), end)?;
+            self.poll(wait.saturating_sub(EARLY))?;
         }
         for pending in self.pending.iter_mut().filter_map(Option::take) {
             match pending.kind {
-                Kind::Data => self.seen.lost += 1,
-                _ => self.seen.pings_lost += 1,
+                Kind::Data => self.results.lost += 1,
+                Kind::New | Kind::Established => self.results.pings_lost += 1,
             }
         }
         Ok(())
     }
 
-    /// Notes how far things are.
     fn sample(&mut self) {
         let queued = queued(self.address.port());
         let at = self.begun.elapsed().as_secs_f64();
-        let accepted = self.made.saturating_sub(queued);
-        self.seen.course.push((at, self.made, accepted, self.ended));
+        let accepted = self.opened.saturating_sub(queued);
+        let sample = (at, self.opened, accepted, self.ended);
+        self.results.samples.push(sample);
     }
 
     fn begin(&mut self, kind: Kind, due: Instant) -> Outcome {
         let reused = match kind {
-            Kind::Kept => self.kept.pop(),
-            _ => None,
+            Kind::Established => self.idle.pop(),
+            Kind::Data | Kind::New => None,
         };
         let is_new = reused.is_none();
         let stream = match reused {
             Some(stream) => stream,
             None => begin_connection(self.address)?,
         };
-        if is_new && kind != Kind::Kept {
-            self.made += 1;
+        if is_new && kind != Kind::Established {
+            self.opened += 1;
         }
         let at = self.free.pop().unwrap_or_else(|| {
             self.pending.push(None);
             self.pending.len() - 1
         });
-        let data = EventData::new_u64(at as u64);
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        let added = match is_new {
-            true => epoll::add(&self.epoll, &stream, data, flags),
-            false => epoll::modify(&self.epoll, &stream, data, flags),
-        };
-        added.map_err(|error| format!("epoll: {error}"))?;
+        match is_new {
+            true => self.epoll.add(&stream, at, flags)?,
+            false => self.epoll.modify(&stream, at, flags)?,
+        }
         self.pending[at] = Some(Pending {
             kind,
             due,
@@ -219,105 +210,83 @@ impl Loop<'_> {
         Ok(())
     }
 
-    fn turn(&mut self, wait: Duration, end: Instant) -> Outcome {
-        let wait = Timespec {
-            tv_sec: wait.as_secs() as i64,
-            tv_nsec: i64::from(wait.subsec_nanos()),
-        };
-        let mut ready: Vec<Event> = Vec::with_capacity(EVENTS);
-        let room = rustix::buffer::spare_capacity(&mut ready);
-        match epoll::wait(&self.epoll, room, Some(&wait)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(format!("epoll: {error}")),
-        }
-        for event in &ready {
-            let at = event.data.u64() as usize;
+    /// Waits for events, and sends and receives on the sockets that are ready.
+    fn poll(&mut self, wait: Duration) -> Outcome {
+        for at in self.epoll.wait(wait)? {
             let Some(mut pending) = self.pending[at].take() else {
                 continue;
             };
-            match pending.go_on() {
+            match pending.poll() {
                 None => self.pending[at] = Some(pending),
                 Some(status) => {
                     self.free.push(at);
-                    self.over(pending, status, end);
+                    self.record(pending, status);
                 }
             }
         }
         Ok(())
     }
 
-    /// Counts a request that is over; 0 is the status of one without an answer.
-    fn over(&mut self, pending: Pending, status: u16, end: Instant) {
+    /// Records a request that has ended. Its status is 0 if it has no response.
+    fn record(&mut self, pending: Pending, status: u16) {
         let time = pending.due.elapsed();
         let us = time.as_secs_f64() * 1e6;
         let in_time = status == 200 && time <= PATIENCE;
-        match pending.kind {
-            Kind::Data => {
-                self.ended += 1;
-                self.seen.done += u64::from(status == 200 && Instant::now() < end);
-                match (in_time, status) {
-                    (true, _) => self.seen.data_us.push(us),
-                    (false, 503) => self.seen.shed_us.push(us),
-                    _ => self.seen.lost += 1,
-                }
-            }
-            Kind::Fresh => {
-                self.ended += 1;
-                match in_time {
-                    true => self.seen.fresh_us.push(us),
-                    false => self.seen.pings_lost += 1,
-                }
-            }
-            Kind::Kept => {
-                match in_time {
-                    true => self.seen.kept_us.push(us),
-                    false => self.seen.pings_lost += 1,
-                }
-                if status != 0 {
-                    self.kept.push(pending.stream);
-                }
-            }
+        let results = &mut self.results;
+        if pending.kind != Kind::Established {
+            self.ended += 1;
+        }
+        match (pending.kind, in_time) {
+            (Kind::Data, true) => results.data_us.push(us),
+            (Kind::Data, false) if status == 503 => results.rejected_us.push(us),
+            (Kind::Data, false) => results.lost += 1,
+            (Kind::New, true) => results.new_us.push(us),
+            (Kind::Established, true) => results.established_us.push(us),
+            (Kind::New | Kind::Established, false) => results.pings_lost += 1,
+        }
+        if pending.kind == Kind::Established && status != 0 {
+            self.idle.push(pending.stream);
         }
     }
 }
 
 impl Pending {
-    /// Does what can be done now; gives the status when it is over, 0 for none.
-    fn go_on(&mut self) -> Option<u16> {
+    /// Sends and receives without blocking. Returns the status when the request has ended, 0
+    /// without a response.
+    fn poll(&mut self) -> Option<u16> {
         if !self.is_sent {
             match self.stream.write(self.request()) {
                 Ok(_) => self.is_sent = true,
-                Err(error) if is_for_later(error.kind()) => return None,
+                Err(error) if is_not_ready(error.kind()) => return None,
                 Err(_) => return Some(0),
             }
         }
         let mut piece = [0; 2048];
         loop {
             match self.stream.read(&mut piece) {
-                // Whoever keeps a connection has its answer before its end.
                 Ok(0) => return Some(status(&self.received).unwrap_or(0)),
                 Ok(count) => self.received.extend_from_slice(&piece[..count]),
-                Err(error) if is_for_later(error.kind()) => break,
+                Err(error) if is_not_ready(error.kind()) => break,
                 Err(_) => return Some(0),
             }
-            if self.kind == Kind::Kept && self.received.ends_with(b"pong\n") {
+            if self.kind == Kind::Established && self.received.ends_with(b"pong\n") {
                 return Some(status(&self.received).unwrap_or(0));
             }
         }
         None
     }
 
-    /// Small enough to be taken whole by a new connection.
+    /// The request. It fits into the send buffer of a new connection.
     fn request(&self) -> &'static [u8] {
         match self.kind {
             Kind::Data => b"GET /data HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-            Kind::Fresh => b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-            Kind::Kept => b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n",
+            Kind::New => b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            Kind::Established => b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n",
         }
     }
 }
 
-fn is_for_later(kind: ErrorKind) -> bool {
+fn is_not_ready(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::NotConnected)
 }
 
@@ -326,7 +295,7 @@ fn status(response: &[u8]) -> Option<u16> {
     std::str::from_utf8(code).ok()?.parse().ok()
 }
 
-/// A connection that may not be there yet: a full listener lets clients wait.
+/// Begins a connection without waiting for it: clients of a full listener wait.
 fn begin_connection(address: SocketAddr) -> Outcome<TcpStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
@@ -340,8 +309,8 @@ fn begin_connection(address: SocketAddr) -> Outcome<TcpStream> {
     Ok(stream)
 }
 
-/// Connections that wait to be accepted on `port`, from the first page of `/proc/net/tcp`, where
-/// listeners come first: of one the fifth field ends in the length of its queue.
+/// Connections that wait to be accepted on `port`. Reads the first page of `/proc/net/tcp`
+/// (proc_pid_net(5)), where listeners come first. Their fifth field ends in the queue length.
 fn queued(port: u16) -> u64 {
     let mut page = [0; 4096];
     let read = File::open("/proc/net/tcp").and_then(|mut file| file.read(&mut page));
@@ -364,8 +333,7 @@ fn listener_queue(text: &str, port: u16) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Effort;
-    use std::{net::TcpListener, sync::Arc, thread};
+    use std::{net::TcpListener, thread};
 
     #[test]
     fn requests_are_due_as_often_as_planned() {
@@ -378,7 +346,7 @@ mod tests {
         let all = schedule(&plan);
         let count = |kind| all.iter().filter(|(_, one)| *one == kind).count();
         assert!((9_500..10_500).contains(&count(Kind::Data)));
-        assert!((850..1_150).contains(&count(Kind::Kept)));
+        assert!((850..1_150).contains(&count(Kind::Established)));
         assert!(all.is_sorted_by_key(|(due, _)| *due));
         assert_eq!(all, schedule(&plan));
     }
@@ -392,7 +360,7 @@ mod tests {
         assert_eq!(listener_queue(text, 8081), 0);
     }
 
-    /// Answers each connection with what `response` says to its path, on a thread of its own.
+    /// Serves each connection on its own thread, with the `response` to the path.
     fn server(response: fn(&str) -> &'static str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
         let address = listener.local_addr().expect("an address");
@@ -419,29 +387,28 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_each_kind_are_counted() {
+    fn responses_of_each_kind_are_counted() {
         let address = server(|path| match path {
             "/ping" => "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\npong\n",
             _ => "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
         });
-        let out = std::env::temp_dir().join(format!("onrush-open-{}", std::process::id()));
-        let run = Run::new(Effort::Quick, out.clone(), String::new(), Arc::default());
-        let run = run.expect("made");
+        let run = Run::for_test("open");
         let plan = Plan {
             data_per_s: 100.0,
             pings_per_s: 100.0,
             time: Duration::from_millis(300),
             seed: 3,
         };
-        let seen = load(&run, address, &plan).expect("runs");
+        let results = load(&run, address, &plan).expect("runs");
         let due = schedule(&plan);
         let count = |kind| due.iter().filter(|(_, one)| *one == kind).count();
-        assert_eq!(seen.shed_us.len(), count(Kind::Data));
-        assert_eq!(seen.fresh_us.len(), count(Kind::Fresh));
-        assert_eq!(seen.kept_us.len(), count(Kind::Kept));
-        assert_eq!((seen.lost, seen.pings_lost, seen.done), (0, 0, 0));
-        assert!(!seen.course.is_empty());
-        drop(run);
-        std::fs::remove_dir_all(out).expect("removed");
+        assert_eq!(results.rejected_us.len(), count(Kind::Data));
+        assert_eq!(results.new_us.len(), count(Kind::New));
+        assert_eq!(results.established_us.len(), count(Kind::Established));
+        assert_eq!(
+            (results.data_us.len(), results.lost, results.pings_lost),
+            (0, 0, 0)
+        );
+        assert!(!results.samples.is_empty());
     }
 }

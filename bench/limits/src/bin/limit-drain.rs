@@ -1,11 +1,11 @@
-//! A bare drain on epoll: `limit-drain PORT` reads the head of each PUT, takes its body out of the
-//! socket, all of it and nothing behind it, and answers as `onrush --sink` does. The body's length
-//! is what `Content-Length` says; a request without one has no body.
+//! A bare drain on epoll: `limit-drain PORT` reads the head of each PUT, discards exactly its body,
+//! and sends the same response as `onrush --sink`. `Content-Length` states the length of the body;
+//! a request without it has no body.
 //!
-//! A body is dropped inside the kernel (`recv` with `MSG_TRUNC`), which copies nothing, and the
-//! socket is told to be ready only when a good part of it has come (`SO_RCVLOWAT`), or its buffer
-//! is full. Measured with bodies of 8 MiB from 8 clients, where `MSG_TRUNC` alone takes about 0.1 s
-//! of CPU for each GB, as a ratio to that:
+//! The kernel discards the body (`recv` with `MSG_TRUNC`) without copying it. The socket becomes
+//! ready when a large part of the body has arrived (`SO_RCVLOWAT`), or when its buffer is full. The
+//! table compares variants with bodies of 8 MiB from 8 clients. The ratio is to `MSG_TRUNC` alone,
+//! which takes about 0.1 s of CPU per GB:
 //!
 //! | what | CPU |
 //! | --- | --- |
@@ -20,57 +20,35 @@
 
 use limits::{
     arguments::argument,
-    epoll::Epoll,
+    connections::serve_all,
     net::{self, Follows, Received},
     requests::{FIELDS_MAX, HEAD_BYTES_MAX},
 };
-use std::{io, os::fd::AsRawFd};
+use std::io;
 
 const USAGE: &str = "limit-drain PORT";
 
-/// Room for a head and what came with it of the body.
+/// Room for a head and for the part of the body that arrives with it.
 const RECEIVE_BYTES: usize = 16 * 1024;
 
-/// What must have come of a body, of what is missing, before the loop is told.
+/// The part of the remaining body that must have arrived before the socket is ready.
 const READY_BYTES: u64 = 2 << 20;
 
-/// Shorter bodies are not worth the calls that it takes to say so.
+/// For shorter bodies, setting `SO_RCVLOWAT` costs more than it saves.
 const READY_FROM_BYTES: u64 = 64 * 1024;
 
-const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 fn main() -> io::Result<()> {
     let listener = net::listen(argument(1, USAGE)?)?;
-    let mut epoll = Epoll::new()?;
-    epoll.watch(listener.as_raw_fd(), libc::EPOLLIN)?;
-    let mut connections: Vec<Connection> = Vec::new();
     let mut buffer = vec![0; RECEIVE_BYTES];
-    loop {
-        for event in 0..epoll.wait()? {
-            let socket = epoll.ready(event);
-            if socket != listener.as_raw_fd() {
-                let connection = &mut connections[socket as usize];
-                if !connection.go_on(socket, &mut buffer) {
-                    *connection = Connection::default();
-                    net::close(socket);
-                }
-                continue;
-            }
-            while let Some(socket) = net::accept(&listener) {
-                let place = socket as usize;
-                if connections.len() <= place {
-                    connections.resize_with(place + 1, Connection::default);
-                }
-                epoll.watch(socket, libc::EPOLLIN | libc::EPOLLET)?;
-            }
-        }
-    }
+    let serve = |connection: &mut Connection, socket| connection.serve(socket, &mut buffer);
+    serve_all(&listener, libc::EPOLLIN | libc::EPOLLET, serve)
 }
 
-/// A connection has the place of its descriptor.
 #[derive(Default)]
 struct Connection {
-    /// What came of a head that is not whole, or behind a body.
+    /// Bytes of an incomplete head, or bytes after a body.
     begun: Vec<u8>,
     body: Option<Body>,
 }
@@ -78,13 +56,13 @@ struct Connection {
 struct Body {
     len: u64,
     left: u64,
-    /// Bytes the socket is ready from.
+    /// The socket is ready from this number of bytes.
     ready_from: u64,
 }
 
 impl Body {
-    /// Has the socket ready only when a good part of what is left has come; when nothing is left,
-    /// from the first byte.
+    /// Makes the socket ready when a large part of the remaining body has arrived. After the body,
+    /// it is ready from the first byte.
     fn set_ready(&mut self, socket: i32) {
         let due = match self.left {
             0 => 1,
@@ -93,7 +71,7 @@ impl Body {
         let is_worth_it = self.len >= READY_FROM_BYTES;
         if due != self.ready_from && is_worth_it {
             self.ready_from = due;
-            // If it fails, the loop is told more often than it need be.
+            // If it fails, the loop only receives more events than necessary.
             let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
             let _ = net::set_option(socket, level, name, due as libc::c_int);
         }
@@ -101,14 +79,14 @@ impl Body {
 }
 
 impl Connection {
-    /// Receives until nothing more has come; gives false when the connection is to be closed.
+    /// Receives until no more data is available. Returns false if the connection must be closed.
     #[inline]
-    fn go_on(&mut self, socket: i32, buffer: &mut [u8]) -> bool {
+    fn serve(&mut self, socket: i32, buffer: &mut [u8]) -> bool {
         loop {
             if let Some(body) = &mut self.body {
                 if body.left > 0 {
-                    let wanted = usize::try_from(body.left).unwrap_or(usize::MAX);
-                    match net::discard(socket, wanted) {
+                    let most = usize::try_from(body.left).unwrap_or(usize::MAX);
+                    match net::discard(socket, most) {
                         Received::Bytes(len) => {
                             body.left -= len as u64;
                             body.set_ready(socket);
@@ -116,7 +94,7 @@ impl Connection {
                         Received::Nothing => return true,
                         Received::End => return false,
                     }
-                    // Less than was wanted was all there is; what comes now is a new edge.
+                    // The socket is empty. New data causes a new event.
                     if body.left > 0 {
                         return true;
                     }
@@ -139,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// Begins the body of the request whose head has come; gives false when it is none.
+    /// Begins the body of a request when its head is complete. Returns false for a malformed head.
     fn take_head(&mut self, socket: i32) -> bool {
         let Some(head) = Head::of(&self.begun) else {
             return false;
@@ -147,11 +125,11 @@ impl Connection {
         let Some(head) = head else {
             return self.begun.len() <= HEAD_BYTES_MAX;
         };
-        let behind = (self.begun.len() - head.len) as u64;
-        if head.expects_go_on && behind == 0 && head.body_len > 0 {
-            net::send(socket, GO_ON, Follows::Nothing);
+        let after_head = (self.begun.len() - head.len) as u64;
+        if head.expects_continue && after_head == 0 && head.body_len > 0 {
+            net::send(socket, CONTINUE, Follows::Nothing);
         }
-        let here = behind.min(head.body_len);
+        let here = after_head.min(head.body_len);
         self.begun.drain(..head.len + here as usize);
         let mut body = Body {
             len: head.body_len,
@@ -164,17 +142,17 @@ impl Connection {
     }
 }
 
-/// What a drain needs to know of a head.
+/// The parts of a head that a drain needs.
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     len: usize,
     body_len: u64,
-    expects_go_on: bool,
+    expects_continue: bool,
 }
 
 impl Head {
-    /// The head that `received` begins with; `Some(None)` when it is not whole, `None` when it is
-    /// no head or its body has no length in bytes.
+    /// The head at the beginning of `received`. `Some(None)` if it is incomplete, `None` if it is
+    /// malformed or its body has no length in bytes.
     fn of(received: &[u8]) -> Option<Option<Head>> {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
         let mut request = httparse::Request::new(&mut fields);
@@ -184,13 +162,13 @@ impl Head {
         let mut head = Head {
             len,
             body_len: 0,
-            expects_go_on: false,
+            expects_continue: false,
         };
         for field in request.headers {
             if field.name.eq_ignore_ascii_case("content-length") {
                 head.body_len = std::str::from_utf8(field.value).ok()?.parse().ok()?;
             } else if field.name.eq_ignore_ascii_case("expect") {
-                head.expects_go_on = field.value.eq_ignore_ascii_case(b"100-continue");
+                head.expects_continue = field.value.eq_ignore_ascii_case(b"100-continue");
             } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
                 return None;
             }
@@ -227,7 +205,7 @@ mod tests {
         }
         let whole = Head::of(head).flatten().expect("a head");
         assert_eq!((whole.len, whole.body_len), (head.len(), 12));
-        assert!(whole.expects_go_on);
+        assert!(whole.expects_continue);
     }
 
     #[test]

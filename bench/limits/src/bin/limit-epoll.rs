@@ -1,16 +1,17 @@
-//! The bare loop on epoll: edge-triggered, one receive and one send for each readiness.
+//! The bare loop on epoll: edge-triggered, one receive and one send for each event.
 //!
-//! `limit-epoll PORT` closes no connection; with `close-asked` it closes those whose request asks
-//! for it, with `close` all of them after one answer. Closing is the cheapest that was found: the
-//! kernel offers a connection when its request has come, so that nothing needs to be watched, and
-//! the answer leaves in one segment with the end of the connection. Measured with a connection a
-//! request, as a ratio to accept, watch, wait, receive, send, close:
+//! `limit-epoll PORT` closes no connection. With `close-asked` it closes those whose request has
+//! `Connection: close`, with `close` all of them after one response. It closes in the cheapest
+//! known way: the kernel offers a connection when its request has arrived, so that the loop need
+//! not watch it, and the response leaves in one segment with the end of the connection. The table
+//! has the CPU with one request per connection, as a ratio to accept, watch, wait, receive, send,
+//! close:
 //!
-//! | what | CPU |
+//! | change | CPU |
 //! | --- | --- |
-//! | received at once after accepting, watched only if nothing is there | 0.91 |
-//! | and the answer with the end (`MSG_MORE`, then `close`) | 0.74 |
-//! | and accepted with data (`TCP_DEFER_ACCEPT`) | 0.52 |
+//! | receive directly after accept; watch only without data | 0.91 |
+//! | also the response with the end (`MSG_MORE`, then `close`) | 0.74 |
+//! | also accept with data (`TCP_DEFER_ACCEPT`) | 0.52 |
 
 use limits::{
     arguments::{Closing, argument, closing},
@@ -23,7 +24,7 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-/// Room for 32 requests and more.
+/// Room for more than 32 requests.
 const RECEIVE_BYTES: usize = 16 * 1024;
 
 fn main() -> io::Result<()> {
@@ -64,14 +65,14 @@ struct Connections {
 }
 
 impl Connections {
-    /// Serves whatever has come for a connection; closes it when that is due.
+    /// Receives and responds on a connection, and closes it if necessary.
     #[inline]
     fn serve(&mut self, socket: i32) -> Then {
         loop {
             let then = match net::receive(socket, &mut self.received) {
                 Received::Bytes(len) => {
-                    let then = self.responses.response(socket, &self.received[..len]);
-                    // A full buffer may not have been all, and an edge is told only once.
+                    let then = self.responses.respond(socket, &self.received[..len]);
+                    // After a full buffer there may be more data, which causes no new event.
                     if then == Then::Open && len == self.received.len() {
                         continue;
                     }
@@ -88,7 +89,7 @@ impl Connections {
         }
     }
 
-    /// Serves each connection that waits; watches those whose request is not whole.
+    /// Accepts and serves all waiting connections. Watches those whose request is incomplete.
     fn accept_and_serve(&mut self, listener: &OwnedFd, epoll: &Epoll) -> io::Result<()> {
         while let Some(socket) = net::accept(listener) {
             if self.serve(socket) == Then::Open {

@@ -1,24 +1,21 @@
-//! A bare `sendfile` loop on epoll: `limit-sendfile PORT FILE` answers every request with `FILE`,
-//! which is opened once. Each request is parsed; nothing in it is looked at.
+//! A bare `sendfile` loop on epoll: `limit-sendfile PORT FILE` responds to every request with
+//! `FILE`, which it opens once. It parses each request and ignores its contents.
 //!
-//! An answer is a canned head, of the length of the head that `onrush` gives the same file, and
-//! the file by `sendfile`, whatever its size. The head is held back with `MSG_MORE`, so that it
-//! leaves in the segment in which the file begins. What does not fit goes on when the socket is
-//! writable, from the edge that the one registration also tells.
+//! A response is a fixed head, as long as the head of `onrush` for the same file, and the file by
+//! `sendfile`, whatever its size. `MSG_MORE` delays the head, so that it leaves in one segment with
+//! the beginning of the file. The rest of a large file follows when the socket is writable, which
+//! the same registration reports.
 
 use limits::{
     arguments::argument,
-    epoll::Epoll,
+    connections::serve_all,
     net::{self, Follows, Received},
     requests::{FIELDS_MAX, HEAD_BYTES_MAX},
 };
 use std::{
     fs::{File, Metadata},
     io,
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::PathBuf,
 };
 
@@ -32,43 +29,14 @@ fn main() -> io::Result<()> {
     let file = File::open(&path)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
     let response = Response::of(file)?;
-    let mut epoll = Epoll::new()?;
-    epoll.watch(listener.as_raw_fd(), libc::EPOLLIN)?;
-    let mut connections: Vec<Connection> = Vec::new();
     let mut buffer = vec![0; RECEIVE_BYTES];
-    loop {
-        for event in 0..epoll.wait()? {
-            let socket = epoll.ready(event);
-            if socket == listener.as_raw_fd() {
-                accept_all(&listener, &epoll, &mut connections)?;
-                continue;
-            }
-            let connection = &mut connections[socket as usize];
-            if !connection.go_on(socket, &response, &mut buffer) {
-                *connection = Connection::default();
-                net::close(socket);
-            }
-        }
-    }
+    let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET;
+    serve_all(&listener, events, |connection: &mut Connection, socket| {
+        connection.serve(socket, &response, &mut buffer)
+    })
 }
 
-/// Connections have the place of their descriptor.
-fn accept_all(
-    listener: &OwnedFd,
-    epoll: &Epoll,
-    connections: &mut Vec<Connection>,
-) -> io::Result<()> {
-    while let Some(socket) = net::accept(listener) {
-        let place = socket as usize;
-        if connections.len() <= place {
-            connections.resize_with(place + 1, Connection::default);
-        }
-        epoll.watch(socket, libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET)?;
-    }
-    Ok(())
-}
-
-/// What every request is answered.
+/// The response to every request.
 struct Response {
     head: Vec<u8>,
     file: File,
@@ -85,7 +53,7 @@ impl Response {
         Ok(Response { head, file, len })
     }
 
-    /// A head that was held back for an empty file would wait for nothing.
+    /// The head of an empty file is not delayed, because nothing follows it.
     fn follows(&self) -> Follows {
         match self.len {
             0 => Follows::Nothing,
@@ -94,7 +62,7 @@ impl Response {
     }
 }
 
-/// As `onrush` begins the answer with a file of no known type, but for its dates.
+/// The head of `onrush` for a file of unknown type, with constant dates.
 fn head(metadata: &Metadata) -> Vec<u8> {
     let (inode, len) = (metadata.ino(), metadata.len());
     let modified = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
@@ -116,19 +84,19 @@ fn head(metadata: &Metadata) -> Vec<u8> {
 
 #[derive(Default)]
 struct Connection {
-    /// The beginning of a request.
+    /// An incomplete request.
     begun: Vec<u8>,
-    /// Requests whose answer has not begun.
+    /// Requests whose response has not begun.
     waiting: usize,
-    /// Bytes of the file that were sent, while it is.
+    /// Bytes of the file that were sent, during a response.
     sent: Option<u64>,
 }
 
 impl Connection {
-    /// Sends and receives until neither is possible; gives false when the connection is to be
+    /// Sends and receives until neither is possible. Returns false if the connection must be
     /// closed.
     #[inline]
-    fn go_on(&mut self, socket: i32, response: &Response, buffer: &mut [u8]) -> bool {
+    fn serve(&mut self, socket: i32, response: &Response, buffer: &mut [u8]) -> bool {
         let mut drained = false;
         loop {
             if let Some(sent) = self.sent {
@@ -145,7 +113,7 @@ impl Connection {
                 net::send(socket, &response.head, response.follows());
                 self.sent = Some(0);
             } else if drained {
-                // What comes from now on is a new edge.
+                // New data causes a new event.
                 return true;
             } else {
                 match net::receive(socket, buffer) {
@@ -162,7 +130,7 @@ impl Connection {
         }
     }
 
-    /// Counts the whole requests in what was received; gives false when it is none.
+    /// Counts the complete requests in the received bytes. Returns false if they are malformed.
     #[inline]
     fn take(&mut self, received: &[u8]) -> bool {
         if self.begun.is_empty() {
@@ -183,8 +151,8 @@ impl Connection {
     }
 }
 
-/// How many whole requests `received` begins with, and their bytes; `None` when it has what is no
-/// request.
+/// The number of complete requests at the beginning of `received`, and their length in bytes.
+/// `None` if a request is malformed.
 #[inline]
 fn count(received: &[u8]) -> Option<(usize, usize)> {
     let (mut count, mut used) = (0, 0);
@@ -202,7 +170,7 @@ fn count(received: &[u8]) -> Option<(usize, usize)> {
 
 enum Sent {
     All,
-    /// The socket takes no more now.
+    /// The socket's buffer is full.
     UpTo(u64),
     Failed,
 }
@@ -218,7 +186,7 @@ fn send_file(socket: i32, response: &Response, mut sent: u64) -> Sent {
         match len {
             1.. => sent += len as u64,
             -1 if net::would_block() => return Sent::UpTo(sent),
-            // The client has gone, or the file has become shorter than was promised.
+            // The client has closed the connection, or the file has become shorter than its head.
             _ => return Sent::Failed,
         }
     }
@@ -230,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_requests_are_counted_at_every_split() {
+    fn complete_requests_are_counted_at_every_split() {
         let two = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2);
         for split in 1..two.len() {
             let mut connection = Connection::default();

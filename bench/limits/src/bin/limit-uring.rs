@@ -1,20 +1,21 @@
 //! The bare loop on io_uring: multishot accept, multishot receive into buffers that the kernel
-//! takes from a ring, and one plain send for each receive; one `enter` a turn.
+//! takes from a ring, one plain send for each receive, and one `enter` per loop iteration.
 //!
-//! `limit-uring PORT` closes no connection; with `close-asked` it closes those whose request asks
-//! for it, with `close` all of them after one answer. Closing is the cheapest that was found: the
-//! kernel offers a connection when its request has come, plain calls receive it and send the
-//! answer, which leaves in one segment with the end of the connection, and the ring closes.
-//! Measured with a connection a request, as a ratio to `limit-epoll` doing the same:
+//! `limit-uring PORT` closes no connection. With `close-asked` it closes those whose request has
+//! `Connection: close`, with `close` all of them after one response. It closes in the cheapest
+//! known way: the kernel offers a connection when its request has arrived. Plain calls receive the
+//! request and send the response, which leaves in one segment with the end of the connection. The
+//! ring closes the descriptor. The table has the CPU with one request per connection, as a ratio to
+//! `limit-epoll`:
 //!
-//! | what | CPU |
+//! | variant | CPU |
 //! | --- | --- |
 //! | as above | 0.93 |
-//! | closed by a plain call instead | 0.96 |
-//! | direct descriptors; receive, send, close by ring | 0.97 |
+//! | close by a plain call | 0.96 |
+//! | direct descriptors; receive, send, close by the ring | 0.97 |
 //! | the same, and a `shutdown` between send and close | 1.10 |
-//! | single-shot receive by ring, plain send and close | 1.02 |
-//! | the last without accepting with data | 1.51 |
+//! | single-shot receive by the ring, plain send and close | 1.02 |
+//! | the previous one without accepting with data | 1.51 |
 
 use io_uring::{IoUring, Submitter, cqueue, opcode, squeue, types};
 use limits::{
@@ -36,10 +37,10 @@ const BUFFERS: u16 = 1024;
 const BUFFER_BYTES: usize = 4096;
 const GROUP: u16 = 0;
 
-/// What a completion of the listener carries; one of a connection carries its descriptor.
+/// The user data of the accept operation. That of a receive operation is the descriptor.
 const ACCEPTED: u64 = u64::MAX;
 
-/// What a completion of a close carries.
+/// The user data of a close operation.
 const CLOSED: u64 = u64::MAX - 1;
 
 fn main() -> io::Result<()> {
@@ -70,7 +71,7 @@ fn main() -> io::Result<()> {
         for completion in &mut completions {
             match completion.user_data() {
                 ACCEPTED => server.accepted(&completion)?,
-                // A close that failed, which nothing depends on; one that succeeds is silent.
+                // A failed close, on which nothing depends. A successful one has no completion.
                 CLOSED => {}
                 socket => server.received(socket as i32, &completion)?,
             }
@@ -86,7 +87,7 @@ fn ring() -> io::Result<IoUring> {
         .setup_submit_all()
         .setup_cqsize(COMPLETIONS);
     let plain = builder.clone();
-    // Saves a read for each submission, where the kernel knows it (6.6).
+    // Saves a read for each submission. Needs Linux 6.6.
     let lean = builder.setup_no_sqarray().build(SUBMISSIONS);
     lean.or_else(|_| plain.build(SUBMISSIONS))
 }
@@ -98,7 +99,7 @@ struct Server<'r> {
     submissions: squeue::SubmissionQueue<'r>,
     buffers: Buffers,
     responses: Responses,
-    /// For what is received by a plain call.
+    /// The buffer of plain receives.
     received: Vec<u8>,
 }
 
@@ -121,15 +122,14 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Where connections are accepted with data the first request has come: it is served by plain
-    /// calls.
+    /// Serves the first request by plain calls if connections are accepted with data.
     #[inline]
     fn serve_at_once(&mut self, socket: i32) -> Then {
         if self.closing == Closing::Never {
             return Then::Open;
         }
         match net::receive(socket, &mut self.received) {
-            Received::Bytes(len) => self.responses.response(socket, &self.received[..len]),
+            Received::Bytes(len) => self.responses.respond(socket, &self.received[..len]),
             Received::Nothing => Then::Open,
             Received::End => Then::Close,
         }
@@ -141,11 +141,11 @@ impl Server<'_> {
         let then = match (result, cqueue::buffer_select(flags)) {
             (1.., Some(buffer)) => {
                 let received = self.buffers.received(buffer, result as usize);
-                let then = self.responses.response(socket, received);
+                let then = self.responses.respond(socket, received);
                 self.buffers.give_back(buffer);
                 then
             }
-            // All buffers are in use: what came stays in the socket until the next attempt.
+            // All buffers are in use. The data stays in the socket until the next receive.
             (_, None) if result == -libc::ENOBUFS => Then::Open,
             _ => Then::Close,
         };
@@ -153,7 +153,7 @@ impl Server<'_> {
         match then {
             Then::Open if more => {}
             Then::Open => self.push(&receive(socket))?,
-            // The receive that still waits is ended by this, and its last completion closes.
+            // This ends the pending receive, whose last completion closes the descriptor.
             Then::Close if more => net::shutdown(socket),
             Then::Close => {
                 self.responses.forget(socket);
@@ -163,11 +163,11 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Submits an operation with the next turn, or now when this turn has too many.
+    /// Queues an operation for the next `enter`. Submits first if the queue is full.
     #[inline]
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        // SAFETY: an accept without an address, a receive into the kernel's choice of buffer and a
-        // close hold no pointers; and the buffers live as long as the process.
+        // SAFETY: accept without an address, receive into a buffer of the ring, and close contain
+        // no pointers. The buffers live as long as the process.
         while unsafe { self.submissions.push(entry) }.is_err() {
             self.submissions.sync();
             self.submitter.submit()?;
@@ -177,7 +177,7 @@ impl Server<'_> {
     }
 }
 
-/// Closes with the next turn, and says nothing when that has been done.
+/// An operation that closes `socket`, without a completion on success.
 fn close(socket: i32) -> squeue::Entry {
     opcode::Close::new(types::Fd(socket))
         .build()
@@ -191,11 +191,11 @@ fn receive(socket: i32) -> squeue::Entry {
         .user_data(socket as u64)
 }
 
-/// Memory for receiving, lent to the kernel through a ring that both sides see.
+/// Receive buffers, passed to the kernel through a shared ring.
 struct Buffers {
     ring: *mut types::BufRingEntry,
     memory: *mut u8,
-    /// Buffers lent so far; the kernel reads it behind the first entry of the ring.
+    /// The number of buffers passed so far. The kernel reads it from the first entry of the ring.
     tail: u16,
 }
 
@@ -203,7 +203,7 @@ impl Buffers {
     fn register(ring: &IoUring) -> io::Result<Buffers> {
         let entries = map(usize::from(BUFFERS) * size_of::<types::BufRingEntry>())?;
         let memory = map(usize::from(BUFFERS) * BUFFER_BYTES)?;
-        // SAFETY: the mapping is page-aligned, has room for all entries, and is never unmapped.
+        // SAFETY: the mapping is page-aligned, large enough for all entries, and never unmapped.
         unsafe {
             ring.submitter()
                 .register_buf_ring_with_flags(entries as u64, BUFFERS, GROUP, 0)?;
@@ -220,45 +220,42 @@ impl Buffers {
     }
 
     fn start(&self, buffer: u16) -> *mut u8 {
-        assert!(
-            buffer < BUFFERS,
-            "the kernel named a buffer it does not have"
-        );
-        // SAFETY: a buffer below `BUFFERS` lies inside the mapping.
+        assert!(buffer < BUFFERS, "the kernel returned an unknown buffer");
+        // SAFETY: a buffer below `BUFFERS` is inside the mapping.
         unsafe { self.memory.add(usize::from(buffer) * BUFFER_BYTES) }
     }
 
-    /// The first `len` bytes of a buffer the kernel has filled.
+    /// The first `len` bytes of a buffer that the kernel has filled.
     #[inline]
     fn received(&self, buffer: u16, len: usize) -> &[u8] {
-        // SAFETY: the buffer is ours until it is given back, which borrows `self` anew, and the
-        // mapping began with zeros, so that all of it is initialised.
+        // SAFETY: the kernel does not write to the buffer until it is given back, which borrows
+        // `self` mutably. The mapping is zeroed, so all of it is initialised.
         unsafe { slice::from_raw_parts(self.start(buffer), len.min(BUFFER_BYTES)) }
     }
 
-    /// Lends a buffer to the kernel, to fill it again.
+    /// Returns a buffer to the kernel.
     #[inline]
     fn give_back(&mut self, buffer: u16) {
         let start = self.start(buffer) as u64;
         let place = usize::from(self.tail & (BUFFERS - 1));
-        // SAFETY: `place` is inside the ring; the kernel reads that entry only once the tail has
-        // passed it, and it is not lent now, for it holds as many entries as there are buffers.
+        // SAFETY: `place` is inside the ring. The kernel reads the entry only after the tail has
+        // passed it. The ring has as many entries as there are buffers, so this entry is free.
         let entry = unsafe { &mut *self.ring.add(place) };
         entry.set_addr(start);
         entry.set_len(BUFFER_BYTES as u32);
         entry.set_bid(buffer);
         self.tail = self.tail.wrapping_add(1);
-        // SAFETY: the tail's place is in the ring, aligned, and the kernel only reads it.
+        // SAFETY: the tail is inside the ring and aligned, and the kernel only reads it.
         let tail = unsafe { &*types::BufRingEntry::tail(self.ring).cast::<AtomicU16>() };
         tail.store(self.tail, Ordering::Release);
     }
 }
 
-/// Fresh zeroed memory of its own pages, present from the start.
+/// New zeroed pages, which are populated at once.
 fn map(bytes: usize) -> io::Result<*mut u8> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-    // SAFETY: a new mapping where the kernel likes; it touches no memory that exists.
+    // SAFETY: a new mapping at an address that the kernel chooses affects no existing memory.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         Err(io::Error::last_os_error())

@@ -1,4 +1,4 @@
-// Package listener makes the listening socket of the servers here.
+// Package listener creates the listening socket of these servers.
 package listener
 
 import (
@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// Listen has the kernel offer a connection when its first bytes have come, or after a second
-// (TCP_DEFER_ACCEPT), which halves what a connection for one request costs.
+// Listen listens on a port. The kernel offers a connection after its first bytes or after one
+// second (TCP_DEFER_ACCEPT), which halves the cost of a connection with one request.
 func Listen(port string) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var failed error

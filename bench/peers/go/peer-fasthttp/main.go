@@ -1,6 +1,6 @@
-// A server on fasthttp as its documentation shows it, for measuring.
+// A server on fasthttp in the style of its documentation, for measurements.
 //
-//	peer-fasthttp PORT           answers /, /json and POST /echo
+//	peer-fasthttp PORT           serves /, /json and POST /echo
 //	peer-fasthttp PORT FOLDER    serves the files of FOLDER
 //	peer-fasthttp --version
 package main
@@ -46,7 +46,7 @@ func route(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// allowed answers 405 unless the request's method is the one given; HEAD goes with GET.
+// allowed responds with 405 unless the request has this method. GET includes HEAD.
 func allowed(ctx *fasthttp.RequestCtx, method string) bool {
 	if string(ctx.Method()) == method || method == fasthttp.MethodGet && ctx.IsHead() {
 		return true

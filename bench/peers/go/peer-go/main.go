@@ -1,7 +1,7 @@
-// A server on net/http as its documentation shows it, for measuring.
+// A server on net/http in the style of its documentation, for measurements.
 //
-//	peer-go PORT           answers /, /json and POST /echo
-//	peer-go PORT FOLDER    serves the files of FOLDER, stores those of PUT, and answers
+//	peer-go PORT           serves /, /json and POST /echo
+//	peer-go PORT FOLDER    serves the files of FOLDER, stores those of PUT, and responds to
 //	                       GET /stream with a body that never ends
 //	peer-go --version
 package main
@@ -30,7 +30,7 @@ type message struct {
 	Message string `json:"message"`
 }
 
-// bodies keeps the memory of echoed bodies from one request to the next.
+// bodies is a pool of memory for echoed bodies.
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 func serveHello(w http.ResponseWriter, _ *http.Request) {
@@ -48,8 +48,8 @@ func serveJSON(w http.ResponseWriter, _ *http.Request) {
 	w.Write(text)
 }
 
-// serveEcho answers with the request's body. It is read to its end first, for net/http drops what
-// has not been read when the answer begins.
+// serveEcho responds with the body of the request. It first reads the whole body, because net/http
+// discards unread data when the response begins.
 func serveEcho(w http.ResponseWriter, r *http.Request) {
 	body := bodies.Get().(*bytes.Buffer)
 	defer bodies.Put(body)
@@ -63,7 +63,7 @@ func serveEcho(w http.ResponseWriter, r *http.Request) {
 	w.Write(body.Bytes())
 }
 
-// serveStream answers with a body that never ends and whose next piece is always ready.
+// serveStream responds with a body that never ends and whose next piece is always ready.
 func serveStream(w http.ResponseWriter, _ *http.Request) {
 	piece := bytes.Repeat([]byte("x"), 64<<10)
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -74,7 +74,8 @@ func serveStream(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// servePut stores the body in a temporary file of the folder and renames it when it is whole.
+// servePut stores the body in a temporary file of the folder, and renames the file when it is
+// complete.
 func servePut(folder string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		file, err := os.CreateTemp(folder, ".put-*")

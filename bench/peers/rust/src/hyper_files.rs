@@ -1,6 +1,6 @@
 //! A folder served with hyper: `GET /NAME` and `PUT /NAME`, and `GET /stream` with a body that
-//! never ends. Files are in memory (tmpfs), so they are read and written in place, without a thread
-//! pool: that is the cheapest way for this server. Must not know who measures it.
+//! never ends. The files are in memory (tmpfs), so the server reads and writes them directly,
+//! without a thread pool, which is its cheapest way.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -20,11 +20,11 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// The body of a response.
 #[derive(Debug)]
 pub enum Content {
-    /// None.
+    /// No body.
     Empty,
-    /// A file and how many bytes of it are left to send.
+    /// A file, and the number of bytes that are not sent yet.
     File(File, u64),
-    /// The piece that is sent again and again.
+    /// A piece that is sent repeatedly.
     Endless(Bytes),
 }
 
@@ -62,7 +62,7 @@ impl Body for Content {
     }
 }
 
-/// Answers one request.
+/// Handles one request.
 pub async fn route(
     folder: Arc<PathBuf>,
     request: Request<Incoming>,
@@ -100,7 +100,7 @@ fn open(path: &std::path::Path) -> io::Result<(File, u64)> {
     Ok((file, length))
 }
 
-/// Stores a body in a temporary file and renames it when it is whole.
+/// Stores a body in a temporary file, and renames the file when it is complete.
 async fn store(folder: &std::path::Path, name: &str, mut body: Incoming) -> io::Result<()> {
     let temporary = folder.join(format!(".put-{name}"));
     let mut file = File::create(&temporary)?;

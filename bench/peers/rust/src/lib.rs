@@ -14,35 +14,36 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-/// The answer to `GET /`.
+/// The content of the response to `GET /`.
 pub const HELLO: &str = "Hello, World!";
 /// Its type.
 pub const TEXT: &str = "text/plain; charset=utf-8";
 /// The type of [`json`].
 pub const JSON: &str = "application/json";
-/// The type of an echo whose request names none.
+/// The type of an echo whose request has no `Content-Type`.
 pub const BYTES: &str = "application/octet-stream";
-/// Longest body that is sent back.
+/// The longest body of an echo.
 pub const ECHO_BYTES_MAX: usize = 1 << 20;
-/// Connections the kernel queues before it refuses more.
+/// Connections that the kernel queues.
 pub const BACKLOG: i32 = 4096;
 
-/// The object that answers `GET /json`.
+/// The content of the response to `GET /json`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Message {
-    /// What it says.
+    /// The text.
     pub message: &'static str,
 }
 
-/// Made anew for each answer.
+/// Serialised for each response.
 pub const MESSAGE: Message = Message { message: HELLO };
 
-/// [`MESSAGE`], serialised now.
+/// Serialises [`MESSAGE`].
 pub fn json() -> Vec<u8> {
     serde_json::to_vec(&MESSAGE).expect("a struct of strings is always JSON")
 }
 
-/// The address of the only argument, `PORT`; ends the program when there is none or it is wrong.
+/// The loopback address with the only argument, `PORT`. Ends the program if it is missing or
+/// invalid.
 pub fn address() -> SocketAddr {
     match address_and_folder() {
         (address, None) => address,
@@ -50,8 +51,8 @@ pub fn address() -> SocketAddr {
     }
 }
 
-/// The address of the argument `PORT`, and the second argument if there is one. Ends the program
-/// when they are wrong.
+/// The loopback address with the argument `PORT`, and the second argument if present. Ends the
+/// program if they are invalid.
 pub fn address_and_folder() -> (SocketAddr, Option<PathBuf>) {
     let mut arguments = std::env::args().skip(1);
     let port = arguments.next().map(|port| port.parse());
@@ -72,7 +73,7 @@ fn usage(arguments: &str) -> ! {
 #[allow(unsafe_code)]
 fn defer_accept(socket: &Socket) -> io::Result<()> {
     let seconds: libc::c_int = 1;
-    // SAFETY: the option's value is an int, which the kernel only reads during the call.
+    // SAFETY: the option's value is an int, which the kernel reads only during the call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -88,9 +89,9 @@ fn defer_accept(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// A listening socket that does not block. Connections inherit `TCP_NODELAY` from it, which saves
-/// setting it on each, and are offered when their first bytes have come or a second is over
-/// (`TCP_DEFER_ACCEPT`), which halves what a connection for one request costs.
+/// A non-blocking listening socket. Connections inherit `TCP_NODELAY` from it, which saves one call
+/// for each. The kernel offers a connection after its first bytes or after one second
+/// (`TCP_DEFER_ACCEPT`), which halves the cost of a connection with one request.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

@@ -1,28 +1,28 @@
-//! HTTP/1.1 as one writes it by hand for a loop over mio: whole requests in, answers out. Must not
-//! know about sockets or readiness.
+//! A small HTTP/1.1 for a loop over mio: takes complete requests and renders responses. It does not
+//! depend on sockets.
 
 use crate::{BYTES, ECHO_BYTES_MAX, HELLO, JSON, TEXT};
 use httparse::{Header, Request};
 use std::mem::MaybeUninit;
 use std::time::{Duration, SystemTime};
 
-/// Request line and field lines together; beyond it 431.
+/// The longest head; 431 beyond it.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Field lines in a head; beyond it 431.
+/// The most fields of a head; 431 beyond it.
 const FIELD_COUNT_MAX: usize = 64;
 
-/// What changes once a second and is rendered no more often than that.
+/// Text that contains the date. It is rendered at most once per second.
 #[derive(Debug)]
 pub struct Dated {
     second: Duration,
-    /// The line after which every head goes on.
+    /// The `Date` line of every head.
     date: String,
-    /// The whole answer to `GET /` on a connection that is kept.
+    /// The complete response to `GET /` on a connection that stays open.
     hello: Vec<u8>,
 }
 
 impl Dated {
-    /// As of now.
+    /// The text of this second.
     pub fn new() -> Dated {
         let mut dated = Dated {
             second: Duration::MAX,
@@ -33,7 +33,7 @@ impl Dated {
         dated
     }
 
-    /// Brings it up to date when another second has begun.
+    /// Renders the text again if another second has begun.
     pub fn refresh(&mut self) {
         let now = SystemTime::now();
         let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH);
@@ -76,23 +76,23 @@ impl Default for Dated {
     }
 }
 
-/// How far [`respond_all`] came.
+/// The progress of [`respond_all`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes that were answered; what follows them is the beginning of a request.
+    /// Bytes of requests that have a response. The beginning of an incomplete request follows.
     pub consumed: usize,
-    /// Bytes that request has at least: with fewer, asking again is no use.
+    /// The least length of the incomplete request. With fewer bytes, another call is useless.
     pub needed: usize,
-    /// The connection ends after these answers.
+    /// The connection ends after these responses.
     pub close: bool,
 }
 
-/// Answers the whole requests at the front of `received`, appending to `out`.
+/// Appends a response to `out` for each complete request at the beginning of `received`.
 pub fn respond_all(received: &[u8], dated: &Dated, out: &mut Vec<u8>) -> Progress {
     let mut progress = Progress::default();
     while progress.consumed < received.len() && !progress.close {
         match respond_one(&received[progress.consumed..], dated, out) {
-            Step::Answered { bytes, close } => {
+            Step::Done { bytes, close } => {
                 progress.consumed += bytes;
                 progress.close = close;
             }
@@ -100,7 +100,7 @@ pub fn respond_all(received: &[u8], dated: &Dated, out: &mut Vec<u8>) -> Progres
                 progress.needed = needed;
                 break;
             }
-            Step::Refused(status) => {
+            Step::Rejected(status) => {
                 dated.render(out, status, TEXT.as_bytes(), b"", true);
                 progress.consumed = received.len();
                 progress.close = true;
@@ -111,9 +111,9 @@ pub fn respond_all(received: &[u8], dated: &Dated, out: &mut Vec<u8>) -> Progres
 }
 
 enum Step {
-    Answered { bytes: usize, close: bool },
+    Done { bytes: usize, close: bool },
     Wait { needed: usize },
-    Refused(&'static str),
+    Rejected(&'static str),
 }
 
 fn respond_one(received: &[u8], dated: &Dated, out: &mut Vec<u8>) -> Step {
@@ -127,13 +127,13 @@ fn respond_one(received: &[u8], dated: &Dated, out: &mut Vec<u8>) -> Step {
             };
         }
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            return Step::Refused("431 Request Header Fields Too Large");
+            return Step::Rejected("431 Request Header Fields Too Large");
         }
-        Err(_) => return Step::Refused("400 Bad Request"),
+        Err(_) => return Step::Rejected("400 Bad Request"),
     };
     let meaning = match Meaning::of(&request) {
         Ok(meaning) => meaning,
-        Err(status) => return Step::Refused(status),
+        Err(status) => return Step::Rejected(status),
     };
     let bytes = head_bytes + meaning.body_bytes;
     let Some(body) = received.get(head_bytes..bytes) else {
@@ -151,10 +151,10 @@ fn respond_one(received: &[u8], dated: &Dated, out: &mut Vec<u8>) -> Step {
         (Some("POST"), Some("/echo")) => dated.render(out, "200 OK", meaning.kind, body, close),
         _ => dated.render(out, "404 Not Found", TEXT.as_bytes(), b"", close),
     }
-    Step::Answered { bytes, close }
+    Step::Done { bytes, close }
 }
 
-/// What the fields say about the message.
+/// The values of the fields that matter.
 struct Meaning<'a> {
     body_bytes: usize,
     kind: &'a [u8],
@@ -162,13 +162,13 @@ struct Meaning<'a> {
 }
 
 impl<'a> Meaning<'a> {
-    /// Fails with the status to refuse the request with.
+    /// Fails with the status of the response.
     fn of(request: &Request<'_, 'a>) -> Result<Meaning<'a>, &'static str> {
         let mut length = None;
         let mut kind = BYTES.as_bytes();
         let mut close = request.version == Some(0);
         for Header { name, value } in request.headers.iter() {
-            // Nearly all are told apart by their length alone.
+            // The length alone excludes nearly all other fields.
             match name.len() {
                 10 if name.eq_ignore_ascii_case("connection") => close = closes(value, close),
                 12 if name.eq_ignore_ascii_case("content-type") => kind = value,
@@ -196,7 +196,7 @@ impl<'a> Meaning<'a> {
     }
 }
 
-/// Digits and nothing else; `None` also when they are more than fit.
+/// A number of digits only. `None` if it is too large.
 fn number(value: &[u8]) -> Option<usize> {
     let digits = value.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(value).ok().filter(|_| digits)?;
@@ -204,12 +204,12 @@ fn number(value: &[u8]) -> Option<usize> {
 }
 
 /// Whether a `Connection` field with this value ends the connection.
-fn closes(value: &[u8], unless_said: bool) -> bool {
-    let said = |option: &[u8]| {
+fn closes(value: &[u8], default: bool) -> bool {
+    let has = |option: &[u8]| {
         let mut options = value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
         options.any(|found| found.eq_ignore_ascii_case(option))
     };
-    said(b"close") || (unless_said && !said(b"keep-alive"))
+    has(b"close") || (default && !has(b"keep-alive"))
 }
 
 #[cfg(test)]
@@ -224,13 +224,13 @@ mod tests {
         GET / HTTP/1.1\r\nConnection: x, Close\r\n\r\n\
         GET / HTTP/1.1\r\n\r\n";
 
-    fn answered(received: &[u8]) -> (Progress, String) {
+    fn responses_to(received: &[u8]) -> (Progress, String) {
         let mut out = Vec::new();
         let progress = respond_all(received, &Dated::new(), &mut out);
         (progress, String::from_utf8(out).unwrap())
     }
 
-    /// All answers, without their dates, to bytes that come in pieces, as a connection gets them.
+    /// All responses, without their dates, to bytes that arrive in pieces.
     fn in_pieces(pieces: &[&[u8]]) -> (String, bool) {
         let (mut inbox, mut needed, mut out) = (Vec::new(), 0, Vec::new());
         let dated = Dated::new();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_of_a_pipeline_is_answered_up_to_the_last() {
+    fn every_request_of_a_pipeline_has_a_response_up_to_the_last() {
         let (responses, closed) = in_pieces(&[SCRIPT.as_bytes()]);
         assert!(closed);
         assert_eq!(responses.matches("HTTP/1.1 ").count(), 6, "{responses}");
@@ -280,43 +280,43 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_waited_for_as_a_whole() {
+    fn an_incomplete_body_has_no_response() {
         let head = "POST /echo HTTP/1.1\r\nContent-Length: 70000\r\n\r\n";
-        let (progress, out) = answered(head.as_bytes());
+        let (progress, out) = responses_to(head.as_bytes());
         assert_eq!((progress.consumed, out.as_str()), (0, ""));
         assert_eq!(progress.needed, head.len() + 70_000);
     }
 
     #[test]
-    fn what_cannot_be_answered_ends_the_connection() {
-        let refused = |lines: &str, status: &str| {
+    fn invalid_requests_end_the_connection() {
+        let rejected = |lines: &str, status: &str| {
             let (progress, out) =
-                answered(format!("POST /echo HTTP/1.1\r\n{lines}\r\n").as_bytes());
+                responses_to(format!("POST /echo HTTP/1.1\r\n{lines}\r\n").as_bytes());
             assert!(progress.close && out.contains(status), "{lines}: {out}");
         };
-        refused("Content-Length: +1\r\n", "400 Bad Request");
-        refused("Content-Length: \r\n", "400 Bad Request");
-        refused(
+        rejected("Content-Length: +1\r\n", "400 Bad Request");
+        rejected("Content-Length: \r\n", "400 Bad Request");
+        rejected(
             "Content-Length: 1\r\nContent-Length: 1\r\n",
             "400 Bad Request",
         );
-        refused(
+        rejected(
             "Content-Length: 99999999999999999999\r\n",
             "400 Bad Request",
         );
-        refused("Content-Length: 1048577\r\n", "413 Content Too Large");
-        refused("Transfer-Encoding: chunked\r\n", "501 Not Implemented");
-        refused("nonsense\r\n", "400 Bad Request");
-        refused(&"a: b\r\n".repeat(FIELD_COUNT_MAX + 1), "431 ");
+        rejected("Content-Length: 1048577\r\n", "413 Content Too Large");
+        rejected("Transfer-Encoding: chunked\r\n", "501 Not Implemented");
+        rejected("nonsense\r\n", "400 Bad Request");
+        rejected(&"a: b\r\n".repeat(FIELD_COUNT_MAX + 1), "431 ");
         let endless = format!("GET / HTTP/1.1\r\na: {}", "b".repeat(HEAD_BYTES_MAX));
-        assert!(answered(endless.as_bytes()).1.contains("431 "));
+        assert!(responses_to(endless.as_bytes()).1.contains("431 "));
     }
 
     #[test]
-    fn http_1_0_ends_unless_it_is_asked_to_go_on() {
-        assert!(answered(b"GET / HTTP/1.0\r\n\r\n").0.close);
+    fn http_1_0_ends_without_keep_alive() {
+        assert!(responses_to(b"GET / HTTP/1.0\r\n\r\n").0.close);
         assert!(
-            !answered(b"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n")
+            !responses_to(b"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n")
                 .0
                 .close
         );

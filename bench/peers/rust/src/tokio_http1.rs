@@ -1,5 +1,4 @@
-//! hyper's HTTP/1 on one thread of tokio, as hyper and axum are both served. Must not know what is
-//! answered.
+//! HTTP/1 of hyper on one thread of tokio, for the servers on hyper and axum.
 
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -11,7 +10,7 @@ use std::net::SocketAddr;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 
-/// Serves until the process ends. Fails when the address cannot be listened on.
+/// Serves until the process ends. Fails if it cannot listen on `address`.
 pub fn serve<S>(address: SocketAddr, service: S) -> io::Result<()>
 where
     S: HttpService<Incoming> + Clone + Send + 'static,
@@ -30,7 +29,7 @@ where
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let connection = http.serve_connection(TokioIo::new(stream), service.clone());
-                    // Its error is the client's doing, or the client is gone.
+                    // The client causes its errors.
                     tokio::spawn(async move { drop(connection.await) });
                 }
                 Err(error) => eprintln!("accept: {error}"),

@@ -1,5 +1,5 @@
-//! Every server that is measured: what it is told to do, what it leaves out, how it is had and how
-//! it is started. Must not know what is measured of it.
+//! All measured servers: their configuration, the work that they omit, and how to install and start
+//! them.
 
 pub(crate) mod onrush;
 pub(crate) mod other;
@@ -11,12 +11,12 @@ use std::{
 };
 use xtask::shell::{self, Outcome};
 
-/// What a server is started as.
+/// The role in which a server is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     /// `GET /` → `Hello, World!`, text/plain. One worker.
     Hello,
-    /// `GET /json` → `{"message":"Hello, World!"}`, serialised for each answer.
+    /// `GET /json` → `{"message":"Hello, World!"}`, serialised for each response.
     Json,
     /// `POST /echo` → the request's body, of at most 1 MiB.
     Echo,
@@ -24,16 +24,17 @@ pub(crate) enum Role {
     Files,
     /// `PUT /NAME` stores the body as that file in the folder, so that it outlives the process.
     Put,
-    /// As [`Role::Put`], and the answer comes after the file and its name are on the disk.
+    /// As [`Role::Put`], but the file and its name are on the disk before the response is sent.
     PutDurable,
-    /// `PUT /NAME` is read to its end and thrown away.
+    /// `PUT /NAME` receives the body and discards it.
     Sink,
-    /// As [`Role::Files`] and [`Role::Put`] in one process; beside them `GET /stream` has a body
-    /// that never ends (or a file that is too long to be sent whole), made or read piece by piece.
+    /// [`Role::Files`] and [`Role::Put`] in one process. In addition, `GET /stream` has an endless
+    /// body, which is generated piece by piece, or read from a file that is too long to be sent
+    /// completely.
     Mixed,
 }
 
-/// Whether a server is a lower bound, the product, or somebody else's.
+/// Whether a server is a lower bound, Onrush, or another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Limit,
@@ -41,7 +42,7 @@ pub(crate) enum Kind {
     Peer,
 }
 
-/// The kernel interface of our own servers.
+/// The kernel interface of Onrush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Driver {
     Epoll,
@@ -60,52 +61,54 @@ impl Driver {
 /// One server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
-    /// As it is chosen by `--peers` and shown, such as `nginx`.
+    /// The name for `--peers` and in tables, such as `nginx`.
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    /// The driver it has, when it is one of ours.
+    /// The driver, for Onrush and for limits of one driver.
     pub(crate) driver: Option<Driver>,
     pub(crate) roles: &'static [Role],
-    /// What it was told to do, in a sentence, with what differs from its defaults.
-    pub(crate) told: &'static str,
-    /// Work that Onrush does for the same request and this does not; a row with any is marked.
-    pub(crate) skips: &'static [&'static str],
-    /// Sees to it that it can be started: builds it, or installs it when run as root.
+    /// Its configuration in one sentence, with all differences from its defaults.
+    pub(crate) configuration: &'static str,
+    /// Work that Onrush does for the same request and this server does not. Tables mark such
+    /// servers. A text that begins with a role's name and a colon, such as `echo: `, applies to
+    /// that role only.
+    pub(crate) omits: &'static [&'static str],
+    /// Builds it, or installs it if run as root.
     pub(crate) install: fn(&Setup) -> Outcome,
-    /// The version that is installed, for the description of a run.
+    /// The installed version, for the description of a run.
     pub(crate) version: fn(&Setup) -> Outcome<String>,
-    /// The command that starts it in the foreground. It is run pinned to the server's core.
+    /// The command that starts it in the foreground.
     pub(crate) launch: fn(&Setup, &Launch) -> Outcome<Command>,
 }
 
-/// Where things are.
+/// The folders of the repository.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     /// The repository.
     pub(crate) root: PathBuf,
-    /// What is built goes here; its `bench/` may be used for anything else a peer needs.
+    /// The target folder. Its `bench/` is for other files of peers.
     pub(crate) target: PathBuf,
-    /// The folder of `target` that holds the programs: `release` or `debug`.
+    /// The folder of `target` with the programs: `release` or `debug`.
     pub(crate) profile: &'static str,
 }
 
-/// One start of a server.
+/// The parameters of a server's start.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) role: Role,
-    /// To listen on, at 127.0.0.1.
+    /// The port to listen on, at 127.0.0.1.
     pub(crate) port: u16,
-    /// The folder of the files, when the role has one.
+    /// The folder of the files, if the role has one.
     pub(crate) folder: PathBuf,
-    /// An empty folder of its own, for configuration and temporary files. On the same file system
-    /// as `folder`, so that a finished upload can be renamed into place.
+    /// An empty folder for configuration and temporary files. It is on the same file system as
+    /// `folder`, so that a complete upload can be renamed into place.
     pub(crate) scratch: PathBuf,
-    /// Connections it must carry at once.
+    /// Number of simultaneous connections.
     pub(crate) connections: u32,
 }
 
 impl Setup {
-    /// Of this repository.
+    /// The folders of this repository.
     pub(crate) fn of_repository() -> Setup {
         Setup {
             root: shell::root(),
@@ -118,12 +121,12 @@ impl Setup {
         }
     }
 
-    /// A program that cargo built from a workspace of ours.
+    /// A program that cargo built from a workspace of this repository.
     pub(crate) fn built(&self, name: &str) -> PathBuf {
         self.target.join(self.profile).join(name)
     }
 
-    /// Where tools and peers that are no part of our workspaces are installed.
+    /// The folder for tools and peers from outside the repository.
     pub(crate) fn tools(&self) -> PathBuf {
         self.target.join("bench/tools")
     }
@@ -133,13 +136,13 @@ impl Setup {
     }
 }
 
-/// All of them: limits first, then ours, then the peers.
+/// All servers: limits, Onrush, peers.
 pub(crate) fn all() -> Vec<&'static Peer> {
     let lists = [onrush::LIMITS, onrush::OURS, rust::PEERS, other::PEERS];
     lists.into_iter().flatten().collect()
 }
 
-/// Whether `path` is a file; for `install`, to see that it is done.
+/// Whether `path` is a file.
 pub(crate) fn is_there(path: &Path) -> bool {
     path.is_file()
 }

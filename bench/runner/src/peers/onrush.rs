@@ -1,5 +1,4 @@
-//! Our own servers, and the least that anything could cost: bare loops that do one thing. Must not
-//! know what is measured of them.
+//! Onrush, its examples, and the limits: minimal programs that do one thing.
 
 use super::{Driver, Kind, Launch, Peer, Role, Setup, is_there};
 use std::{fs, process::Command};
@@ -8,42 +7,42 @@ use xtask::{
     shell::{Outcome, capture, cargo, run},
 };
 
-/// The workers of everything that is measured.
+/// Number of workers of every server.
 const WORKERS: &str = "1";
 
-/// What is served by the limit of large files, in a folder that has nothing else.
+/// The only file that `limit-sendfile` serves.
 const FILE: &str = "file";
 
 /// The store in C, and its source.
 const STORE: &str = "limit-store";
 const STORE_SOURCE: &str = "bench/limits/c/store.c";
 
-const CANNED: &[&str] = &[
-    "canned answer, its date is always the same",
-    "no limits and no time limits",
-    "nothing but the parser looks at a request",
+const PREBUILT: &[&str] = &[
+    "prebuilt response with a constant date",
+    "no size limits, no time limits",
+    "requests are parsed but not evaluated",
 ];
 const CLOSING: &[&str] = &[
-    "canned answer, its date is always the same",
-    "no limits and no time limits",
-    "closes after each answer, asked or not",
+    "prebuilt response with a constant date",
+    "no size limits, no time limits",
+    "closes after each response, whether requested or not",
 ];
 
 const ASKED: &[&str] = &[
-    "canned answer, its date is always the same",
-    "no limits and no time limits",
-    "nothing but the parser and a search for `close` looks at a request",
+    "prebuilt response with a constant date",
+    "no size limits, no time limits",
+    "requests are parsed and searched for `close`, but not evaluated",
 ];
 
-/// Bare loops, and the file store in C.
+/// The limits, including the file store in C.
 pub(crate) const LIMITS: &[Peer] = &[
     Peer {
         name: "limit-epoll",
         kind: Kind::Limit,
         driver: Some(Driver::Epoll),
         roles: &[Role::Hello],
-        told: "port",
-        skips: CANNED,
+        configuration: "port",
+        omits: PREBUILT,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(bare(setup, "limit-epoll", launch)),
@@ -53,8 +52,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: Some(Driver::Uring),
         roles: &[Role::Hello],
-        told: "port",
-        skips: CANNED,
+        configuration: "port",
+        omits: PREBUILT,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(bare(setup, "limit-uring", launch)),
@@ -64,8 +63,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: Some(Driver::Epoll),
         roles: &[Role::Hello],
-        told: "port, close",
-        skips: CLOSING,
+        configuration: "port, close",
+        omits: CLOSING,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(closing(setup, "limit-epoll", launch, "close")),
@@ -75,8 +74,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: Some(Driver::Epoll),
         roles: &[Role::Hello],
-        told: "port, close-asked",
-        skips: ASKED,
+        configuration: "port, close-asked",
+        omits: ASKED,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(closing(setup, "limit-epoll", launch, "close-asked")),
@@ -86,8 +85,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: Some(Driver::Uring),
         roles: &[Role::Hello],
-        told: "port, close",
-        skips: CLOSING,
+        configuration: "port, close",
+        omits: CLOSING,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(closing(setup, "limit-uring", launch, "close")),
@@ -97,8 +96,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: Some(Driver::Uring),
         roles: &[Role::Hello],
-        told: "port, close-asked",
-        skips: ASKED,
+        configuration: "port, close-asked",
+        omits: ASKED,
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(closing(setup, "limit-uring", launch, "close-asked")),
@@ -108,10 +107,10 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: None,
         roles: &[Role::Files],
-        told: "port, and the one file it has",
-        skips: &[
-            "canned head",
-            "the file is open from the start",
+        configuration: "port, and its only file",
+        omits: &[
+            "prebuilt head",
+            "the file is opened at the start",
             "no ranges, no conditions, no time limits",
         ],
         install: limits,
@@ -127,8 +126,8 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: None,
         roles: &[Role::Sink],
-        told: "port",
-        skips: &["canned answer", "no limits and no time limits"],
+        configuration: "port",
+        omits: &["prebuilt response", "no size limits, no time limits"],
         install: limits,
         version: own_version,
         launch: |setup, launch| Ok(bare(setup, "limit-drain", launch)),
@@ -138,10 +137,10 @@ pub(crate) const LIMITS: &[Peer] = &[
         kind: Kind::Limit,
         driver: None,
         roles: &[Role::Files, Role::Put, Role::PutDurable, Role::Sink],
-        told: "-t 1, and -d where it has to be durable",
-        skips: &[
-            "no limits and no time limits",
-            "no conditions, no ranges, no folders made on the way",
+        configuration: "-t 1, and -d for durable uploads",
+        omits: &[
+            "no size limits, no time limits",
+            "no preconditions, no ranges, creates no folders",
         ],
         install: store,
         version: own_version,
@@ -159,16 +158,16 @@ pub(crate) const LIMITS: &[Peer] = &[
     },
 ];
 
-/// An example of the crate, as it is.
+/// An example of the crate `onrush`, without changes.
 macro_rules! example {
-    ($name:literal, $told:literal) => {
+    ($name:literal, $configuration:literal) => {
         Peer {
             name: concat!("example-", $name),
             kind: Kind::Peer,
             driver: None,
             roles: &[Role::Hello],
-            told: concat!("one worker; ", $told),
-            skips: &[],
+            configuration: concat!("one worker; ", $configuration),
+            omits: &[],
             install: |_| {
                 let build = concat!("build --release --quiet -p onrush --example ", $name);
                 run(&mut cargo(build))
@@ -184,15 +183,15 @@ macro_rules! example {
     };
 }
 
-/// Onrush, once a driver.
+/// Onrush, once for each driver.
 pub(crate) const OURS: &[Peer] = &[
     Peer {
         name: "onrush-io_uring",
         kind: Kind::Onrush,
         driver: Some(Driver::Uring),
         roles: ROLES,
-        told: TOLD,
-        skips: &[],
+        configuration: CONFIGURATION,
+        omits: &[],
         install: ours,
         version: own_version,
         launch: |setup, launch| Ok(onrush(setup, launch, Driver::Uring)),
@@ -202,18 +201,18 @@ pub(crate) const OURS: &[Peer] = &[
         kind: Kind::Onrush,
         driver: Some(Driver::Epoll),
         roles: ROLES,
-        told: TOLD,
-        skips: &[],
+        configuration: CONFIGURATION,
+        omits: &[],
         install: ours,
         version: own_version,
         launch: |setup, launch| Ok(onrush(setup, launch, Driver::Epoll)),
     },
 ];
 
-/// Examples that greet at `/`, for experiments. Their driver is set from outside.
+/// Examples that implement [`Role::Hello`], for experiments, which set their driver.
 pub(crate) const EXAMPLES: &[Peer] = &[
     example!("hello", "an async fn"),
-    example!("coroutine", "a handler that is a coroutine"),
+    example!("coroutine", "the handler is a coroutine"),
     example!(
         "http_coroutines",
         "a library written for threads, on coroutines"
@@ -232,8 +231,8 @@ const ROLES: &[Role] = &[
     Role::Mixed,
 ];
 
-const TOLD: &str = "one worker, the driver, what may be written and how durably; \
-    all else as it is by default";
+const CONFIGURATION: &str = "one worker, the driver, permission to write and durability; \
+    otherwise defaults";
 
 fn limits(_: &Setup) -> Outcome {
     let build = "build --release --quiet --manifest-path bench/Cargo.toml -p limits";
@@ -261,7 +260,7 @@ fn ours(_: &Setup) -> Outcome {
     ))
 }
 
-/// Ours have the version of the repository; the commit would say more, but results are made before
+/// The version of the repository. The commit would be more precise, but results are measured before
 /// they are committed.
 fn own_version(setup: &Setup) -> Outcome<String> {
     let onrush = setup.built("onrush");

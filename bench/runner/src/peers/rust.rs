@@ -1,7 +1,4 @@
-//! Other people's Rust libraries: what the small programs in `bench/peers/rust` tell them, and how
-//! those are built. Must not know what is measured of them.
-//!
-//! A skip that begins with a role's name and a colon, such as `echo: `, is about that role only.
+//! Peers in Rust: small programs in `bench/peers/rust` that use the libraries.
 
 use super::{Kind, Launch, Peer, Role, Setup};
 use std::{fs, path::PathBuf, process::Command};
@@ -17,13 +14,13 @@ const HYPER: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Echo, Role::Mixed],
-    told: "hyper's HTTP/1 on one thread of tokio (`current_thread`) with `pipeline_flush`, no \
-           timer; TCP_NODELAY, accepted with data, backlog 4096. Files in memory are read and \
-           written on that thread.",
-    skips: &[
+    configuration: "hyper's HTTP/1 on one thread of tokio (`current_thread`) with \
+        `pipeline_flush`, no timer; TCP_NODELAY, deferred accept, backlog 4096. Files in memory \
+        are read and written on that thread.",
+    omits: &[
         "no time limits",
-        "a missing or second Host is let through",
-        "mixed: files have no date, no ETag, no conditions and no ranges",
+        "accepts a missing or second Host",
+        "mixed: files have no date, no ETag, no preconditions and no ranges",
     ],
     install: |setup| build(setup, "peer-hyper"),
     version: |setup| locked(setup, "hyper"),
@@ -35,8 +32,8 @@ const AXUM: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: ROLES,
-    told: "axum's router and extractors, served by hyper as `hyper` is.",
-    skips: &["no time limits", "a missing or second Host is let through"],
+    configuration: "axum's router and extractors, served by hyper with the settings of `hyper`.",
+    omits: &["no time limits", "accepts a missing or second Host"],
     install: |setup| build(setup, "peer-axum"),
     version: |setup| locked(setup, "axum"),
     launch: |setup, launch| start(setup, "peer-axum", launch),
@@ -47,9 +44,9 @@ const ACTIX_WEB: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: ROLES,
-    told: "One worker, beside it a thread that accepts; keep-alive 75 s and request time-out 15 s \
-           instead of 5 s, TCP_NODELAY, accepted with data, backlog 4096.",
-    skips: &[],
+    configuration: "One worker and a thread that accepts; keep-alive 75 s and request timeout 15 s \
+        instead of 5 s, TCP_NODELAY, deferred accept, backlog 4096.",
+    omits: &[],
     install: |setup| build(setup, "peer-actix-web"),
     version: |setup| locked(setup, "actix-web"),
     launch: |setup, launch| start(setup, "peer-actix-web", launch),
@@ -60,11 +57,11 @@ const NTEX: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: ROLES,
-    told: "ntex's HTTP/1 service without its web framework, on its own runtime with io_uring \
-           (`neon-uring`: `neon-polling` is cheaper for large echoes only); one worker, beside it \
-           a thread that accepts; keep-alive 75 s instead of 5 s, time-out of heads 15 s instead \
-           of 1 s, TCP_NODELAY, accepted with data, backlog 4096.",
-    skips: &["a missing or second Host is let through"],
+    configuration: "ntex's HTTP/1 service without its web framework, on its own runtime with \
+        io_uring (`neon-uring`; `neon-polling` needs less CPU only for large echoes); one worker \
+        and a thread that accepts; keep-alive 75 s instead of 5 s, head timeout 15 s instead of 1 \
+        s, TCP_NODELAY, deferred accept, backlog 4096.",
+    omits: &["accepts a missing or second Host"],
     install: |setup| build(setup, "peer-ntex"),
     version: |setup| locked(setup, "ntex"),
     launch: |setup, launch| start(setup, "peer-ntex", launch),
@@ -75,15 +72,15 @@ const MAY_MINIHTTP: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: ROLES,
-    told: "may's scheduler with one worker. Its listener cannot be had, so neither TCP_NODELAY nor \
-           the backlog can be set.",
-    skips: &[
+    configuration: "may's scheduler with one worker. Its listener is not accessible, so \
+        TCP_NODELAY and the backlog cannot be set.",
+    omits: &[
         "no time limits",
         "ignores Connection: close and HTTP/1.0",
-        "caps fields at 16",
-        "Transfer-Encoding and a second Content-Length are ignored, a wrong one ends the process",
-        "a missing or second Host is let through",
-        "echo: Content-Type is not kept",
+        "accepts at most 16 fields",
+        "ignores Transfer-Encoding and a second Content-Length, and an invalid one ends the process",
+        "accepts a missing or second Host",
+        "echo: does not copy Content-Type",
     ],
     install: |setup| build(setup, "peer-may-minihttp"),
     version: |setup| locked(setup, "may_minihttp"),
@@ -95,12 +92,12 @@ const MIO: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: ROLES,
-    told: "A loop by hand over mio with httparse, edge-triggered, one thread; the answer to / is \
-           rendered once a second; TCP_NODELAY, accepted with data, backlog 4096.",
-    skips: &[
+    configuration: "A hand-written loop over mio with httparse, edge-triggered, one thread; the \
+        response to / is rendered once per second; TCP_NODELAY, deferred accept, backlog 4096.",
+    omits: &[
         "no time limits",
-        "a missing or second Host is let through",
-        "caps fields at 64",
+        "accepts a missing or second Host",
+        "accepts at most 64 fields",
         "echo: no chunked bodies",
     ],
     install: |setup| build(setup, "peer-mio"),
@@ -113,7 +110,7 @@ fn sources(setup: &Setup) -> PathBuf {
     setup.sources().join("rust")
 }
 
-/// The first of them builds what all are made of; the others are only linked.
+/// Builds one program. The first build also compiles the dependencies of all.
 fn build(setup: &Setup, program: &str) -> Outcome {
     let mut command = cargo("build --release --locked --quiet --bin");
     command
@@ -132,18 +129,18 @@ fn start(setup: &Setup, program: &str, launch: &Launch) -> Outcome<Command> {
     Ok(command)
 }
 
-/// The version of `package` in the lock file that the programs are built by.
+/// The version of `package` in the lock file of the programs.
 fn locked(setup: &Setup, package: &str) -> Outcome<String> {
     let file = sources(setup).join("Cargo.lock");
     let text = fs::read_to_string(&file)
         .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
     version_in(&text, package)
         .map(str::to_owned)
-        .ok_or_else(|| format!("{} names no {package}", file.display()))
+        .ok_or_else(|| format!("{} has no package {package}", file.display()))
 }
 
-/// Cargo writes `version` on the line that follows `name`. Of several versions the newest comes
-/// last, and it is what our own programs ask for.
+/// Finds the line `version` after the line `name`. The last of several versions is the newest,
+/// which the programs use.
 fn version_in<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
     let name = format!("name = \"{package}\"");
     let mut lines = lock.lines();
@@ -164,7 +161,7 @@ mod tests {
         [[package]]\nname = \"may_queue\"\nversion = \"0.1.24\"\n";
 
     #[test]
-    fn versions_are_found_by_the_whole_name() {
+    fn versions_are_found_by_the_complete_name() {
         assert_eq!(version_in(LOCK, "mio"), Some("1.2.4"));
         assert_eq!(version_in(LOCK, "may"), Some("0.3.51"));
         assert_eq!(version_in(LOCK, "queue"), None);

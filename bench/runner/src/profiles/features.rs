@@ -1,34 +1,25 @@
-//! What each feature of the engine costs: hello with it against hello without. Must not know how
-//! features work.
+//! The cost of each feature of the engine: hello with the feature compared with hello without it.
 
 use super::{Step, pair_step};
 use crate::{
     bench::Bench,
-    peers::{Role, Setup},
+    peers::Role,
     plan::{Load, Pairing, Scenario, Subject},
     row::{About, Target},
     wrk::Requests,
 };
-use std::process::Command;
-use xtask::shell::capture;
 
-/// Name, setting, and the most it may cost.
+/// Name, environment variable, and maximum ratio.
 type Feature = (&'static str, (&'static str, &'static str), Option<f64>);
 
 const FEATURES: &[Feature] = &[
     ("access log, text", ("APP_ACCESS_LOG", "text"), None),
     ("access log, JSON", ("APP_ACCESS_LOG", "json"), None),
     ("no time limits", ("APP_TIME_LIMITS", "off"), None),
+    ("metrics", ("APP_METRICS", "on"), Some(1.02)),
 ];
 
-/// Measured where the program has them.
-const METRICS: Feature = ("metrics", ("APP_METRICS", "on"), Some(1.02));
-
 pub(super) fn features(bench: &Bench) -> Vec<Step> {
-    let mut all = FEATURES.to_vec();
-    if has_metrics(&bench.setup) {
-        all.push(METRICS);
-    }
     let target = "/";
     let deep = Load::requests(64, Requests::Get { target, depth: 16 });
     let loads = [
@@ -45,7 +36,7 @@ pub(super) fn features(bench: &Bench) -> Vec<Step> {
             let Some(plain) = bench.field.ours(driver) else {
                 continue;
             };
-            for &(name, setting, most) in &all {
+            for &(name, setting, most) in FEATURES {
                 let server = Subject {
                     label: format!("{}, {name}", plain.label),
                     environment: vec![setting],
@@ -62,9 +53,4 @@ pub(super) fn features(bench: &Bench) -> Vec<Step> {
         }
     }
     steps
-}
-
-fn has_metrics(setup: &Setup) -> bool {
-    let mut app = Command::new(setup.built("onrush-app"));
-    capture(app.arg("--features")).is_ok_and(|(ok, text)| ok && text.contains("metrics"))
 }

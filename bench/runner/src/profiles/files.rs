@@ -1,27 +1,26 @@
-//! Files from a folder, small and large, in the page cache and not. Must not know objects that are
-//! written.
+//! GETs of files, small and large, in the page cache and not.
 
 use super::{Step, bare, on_both, pairs};
 use crate::{
     bench::Bench,
     peers::Role,
-    plan::{Content, Expect, Load, Promise, Scenario},
+    plan::{Content, Expect, Load, Scenario, Targets},
     work::Files,
     wrk::Requests,
 };
 
 const SENDFILE: &str = "limit-sendfile";
 
-/// Of the large file, in bytes: 40 MB as the old experiment had them.
+/// Length of the large file in bytes, as in the experiment that led to Onrush.
 pub(super) const LARGE_BYTES: u64 = 40_000_000;
 
-/// Of the files that are not in the page cache: together more than a round can read.
+/// The files that are not in the page cache. A round cannot read all of them.
 const COLD: Files = Files {
     count: 8192,
     bytes: 64 << 10,
 };
 
-/// One file, asked for again and again.
+/// One file, requested repeatedly.
 fn one(name: &str, bytes: u64, connections: u32) -> Scenario {
     let load = Load::get(connections, "/file");
     let mut scenario = Scenario::new("get", name, Role::Files, load);
@@ -31,7 +30,7 @@ fn one(name: &str, bytes: u64, connections: u32) -> Scenario {
     scenario
 }
 
-/// Many files, one after the other.
+/// Many files, requested one after the other.
 fn several(name: &str, content: Content, files: Files) -> Scenario {
     let count = files.count;
     let load = Load::requests(64, Requests::Names { count });
@@ -43,10 +42,10 @@ fn several(name: &str, content: Content, files: Files) -> Scenario {
 
 pub(super) fn get(bench: &Bench) -> Vec<Step> {
     let ahead_of = vec![("lighttpd", 1.0), ("h2o", 1.0), ("nginx", 1.0)];
-    let with = |limits| Promise {
+    let with = |limits| Targets {
         limits,
         ahead_of: ahead_of.clone(),
-        ..Promise::default()
+        ..Targets::default()
     };
     let sendfile = || on_both((SENDFILE, Some(1.10)), (SENDFILE, Some(1.10)));
     let small = one("1 KiB", 1 << 10, 64);

@@ -1,9 +1,9 @@
-//! Memory of a server for each idle keep-alive connection: the slope between few and many, so that
-//! what the process needs anyway does not count. Must not know how servers are loaded.
+//! Memory of a server per idle keep-alive connection: the slope between few and many connections,
+//! which excludes the memory that the process needs without connections.
 
 use super::{Step, others};
 use crate::{
-    bench::Bench,
+    bench::{Bench, NO_TIME},
     peers::{Launch, Role},
     plan::Subject,
     probe,
@@ -17,26 +17,27 @@ use xtask::shell::Outcome;
 const FEW: usize = 5_000;
 const MANY: usize = 15_000;
 
-/// Most bytes of resident memory that one more idle connection may cost.
+/// Target for the resident memory of an idle connection.
 const BYTES_MAX: f64 = 512.0;
 
-/// Slopes hardly differ from one start to the next.
+/// Rounds of a row at most. The slope hardly differs between starts.
 const ROUNDS_MAX: u32 = 3;
 
-/// For answers that left to be forgotten, and buffers to be given back.
+/// Time for the server to release the buffers of its responses.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// About what one slope takes.
+/// Approximate duration of one measurement.
 const SLOPE: Duration = Duration::from_secs(8);
 
 pub(super) struct Task {
-    /// Ours first.
+    /// Onrush first.
     subjects: Vec<Subject>,
+    /// The number of entries that are Onrush.
     ours: usize,
 }
 
 pub(super) fn idle(bench: &Bench) -> Vec<Step> {
-    let ours = bench.field.beside.iter().chain(&bench.field.drivers);
+    let ours = bench.field.bases.iter().chain(&bench.field.drivers);
     let mut subjects: Vec<Subject> = Vec::new();
     for subject in ours.filter_map(|&driver| bench.field.ours(driver)) {
         if !subjects.iter().any(|known| known.label == subject.label) {
@@ -55,7 +56,7 @@ pub(super) fn idle(bench: &Bench) -> Vec<Step> {
 }
 
 impl Task {
-    /// Ours against what was promised, the others against ours.
+    /// Compares Onrush with the target, and the peers with Onrush.
     pub(super) fn run(&self, bench: &mut Bench) -> Vec<Row> {
         let mut rows = Vec::new();
         let mut first: Vec<f64> = Vec::new();
@@ -73,7 +74,7 @@ impl Task {
             };
             row.rounds = slopes.iter().enumerate().filter_map(pair).collect();
             if !slopes.is_empty() && row.rounds.is_empty() {
-                row.voids.push("ours was not measured".to_owned());
+                row.voids.push("Onrush was not measured".to_owned());
             }
             if at == 0 {
                 first = slopes;
@@ -88,7 +89,7 @@ fn empty_row(bench: &Bench, subject: &Subject, is_ours: bool, first: &Subject) -
     let (about, reference, target) = match is_ours {
         true => (
             About::Bound,
-            Side::named("promised"),
+            Side::named("target"),
             Some(Target::AtMost(1.0)),
         ),
         false => {
@@ -113,7 +114,7 @@ fn empty_row(bench: &Bench, subject: &Subject, is_ours: bool, first: &Subject) -
     }
 }
 
-/// Bytes a connection, as often as there is time.
+/// Bytes per connection, measured as often as the time permits.
 fn slopes(bench: &mut Bench, subject: &Subject, row: &mut Row) -> Vec<f64> {
     if let Some(reason) = bench.missing.get(subject.peer.name) {
         row.voids.push(reason.clone());
@@ -141,13 +142,13 @@ fn slopes(bench: &mut Bench, subject: &Subject, row: &mut Row) -> Vec<f64> {
         }
     }
     if slopes.is_empty() && row.voids.is_empty() {
-        row.voids.push("left out: time was up".to_owned());
+        row.voids.push(NO_TIME.to_owned());
     }
     slopes
 }
 
-/// Bytes a connection, and the most that was resident.
-pub(crate) fn slope(bench: &mut Bench, subject: &Subject) -> Outcome<(f64, u64)> {
+/// Bytes per connection, and the peak resident memory.
+fn slope(bench: &mut Bench, subject: &Subject) -> Outcome<(f64, u64)> {
     let launch = Launch {
         role: Role::Hello,
         port: free_port()?,
@@ -165,8 +166,8 @@ pub(crate) fn slope(bench: &mut Bench, subject: &Subject) -> Outcome<(f64, u64)>
     Ok((slope, server.peak_bytes()?))
 }
 
-/// Opens connections until there are `count`, each with one request answered, and gives the
-/// server's resident memory with all of them idle.
+/// Opens connections until there are `count`, with one request and response on each. Returns the
+/// server's resident memory while all of them are idle.
 fn open(
     bench: &Bench,
     server: &mut Server,
@@ -185,18 +186,18 @@ fn open(
         sent.map_err(|error| failed(error.to_string()))?;
         let response = probe::receive(&mut stream, &mut Vec::new()).map_err(failed)?;
         if response.status != 200 {
-            return Err(failed(format!("answered {}", response.status)));
+            return Err(failed(format!("status {}", response.status)));
         }
         idle.push(stream);
     }
     thread::sleep(SETTLE);
     match server.runs() && still_open(idle) {
         true => server.resident_bytes(),
-        false => Err(format!("gave up connections before there were {count}")),
+        false => Err(format!("closed connections before there were {count}")),
     }
 }
 
-/// Whether the peer has closed none of these.
+/// Whether the server has closed none of the connections.
 fn still_open(idle: &[TcpStream]) -> bool {
     idle.iter().all(|stream| {
         let silent = stream

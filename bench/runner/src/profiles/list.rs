@@ -1,9 +1,9 @@
-//! Time of the first page of a large folder, hot, while small objects are fetched: the promise is
-//! that it comes within 100 ms without blocking other requests. Must not know how pages are made.
+//! Time of the first page of a large folder in the cache, while other clients GET a small object.
+//! The target is 100 ms. The latency of the small GETs shows whether the listing blocks them.
 
 use super::Step;
 use crate::{
-    bench::Bench,
+    bench::{Bench, NO_TIME},
     peers::{Driver, Launch, Role},
     probe::probe,
     row::{About, Metrics, Round, Row, Side, Target},
@@ -23,15 +23,15 @@ use std::{
 use xtask::shell::Outcome;
 
 const ENTRIES: usize = 100_000;
-/// Pages of each form.
+/// Number of pages in each format.
 const PAGES: u32 = 20;
-/// Entries of a page, when a client asks for no number.
+/// Entries of a page if the client requests no number.
 const PAGE_ENTRIES: usize = 1000;
-/// The median of either form, at most.
+/// Target for the median in each format.
 const MS_MAX: f64 = 100.0;
-/// Small GETs with nothing beside them, to compare with.
+/// Duration of the small GETs without listings, for comparison.
 const ALONE: Duration = Duration::from_secs(1);
-/// Connections with one small GET after the other.
+/// Connections with small GETs, one after the other.
 const READERS: usize = 2;
 
 const FORMS: [(&str, &str); 2] = [("JSON", "application/json"), ("HTML", "text/html")];
@@ -60,7 +60,7 @@ impl Task {
         for &driver in &self.drivers {
             crate::progress(&format!("list · {}", driver.name()));
             let measured = match &folder {
-                _ if bench.clock.is_over(ALONE) => Err("left out: time was up".to_owned()),
+                _ if bench.clock.is_over(ALONE) => Err(NO_TIME.to_owned()),
                 Ok(folder) => pages_of(bench, driver, folder),
                 Err(reason) => Err(reason.clone()),
             };
@@ -93,7 +93,7 @@ fn empty_row(bench: &Bench, driver: Driver, form: &str) -> Row {
         about: About::Bound,
         unit: "ms",
         server: server.unwrap_or_default(),
-        reference: Side::named("promised"),
+        reference: Side::named("target"),
         durability: "",
         access_log: "off",
         target: Some(Target::AtMost(1.0)),
@@ -104,9 +104,9 @@ fn empty_row(bench: &Bench, driver: Driver, form: &str) -> Row {
     }
 }
 
-/// A row for each form of a page.
+/// A row for each format of the page.
 fn pages_of(bench: &mut Bench, driver: Driver, folder: &Path) -> Outcome<Vec<Row>> {
-    let ours = bench.field.ours(driver).ok_or("ours is not in the field")?;
+    let ours = bench.field.ours(driver).ok_or("Onrush is not measured")?;
     let launch = Launch {
         role: Role::Files,
         port: free_port()?,
@@ -116,15 +116,15 @@ fn pages_of(bench: &mut Bench, driver: Driver, folder: &Path) -> Outcome<Vec<Row
     };
     let command = (ours.peer.launch)(&bench.setup, &launch)?;
     let server = Server::start(&command, launch.port)?;
-    let (_, alone) = beside(&server, || {
+    let (_, alone) = with_readers(&server, || {
         thread::sleep(ALONE);
         Ok(())
     })?;
     let mut rows = Vec::new();
     for (name, form) in FORMS {
         let mut row = empty_row(bench, driver, name);
-        let (times, gets) = beside(&server, || {
-            // One more: the first one warms the caches of the file system.
+        let (times, gets) = with_readers(&server, || {
+            // One page more: the first one fills the caches of the file system.
             (0..=PAGES)
                 .map(|_| page(&server, form))
                 .collect::<Outcome<Vec<f64>>>()
@@ -133,15 +133,16 @@ fn pages_of(bench: &mut Bench, driver: Driver, folder: &Path) -> Outcome<Vec<Row
             server: Metrics::only(ms),
             reference: Metrics::only(MS_MAX),
         }));
-        row.note = format!("p99 of small GETs {gets:.2} ms beside it, {alone:.2} ms alone");
+        row.note = format!("p99 of small GETs {gets:.2} ms meanwhile, {alone:.2} ms alone");
         row.server.peak_bytes = server.peak_bytes().ok();
         rows.push(row);
     }
     Ok(rows)
 }
 
-/// Does `act` while small objects are fetched; gives the 99th percentile of these in milliseconds.
-fn beside<T>(server: &Server, act: impl FnOnce() -> Outcome<T>) -> Outcome<(T, f64)> {
+/// Runs `act` during small GETs. Returns its result, and the 99th percentile of the latency of the
+/// GETs in milliseconds.
+fn with_readers<T>(server: &Server, act: impl FnOnce() -> Outcome<T>) -> Outcome<(T, f64)> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let readers: Vec<_> = (0..READERS)
@@ -158,7 +159,7 @@ fn beside<T>(server: &Server, act: impl FnOnce() -> Outcome<T>) -> Outcome<(T, f
     })
 }
 
-/// GETs of a small object until it is `over`; milliseconds of each.
+/// GETs a small object repeatedly until `over` is set. Returns the milliseconds of each GET.
 fn read_small(server: &Server, over: &AtomicBool) -> Outcome<Vec<f64>> {
     let stream = TcpStream::connect(server.address);
     let mut stream = stream.map_err(|error| error.to_string())?;
@@ -185,7 +186,7 @@ fn page(server: &Server, form: &str) -> Outcome<f64> {
     let last = name(ENTRIES.min(PAGE_ENTRIES) - 1);
     match response.status == 200 && text.contains(&last) {
         true => Ok(time),
-        false => Err(format!("{} and no page up to {last}", response.status)),
+        false => Err(format!("status {}, and no entry {last}", response.status)),
     }
 }
 
@@ -197,7 +198,7 @@ fn name(at: usize) -> String {
     format!("entry-{at:06}.txt")
 }
 
-/// Many entries, and a small object beside them.
+/// Creates a folder with many entries, and a small object.
 fn fill(folder: &Path) -> Outcome {
     let write = || {
         let many = folder.join("many");

@@ -1,5 +1,4 @@
-//! The profiles: which servers are compared under which loads, and what is promised. Must not know
-//! how a pair is measured, nor how a row is shown.
+//! The profiles: groups of scenarios, their servers and their targets.
 
 mod features;
 mod files;
@@ -10,30 +9,28 @@ mod mixed;
 mod objects;
 mod tail;
 
-pub(crate) use idle::slope;
-
 use crate::{
     bench::Bench,
     pair,
     peers::{Driver, Role},
     perf,
-    plan::{Pairing, Promise, Scenario, Subject},
+    plan::{Pairing, Scenario, Subject, Targets},
     row::{About, Row},
 };
 use xtask::shell::Outcome;
 
-/// The names of the bare loops.
+/// The names of the limits for small responses.
 const LIMIT_EPOLL: &str = "limit-epoll";
 const LIMIT_URING: &str = "limit-uring";
 
-/// A group of measurements that is asked for by its name.
+/// A group of measurements with a name.
 pub(crate) struct Profile {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     steps: fn(&Bench) -> Vec<Step>,
 }
 
-/// All of them, in the order they are measured.
+/// All profiles, in the order in which they are measured.
 pub(crate) const PROFILES: &[Profile] = &[
     Profile {
         name: "plaintext",
@@ -42,22 +39,22 @@ pub(crate) const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "pipelined",
-        what: "hello, 16 and 32 deep, 64 and 760 connections; no two requests alike",
+        what: "hello, 16 and 32 deep, 64 and 760 connections; also with all requests different",
         steps: hello::pipelined,
     },
     Profile {
         name: "close",
-        what: "hello, a connection a request, and ten requests a connection",
+        what: "hello, one and ten requests per connection",
         steps: hello::close,
     },
     Profile {
         name: "json",
-        what: "a small JSON answer",
+        what: "a small JSON response",
         steps: hello::json,
     },
     Profile {
         name: "echo",
-        what: "POST and back, 1 KiB and 64 KiB",
+        what: "POST whose body is sent back, 1 KiB and 64 KiB",
         steps: hello::echo,
     },
     Profile {
@@ -67,17 +64,17 @@ pub(crate) const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "put",
-        what: "uploads of 40 MB and 4 KiB: thrown away, to memory, to disk; durable and not",
+        what: "uploads of 40 MB and 4 KiB: discarded, to memory, to disk; durable and not",
         steps: objects::put,
     },
     Profile {
         name: "idle",
-        what: "memory of an idle connection, slope from 5,000 to 15,000",
+        what: "memory per idle connection, slope from 5,000 to 15,000",
         steps: idle::idle,
     },
     Profile {
         name: "tail",
-        what: "latency of 512 connections at a fixed rate, half and nine tenths of what fits",
+        what: "latency of 512 connections at a fixed rate, half and nine tenths of capacity",
         steps: tail::tail,
     },
     Profile {
@@ -87,26 +84,26 @@ pub(crate) const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "features",
-        what: "hello with access log, metrics, and without time limits",
+        what: "hello with an access log, with metrics, and without time limits",
         steps: features::features,
     },
     Profile {
         name: "mixed",
-        what: "latency of 1 KiB GETs beside uploads, streams, downloads and a pipeline",
+        what: "latency of 1 KiB GETs during uploads, streams, downloads and a pipeline",
         steps: mixed::mixed,
     },
     Profile {
         name: "list",
-        what: "first page of a folder of 100,000 entries, while others are served",
+        what: "first page of a folder of 100,000 entries, while other clients are served",
         steps: list::list,
     },
 ];
 
-/// What is measured in one go.
+/// A part of a profile that is measured at once.
 pub(crate) struct Step {
     pub(crate) profile: &'static str,
     pub(crate) title: String,
-    /// How long it takes, by that of one row.
+    /// Duration relative to one pair.
     pub(crate) weight: u32,
     task: Task,
 }
@@ -120,7 +117,7 @@ enum Task {
 }
 
 impl Step {
-    /// Measures it. What cannot be measured gives rows with the reason.
+    /// Measures it. Rows that cannot be measured contain the reason.
     pub(crate) fn run(&self, bench: &mut Bench) -> Vec<Row> {
         match &self.task {
             Task::Pair(scenario, pairing) => vec![pair::measure(bench, scenario, pairing)],
@@ -131,7 +128,7 @@ impl Step {
         }
     }
 
-    /// Whether it compares both drivers of ours.
+    /// Whether it compares both drivers of Onrush.
     pub(crate) fn is_of_both_drivers(&self) -> bool {
         match &self.task {
             Task::Pair(_, pairing) => pairing.about == About::Driver,
@@ -139,7 +136,7 @@ impl Step {
         }
     }
 
-    /// Says where the CPU of both goes; `None` when it is no pair.
+    /// Profiles the CPU of both servers. `None` if the step is not a pair.
     pub(crate) fn perf(&self, bench: &mut Bench) -> Option<Outcome<String>> {
         match &self.task {
             Task::Pair(scenario, pairing) => Some(perf::sample(bench, scenario, pairing)),
@@ -149,13 +146,13 @@ impl Step {
 }
 
 impl Profile {
-    /// What there is to do for it.
+    /// The steps of this profile.
     pub(crate) fn steps(&self, bench: &Bench) -> Vec<Step> {
         (self.steps)(bench)
     }
 }
 
-/// The limits of both drivers, and what may be added to each.
+/// The limits for both drivers, and the maximum ratio to each.
 fn on_both(
     epoll: (&'static str, Option<f64>),
     uring: (&'static str, Option<f64>),
@@ -166,22 +163,22 @@ fn on_both(
     ]
 }
 
-/// The bare loops of both drivers.
+/// The limits for small responses on both drivers.
 fn bare(epoll: f64, uring: f64) -> Vec<(Driver, &'static str, Option<f64>)> {
     on_both((LIMIT_EPOLL, Some(epoll)), (LIMIT_URING, Some(uring)))
 }
 
 /// A step for each pair of a scenario.
-fn pairs(bench: &Bench, scenario: &Scenario, promise: &Promise) -> Vec<Step> {
-    let pairings = bench.field.pairings(scenario.role, promise);
+fn pairs(bench: &Bench, scenario: &Scenario, targets: &Targets) -> Vec<Step> {
+    let pairings = bench.field.pairings(scenario.role, targets);
     let step = |pairing: Pairing| pair_step(scenario, pairing);
     pairings.into_iter().map(step).collect()
 }
 
-/// How a pair is told of while it is measured.
+/// The title of a pair. `--perf` selects pairs by it.
 fn title(scenario: &str, pair: &Pairing) -> String {
     let (server, reference) = (&pair.server.label, &pair.reference.label);
-    format!("{scenario}: {server} beside {reference}")
+    format!("{scenario}: {server} and {reference}")
 }
 
 fn pair_step(scenario: &Scenario, pairing: Pairing) -> Step {
@@ -193,7 +190,7 @@ fn pair_step(scenario: &Scenario, pairing: Pairing) -> Step {
     }
 }
 
-/// The others that take part in `role`, for what is no pair under a load of ours.
+/// The chosen peers that have `role`, for steps that are not pairs.
 fn others(bench: &Bench, role: Role) -> Vec<Subject> {
     let chosen = bench.field.chosen.iter();
     let peers = chosen.filter_map(|name| bench.field.peer(name));

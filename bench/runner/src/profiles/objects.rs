@@ -1,11 +1,10 @@
-//! Objects that are written: thrown away, to memory, to disk, durable and not. Must not know files
-//! that are only read.
+//! Uploads of objects: discarded, to memory, to disk, durable and not.
 
 use super::{Step, files::LARGE_BYTES, on_both, pairs};
 use crate::{
     bench::Bench,
     peers::Role,
-    plan::{Content, Load, Promise, Scenario},
+    plan::{Content, Load, Scenario, Targets},
     uploads::Shape,
     work::Place,
 };
@@ -13,18 +12,18 @@ use crate::{
 const DRAIN: &str = "limit-drain";
 const STORE: &str = "limit-store";
 
-/// As many as the old experiment had.
+/// Clients and uploads, as in the experiment that led to Onrush.
 const CLIENTS: u32 = 32;
 const FULL_COUNT: u64 = 10_000;
 
-/// An object that is replaced is answered in other words than one that is new. That each answer is
-/// whole and 2xx is seen to by the load itself.
+/// Permits any length: responses differ for new and for replaced objects. The load itself checks
+/// that each response is complete and has a status 2xx.
 const ANY_LENGTH: f64 = 1.0;
 
-/// Rounds that write gigabytes to a disk, or wait for it.
+/// Rounds of a row that writes gigabytes to a disk.
 const DISK_ROUNDS_MAX: u32 = 7;
 
-/// 40 MB from 32 clients; each replaces its one object, for a memory has an end.
+/// Uploads of 40 MB from 32 clients. Each client replaces its own object, which limits the memory.
 fn large(name: &str, role: Role, place: Place) -> Scenario {
     let shape = Shape {
         clients: CLIENTS,
@@ -43,7 +42,7 @@ fn large(name: &str, role: Role, place: Place) -> Scenario {
     scenario
 }
 
-/// 4 KiB from as many clients, each object new.
+/// Uploads of 4 KiB from 32 clients. Each object is new.
 fn small(name: &str, role: Role, place: Place) -> Scenario {
     let shape = Shape {
         clients: CLIENTS,
@@ -58,14 +57,14 @@ fn small(name: &str, role: Role, place: Place) -> Scenario {
 }
 
 pub(super) fn put(bench: &Bench) -> Vec<Step> {
-    let sink = Promise {
+    let sink = Targets {
         limits: on_both((DRAIN, Some(1.20)), (DRAIN, Some(1.20))),
-        ..Promise::default()
+        ..Targets::default()
     };
-    let store = Promise {
+    let store = Targets {
         ahead_of: vec![(STORE, 1.0), ("nginx", 1.0), ("lighttpd", 1.0)],
         also: vec![STORE],
-        ..Promise::default()
+        ..Targets::default()
     };
     let to_sink = large("40 MB, sink", Role::Sink, Place::Memory);
     let mut steps = pairs(bench, &to_sink, &sink);

@@ -1,11 +1,11 @@
 //! Latency of many connections at a fixed rate, without coordinated omission: requests are sent
-//! when they are due, and their time counts from then. Must not know how the load does that.
+//! when they are due, and latency counts from the due time. `bench/load` generates the load.
 
 use super::{Step, title};
 use crate::{
-    bench::Bench,
+    bench::{Bench, NO_TIME},
     peers::{Launch, Role},
-    plan::{Pairing, Promise, Subject},
+    plan::{Pairing, Subject, Targets},
     row::{About, Metrics, Round, Row, Target},
     server::{CLIENT_CORE, Server, free_port, pinned},
     work::Place,
@@ -16,14 +16,15 @@ use xtask::shell::{Outcome, capture, cargo, run};
 
 const CONNECTIONS: u32 = 512;
 
-/// Of what the slower of both can carry.
+/// The loads, as shares of the capacity of the slower server.
 const LOADS: [(&str, f64); 2] = [("half", 0.5), ("nine tenths", 0.9)];
 
-/// How long the closed loop takes to find that out, and a window of the open loop, in seconds.
+/// Durations of the closed loop that measures the capacity, and of a window of the open loop, in
+/// seconds.
 const CAPACITY_S: u64 = 3;
 const WINDOW_S: u64 = 2;
 
-/// Of the answers of the closed loop.
+/// Maximum share of errors in the closed loop.
 const ERRORS_MAX: f64 = 0.001;
 
 pub(super) struct Task {
@@ -32,7 +33,7 @@ pub(super) struct Task {
 }
 
 pub(super) fn tail(bench: &Bench) -> Vec<Step> {
-    let pairs = bench.field.pairings(Role::Hello, &Promise::default());
+    let pairs = bench.field.pairings(Role::Hello, &Targets::default());
     let mut steps = Vec::new();
     for load in LOADS.into_iter().skip(usize::from(bench.effort.quick)) {
         for pair in &pairs {
@@ -50,7 +51,7 @@ pub(super) fn tail(bench: &Bench) -> Vec<Step> {
     steps
 }
 
-/// Builds the load.
+/// Builds the load generator.
 fn build() -> Outcome {
     run(&mut cargo(
         "build --release --quiet --manifest-path bench/Cargo.toml -p load",
@@ -58,7 +59,7 @@ fn build() -> Outcome {
 }
 
 impl Task {
-    /// A row of p99 and one of p99.9.
+    /// Measures a row of p99 and one of p99.9.
     pub(super) fn run(&self, bench: &mut Bench) -> Vec<Row> {
         let mut rows: Vec<Row> = ["p99 µs", "p99.9 µs"]
             .map(|unit| self.empty_row(bench, unit))
@@ -82,7 +83,7 @@ impl Task {
         let (what, _) = unit.split_once(' ').unwrap_or((unit, ""));
         Row {
             profile: "tail",
-            scenario: format!("{what} at {} of what fits", self.load.0),
+            scenario: format!("{what} at {} of capacity", self.load.0),
             about: self.pair.about,
             unit,
             server: bench.side(&self.pair.server, Role::Hello),
@@ -97,7 +98,7 @@ impl Task {
         }
     }
 
-    /// All rounds; rows are told at which rate.
+    /// Measures all rounds. Adds the rate and the peak memory to the rows.
     fn windows(&self, bench: &mut Bench, rows: &mut [Row]) -> Outcome<Vec<Round>> {
         for subject in [&self.pair.server, &self.pair.reference] {
             if let Some(reason) = bench.missing.get(subject.peer.name) {
@@ -110,7 +111,7 @@ impl Task {
         let fixed = CAPACITY_S + 2;
         let windows = (left.min(wanted).saturating_sub(fixed) / WINDOW_S).min(rounds);
         if windows == 0 || bench.clock.is_over(Duration::from_secs(fixed)) {
-            return Err("left out: time was up".to_owned());
+            return Err(NO_TIME.to_owned());
         }
         build()?;
         let server = start(bench, &self.pair.server)?;
@@ -118,7 +119,7 @@ impl Task {
         let both = (server.address, reference.address);
         let rate = (capacity(bench, both)? * self.load.1).floor().max(1.0);
         let mut windows = open_loop(bench, both, rate, windows)?;
-        // Those in which the load was late, once more: whether it is has nothing to do with them.
+        // Windows in which the generator was late are repeated once. The servers do not cause that.
         let missing = rounds.saturating_sub(windows.rounds.len() as u64);
         let fits = (bench.clock.row_left()).map_or(missing, |left| left.as_secs() / WINDOW_S);
         if missing.min(fits) > 0 {
@@ -127,7 +128,7 @@ impl Task {
             windows.voids.extend(more.voids);
             windows.marks.extend(more.marks);
         }
-        let mut note = format!("{rate} requests a second to each");
+        let mut note = format!("{rate} requests per second to each");
         for whose in [SERVER, REFERENCE] {
             note.push_str(&marks_of(whose, &windows.marks));
         }
@@ -141,7 +142,7 @@ impl Task {
     }
 }
 
-/// `; server, 3 times: rate not achieved, errors`, or nothing.
+/// A text such as `; server, 3 times: rate not achieved, errors`, or an empty one.
 fn marks_of(whose: &str, marks: &[Mark]) -> String {
     let all = marks.iter().filter(|mark| mark.whose == whose);
     let what: BTreeSet<&str> = all.clone().map(|mark| &*mark.what).collect();
@@ -179,7 +180,7 @@ fn start(bench: &mut Bench, subject: &Subject) -> Outcome<Server> {
     Server::start(&command, launch.port).map_err(named)
 }
 
-/// The load, on its own core, with one window of each kind or several.
+/// Runs the load generator on its core and returns its report.
 fn load(
     bench: &Bench,
     both: (SocketAddr, SocketAddr),
@@ -199,7 +200,7 @@ fn load(
     }
 }
 
-/// Requests a second that the slower of both answers, when all connections to both are always busy.
+/// Requests per second of the slower server while all connections to both servers are busy.
 fn capacity(bench: &Bench, both: (SocketAddr, SocketAddr)) -> Outcome<f64> {
     let result = load(bench, both, CAPACITY_S, 1, &["--capacity".to_owned()])?;
     let of = |which: &str| {
@@ -207,22 +208,22 @@ fn capacity(bench: &Bench, both: (SocketAddr, SocketAddr)) -> Outcome<f64> {
         let errors = window["errors"].as_f64().unwrap_or(f64::NAN);
         let rate = window["requests_per_second"].as_f64();
         rate.filter(|&rate| rate > 0.0 && errors <= rate * ERRORS_MAX)
-            .ok_or_else(|| format!("no closed loop: {window}"))
+            .ok_or_else(|| format!("the capacity was not measured: {window}"))
     };
     Ok(of("a")?.min(of("b")?))
 }
 
-/// What an open loop gave.
+/// The windows of an open loop.
 #[derive(Debug, Default)]
 struct Windows {
     rounds: Vec<Round>,
-    /// Why pairs do not count.
+    /// The reasons of void windows.
     voids: Vec<String>,
-    /// What went wrong in those that do.
+    /// The problems in valid windows.
     marks: Vec<Mark>,
 }
 
-/// What is wrong with a window.
+/// A problem in a window.
 #[derive(Debug)]
 struct Mark {
     /// [`SERVER`] or [`REFERENCE`].
@@ -233,10 +234,10 @@ struct Mark {
 const SERVER: &str = "server";
 const REFERENCE: &str = "reference";
 
-/// The mark of a window that says nothing about the server.
+/// The mark of a window that does not describe the server.
 const LATE: &str = "generator late";
 
-/// Windows, and why some do not count.
+/// Runs the open loop at `rate` requests per second to each server.
 fn open_loop(
     bench: &Bench,
     both: (SocketAddr, SocketAddr),
@@ -247,13 +248,12 @@ fn open_loop(
     rounds(&load(bench, both, WINDOW_S, windows, &rate)?)
 }
 
-/// What was seen of both in each window. One in which the load itself was late is void; other marks
-/// are told, and count with the latencies that they came from: a server that stalls must not be rid
-/// of its worst windows by that.
+/// The windows in the report of an open loop. Windows in which the generator was late are void. All
+/// others are valid, with their marks: a server that stalls must not lose its worst windows.
 fn rounds(result: &Value) -> Outcome<Windows> {
     let windows = |which: &str| {
         let windows = result[which]["windows"].as_array();
-        windows.ok_or_else(|| format!("the load has no windows: {result}"))
+        windows.ok_or_else(|| format!("the report has no windows: {result}"))
     };
     let mut all = Windows::default();
     for (a, b) in windows("a")?.iter().zip(windows("b")?) {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_paired_and_void_when_the_load_was_late() {
+    fn windows_are_void_if_the_generator_was_late() {
         let result = json!({
             "a": { "windows": [
                 window(4.0, &[]),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_an_error() {
+    fn missing_fields_are_errors() {
         assert!(rounds(&json!({ "a": {} })).is_err());
         assert!(metrics(&json!({ "p50_us": 1.0 })).is_err());
     }

@@ -1,17 +1,17 @@
-//! What a run was made on, without anything that names the machine. Must not know rows.
+//! The description of the machine and of the runs, without the machine's name.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Instant};
 use xtask::shell::{Outcome, capture, elapsed, field_kib};
 
-/// Taken at the beginning; the end makes it whole.
+/// State at the beginning of a run.
 pub struct Machine {
     begun: Instant,
     before: Option<Times>,
-    /// Of the beginning, such as 2026-01-31.
+    /// The date of the beginning, such as 2026-01-31.
     pub date: String,
 }
 
-/// Of all cores, in ticks since they came up.
+/// CPU time of all cores since the system started, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Times {
     all: u64,
@@ -19,7 +19,7 @@ struct Times {
 }
 
 impl Machine {
-    /// The run begins.
+    /// Records the beginning of a run.
     pub fn now() -> Machine {
         Machine {
             begun: Instant::now(),
@@ -28,8 +28,8 @@ impl Machine {
         }
     }
 
-    /// Writes `file`: the machine, how `profile` was run, what took part with which version. What
-    /// earlier runs have written of other profiles and servers stays, under the machine it is of.
+    /// Writes the machine, the run of `profile` and the versions of the servers to `file`. The
+    /// file's entries of other profiles and servers are kept, in the section of their machine.
     pub fn write(
         &self,
         file: &Path,
@@ -51,7 +51,7 @@ impl Machine {
     }
 }
 
-/// What a machine's section begins with.
+/// The beginning of a machine's section.
 fn machine() -> String {
     let cpu = read("/proc/cpuinfo");
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name"));
@@ -66,7 +66,7 @@ fn machine() -> String {
     format!(
         "{SECTION}{model}, {cores} cores\n\n\
          | | |\n| --- | --- |\n| memory | {:.1} GiB |\n| kernel | {} {} |\n\
-         | compiler | {} |\n| load | {} |\n",
+         | compiler | {} |\n| load generator | {} |\n",
         kib as f64 / 1_048_576.0,
         said("uname", &["-s", "-r"]),
         said("uname", &["-m"]),
@@ -75,15 +75,15 @@ fn machine() -> String {
     )
 }
 
-const TITLE: &str = "# What this was measured on\n";
+const TITLE: &str = "# Machines and runs of these results\n";
 const SECTION: &str = "\n## ";
-/// How the runs are told: a table's heading, and that of what took part.
+/// The heads of the tables of runs and of servers.
 const RUNS: &str = "\n\
-    | profile | date | took, with those before it | CPU time stolen | arguments |\n\
+    | profile | date | duration, with earlier profiles of the run | CPU time stolen | arguments |\n\
     | --- | --- | --- | --- | --- |\n";
 const SERVERS: &str = "\n| server | version |\n| --- | --- |\n";
 
-/// What was run on one machine.
+/// The runs on one machine, and the versions of the servers.
 #[derive(Default)]
 struct Section {
     runs: BTreeMap<String, String>,
@@ -111,8 +111,8 @@ impl Section {
     }
 }
 
-/// The page anew: the run replaces that of the same profile, on whatever machine it was made; a
-/// machine of which nothing is left is forgotten.
+/// Updates the page `before`. The run replaces that of the same profile on any machine. A section
+/// without runs is removed.
 fn page(
     machine: &str,
     before: &str,
@@ -140,7 +140,7 @@ fn page(
     TITLE.to_owned() + &sections.collect::<String>()
 }
 
-/// The rows under a heading: the first cell, and the others.
+/// The rows below a table's head: the first cell, and the rest.
 fn table(text: &str, heading: &str) -> BTreeMap<String, String> {
     let rows = text.split_once(heading).map_or("", |(_, rows)| rows);
     rows.lines()
@@ -153,13 +153,13 @@ fn table(text: &str, heading: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The first line a program prints, or nothing. What some say even to `--version` comes with an
-/// error.
+/// The first line that a program prints, or an empty text. Some programs exit with an error even
+/// after `--version`.
 fn said(program: &str, arguments: &[&str]) -> String {
     let text = capture(Command::new(program).args(arguments)).map(|(_, text)| text);
     let text = text.unwrap_or_default();
     let first = text.lines().next().unwrap_or_default();
-    // wrk goes on with its author.
+    // The line of wrk ends with its author.
     first
         .split(" Copyright")
         .next()
@@ -172,8 +172,8 @@ fn read(file: &str) -> String {
     fs::read_to_string(file).unwrap_or_default()
 }
 
-/// From the line of all cores: user, nice, system, idle, iowait, irq, softirq, steal, and guests,
-/// which are in user and nice already.
+/// Parses the line of all cores (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal,
+/// and guest times, which user and nice include.
 fn times(stat: &str) -> Option<Times> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let fields: Vec<u64> = line
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_keeps_what_other_runs_said() {
+    fn the_page_keeps_the_entries_of_other_runs() {
         let row = |name: &str, rest: &str| (name.to_owned(), rest.to_owned());
         let versions = [row("nginx", "1.2|3"), row("go", "1")];
         let (m, n) = ("\n## m\n\nfacts\n", "\n## n\n\nfacts\n");
@@ -224,7 +224,8 @@ mod tests {
         let servers = "| go | 2 |\n| nginx | 1.2 3 |\n";
         let m_whole = format!("{m}{RUNS}{runs}{SERVERS}{servers}");
         assert_eq!(second, format!("{TITLE}{m_whole}"));
-        // Another machine has a section of its own, and what is measured anew leaves the first's.
+        // Another machine has its own section. A repeated profile leaves the first machine's
+        // section.
         let third = page(n, &second, row("tail", "e | f"), &[]);
         let n_whole = format!("{n}{RUNS}| tail | e | f |\n");
         assert_eq!(third, format!("{TITLE}{m_whole}{n_whole}"));

@@ -1,15 +1,18 @@
-//! What is made of rows: a table, a file for programs, a chart, and a word on the machine. Must not
-//! know how anything was measured.
+//! The reports of a run: tables, CSV files, charts, and the description of the machine.
+//!
+//! Modules: `table` and `csv` (of rows), `chart` (drawing), `svg` (the chart of a CSV file),
+//! `machine`.
 
+pub mod chart;
 pub(crate) mod csv;
 pub mod machine;
-pub mod svg;
+pub(crate) mod svg;
 pub(crate) mod table;
 
-/// The mark of a row in which somebody leaves work out.
+/// The mark of a server that omits work.
 const MARK: &str = "†";
 
-/// `number` with as many digits as are worth reading; nothing when it is not a number.
+/// `number` with three significant digits or more. Empty if it is not finite.
 fn short(number: f64) -> String {
     match number.abs() {
         _ if !number.is_finite() => String::new(),

@@ -1,13 +1,14 @@
-//! Rows for people to read, aligned, a scenario at a time. Must not know where they are printed.
+//! Tables of rows for the terminal, one for each scenario.
 
 use super::{MARK, short};
 use crate::row::{About, Row, Side};
 use std::fmt::Write;
 
-/// What is beside the median is in two numbers: the server's, and the reference's after a stroke.
+/// The columns. From `value` on, a cell has two numbers: that of the server and, after a slash,
+/// that of the reference.
 const HEAD: [&str; 13] = [
     "",
-    "beside",
+    "reference",
     "ratio",
     "95 %",
     "min",
@@ -21,7 +22,7 @@ const HEAD: [&str; 13] = [
     "MiB",
 ];
 
-/// All rows of one profile, and below them what marks mean.
+/// All rows of one profile, followed by the explanation of the marks.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::new();
     let mut scenarios: Vec<&str> = Vec::new();
@@ -44,7 +45,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
     text
 }
 
-/// Limits first, then ours, then others by their ratio.
+/// Sorts limits first, then Onrush, then peers by their ratio.
 fn order(row: &Row) -> (u8, f64) {
     let ratio = row.ratio().map_or(f64::INFINITY, |ratio| ratio.median);
     match row.about {
@@ -71,7 +72,7 @@ fn one(group: &[&Row]) -> String {
     }
     text.push('\n');
     let mut lines: Vec<Vec<String>> = vec![HEAD.map(str::to_owned).to_vec()];
-    lines[0].push("reach".to_owned());
+    lines[0].push("target".to_owned());
     lines.extend(group.iter().map(|row| cells(row)));
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| {
@@ -86,7 +87,7 @@ fn one(group: &[&Row]) -> String {
         let mut shown = String::new();
         for (at, (cell, &width)) in line.iter().zip(&widths).enumerate() {
             match at {
-                // Names to the left, numbers to the right.
+                // Names are aligned to the left, numbers to the right.
                 0 | 1 | 13 => drop(write!(shown, "{cell:width$}  ")),
                 _ if width > 0 => drop(write!(shown, "{cell:>width$}  ")),
                 _ => {}
@@ -100,7 +101,7 @@ fn one(group: &[&Row]) -> String {
     text
 }
 
-/// Why rounds were void, each reason once, and what else is to be known.
+/// The reasons of void rounds, each once with its count, and the note of the row.
 fn reasons(row: &Row) -> Vec<String> {
     let mut all: Vec<(&str, usize)> = Vec::new();
     for reason in &row.voids {
@@ -125,7 +126,7 @@ fn reasons(row: &Row) -> Vec<String> {
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let marked = |side: &Side| match side.skips.is_empty() {
+    let marked = |side: &Side| match side.omits.is_empty() {
         true => side.name.clone(),
         false => format!("{}{MARK}", side.name),
     };
@@ -135,7 +136,7 @@ fn cells(row: &Row) -> Vec<String> {
     };
     let exact = |number: f64| format!("{number:.3}");
     cells.push(exact(ratio.median));
-    // Few rounds give a smaller promise than the head of the column.
+    // With few rounds the coverage of the interval is less than the column's title says.
     cells.push(match ratio.coverage >= 0.95 {
         true => format!("{:.3}–{:.3}", ratio.low, ratio.high),
         false => format!("({:.0} %)", ratio.coverage * 100.0),
@@ -153,10 +154,10 @@ fn cells(row: &Row) -> Vec<String> {
         |metrics| metrics.p99_us,
         |metrics| metrics.p999_us,
     ];
-    for figure in metrics {
+    for metric in metrics {
         cells.push(both(
-            short(row.of_server(figure)),
-            short(row.of_reference(figure)),
+            short(row.of_server(metric)),
+            short(row.of_reference(metric)),
         ));
     }
     let calls = |calls: Option<f64>| calls.map_or(String::new(), short);
@@ -167,13 +168,13 @@ fn cells(row: &Row) -> Vec<String> {
         mib(row.reference.peak_bytes),
     ));
     let verdict = row.target.map_or(String::new(), |target| {
-        let holds = match row.holds() {
-            Some(true) => "holds",
+        let met = match row.holds() {
+            Some(true) => "met",
             Some(false) => "MISSED",
             None => "?",
         };
         let close = if row.is_close() { " (close)" } else { "" };
-        format!("{} {holds}{close}", target.shown())
+        format!("{} {met}{close}", target.shown())
     });
     cells.push(verdict);
     if let Some((server, reference)) = per_gb(row) {
@@ -184,7 +185,7 @@ fn cells(row: &Row) -> Vec<String> {
     cells
 }
 
-/// CPU seconds for each 10⁹ bytes, of both sides, where that says more than those of a request.
+/// CPU seconds per 10⁹ bytes of both servers, for rows that show CPU per volume.
 pub(super) fn per_gb(row: &Row) -> Option<(f64, f64)> {
     let bytes = row.volume_bytes? as f64;
     let of = |us: f64| us / 1e6 / bytes * 1e9;
@@ -193,44 +194,42 @@ pub(super) fn per_gb(row: &Row) -> Option<(f64, f64)> {
 }
 
 fn notes(rows: &[Row]) -> String {
-    let mut skips: Vec<String> = rows.iter().flat_map(Row::skips).collect();
-    skips.sort();
-    skips.dedup();
+    let mut omits: Vec<String> = rows.iter().flat_map(Row::omits).collect();
+    omits.sort();
+    omits.dedup();
     let mut text = String::new();
-    if !skips.is_empty() {
-        let _ = writeln!(text, "\n{MARK} somebody leaves work out that Onrush does:");
-        for skip in skips {
-            let _ = writeln!(text, "  {skip}");
+    if !omits.is_empty() {
+        let _ = writeln!(text, "\n{MARK} omits work that Onrush does:");
+        for omitted in omits {
+            let _ = writeln!(text, "  {omitted}");
         }
     }
     text
 }
 
-/// One line on what was promised and what of it holds, and one for each that does not.
+/// One line with the number of targets that are met, and one for each missed target.
 pub(crate) fn verdict(rows: &[Row]) -> String {
-    let promised: Vec<&Row> = rows.iter().filter(|row| row.target.is_some()).collect();
-    let count = |held| promised.iter().filter(|row| row.holds() == held).count();
+    let with_target: Vec<&Row> = rows.iter().filter(|row| row.target.is_some()).collect();
+    let count = |met| with_target.iter().filter(|row| row.holds() == met).count();
     let mut text = format!(
-        "reaches: {} hold, {} missed, {} not measured\n",
+        "targets: {} met, {} missed, {} not measured\n",
         count(Some(true)),
         count(Some(false)),
         count(None)
     );
-    let held = promised.iter().filter(|row| row.holds() == Some(true));
-    let close = held.filter(|row| row.is_close()).count();
+    let met = with_target.iter().filter(|row| row.holds() == Some(true));
+    let close = met.filter(|row| row.is_close()).count();
     if close > 0 {
-        let _ = writeln!(
-            text,
-            "  of those that hold, {close} within the interval only"
-        );
+        let _ = writeln!(text, "  {close} of the met targets are within the interval");
     }
-    for row in promised.iter().filter(|row| row.holds() == Some(false)) {
+    let missed = with_target.iter().filter(|row| row.holds() == Some(false));
+    for row in missed {
         let (Some(target), Some(ratio)) = (row.target, row.ratio()) else {
             continue;
         };
         let _ = writeln!(
             text,
-            "  missed: {} · {}: {} beside {}: {:.3}, {}{}",
+            "  missed: {} · {}: {} / {}: {:.3}, {}{}",
             row.profile,
             row.scenario,
             row.server.name,
@@ -255,9 +254,9 @@ mod tests {
     #[test]
     fn void_rows_are_printed_with_their_reason() {
         let mut void = row(&[]);
-        void.voids = vec!["answered 404".to_owned(), "answered 404".to_owned()];
+        void.voids = vec!["status 404".to_owned(), "status 404".to_owned()];
         let text = table(&[void]);
-        assert!(text.contains("void (2): answered 404"), "{text}");
+        assert!(text.contains("void (2): status 404"), "{text}");
     }
 
     #[test]
@@ -265,7 +264,7 @@ mod tests {
         let slow = row(&[(3.0, 1.0)]);
         let mut fast = row(&[(2.0, 1.0)]);
         fast.server.name = "fast".to_owned();
-        fast.server.skips = vec!["no date".to_owned()];
+        fast.server.omits = vec!["no date".to_owned()];
         let text = table(&[slow, fast]);
         assert!(
             text.find("fast†").unwrap() < text.find("peer ").unwrap(),
@@ -275,20 +274,20 @@ mod tests {
     }
 
     #[test]
-    fn missed_reaches_are_named() {
-        let held = row(&[(2.0, 1.0)]);
+    fn missed_targets_are_named() {
+        let met = row(&[(2.0, 1.0)]);
         let mut missed = row(&[(1.2, 1.0); 15]);
         missed.target = Some(Target::AtMost(1.1));
-        let text = verdict(&[held, missed, row(&[])]);
+        let text = verdict(&[met, missed, row(&[])]);
         assert!(
-            text.starts_with("reaches: 1 hold, 1 missed, 1 not measured\n"),
+            text.starts_with("targets: 1 met, 1 missed, 1 not measured\n"),
             "{text}"
         );
         assert!(text.contains("1.200, ≤ 1.10\n"), "{text}");
     }
 
     #[test]
-    fn volume_is_in_seconds_for_a_gigabyte() {
+    fn volume_is_in_seconds_per_gigabyte() {
         let mut large = row(&[(20_000.0, 10_000.0)]);
         assert_eq!(per_gb(&large), None);
         large.volume_bytes = Some(40_000_000);

@@ -16,6 +16,22 @@ pub use std::fs::{FileType, Metadata, Permissions};
 const STEP_BYTES: usize = 256 << 10;
 
 /// An open file, as `std::fs::File`.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::coroutine::{self, Config, fs, fs::File};
+/// use std::io::Write;
+///
+/// let program = || {
+///     let name = format!("onrush-doc-coroutine-{}", std::process::id());
+///     let path = std::env::temp_dir().join(name);
+///     File::create(&path)?.write_all(b"hello")?;
+///     assert_eq!(fs::read_to_string(&path)?, "hello");
+///     fs::remove_file(&path)
+/// };
+/// coroutine::run(Config::default(), program)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct File {
     file: Arc<std::fs::File>,
     /// Memory for reuse by the next call.

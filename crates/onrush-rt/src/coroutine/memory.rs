@@ -188,7 +188,7 @@ mod tests {
                 (1..=pages).for_each(|at| write(base.get() - at * page));
                 assert_eq!(touched_bytes(base, stack_bytes), pages * page);
             }
-            // SAFETY: nobody but this test uses the chunk.
+            // SAFETY: only this test uses the chunk.
             unsafe { give_back(base, stack_bytes) };
             assert_eq!(touched_bytes(base, stack_bytes), 0);
         }

@@ -56,11 +56,12 @@
 //! to its beginning and drops everything on the stack. Code that catches it and continues is
 //! unwound again at its next wait. Held `std` locks are poisoned.
 //!
-//! Modules, lowest first: `scope` · `memory` · `stack` · `overflow` · `switch` · `lock` ·
-//! [`thread`] · [`mpsc`] · [`sync`] · `address` · `ports` · [`net`] · [`fs`] · `run`. They do not
-//! depend on protocols.
+//! Modules, lowest first: `scope` · `memory` · `stack` · `overflow` · `frame` · `suspend` ·
+//! `thread_stacks` · `switch` · `lock` · [`thread`] · [`mpsc`] · [`sync`] · `address` · `ports` ·
+//! [`net`] · [`fs`] · `run`. They do not depend on protocols.
 
 mod address;
+mod frame;
 pub mod fs;
 mod lock;
 mod memory;
@@ -71,9 +72,11 @@ mod ports;
 mod run;
 mod scope;
 mod stack;
+mod suspend;
 mod switch;
 pub mod sync;
 pub mod thread;
+mod thread_stacks;
 
 pub use address::Lookup;
 pub use fs::File;
@@ -82,9 +85,8 @@ pub use net::{TcpListener, TcpStream};
 pub use run::{Config, run};
 pub use scope::scope;
 pub use stack::{StackCounters, StackOptions};
-pub use switch::{
-    Coroutine, Unwinding, configure, counters, is_inside, is_unwinding, touched_bytes, try_wait,
-    wait,
-};
+pub use suspend::{Unwinding, is_inside, is_unwinding, try_wait, wait};
+pub use switch::Coroutine;
 pub use sync::Mutex;
 pub use thread::{JoinHandle, sleep, spawn, yield_now};
+pub use thread_stacks::{configure, counters, touched_bytes};

@@ -1,6 +1,6 @@
 //! Channels between the coroutines of one worker, named as in `std::sync::mpsc`.
 
-use super::switch::{spend_operation, try_wait};
+use super::suspend::{spend_operation, try_wait};
 use super::thread::context;
 use crate::wakers::wake;
 use std::cell::RefCell;
@@ -39,6 +39,21 @@ fn shared<T>(bound: usize) -> Shared<T> {
 
 /// A channel that holds `bound` values, at least one; further sends wait. (There is no rendezvous:
 /// a bound of 0 is one of 1.)
+///
+/// # Examples
+/// ```
+/// use onrush_rt::coroutine::{self, Config, mpsc, thread};
+///
+/// let program = || {
+///     let (sender, receiver) = mpsc::sync_channel(1);
+///     thread::spawn(move || (0..3).try_for_each(|number| sender.send(number)));
+///     let received: Vec<i32> = receiver.iter().collect(); // Until the sender is dropped.
+///     assert_eq!(received, [0, 1, 2]);
+///     Ok(())
+/// };
+/// coroutine::run(Config::default(), program)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     let channel = shared(bound.max(1));
     let sender = Sender(channel.clone());

@@ -1,9 +1,10 @@
 //! The counterpart of `std::net`: sockets with calls in blocking style.
 
 use super::address::resolve;
+use super::frame::resume_memory;
 use super::lock::Lock;
 use super::ports;
-use super::switch::try_wait;
+use super::suspend::try_wait;
 use super::thread::context;
 use crate::driver::{ListenSocket, Socket};
 use crate::net::{Listener, Stream, peer_address};
@@ -332,7 +333,9 @@ impl Read for &TcpStream {
     #[track_caller]
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let (lock, timeout) = (&self.0.reading, self.0.read_timeout.get());
-        self.wait(lock, timeout, |stream, cx| stream.poll_read(cx, into))
+        self.wait(lock, timeout, |stream, cx| {
+            stream.poll_read_resuming(cx, into, resume_memory)
+        })
     }
 }
 

@@ -3,7 +3,8 @@
 use super::ports::{self, Ports};
 use super::scope::scope;
 use super::stack::StackOptions;
-use super::switch::{Coroutine, configure};
+use super::switch::Coroutine;
+use super::thread_stacks::configure;
 use crate::blocking;
 use crate::driver::{self, Choice, Preference, choose};
 use crate::environment::Environment;

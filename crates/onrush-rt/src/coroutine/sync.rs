@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::lock::Lock;
-use super::switch::{spend_operation, try_wait};
+use super::suspend::{spend_operation, try_wait};
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;

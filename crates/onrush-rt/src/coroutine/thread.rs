@@ -2,7 +2,8 @@
 //!
 //! A coroutine stays on the worker that it was started on.
 
-use super::switch::{Coroutine, Unwinding, is_unwinding, try_wait};
+use super::suspend::{Unwinding, is_unwinding, try_wait};
+use super::switch::Coroutine;
 use crate::coop;
 use crate::executor::{FallibleTask, Task};
 use crate::worker::WorkerContext;
@@ -28,6 +29,23 @@ pub(super) fn context() -> WorkerContext {
 
 /// Starts a coroutine on this worker, as `std::thread::spawn` starts a thread. It first runs when
 /// the current one waits. What it shares with others need not be `Send`.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::coroutine::{self, Config, thread};
+/// use std::time::Duration;
+///
+/// let program = || {
+///     let other = thread::spawn(|| {
+///         thread::sleep(Duration::from_millis(1)); // The worker continues meanwhile.
+///         6 * 7
+///     });
+///     assert_eq!(other.join().unwrap(), 42);
+///     Ok(())
+/// };
+/// coroutine::run(Config::default(), program)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Panics
 /// When this thread polls no worker, outside a [`scope`](super::scope()), and when there is no

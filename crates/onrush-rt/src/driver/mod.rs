@@ -12,20 +12,24 @@
 //! [`Driver::pause`] returns whether the stream is quiet at once; otherwise [`Event::Quiet`]
 //! follows.
 //!
-//! Drivers do not depend on tasks, timers or HTTP.
+//! Modules, lowest first: `direct`, `event`, `slots`, `bufring` · [`epoll`], [`uring`], [`sim`] ·
+//! [`probe`]. They do not depend on tasks, timers or HTTP.
 
 mod bufring;
+mod direct;
 pub mod epoll;
+mod event;
 pub mod probe;
 pub mod sim;
+mod slots;
 pub mod uring;
 
-use crate::buf::Buf;
 use crate::fs::File;
 use rustix::fd::OwnedFd;
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
 
+pub use event::Event;
 pub use probe::{Choice, Preference, choose};
 
 /// Identifies a stream of a driver. After the stream is closed, the id is stale and refers to no
@@ -58,82 +62,6 @@ pub enum ListenSocket {
     Sim(sim::Listener),
 }
 
-/// An event of a stream or a listener. `token` is the value that the owner attached the stream
-/// with.
-#[derive(Debug)]
-pub enum Event {
-    /// A connection was accepted; it is not attached yet.
-    Accepted {
-        /// The listener that accepted it.
-        listener: ListenerId,
-        /// The connection, non-blocking.
-        socket: Socket,
-    },
-    /// Accepting failed (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`). The driver pauses the listener
-    /// and tries again by itself, after a stream is closed or after a short time.
-    AcceptPaused {
-        /// The paused listener.
-        listener: ListenerId,
-        /// The cause.
-        error: io::Error,
-    },
-    /// Bytes arrived; never empty.
-    Data {
-        /// The stream.
-        stream: StreamId,
-        /// Its owner's token.
-        token: u64,
-        /// The bytes.
-        data: Buf,
-    },
-    /// Nothing more will arrive: an orderly end (`Ok`; the other direction still works) or a
-    /// failure (`ECONNRESET`, `ETIMEDOUT`, …).
-    End {
-        /// The stream.
-        stream: StreamId,
-        /// Its owner's token.
-        token: u64,
-        /// How it ended.
-        result: io::Result<()>,
-    },
-    /// The stream has left *buffers* after [`Driver::pause`]: no `Data` follows.
-    Quiet {
-        /// The stream.
-        stream: StreamId,
-        /// Its owner's token.
-        token: u64,
-    },
-    /// [`Driver::recv`] may be tried again. Yielded once after [`Driver::want_read`].
-    Readable {
-        /// The stream.
-        stream: StreamId,
-        /// Its owner's token.
-        token: u64,
-    },
-    /// Sending may be tried again. Yielded once after [`Driver::want_write`].
-    Writable {
-        /// The stream.
-        stream: StreamId,
-        /// Its owner's token.
-        token: u64,
-    },
-}
-
-impl Event {
-    /// The token of the event's stream; `None` for an event of a listener.
-    #[inline]
-    pub fn token(&self) -> Option<u64> {
-        match self {
-            Event::Data { token, .. }
-            | Event::End { token, .. }
-            | Event::Quiet { token, .. }
-            | Event::Readable { token, .. }
-            | Event::Writable { token, .. } => Some(*token),
-            Event::Accepted { .. } | Event::AcceptPaused { .. } => None,
-        }
-    }
-}
-
 /// The sizes of a driver's buffers.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -162,6 +90,37 @@ impl Default for Config {
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The driver of one worker. An enum, so that no signature has a type parameter for it.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::driver::sim::{Behaviour, Net, SimDriver};
+/// use onrush_rt::driver::{Driver, Event};
+/// use std::time::Duration;
+///
+/// let behaviour = Behaviour { split: false, ..Behaviour::default() };
+/// let net = Net::new(1, behaviour);
+/// let mut driver = Driver::Sim(Box::new(SimDriver::new(net.clone(), 1 << 20)));
+/// let (socket, address) = net.listen();
+/// driver.listen(socket)?;
+/// let client = address.connect()?;
+/// client.send(b"hello")?;
+/// let mut received = Vec::new();
+/// while received.len() < 5 {
+///     driver.poll_events(Some(Duration::ZERO))?; // Enters the kernel once.
+///     while let Some(event) = driver.next() {
+///         match event {
+///             Event::Accepted { socket, .. } => {
+///                 let stream = driver.attach(socket, 7)?; // Its events have the token 7.
+///                 driver.receive(stream);
+///             }
+///             Event::Data { data, token: 7, .. } => received.extend_from_slice(&data),
+///             _ => {}
+///         }
+///     }
+/// }
+/// assert_eq!(received, b"hello");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub enum Driver {
     /// io_uring: multishot accept and receive, ring-mapped buffers.
@@ -323,9 +282,15 @@ impl Driver {
         }
     }
 
-    /// Whether unread bytes of the peer are in the kernel (`FIONREAD`, tcp(7)): closing now would
-    /// reset the connection.
+    /// Whether the peer has sent bytes that no event has delivered: they are in the kernel
+    /// (`FIONREAD`, tcp(7)), where closing would reset the connection, or io_uring has received
+    /// them and their completion is not processed yet.
     pub fn has_unread(&mut self, stream: StreamId) -> bool {
+        if let Driver::Uring(driver) = self
+            && driver.has_completed_receive(stream)
+        {
+            return true;
+        }
         self.unread_bytes(stream) > 0
     }
 
@@ -492,80 +457,4 @@ pub(crate) fn pauses_over(
 /// The error for a stale id.
 pub(crate) fn stale() -> io::Error {
     io::ErrorKind::NotConnected.into()
-}
-
-/// Sends and receives by plain system calls, as both kernel drivers do.
-pub(crate) mod direct {
-    use super::{File, IoSlice, io};
-    use rustix::fd::BorrowedFd;
-    use rustix::io::Errno;
-    use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
-    use std::mem::MaybeUninit;
-
-    const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
-
-    #[inline]
-    pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-        retry(|| rustix::net::send(fd, bytes, SEND))
-    }
-
-    pub(crate) fn send_more(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-        retry(|| rustix::net::send(fd, bytes, SEND | SendFlags::MORE))
-    }
-
-    pub(crate) fn send_vectored(fd: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        retry(|| {
-            let mut control = SendAncillaryBuffer::default();
-            rustix::net::sendmsg(fd, parts, &mut control, SEND)
-        })
-    }
-
-    pub(crate) fn send_file(
-        fd: BorrowedFd<'_>,
-        file: &File,
-        offset: u64,
-        bytes: usize,
-    ) -> io::Result<usize> {
-        let Some(from) = file.as_fd() else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        retry(|| rustix::fs::sendfile(fd, from, Some(&mut offset.clone()), bytes))
-    }
-
-    #[inline]
-    pub(crate) fn recv(fd: BorrowedFd<'_>, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
-        let flags = RecvFlags::DONTWAIT;
-        retry(|| rustix::net::recv(fd, &mut *into, flags).map(|((filled, _), _)| filled.len()))
-    }
-
-    /// How a stream ended that is not being received from; `None` while it has not ended, or holds
-    /// bytes that were not received. A failure is reported although such bytes are there.
-    pub(crate) fn find_end(fd: BorrowedFd<'_>) -> Option<io::Result<()>> {
-        if let Ok(Err(error)) = rustix::net::sockopt::socket_error(fd) {
-            return Some(Err(error.into()));
-        }
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        let mut byte = [0_u8];
-        match retry(|| rustix::net::recv(fd, &mut byte[..], flags).map(|(_, bytes)| bytes)) {
-            Ok(0) => Some(Ok(())),
-            Ok(_) => None,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            Err(error) => Some(Err(error)),
-        }
-    }
-
-    pub(crate) fn discard(fd: BorrowedFd<'_>, discard_buffer: &mut [u8]) -> io::Result<usize> {
-        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-        retry(|| rustix::net::recv(fd, &mut *discard_buffer, flags).map(|(filled, _)| filled))
-    }
-
-    #[inline]
-    fn retry(mut call: impl FnMut() -> Result<usize, Errno>) -> io::Result<usize> {
-        loop {
-            match call() {
-                Err(Errno::INTR) => {}
-                result => return result.map_err(io::Error::from),
-            }
-        }
-    }
 }

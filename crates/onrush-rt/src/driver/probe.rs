@@ -76,6 +76,18 @@ impl Choice {
 
 /// Chooses a driver. Fails, with the reason, only if `preference` requires io_uring and the system
 /// refuses it.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::driver::{Config, Preference, choose};
+///
+/// let config = Config::default();
+/// let choice = choose(Preference::Auto, &config)?;
+/// println!("{}: {}", choice.name(), choice.reason());
+/// let driver = choice.build(&config)?;
+/// assert_eq!(driver.name(), choice.name());
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn choose(preference: Preference, config: &Config) -> io::Result<Choice> {
     if preference == Preference::Epoll {
         return Ok(Choice {

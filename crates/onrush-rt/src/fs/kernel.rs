@@ -3,8 +3,9 @@
 //!
 //! This module does not depend on the simulator.
 
+use super::resident::{self, RecentProbe};
 use super::walk::Lookup;
-use super::{Beneath, Create, EachEntry, FileKind, Metadata, OpenHow, resident};
+use super::{Beneath, Create, EachEntry, FileKind, Metadata, OpenHow};
 use rustix::buffer::spare_capacity;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir};
@@ -76,7 +77,7 @@ impl Dir {
         let mode = Mode::from_raw_mode(mode);
         Ok(File {
             fd: self.lookup.open(self.fd.as_fd(), path, flags, mode)?,
-            lately: resident::RecentProbe::default(),
+            recent: RecentProbe::default(),
         })
     }
 
@@ -84,7 +85,7 @@ impl Dir {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         Ok(File {
             fd: self.lookup.open_cached(self.fd.as_fd(), path, flags)?,
-            lately: resident::RecentProbe::default(),
+            recent: RecentProbe::default(),
         })
     }
 
@@ -227,7 +228,7 @@ impl Dir {
 #[derive(Debug)]
 pub(super) struct File {
     fd: OwnedFd,
-    pub(super) lately: resident::RecentProbe,
+    recent: RecentProbe,
 }
 
 impl File {
@@ -254,7 +255,7 @@ impl File {
                 read => return read,
             };
             let len = len.min(buf.capacity() - buf.len());
-            if !no_such_read || !resident::is_surely_cached(self, offset, len) {
+            if !no_such_read || !resident::is_surely_cached(self.as_fd(), offset, len) {
                 return Err(Errno::AGAIN.into());
             }
         }
@@ -273,7 +274,9 @@ impl File {
         let mut slices = [IoSliceMut::new(&mut *buf)];
         match rustix::io::preadv2(&self.fd, &mut slices, offset, ReadWriteFlags::NOWAIT) {
             Ok(read) => Ok(read),
-            Err(Errno::OPNOTSUPP) if resident::is_surely_cached(self, offset, buf.len()) => {
+            Err(Errno::OPNOTSUPP)
+                if resident::is_surely_cached(self.as_fd(), offset, buf.len()) =>
+            {
                 self.read_at(buf, offset)
             }
             // The file system cannot tell, or a signal came: let the pool read it.
@@ -358,6 +361,14 @@ impl File {
 
     pub(super) fn advise_sequential(&self) {
         let _ = fs::fadvise(&self.fd, 0, None, fs::Advice::Sequential);
+    }
+
+    pub(super) fn start_writeback(&self, offset: u64, len: u64) {
+        resident::start_writeback(self.as_fd(), offset, len);
+    }
+
+    pub(super) fn is_resident(&self, offset: u64, len: u64) -> bool {
+        resident::is_resident(self.as_fd(), &self.recent, offset, len)
     }
 }
 

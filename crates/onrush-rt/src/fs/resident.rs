@@ -1,13 +1,14 @@
 //! File calls without a safe wrapper: query of the page cache, reading only from it, and starting
 //! write-back.
 //!
-//! Callers decide how to use the results.
+//! Callers decide how to use the results. This module depends on descriptors only, not on the types
+//! of files.
 #![allow(unsafe_code)]
 
-use super::kernel::File;
 use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::io::{ReadWriteFlags, preadv2, retry_on_intr};
 use rustix::time::{ClockId, clock_gettime};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// `cachestat(2)` was refused once; it is not tried again.
@@ -70,25 +71,26 @@ impl RecentProbe {
     }
 }
 
-/// [`is_resident_now`], or a recent result of it.
-pub(super) fn is_resident(file: &File, offset: u64, len: u64) -> bool {
+/// [`is_resident_now`], or a recent result of it, which `recent` keeps for this file.
+pub(super) fn is_resident(fd: BorrowedFd<'_>, recent: &RecentProbe, offset: u64, len: u64) -> bool {
     let Some(end) = offset.checked_add(len) else {
         return false;
     };
     // Read without a system call, to some milliseconds.
     let now = clock_gettime(ClockId::MonotonicCoarse);
     let now_ms = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
-    if end <= file.lately.known_bytes(now_ms) {
+    if end <= recent.known_bytes(now_ms) {
         return true;
     }
-    let resident = is_resident_now(file, offset, len);
+    let resident = is_resident_now(fd, offset, len);
     if resident {
-        file.lately.found(offset, end, now_ms);
+        recent.found(offset, end, now_ms);
     }
     resident
 }
 
-pub(super) fn is_resident_now(file: &File, offset: u64, len: u64) -> bool {
+/// Whether all pages of a range that lies within the file are in the page cache.
+fn is_resident_now(fd: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
     if len == 0 {
         return true;
     }
@@ -98,21 +100,34 @@ pub(super) fn is_resident_now(file: &File, offset: u64, len: u64) -> bool {
     let page_bytes = crate::sys::page_bytes() as u64;
     let (first_page, last_page) = (offset / page_bytes, last / page_bytes);
     if !NO_CACHESTAT.load(Ordering::Relaxed) {
-        match pages_cached(file.as_fd(), offset, len) {
+        match pages_cached(fd, offset, len) {
             Ok(cached) => return cached > last_page - first_page,
             Err(_) => NO_CACHESTAT.store(true, Ordering::Relaxed),
         }
     }
-    by_probes(file, offset, last, page_bytes)
+    by_probes(offset, last, page_bytes, |at| is_byte_cached(fd, at))
 }
 
-/// Whether one byte of each page can be read without waiting; in long ranges, of some pages.
-pub(super) fn by_probes(file: &File, offset: u64, last: u64, page_bytes: u64) -> bool {
-    let step = (last / page_bytes - offset / page_bytes) / PROBES_MAX + 1;
+/// Whether the byte at `offset` exists and can be read without waiting. `false` where the file
+/// system has no such read.
+fn is_byte_cached(fd: BorrowedFd<'_>, offset: u64) -> bool {
     let mut byte = [0];
+    let mut slices = [IoSliceMut::new(&mut byte)];
+    let read = preadv2(fd, &mut slices, offset, ReadWriteFlags::NOWAIT);
+    matches!(read, Ok(1))
+}
+
+/// Whether one byte of each page is cached; in long ranges, of some pages.
+pub(super) fn by_probes(
+    offset: u64,
+    last: u64,
+    page_bytes: u64,
+    is_byte_cached: impl Fn(u64) -> bool,
+) -> bool {
+    let step = (last / page_bytes - offset / page_bytes) / PROBES_MAX + 1;
     let mut at = offset;
     loop {
-        if !matches!(file.try_read_at(&mut byte, at), Ok(1)) {
+        if !is_byte_cached(at) {
             return false;
         }
         if at == last {
@@ -124,18 +139,17 @@ pub(super) fn by_probes(file: &File, offset: u64, last: u64, page_bytes: u64) ->
 
 /// For file systems without `RWF_NOWAIT`, mainly tmpfs: whether all bytes that a read of `len`
 /// bytes could return are cached, so that a plain read does not wait.
-pub(super) fn is_surely_cached(file: &File, offset: u64, len: usize) -> bool {
+pub(super) fn is_surely_cached(fd: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
     if NO_CACHESTAT.load(Ordering::Relaxed) {
-        return false; // the probes need RWF_NOWAIT
+        return false; // The probes need RWF_NOWAIT.
     }
-    let Ok(found) = file.metadata() else {
+    let Ok(found) = retry_on_intr(|| rustix::fs::fstat(fd)) else {
         return false;
     };
-    is_resident_now(
-        file,
-        offset,
-        (len as u64).min(found.size.saturating_sub(offset)),
-    )
+    let rest = u64::try_from(found.st_size)
+        .unwrap_or(0)
+        .saturating_sub(offset);
+    is_resident_now(fd, offset, rest.min(len as u64))
 }
 
 fn pages_cached(fd: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<u64> {

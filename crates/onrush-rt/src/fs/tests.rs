@@ -313,15 +313,15 @@ fn many_entries_and_an_early_end() {
 fn residence_by_probes_agrees() {
     let temp = Temp::new();
     let root = Dir::open_root(&temp.0).unwrap();
-    let File(FileInner::Kernel(file), _) = create(&root, b"a", &[1; 1 << 20]) else {
+    let file = create(&root, b"a", &[1; 1 << 20]);
+    let FileInner::Kernel(file) = &file.inner else {
         unreachable!()
     };
-    assert!(resident::by_probes(&file, 0, (1 << 20) - 1, 4096));
-    assert!(resident::by_probes(&file, 5000, 5000, 4096));
-    assert!(
-        !resident::by_probes(&file, 0, 1 << 20, 4096),
-        "the last byte is past the end"
-    );
+    let is_byte_cached = |at| matches!(file.try_read_at(&mut [0], at), Ok(1));
+    let by_probes = |first, last| resident::by_probes(first, last, 4096, is_byte_cached);
+    assert!(by_probes(0, (1 << 20) - 1));
+    assert!(by_probes(5000, 5000));
+    assert!(!by_probes(0, 1 << 20), "the last byte is past the end");
 }
 
 #[test]

@@ -5,8 +5,9 @@
 //! one thread can run many of them (the simulator does): [`WorkerContext::current`] returns a
 //! worker only while that worker is polled.
 //!
-//! Files, lowest first: `machine` · this one · `dispatch` · `poll_monitor` · `sleep`.
+//! Files, lowest first: `machine` · this one · `poll_monitor`, `sleep` · `context` · `dispatch`.
 
+mod context;
 mod dispatch;
 mod machine;
 mod poll_monitor;
@@ -23,17 +24,15 @@ use crate::coop;
 use crate::diagnose;
 use crate::diagnosis;
 use crate::driver::{self, Choice, Driver, Event, sim};
-use crate::executor::{Executor, Task, TaskSlot};
+use crate::executor::Executor;
 use crate::mailbox::Mailbox;
 use crate::offload;
-use crate::sources::{RUNTIME, Sources};
-use crate::timer::{TimerId, Wheel};
-use crate::user::{self, call};
-use machine::monotonic;
-use poll_monitor::TaggedTask;
+use crate::sources::Sources;
+use crate::timer::Wheel;
+use crate::user::call;
 use slab::Slab;
-use std::cell::{Cell, RefCell, RefMut};
-use std::future::{Future, poll_fn};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
@@ -45,6 +44,32 @@ use std::time::Duration;
 /// implements it.
 ///
 /// Calls are never nested. Methods take `&self`, because handlers called from here call back.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::driver::{Event, sim::{Behaviour, Net}};
+/// use onrush_rt::worker::{EventHandler, Worker};
+/// use std::cell::Cell;
+///
+/// struct LastTimer(Cell<u64>);
+///
+/// impl EventHandler for LastTimer {
+///     fn on_event(&self, _: Event) {}
+///     fn on_timer(&self, payload: u64) {
+///         self.0.set(payload);
+///     }
+///     fn on_notify(&self) {}
+/// }
+///
+/// let net = Net::new(1, Behaviour::default());
+/// let mut worker = Worker::simulated(net.clone(), 0)?;
+/// worker.context().schedule(10, 7); // After 10 ms, with the payload 7.
+/// net.advance(10);
+/// let handler = LastTimer(Cell::new(0));
+/// worker.poll(&handler, false)?;
+/// assert_eq!(handler.0.get(), 7);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub trait EventHandler {
     /// An event of a listener, or of a stream whose token has the top bit clear.
     fn on_event(&self, event: Event);
@@ -149,16 +174,83 @@ impl Default for Pools {
 }
 
 /// A handle to a worker, for its event handler and its futures. Cheap to clone; not `Send`.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::worker::{Pools, Worker};
+/// use std::future::pending;
+/// use std::time::Duration;
+/// # use onrush_rt::driver::{Config, Preference, choose};
+/// # let config = Config::default();
+/// # let choice = choose(Preference::Auto, &config)?;
+///
+/// let mut worker = Worker::new(&choice, &config, Pools::inline(), 0)?;
+/// let context = worker.context().clone();
+/// let limited = context.timeout(Duration::from_millis(5), pending::<()>());
+/// assert_eq!(worker.block_on(limited)?, None);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct WorkerContext(Rc<Inner>);
 
 /// A worker. The thread that owns it polls it.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::driver::{Config, Preference, choose};
+/// use onrush_rt::worker::{Pools, Worker};
+/// use std::time::Duration;
+///
+/// let config = Config::default();
+/// let choice = choose(Preference::Auto, &config)?;
+/// let mut worker = Worker::new(&choice, &config, Pools::inline(), 0)?;
+/// let context = worker.context().clone();
+/// let output = worker.block_on(async move {
+///     let task = context.spawn(async { 6 * 7 });
+///     context.sleep(Duration::from_millis(1)).await;
+///     task.await
+/// })?;
+/// assert_eq!(output, 42);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Worker {
     context: WorkerContext,
 }
 
 /// A handle to a worker for other threads.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::driver::Event;
+/// use onrush_rt::worker::{EventHandler, Pools, Worker};
+/// use std::cell::Cell;
+/// use std::thread;
+/// # use onrush_rt::driver::{Config, Preference, choose};
+/// # let config = Config::default();
+/// # let choice = choose(Preference::Auto, &config)?;
+///
+/// #[derive(Default)]
+/// struct Notified(Cell<bool>);
+///
+/// impl EventHandler for Notified {
+///     fn on_event(&self, _: Event) {}
+///     fn on_timer(&self, _: u64) {}
+///     fn on_notify(&self) {
+///         self.0.set(true);
+///     }
+/// }
+///
+/// let mut worker = Worker::new(&choice, &config, Pools::inline(), 0)?;
+/// let notifier = worker.notifier();
+/// let other = thread::spawn(move || notifier.notify());
+/// let handler = Notified::default();
+/// while !handler.0.get() {
+///     worker.poll(&handler, true)?; // Sleeps in the kernel until there is something to do.
+/// }
+/// other.join().unwrap();
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Notifier(Arc<Mailbox>, Arc<PollMonitor>);
 
@@ -395,210 +487,5 @@ impl Drop for Worker {
         let _entered = self.context.enter(); // Destructors may use `WorkerContext::current`.
         self.context.0.executor.shut_down();
         diagnosis::flush();
-    }
-}
-
-thread_local! {
-    static CURRENT: RefCell<Option<WorkerContext>> = const { RefCell::new(None) };
-}
-
-/// While it lives, its worker is the current one of this thread. Its drop restores the previous
-/// one.
-struct Entered {
-    before: Option<WorkerContext>,
-    check: Option<fn() -> bool>,
-    _budget: coop::Restore,
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        // The worker may be dropped by a destructor of a thread-local variable.
-        let ours = CURRENT.try_with(|current| current.replace(self.before.take()));
-        user::set_check(self.check);
-        drop(ours);
-    }
-}
-
-impl WorkerContext {
-    /// The worker that this thread is polling, for code that was not given one. Tasks and handlers
-    /// always have one; elsewhere this is `None`.
-    pub fn current() -> Option<WorkerContext> {
-        let current = CURRENT.try_with(|current| current.borrow().clone());
-        current.ok().flatten()
-    }
-
-    /// Has `check` called in debug builds before each call of user code: it tells whether nothing
-    /// is borrowed that user code may need. See [`user`].
-    pub fn check_before_user_code(&self, check: impl Fn() -> bool + 'static) {
-        self.0.checks.borrow_mut().0.push(Box::new(check));
-    }
-
-    fn is_unborrowed(&self) -> bool {
-        let checks = self.0.checks.borrow();
-        self.0.driver.try_borrow_mut().is_ok() && checks.0.iter().all(|check| check())
-    }
-
-    fn enter(&self) -> Entered {
-        let check = user::set_check(Some(|| {
-            WorkerContext::current().is_none_or(|context| context.is_unborrowed())
-        }));
-        // On a thread whose thread-local variables are destroyed, nothing can use the current
-        // worker.
-        let before = CURRENT.try_with(|current| current.replace(Some(self.clone())));
-        Entered {
-            before: before.ok().flatten(),
-            check,
-            _budget: coop::Restore::new(),
-        }
-    }
-
-    /// Milliseconds of this worker's monotonic clock, read once per iteration.
-    #[inline]
-    pub fn now_ms(&self) -> u64 {
-        self.0.now_ms.get()
-    }
-
-    /// Nanoseconds of this worker's monotonic clock, read once per iteration.
-    pub fn now_ns(&self) -> u64 {
-        self.0.now_ns.get()
-    }
-
-    /// Nanoseconds that this worker has spent waiting for events since it was created. In the rest
-    /// of the time it worked, or was ready to while other threads had its core.
-    pub fn idle_ns(&self) -> u64 {
-        self.0.idle_ns.get()
-    }
-
-    /// Seconds since 1970, read once per iteration.
-    #[inline]
-    pub fn unix_seconds(&self) -> u64 {
-        self.0.unix_seconds.get()
-    }
-
-    /// How many iterations the worker's event loop has begun: calls of [`Worker::poll`].
-    #[inline]
-    pub fn iteration(&self) -> u64 {
-        self.0.iteration.get()
-    }
-
-    /// When the timer wheel next has something to do, in ms of this worker's clock; `None` without
-    /// timers. During [`EventHandler::on_wake`], expired timers have not fired yet.
-    pub fn next_timer_ms(&self) -> Option<u64> {
-        self.0.wheel.borrow().next_ms()
-    }
-
-    /// The index of this worker, from 0.
-    pub fn index(&self) -> usize {
-        self.0.index
-    }
-
-    /// The driver, borrowed for one call: the worker panics if it is polled while this is held.
-    /// Handlers of the crate `onrush` have no access to it.
-    #[inline]
-    pub fn driver(&self) -> RefMut<'_, Driver> {
-        self.0.driver.borrow_mut()
-    }
-
-    /// The worker's receive buffers.
-    pub fn pool(&self) -> &BufferPool {
-        &self.0.pool
-    }
-
-    /// The pool for file operations that may block.
-    pub fn blocking(&self) -> &blocking::BlockingPool {
-        &self.0.pools.blocking
-    }
-
-    /// The pool for CPU-bound work that would block the worker.
-    pub fn offload(&self) -> &offload::OffloadPool {
-        &self.0.pools.offload
-    }
-
-    /// Starts a task on this worker; its first poll is in the current iteration or the next.
-    pub fn spawn<F>(&self, future: F) -> Task<F::Output>
-    where
-        F: Future + 'static,
-        F::Output: 'static,
-    {
-        self.0.executor.spawn(TaggedTask::new(self, future))
-    }
-
-    /// A slot for a future that is polled first and becomes a task only if it is pending.
-    pub fn task_slot(&self) -> TaskSlot {
-        self.0.executor.task_slot()
-    }
-
-    /// The number of tasks that have not ended.
-    pub fn live_tasks(&self) -> usize {
-        self.0.executor.live_tasks()
-    }
-
-    /// Calls [`EventHandler::on_timer`] with `payload` (top bit clear) at `deadline_ms` of this
-    /// worker's clock or soon after.
-    pub fn schedule(&self, deadline_ms: u64, payload: u64) -> TimerId {
-        debug_assert!(payload & RUNTIME == 0);
-        self.0.wheel.borrow_mut().schedule(deadline_ms, payload)
-    }
-
-    /// Cancels a timer of [`WorkerContext::schedule`]. Does nothing if it has fired.
-    pub fn unschedule(&self, timer: TimerId) {
-        self.0.wheel.borrow_mut().cancel(timer);
-    }
-
-    /// Sleeps for at least `duration`, and up to a millisecond longer. The deadline counts from
-    /// this call (not from the start of the iteration, nor from the first poll).
-    pub fn sleep(&self, duration: Duration) -> Sleep {
-        let now = match duration.is_zero() {
-            true => Duration::from_millis(self.now_ms()),
-            false => Duration::from_nanos(self.clock_ns()),
-        };
-        let deadline_ns = now.saturating_add(duration).as_nanos();
-        let deadline_ms = u64::try_from(deadline_ns.div_ceil(1_000_000)).unwrap_or(u64::MAX);
-        Sleep {
-            context: self.clone(),
-            deadline_ms,
-            timer: None,
-        }
-    }
-
-    /// Returns `future`'s output, or `None` if it has none after `duration`; it is dropped then.
-    pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Option<F::Output> {
-        let mut future = pin!(future);
-        let mut sleep = pin!(self.sleep(duration));
-        // Spends budget once, even if `future` is ready at once; later polls must check the time.
-        poll_fn(coop::poll_operation).await;
-        poll_fn(|cx| match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
-        })
-        .await
-    }
-
-    pub(crate) fn sources(&self) -> &Sources {
-        &self.0.sources
-    }
-
-    /// Nanoseconds of this worker's monotonic clock, now: this reads the clock.
-    pub fn clock_ns(&self) -> u64 {
-        match &self.0.clock {
-            Clock::Kernel => monotonic().as_nanos() as u64,
-            Clock::Sim(net) => net.now_ms() * 1_000_000,
-        }
-    }
-
-    fn read_clock(&self) {
-        let now_ns = self.clock_ns();
-        let now_ms = now_ns / 1_000_000;
-        let unix_seconds = match &self.0.clock {
-            Clock::Kernel => {
-                use rustix::time::{ClockId, clock_gettime};
-                clock_gettime(ClockId::RealtimeCoarse).tv_sec as u64
-            }
-            // An arbitrary day, the same in every run.
-            Clock::Sim(_) => 1_790_000_000 + now_ms / 1000,
-        };
-        self.0.now_ns.set(now_ns);
-        self.0.now_ms.set(now_ms);
-        self.0.unix_seconds.set(unix_seconds);
     }
 }

@@ -19,7 +19,7 @@ pub fn finish<T: 'static>(mut coroutine: Coroutine<T>) -> T {
     }
 }
 
-/// Pending once.
+/// Is pending once.
 pub async fn pause() {
     let mut paused = false;
     poll_fn(|_| match std::mem::replace(&mut paused, true) {
@@ -29,7 +29,7 @@ pub async fn pause() {
     .await;
 }
 
-/// What a panic said.
+/// The message of the panic of `act`.
 pub fn message(act: impl FnOnce()) -> String {
     let payload = catch_unwind(AssertUnwindSafe(act)).expect_err("a panic");
     let text = payload.downcast_ref::<String>().cloned();
@@ -38,5 +38,5 @@ pub fn message(act: impl FnOnce()) -> String {
             .downcast_ref::<&str>()
             .map(|text| (*text).to_owned())
     })
-    .expect("a text")
+    .expect("a text payload")
 }

@@ -1,10 +1,11 @@
-//! What the tests of the drivers and of the worker share: one rig per driver, connected pairs of
-//! every transport, a watchdog for each test, and tests that run themselves again in a child.
+//! Shared by the tests of the drivers and of the worker: one rig per driver, connected pairs of
+//! every transport, a watchdog for each test, and tests that run themselves in a child process.
 // Each test binary includes this file and uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod coroutines;
 pub mod seccomp;
+pub mod temp_dir;
 
 use onrush_rt::driver::sim::{self, Behaviour};
 use onrush_rt::driver::{Choice, Config, Driver, Event, Preference, Socket, StreamId, choose};
@@ -14,7 +15,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Ends the process when the test holding this is not over in a minute: a hang is a failure.
+/// Aborts the process if the test that owns this takes more than a minute: a hang is a failure.
 pub struct Watchdog(mpsc::Sender<()>);
 
 pub fn watchdog(what: &'static str) -> Watchdog {
@@ -22,7 +23,7 @@ pub fn watchdog(what: &'static str) -> Watchdog {
     std::thread::spawn(move || {
         let minute = Duration::from_secs(60);
         if gone.recv_timeout(minute) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // Not `eprintln!`: the test harness would keep it to itself, and abort loses that.
+            // Not `eprintln!`: the test harness would capture the text, and abort loses it.
             let _ = writeln!(io::stderr(), "{what}: hangs");
             std::process::abort();
         }
@@ -40,7 +41,7 @@ pub enum Kind {
 pub const KERNEL: [Kind; 2] = [Kind::Uring, Kind::Epoll];
 pub const ALL: [Kind; 3] = [Kind::Uring, Kind::Epoll, Kind::Sim];
 
-/// What to connect a pair by. The simulated network knows only its own.
+/// The transport of a connected pair. The simulated network ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Tcp4,
@@ -48,14 +49,14 @@ pub enum Transport {
     Unix,
 }
 
-/// A driver to be pulled by the test itself.
+/// A driver that the test itself polls.
 pub struct Rig {
     pub kind: Kind,
     pub driver: Driver,
     pub net: Option<sim::Net>,
 }
 
-/// The choice of a kernel driver, or `None`, and a word about it, where it is refused.
+/// The choice of a kernel driver. If it is refused, prints the reason and returns `None`.
 pub fn choice(kind: Kind, config: &Config) -> Option<Choice> {
     let preference = match kind {
         Kind::Uring => Preference::Uring,
@@ -80,7 +81,9 @@ pub fn rig_with(kind: Kind, config: &Config, seed: u64) -> Option<Rig> {
             net: Some(net),
         });
     }
-    let driver = choice(kind, config)?.build(config).expect("it was probed");
+    let driver = choice(kind, config)?
+        .build(config)
+        .expect("the driver was probed");
     Some(Rig {
         kind,
         driver,
@@ -88,7 +91,7 @@ pub fn rig_with(kind: Kind, config: &Config, seed: u64) -> Option<Rig> {
     })
 }
 
-/// Runs `test` on each of `kinds` that works here, under a watchdog.
+/// Runs `test` on each of `kinds` that is available, under a watchdog.
 pub fn on(kinds: &[Kind], what: &'static str, test: impl Fn(&mut Rig)) {
     let _dog = watchdog(what);
     for &kind in kinds {
@@ -134,27 +137,27 @@ impl Rig {
         )
     }
 
-    /// One turn of at most 20 ms, and all its events.
+    /// Polls once, for at most 20 ms, and returns all events.
     pub fn poll(&mut self) -> Vec<Event> {
         let driver = &mut self.driver;
         driver
             .poll_events(Some(Duration::from_millis(20)))
-            .expect("turns");
+            .expect("the poll succeeds");
         std::iter::from_fn(|| driver.next()).collect()
     }
 
-    /// A few turns in which nothing is expected to matter; gives what came all the same.
+    /// Polls a few times, until the driver should be idle, and returns the events.
     pub fn poll_until_idle(&mut self) -> Vec<Event> {
         (0..8).flat_map(|_| self.poll()).collect()
     }
 
-    /// Turns until `done` has seen what it wants. The watchdog bounds it.
+    /// Polls until `done` returns true. The watchdog limits the time.
     pub fn until(&mut self, mut done: impl FnMut(&mut Driver, Event) -> bool) {
         loop {
             let driver = &mut self.driver;
             driver
                 .poll_events(Some(Duration::from_millis(20)))
-                .expect("turns");
+                .expect("the poll succeeds");
             let mut over = false;
             while let Some(event) = self.driver.next() {
                 over |= done(&mut self.driver, event);
@@ -165,7 +168,7 @@ impl Rig {
         }
     }
 
-    /// Everything `stream` receives up to its end, which must be orderly.
+    /// All bytes that `stream` receives up to its end, which must be orderly.
     pub fn all_of(&mut self, stream: StreamId) -> Vec<u8> {
         let mut all = Vec::new();
         self.until(|_, event| match event {
@@ -190,7 +193,7 @@ impl Rig {
     }
 }
 
-/// The stream and token that an event is for; `None` for those of listeners.
+/// The stream and the token of an event; `None` for events of listeners.
 pub fn whose(event: &Event) -> Option<(StreamId, u64)> {
     match event {
         Event::Data { stream, token, .. }
@@ -202,7 +205,7 @@ pub fn whose(event: &Event) -> Option<(StreamId, u64)> {
     }
 }
 
-/// Bytes that tell their place, so that a lost, doubled or swapped one shows.
+/// Bytes that depend on their position, so that a lost, duplicated or reordered one is detected.
 pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut random = sim::Random::new(seed);
     (0..bytes).map(|_| random.below(256) as u8).collect()
@@ -210,8 +213,8 @@ pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
 
 const CHILD: &str = "ONRUSH_TEST_CHILD";
 
-/// Runs `act` in a process of its own: this test binary again, with only the test called `name`,
-/// which must do nothing but call this.
+/// Runs `act` in a child process: this test binary with only the test `name`, which must do nothing
+/// but call this.
 pub fn in_child(name: &'static str, act: impl FnOnce()) {
     let _dog = watchdog(name);
     if std::env::var_os(CHILD).is_some_and(|child| child == name) {
@@ -233,7 +236,7 @@ pub fn in_child(name: &'static str, act: impl FnOnce()) {
     );
 }
 
-/// The processor time this process has used, in user space and in the kernel.
+/// The CPU time that this process has used, in user space and in the kernel.
 pub fn cpu_time() -> Duration {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)

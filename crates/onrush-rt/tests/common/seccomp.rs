@@ -1,16 +1,16 @@
-//! A real seccomp filter, as a container has one: named system calls fail with a given errno and
-//! everything else passes. For this thread, those it starts, and programs it executes.
+//! A real seccomp filter, as containers use them: listed system calls fail with a given errno, and
+//! all others pass. It applies to this thread, the threads it starts, and programs it executes.
 #![allow(unsafe_code)]
 
 use std::io;
 
-/// System calls refused at most.
+/// The maximum number of refused system calls.
 const REFUSED_MAX: usize = 8;
 
-/// Installs the filter for good (`seccomp(2)`, `SECCOMP_SET_MODE_FILTER`). `calls` are pairs of a
-/// system call's number and the errno it shall fail with.
+/// Installs the filter permanently (`seccomp(2)`, `SECCOMP_SET_MODE_FILTER`). `calls` are pairs of
+/// the number of a system call and the errno of its failure.
 ///
-/// Allocates nothing, so it may be called between `fork` and `exec`
+/// It does not allocate, so it may be called between `fork` and `exec`
 /// (`std::os::unix::process::CommandExt::pre_exec`) to start a program under the filter.
 ///
 /// # Panics
@@ -25,10 +25,10 @@ pub fn refuse(calls: &[(libc::c_long, i32)]) -> io::Result<()> {
     };
     let give = libc::BPF_RET | libc::BPF_K;
     let mut program = [step(give, libc::SECCOMP_RET_ALLOW, 0); 2 * REFUSED_MAX + 2];
-    // `seccomp_data.nr`, the number of the call, lies at offset 0.
+    // `seccomp_data.nr`, the number of the system call, is at offset 0.
     program[0] = step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0);
     for (at, (call, errno)) in calls.iter().enumerate() {
-        // Not this call: over the next step.
+        // Not this call: skip the next step.
         program[1 + 2 * at] = step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, *call as u32, 1);
         program[2 + 2 * at] = step(give, libc::SECCOMP_RET_ERRNO | *errno as u32, 0);
     }
@@ -36,7 +36,7 @@ pub fn refuse(calls: &[(libc::c_long, i32)]) -> io::Result<()> {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: plain numbers.
+    // SAFETY: this call takes only numbers.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -18,8 +18,8 @@ pub(crate) struct Failure {
 /// the request when it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    Reading,
-    Writing,
+    Read,
+    Write,
 }
 
 impl Failure {

@@ -86,23 +86,24 @@ pub struct FilesOptions {
     /// The failures that an acknowledged change survives.
     pub durability: Durability,
     /// The maximum number of path segments of a `PUT`, folders and object; more get 400. It limits
-    /// the folders that one `PUT` creates and syncs. Deeper objects of other programs can be read,
-    /// listed and deleted.
+    /// the folders that one `PUT` creates and syncs. Deeper objects that other programs created
+    /// can be read, listed and deleted.
     pub depth_max: usize,
     /// The maximum size of small objects in memory, in bytes, divided equally among the cores; 0
     /// keeps none. The same amount again, up to 16 MiB, may be in use by responses to slow clients.
     /// Beyond it, objects are sent from their files.
     pub cache_bytes_max: usize,
     /// The maximum number of larger files that are kept open, for about a tenth of a second each,
-    /// divided equally among the cores; 0 keeps none. Each takes a descriptor, and its disk space
-    /// if it is deleted.
+    /// divided equally among the cores; 0 keeps none. Each uses a descriptor. If the file is
+    /// deleted, its space is freed only when it is closed.
     pub cache_files_max: usize,
     /// The time that a cached object is served without access to the disk, in milliseconds. Changes
     /// by other programs become visible within that time. For an open file it is at most a tenth of
     /// a second.
     pub cache_fresh_ms: u64,
-    /// The maximum size of all upload buffers, in bytes. Long uploads share one half. Each other
-    /// upload gets its own buffers from the other half, and a small one when that is used up.
+    /// The maximum size of all upload buffers, in bytes. Long uploads share one half. Every
+    /// other upload gets buffers of its own from the other half, or one small buffer if that half
+    /// is used up.
     pub upload_bytes_max: usize,
     /// The maximum number of threads for file operations that may block.
     pub blocking_threads: usize,
@@ -136,8 +137,8 @@ impl Default for FilesOptions {
 
 /// A handler that serves a folder over HTTP. Clones serve the same folder.
 ///
-/// If the route has a parameter `{*key}`, the parameter is the path within the folder. Otherwise
-/// the whole path is. The handler responds to all methods itself, so mount it with
+/// If the route has a parameter `{*key}`, the parameter is the path within the folder. Without
+/// such a parameter, the whole request path is used. The handler responds to all methods itself, so mount it with
 /// [`Router::any`](onrush::Router::any).
 ///
 /// `Limits::body_bytes_max` of the server limits the length of an upload.

@@ -1,6 +1,6 @@
 //! PUT and DELETE.
 //!
-//! A request that must fail is refused before its body is read. The preconditions are evaluated
+//! Where possible, a request is refused before its body is read. The preconditions are evaluated
 //! again at the commit, under the lock of the key. Dropping an incomplete upload removes all traces
 //! of it.
 //!
@@ -19,8 +19,8 @@ use onrush::{Request, Response};
 use onrush_proto::precondition::{Current, Outcome, evaluate};
 use onrush_store::{Condition, Key, Kind, Meta, Store, StoreError};
 
-/// For uploads of at least this size or of unknown size, the preconditions are checked before the
-/// body is received.
+/// For uploads of at least this size or of unknown size, the present state of the key is checked
+/// before the body is received.
 const CHECK_FIRST_BYTES: u64 = 64 * 1024;
 
 impl Inner {
@@ -86,8 +86,9 @@ impl Inner {
             .map_err(|error| self.failed(error, Operation::Write, Some(key)))
     }
 
-    /// `PUT` with `--sink`: makes the same checks as a `PUT`, then reads, counts and discards the
-    /// body at full speed. Digests are not verified, because the kernel discards the body.
+    /// `PUT` with the option `sink`: makes the same checks as a `PUT`, then reads, counts and
+    /// discards the body at full speed. Digests are not verified, because the kernel discards the
+    /// body.
     pub(super) async fn sink(&self, request: Request) -> Result<Response, Failure> {
         let key = self.put_key(&request)?;
         content_fields(&request, true)?;

@@ -1,10 +1,13 @@
-//! What the tests of `files` share: a server with a folder, on either real driver and in the
-//! simulator, and a client that speaks raw HTTP.
+//! Shared by the tests of `files`: a server with a folder, on both drivers and in the simulator,
+//! and a client that sends raw HTTP.
 #![allow(dead_code, unreachable_pub)] // each test uses a part
 
 mod reply;
+#[path = "../../../onrush-rt/tests/common/temp_dir.rs"]
+mod temp_dir;
 
 pub use reply::Reply;
+pub use temp_dir::TempDir;
 
 use onrush::sim::Simulation;
 use onrush::{DriverPreference, Limits, Router, Running, Server};
@@ -17,38 +20,13 @@ use onrush_store::{Folder, FolderOptions};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A time long past, so that what was changed then counts as settled.
+/// A time long ago, so that an object changed then may be cached.
 pub const LONG_AGO_S: u64 = 1_600_000_000;
 
-/// A directory that is removed with all that is in it.
-pub struct TempDir(pub PathBuf);
-
-impl TempDir {
-    pub fn new() -> TempDir {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path =
-            std::env::temp_dir().join(format!("onrush-files-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        TempDir(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Reading and writing, nothing hidden shown, no site.
+/// Reading and writing, no hidden names, no site.
 pub fn writable() -> FilesOptions {
     FilesOptions {
         allow: Allow {
@@ -59,7 +37,7 @@ pub fn writable() -> FilesOptions {
     }
 }
 
-enum Ground {
+enum Backend {
     Real {
         running: Option<Running>,
         dir: TempDir,
@@ -72,10 +50,10 @@ enum Ground {
 
 /// A server with a folder.
 pub struct Host {
-    ground: Ground,
+    backend: Backend,
     pub name: &'static str,
     pub files: Files,
-    /// The path it is mounted at, with a slash at both ends.
+    /// The path where it is mounted, with a slash at both ends.
     pub mount: &'static str,
 }
 
@@ -93,14 +71,14 @@ pub fn everywhere_at(mount: &'static str, options: &FilesOptions, test: impl Fn(
     }
 }
 
-/// As the program has it on a loopback address. The names are those that the clients here use.
+/// The guard of the program on a loopback address, with the host names of the clients here.
 fn guarded(mount: &str, files: &Files) -> Guard<Router> {
     let router = Router::new().any(&format!("{mount}{{*key}}"), files.clone());
     let names = ["test".to_owned(), "t".to_owned()];
     Guard::new(Hosts::for_listener("127.0.0.1:0", &names), router)
 }
 
-/// Large enough for all but one of the tests.
+/// Limits for all tests but one.
 fn limits() -> Limits {
     Limits {
         body_bytes_max: 32 << 20,
@@ -120,7 +98,7 @@ impl Host {
         let running = start(guarded(mount, &files), driver);
         Host {
             name: running.driver().name(),
-            ground: Ground::Real {
+            backend: Backend::Real {
                 running: Some(running),
                 dir,
             },
@@ -129,10 +107,10 @@ impl Host {
         }
     }
 
-    /// Ends the server at once, and starts another one of the same [`Files`].
+    /// Ends the server at once and starts another one with the same [`Files`].
     pub fn restart(&mut self, driver: DriverPreference) {
-        let Ground::Real { running, .. } = &mut self.ground else {
-            panic!("only a real server");
+        let Backend::Real { running, .. } = &mut self.backend else {
+            panic!("only a real server can restart");
         };
         let before = running.take().unwrap();
         before.handle().shutdown_now();
@@ -161,45 +139,45 @@ impl Host {
         let sim = Box::new(Simulation::new(seed, &guarded(mount, &files), limits()));
         Host {
             name: "simulator",
-            ground: Ground::Sim { sim, disk },
+            backend: Backend::Sim { sim, disk },
             files,
             mount,
         }
     }
 
     pub fn is_simulated(&self) -> bool {
-        matches!(self.ground, Ground::Sim { .. })
+        matches!(self.backend, Backend::Sim { .. })
     }
 
     /// The simulated disk.
     pub fn disk(&self) -> &SimFs {
-        match &self.ground {
-            Ground::Sim { disk, .. } => disk,
-            Ground::Real { .. } => panic!("this disk is real"),
+        match &self.backend {
+            Backend::Sim { disk, .. } => disk,
+            Backend::Real { .. } => panic!("this disk is not simulated"),
         }
     }
 
     /// The real folder.
     pub fn path(&self) -> Option<&Path> {
-        match &self.ground {
-            Ground::Real { dir, .. } => Some(dir.path()),
-            Ground::Sim { .. } => None,
+        match &self.backend {
+            Backend::Real { dir, .. } => Some(dir.path()),
+            Backend::Sim { .. } => None,
         }
     }
 
     pub fn root(&self) -> Dir {
-        match &self.ground {
-            Ground::Real { dir, .. } => Dir::open_root(dir.path()).unwrap(),
-            Ground::Sim { disk, .. } => disk.root().unwrap(),
+        match &self.backend {
+            Backend::Real { dir, .. } => Dir::open_root(dir.path()).unwrap(),
+            Backend::Sim { disk, .. } => disk.root().unwrap(),
         }
     }
 
-    /// Puts a file into the folder behind the server's back, changed long ago.
+    /// Writes a file into the folder without the server. Its last change was long ago.
     pub fn add(&self, key: &str, content: &[u8]) {
         self.add_at(key.as_bytes(), content, LONG_AGO_S);
     }
 
-    /// The same for any name, with the time of its last change.
+    /// The same for any name, with a given time of the last change.
     pub fn add_at(&self, key: &[u8], content: &[u8], modified_s: u64) {
         let (dir, name) = self.parent_of(key);
         let how = OpenHow {
@@ -233,29 +211,29 @@ impl Host {
     }
 
     pub fn add_symlink(&self, key: &str, target: &str) {
-        match &self.ground {
-            Ground::Real { dir, .. } => {
+        match &self.backend {
+            Backend::Real { dir, .. } => {
                 std::os::unix::fs::symlink(target, dir.path().join(key)).unwrap();
             }
-            Ground::Sim { disk, .. } => {
+            Backend::Sim { disk, .. } => {
                 disk.add_symlink(key.as_bytes(), target.as_bytes()).unwrap()
             }
         }
     }
 
     pub fn add_fifo(&self, key: &str) {
-        match &self.ground {
-            Ground::Real { dir, .. } => {
+        match &self.backend {
+            Backend::Real { dir, .. } => {
                 let made = std::process::Command::new("mkfifo")
                     .arg(dir.path().join(key))
                     .status();
                 assert!(made.unwrap().success());
             }
-            Ground::Sim { disk, .. } => disk.add_fifo(key.as_bytes()).unwrap(),
+            Backend::Sim { disk, .. } => disk.add_fifo(key.as_bytes()).unwrap(),
         }
     }
 
-    /// What a file holds, seen behind the server's back.
+    /// The content of a file, read without the server.
     pub fn content(&self, key: &str) -> Option<Vec<u8>> {
         let file = self.root().open(key.as_bytes(), OpenHow::READ).ok()?;
         let mut content = vec![0; file.metadata().unwrap().size as usize];
@@ -266,7 +244,7 @@ impl Host {
         Some(content)
     }
 
-    /// How many uploads lie half-done on the disk.
+    /// The number of staged uploads on the disk.
     pub fn staged(&self) -> usize {
         let Ok(staging) = self.root().open_dir(b".onrush/staging") else {
             return 0;
@@ -278,34 +256,34 @@ impl Host {
 
     /// Lets time pass.
     pub fn pass(&mut self, ms: u64) {
-        match &mut self.ground {
-            Ground::Real { .. } => std::thread::sleep(Duration::from_millis(ms)),
-            Ground::Sim { sim, .. } => sim.advance(ms),
+        match &mut self.backend {
+            Backend::Real { .. } => std::thread::sleep(Duration::from_millis(ms)),
+            Backend::Sim { sim, .. } => sim.advance(ms),
         }
     }
 
-    /// Where a real server listens.
+    /// The address of a real server.
     pub fn address(&self) -> String {
-        match &self.ground {
-            Ground::Real { running, .. } => running.as_ref().unwrap().address().to_string(),
-            Ground::Sim { .. } => panic!("there is no such network"),
+        match &self.backend {
+            Backend::Real { running, .. } => running.as_ref().unwrap().address().to_string(),
+            Backend::Sim { .. } => panic!("a simulated server has no address"),
         }
     }
 
     pub fn connect(&mut self) -> Connection {
-        match &mut self.ground {
-            Ground::Sim { sim, .. } => Connection::Sim(sim.connect()),
-            Ground::Real { .. } => Connection::Real(connect(&self.address())),
+        match &mut self.backend {
+            Backend::Sim { sim, .. } => Connection::Sim(sim.connect()),
+            Backend::Real { .. } => Connection::Real(connect(&self.address())),
         }
     }
 
-    /// Sends all it can of `bytes`: a server that has answered may not want the rest.
+    /// Sends as much of `bytes` as possible. A server that has responded may not read the rest.
     pub fn send(&mut self, connection: &mut Connection, mut bytes: &[u8]) {
-        match (&mut self.ground, connection) {
+        match (&mut self.backend, connection) {
             (_, Connection::Real(stream)) => {
                 let _ = stream.write_all(bytes);
             }
-            (Ground::Sim { sim, .. }, Connection::Sim(client)) => {
+            (Backend::Sim { sim, .. }, Connection::Sim(client)) => {
                 let mut refused = 0;
                 while !bytes.is_empty() && refused < 100 {
                     match client.send(bytes) {
@@ -316,18 +294,18 @@ impl Host {
                 }
                 sim.run();
             }
-            _ => unreachable!("a connection is of its own ground"),
+            _ => unreachable!("the connection belongs to another backend"),
         }
     }
 
-    /// Receives to the end of the connection.
+    /// Receives up to the end of the connection.
     pub fn receive(&mut self, connection: &mut Connection) -> Vec<u8> {
         let mut all = Vec::new();
-        match (&mut self.ground, connection) {
+        match (&mut self.backend, connection) {
             (_, Connection::Real(stream)) => {
                 let _ = stream.read_to_end(&mut all);
             }
-            (Ground::Sim { sim, .. }, Connection::Sim(client)) => {
+            (Backend::Sim { sim, .. }, Connection::Sim(client)) => {
                 for _ in 0..200_000 {
                     sim.run();
                     match client.receive() {
@@ -340,13 +318,13 @@ impl Host {
                     }
                 }
             }
-            _ => unreachable!("a connection is of its own ground"),
+            _ => unreachable!("the connection belongs to another backend"),
         }
         all
     }
 
-    /// Sends a request on a connection of its own and receives its answer. `head` is the request
-    /// line and the fields that matter, separated by `\n`; the path is taken as it is.
+    /// Sends a request on its own connection and receives the response. `head` is the request line
+    /// and the relevant fields, separated by `\n`. The path is not changed.
     pub fn ask(&mut self, head: &str, body: &[u8]) -> Reply {
         let mut lines = head.lines();
         let mut request = format!("{} HTTP/1.1\r\nHost: test\r\n", lines.next().unwrap());
@@ -384,7 +362,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        if let Ground::Real { running, .. } = &mut self.ground
+        if let Backend::Real { running, .. } = &mut self.backend
             && let Some(running) = running.take()
         {
             running.handle().shutdown_now();
@@ -401,7 +379,7 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// One request to a real server, for clients on threads of their own.
+/// One request to a real server, for clients on other threads.
 pub fn over(address: &str, method: &str, path: &str, body: &[u8]) -> Reply {
     let mut stream = connect(address);
     let length = body.len();
@@ -426,14 +404,14 @@ pub fn entries(dir: &Dir) -> Vec<Vec<u8>> {
     all
 }
 
-/// A client's end.
+/// The client's end of a connection.
 pub enum Connection {
     Real(TcpStream),
     Sim(Client),
 }
 
 impl Connection {
-    /// Breaks off, as a client that crashes does.
+    /// Resets the connection, as a client that crashes does.
     pub fn cut(self) {
         if let Connection::Sim(client) = self {
             client.reset();
@@ -441,20 +419,20 @@ impl Connection {
     }
 }
 
-/// Bytes that tell where they are.
+/// Bytes that depend on their position.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u32)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 16) as u8)
         .collect()
 }
 
-/// Waits until `holds`, for at most five seconds.
+/// Waits until `holds` is true, for at most five seconds.
 pub fn eventually(host: &mut Host, holds: impl Fn(&Host) -> bool) {
     let begin = Instant::now();
     while !holds(host) {
         assert!(
             begin.elapsed() < Duration::from_secs(5),
-            "it never came true"
+            "the condition did not become true"
         );
         host.pass(5);
     }

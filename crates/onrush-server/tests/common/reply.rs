@@ -1,6 +1,6 @@
-//! Answers, taken apart and checked for their framing.
+//! Parses responses and checks their framing.
 
-/// An answer, its body decoded.
+/// A response with its decoded body.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
@@ -10,11 +10,11 @@ pub struct Reply {
 
 impl Reply {
     /// # Panics
-    /// When it is not one whole and well-framed answer.
+    /// If the bytes are not one complete response with valid framing.
     pub fn parse(bytes: &[u8], head_only: bool) -> Reply {
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]);
         let end = bytes.windows(4).position(|w| w == b"\r\n\r\n");
-        let end = end.unwrap_or_else(|| panic!("no answer: {shown:?}"));
+        let end = end.unwrap_or_else(|| panic!("no response: {shown:?}"));
         let head = std::str::from_utf8(&bytes[..end]).unwrap();
         let mut lines = head.split("\r\n");
         let status = lines.next().unwrap()[9..12].parse().unwrap();
@@ -29,7 +29,7 @@ impl Reply {
         if head_only || matches!(status, 204 | 304) {
             assert!(
                 reply.body.is_empty(),
-                "content where none may be: {shown:?}"
+                "content where none is allowed: {shown:?}"
             );
         } else if reply.field("transfer-encoding") == Some("chunked") {
             reply.body = dechunk(&reply.body);
@@ -58,7 +58,7 @@ impl Reply {
     }
 
     pub fn etag(&self) -> &str {
-        self.field("etag").expect("an answer with a tag")
+        self.field("etag").expect("a response with an entity tag")
     }
 }
 

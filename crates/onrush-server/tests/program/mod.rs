@@ -1,21 +1,24 @@
-//! What the tests of the program share: starting the real binary and waiting for it, folders to
-//! serve, a client of a few lines, and other people's clients. Every wait here is bounded.
+//! Shared by the tests of the program: starting the real binary and waiting for it, folders to
+//! serve, a small client, and external clients. Every wait is bounded.
 // Each test binary includes this file and uses a part of it.
 #![allow(dead_code, unreachable_pub)]
+
+#[path = "../../../onrush-rt/tests/common/temp_dir.rs"]
+mod temp_dir;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use temp_dir::TempDir;
 
-/// Longest wait for something that takes milliseconds on an idle machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The maximum time for something that takes milliseconds on an idle machine.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The binary, with none of the caller's `ONRUSH_*`.
+/// The binary, without the caller's `ONRUSH_*` variables.
 pub fn onrush() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_onrush"));
     for (name, _) in std::env::vars_os() {
@@ -27,15 +30,15 @@ pub fn onrush() -> Command {
     command
 }
 
-/// Runs a command that should end by itself; kills it and fails when it does not.
+/// Runs a command that should end by itself. If it does not, kills it and fails.
 pub fn output(command: &mut Command) -> Output {
-    output_within(command, PATIENCE)
+    output_within(command, TIMEOUT)
 }
 
-/// As [`output`], for what takes its time.
+/// As [`output`], with another time limit.
 pub fn output_within(command: &mut Command, time: Duration) -> Output {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("it can be started");
+    let mut child = command.spawn().expect("the program starts");
     let out = read_all(child.stdout.take());
     let err = read_all(child.stderr.take());
     let Some(status) = wait(&mut child, time) else {
@@ -46,8 +49,8 @@ pub fn output_within(command: &mut Command, time: Duration) -> Output {
     };
     Output {
         status,
-        stdout: out.recv_timeout(PATIENCE).expect("its stdout ends"),
-        stderr: err.recv_timeout(PATIENCE).expect("its stderr ends"),
+        stdout: out.recv_timeout(TIMEOUT).expect("stdout ends"),
+        stderr: err.recv_timeout(TIMEOUT).expect("stderr ends"),
     }
 }
 
@@ -55,7 +58,7 @@ fn read_all(from: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>>
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut all = Vec::new();
-        let _ = from.expect("it is piped").read_to_end(&mut all);
+        let _ = from.expect("a pipe").read_to_end(&mut all);
         let _ = sender.send(all);
     });
     receiver
@@ -65,14 +68,14 @@ fn read_all(from: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>>
 pub fn wait(child: &mut Child, time: Duration) -> Option<ExitStatus> {
     let end = Instant::now() + time;
     loop {
-        match child.try_wait().expect("it is our child") {
+        match child.try_wait().expect("a child process") {
             None if Instant::now() < end => sleep(Duration::from_millis(5)),
             ended => return ended,
         }
     }
 }
 
-/// A server at work; killed when dropped.
+/// A running server. Dropping it kills it.
 pub struct Server {
     pub child: Child,
     /// As printed: `http://127.0.0.1:PORT`.
@@ -81,7 +84,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `dir` on a free port, or panics with what it said.
+    /// Serves `dir` on a free port. If this fails, panics with the log.
     pub fn start(dir: &Path, arguments: &[&str]) -> Server {
         let mut command = onrush();
         command.arg(dir).args(["--port", "0"]).args(arguments);
@@ -98,21 +101,21 @@ impl Server {
         Server::run(shell)
     }
 
-    /// How many descriptors it has open.
+    /// The number of its open descriptors.
     pub fn descriptors(&self) -> usize {
         let path = format!("/proc/{}/fd", self.child.id());
-        std::fs::read_dir(path).expect("it runs").count()
+        std::fs::read_dir(path).expect("the process runs").count()
     }
 
-    /// Runs a command that was made with [`onrush`], and waits for the address it prints.
+    /// Runs a command made with [`onrush`] and waits for the address that it prints.
     pub fn run(command: Command) -> Server {
-        Server::try_run(command).unwrap_or_else(|log| panic!("it does not serve: {log}"))
+        Server::try_run(command).unwrap_or_else(|log| panic!("the server does not start: {log}"))
     }
 
-    /// As [`Server::run`]; gives what it said when it ends instead.
+    /// As [`Server::run`], but returns the log if the program ends.
     pub fn try_run(mut command: Command) -> Result<Server, String> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("it can be started");
+        let mut child = command.spawn().expect("the program starts");
         let log = Arc::new(Mutex::new(String::new()));
         let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         let collected = log.clone();
@@ -131,28 +134,28 @@ impl Server {
             let _ = sender.send(line);
             let _ = std::io::copy(&mut out, &mut std::io::sink());
         });
-        let line = receiver.recv_timeout(PATIENCE).unwrap_or_default();
+        let line = receiver.recv_timeout(TIMEOUT).unwrap_or_default();
         let mut server = Server {
             child,
             url: line.trim_end().to_owned(),
             log,
         };
         if server.url.is_empty() {
-            wait(&mut server.child, PATIENCE);
+            wait(&mut server.child, TIMEOUT);
             sleep(Duration::from_millis(50));
             return Err(server.log());
         }
         Ok(server)
     }
 
-    /// What it has said on stderr.
+    /// Its output on stderr so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("no panic").clone()
     }
 
-    /// Waits until the log has `text`.
+    /// Waits until the log contains `text`.
     pub fn logs(&self, text: &str) -> String {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let log = self.log();
             if log.contains(text) {
@@ -164,28 +167,28 @@ impl Server {
     }
 
     pub fn address(&self) -> SocketAddr {
-        let address = self.url.strip_prefix("http://").expect("it is TCP");
+        let address = self.url.strip_prefix("http://").expect("a TCP address");
         address.parse().expect("an address and port")
     }
 
     pub fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address()).expect("it accepts");
-        stream.set_read_timeout(Some(PATIENCE)).expect("set");
-        stream.set_write_timeout(Some(PATIENCE)).expect("set");
+        let stream = TcpStream::connect(self.address()).expect("the server accepts");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("set");
+        stream.set_write_timeout(Some(TIMEOUT)).expect("set");
         stream
     }
 
-    /// Sends raw bytes, and gives everything until the server closes.
+    /// Sends raw bytes and returns all bytes until the server closes.
     pub fn exchange(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
-        stream.write_all(request).expect("it reads");
+        stream.write_all(request).expect("the server reads");
         let mut response = Vec::new();
         let read = stream.read_to_end(&mut response);
-        read.expect("it answers and closes");
+        read.expect("the server responds and closes");
         String::from_utf8_lossy(&response).into_owned()
     }
 
-    /// A GET of a path; the whole answer.
+    /// The whole response to a GET.
     pub fn get(&self, path: &str) -> String {
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -200,17 +203,17 @@ impl Server {
         assert!(status.expect("kill can be started").success());
     }
 
-    /// Waits for its end; gives the exit code.
+    /// Waits for its end and returns the exit code.
     pub fn ended(&mut self, time: Duration) -> Option<i32> {
         let status = wait(&mut self.child, time);
-        let status = status.unwrap_or_else(|| panic!("it runs on"));
+        let status = status.unwrap_or_else(|| panic!("the server still runs"));
         status.code()
     }
 
-    /// The most memory it has had resident, in KiB (`VmHWM` of `/proc/PID/status`).
+    /// Its peak resident memory in KiB (`VmHWM` of `/proc/PID/status`).
     pub fn peak_kib(&self) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
-        let status = std::fs::read_to_string(path).expect("it runs");
+        let status = std::fs::read_to_string(path).expect("the process runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let peak = line.expect("a line").trim().trim_end_matches(" kB");
         peak.parse().expect("a number")
@@ -227,41 +230,29 @@ impl Drop for Server {
     }
 }
 
-/// A folder of its own for a test; gone with this.
-pub struct Folder(PathBuf);
+/// A folder of this test alone, in the target directory. Dropping it removes it.
+pub struct Folder(TempDir);
 
 impl Folder {
     pub fn new() -> Folder {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let path = path.join(format!("folder-{}-{count}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("made");
-        Folder(path)
+        Folder(TempDir::beneath(Path::new(env!("CARGO_TARGET_TMPDIR"))))
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
-    /// Writes a file, and gives its path.
+    /// Writes a file and returns its path.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+        let path = self.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
         std::fs::write(&path, content).expect("written");
         path
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Whether a client program is there. It may be missing on somebody's desk, which is told; but not
-/// where `CI` is set, for then nothing would have been shown.
+/// Whether a client program is installed. If it is missing, prints that the test is skipped, but
+/// fails if `CI` is set.
 pub fn have(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
@@ -272,17 +263,17 @@ pub fn have(program: &str) -> bool {
     found
 }
 
-/// `curl -sS`, which must succeed, within a minute; gives what it printed.
+/// Runs `curl -sS`, which must succeed within a minute. Returns its output.
 pub fn curl(arguments: &[&str]) -> String {
     let mut command = Command::new("curl");
     command.args(["-sS", "--max-time", "60"]).args(arguments);
-    let output = output_within(&mut command, 2 * PATIENCE);
+    let output = output_within(&mut command, 2 * TIMEOUT);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "curl {arguments:?}: {said}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The drivers that can be had here, and a word about one that cannot.
+/// The available drivers. Prints the reason if one is not available.
 pub fn drivers() -> Vec<&'static str> {
     let folder = Folder::new();
     let works = |driver: &&str| {
@@ -300,7 +291,7 @@ pub fn drivers() -> Vec<&'static str> {
     ["io_uring", "epoll"].into_iter().filter(works).collect()
 }
 
-/// Bytes that tell what and where they are: no two versions, nor two places, look the same.
+/// Bytes that depend on the seed and the position, so that no two versions or places are equal.
 pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut content = Vec::with_capacity(bytes + 8);

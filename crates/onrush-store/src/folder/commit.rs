@@ -1,18 +1,16 @@
-//! The two changes, each straight down, where blocking is allowed. Whoever calls holds the lock of
-//! the key.
+//! The two changes, put and delete, as blocking functions. The caller holds the lock of the key.
 //!
-//! What holds after a failure: readers see what they saw before, and the staged file is gone when
-//! the error is told. The last step that may fail, the sync of the directory, comes when the new
-//! object has its name already; so the old one is exchanged for it, not replaced, and changed back
-//! if that sync fails. Whether the new name had reached the disk by then is unknown: a power cut
-//! right after such an error may leave the new object, whole, but never a mixture. (Where the file
-//! system cannot exchange, the new object stays after such an error.)
+//! After a failure, readers see the old object, and the staged file has been removed before the
+//! error is returned. The last step that may fail is the sync of the directory, when the new object
+//! has its name already. The commit therefore exchanges the old object for the new one instead of
+//! replacing it, and exchanges them back if the sync fails. It is unknown whether the new name has
+//! reached the disk by then: a power cut right after such an error may leave the whole new object,
+//! but never a mixture. If the file system does not support the exchange, the new object stays
+//! after such an error.
 //!
-//! The lock is of the key as it is spelled: one object under two names (by links to folders on the
-//! way to it) has two locks, and a condition on it is then only as good as the moment it was
-//! checked. A link that *is* the key is never replaced: that is a conflict.
-//!
-//! This module must not know futures.
+//! The lock belongs to the spelling of the key. An object with two names (through symbolic links to
+//! parent folders) has two locks, and a condition on it holds only at the moment of the check. If
+//! the key itself is a symbolic link, the put fails with a conflict and does not replace the link.
 
 use super::Inner;
 use super::parents::{self, Parent};
@@ -24,12 +22,12 @@ use crate::store::{Committed, Condition};
 use onrush_rt::fs::FileKind;
 use std::io;
 
-/// How often to try again when another request changes what is at the name.
+/// The number of attempts when other requests change the object at the name meanwhile.
 const ATTEMPTS: usize = 4;
 
-/// Makes the staged file the object `key` in the folder `parent`. Gives the file back when that
-/// folder was deleted meanwhile. `sync_failures`: how many there had been when the commit began,
-/// before anything was done for it.
+/// Publishes the staged file as the object `key` in the folder `parent`. Returns the file if that
+/// folder was deleted meanwhile. `sync_failures` is the count of failed syncs when the commit
+/// began, before any step of it.
 pub(super) fn commit(
     inner: &Inner,
     key: &Key,
@@ -48,7 +46,7 @@ pub(super) fn commit(
     }
 }
 
-/// `None`: the folder is no more.
+/// `None`: the folder does not exist any more.
 fn publish(
     inner: &Inner,
     key: &Key,
@@ -57,8 +55,8 @@ fn publish(
     condition: &Condition,
     sync_failures: u64,
 ) -> Result<Option<Committed>> {
-    // Most puts make something new. A rename that replaces nothing then tells what looking first
-    // would have told, and also of what other processes have just put there.
+    // Most puts create a new object. `RENAME_NOREPLACE` makes the lookup unnecessary, and fails if
+    // another process has just created the object.
     let looks_first = !matches!(condition, Condition::None);
     let mut only_if_free = matches!(condition, Condition::None | Condition::Absent);
     let mut current = match looks_first {
@@ -73,7 +71,7 @@ fn publish(
     if inner.durable() {
         temp.file.sync().map_err(StoreError::of_any)?;
     }
-    // Asked for, not assumed: the file system may keep times more coarsely than it was told.
+    // Read back, because the file system may store times with a coarser resolution.
     let found = temp.file.metadata().map_err(StoreError::of_any)?;
     let meta = Meta::of_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?;
 
@@ -95,10 +93,10 @@ fn publish(
             io::ErrorKind::AlreadyExists if looks_first => {
                 return Err(StoreError::PreconditionFailed);
             }
-            // The folder was deleted just now, as it was empty.
+            // The folder was empty and has just been deleted.
             io::ErrorKind::NotFound => return Ok(None),
             io::ErrorKind::AlreadyExists if again => current = inner.replaced(key)?,
-            // The file system knows no such rename.
+            // The file system does not support this rename.
             io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported if only_if_free => {
                 only_if_free = false;
                 if !looks_first {
@@ -121,29 +119,29 @@ fn publish(
     }))
 }
 
-/// How to take back that the staged file got its name.
+/// How to undo the rename of the staged file.
 #[derive(Debug, PartialEq, Eq)]
 enum Undo {
-    /// The old object waits under the staged name.
+    /// The old object has the staged name: exchange them again.
     Exchange,
-    /// There was none.
+    /// There was no old object: unlink the new one.
     Unlink,
-    /// The old object is gone: this cannot be taken back.
+    /// The old object is gone: this cannot be undone.
     Never,
 }
 
-/// What is at the object's name, for all that is known.
+/// What is known to be at the object's name, and how to place the new object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
-    /// Nothing. If there is something all the same, it stays and placing fails.
+    /// Nothing. If something is there after all, it stays and the rename fails.
     Free,
-    /// Nothing. If there is something all the same, it is replaced.
+    /// Nothing. If something is there after all, it is replaced.
     Nothing,
-    /// What is to be replaced.
+    /// The object to replace.
     Object,
 }
 
-/// Gives the staged file the object's name.
+/// Gives the object's name to the staged file.
 fn place(
     inner: &Inner,
     temp: &mut Temp,
@@ -152,12 +150,12 @@ fn place(
     target: Target,
 ) -> io::Result<Undo> {
     let replaces = target == Target::Object;
-    // Without syncs nothing can fail after this, and a plain rename is cheaper.
+    // Without syncs no later step can fail, and a plain rename is cheaper.
     if replaces && inner.durable() {
         match temp.exchange(parent.dir(), key.name()) {
             Ok(()) => return Ok(Undo::Exchange),
             Err(error) => match error.kind() {
-                // The old object was deleted just now, or the file system cannot exchange.
+                // The old object has just been deleted, or the file system cannot exchange.
                 io::ErrorKind::NotFound
                 | io::ErrorKind::InvalidInput
                 | io::ErrorKind::Unsupported => {}
@@ -169,7 +167,7 @@ fn place(
     Ok(if replaces { Undo::Never } else { Undo::Unlink })
 }
 
-/// Makes the new name durable, and lets go of the old object.
+/// Makes the new name durable and removes the old object.
 fn make_durable(
     inner: &Inner,
     temp: &mut Temp,
@@ -186,14 +184,14 @@ fn make_durable(
         return Err(StoreError::Io(io::ErrorKind::Other.into()));
     }
     match undo {
-        // What was exchanged may be a folder that another program has just put there.
+        // The exchanged entry may be a folder that another program has just created.
         Undo::Exchange => temp.remove_exchanged().map_err(|_| StoreError::Conflict),
         Undo::Unlink | Undo::Never => Ok(()),
     }
 }
 
 impl Undo {
-    /// As far as that is possible: the error is told in any case.
+    /// Best effort: the caller returns the error of the commit in any case.
     fn take_back(self, temp: &Temp, parent: &Parent<'_>, key: &Key) {
         let _ = match self {
             Undo::Exchange => temp.exchange(parent.dir(), key.name()),
@@ -203,8 +201,8 @@ impl Undo {
     }
 }
 
-/// Deletes an object or an empty folder, and gives what it was. After a failure of the last sync
-/// it is gone for readers, but a power cut may bring it back.
+/// Deletes an object or an empty folder, and returns its properties. After a failure of the last
+/// sync it is gone for readers, but a power cut may bring it back.
 pub(super) fn delete(inner: &Inner, key: &Key, condition: Condition) -> Result<Meta> {
     let meta = match inner.meta(key) {
         Err(StoreError::NotFound) => {
@@ -219,12 +217,12 @@ pub(super) fn delete(inner: &Inner, key: &Key, condition: Condition) -> Result<M
     let _old = Release::of(inner, parent.dir(), key.name(), Some(&meta));
     let removed = match meta.kind {
         Kind::Directory if !is_link(&parent, key) => parent.dir().remove_dir(key.name()),
-        // A link goes itself, and never what it leads to.
+        // A link itself is removed, never its target.
         Kind::File | Kind::Directory => parent.dir().unlink(key.name()),
     };
     if let Err(error) = removed {
         return Err(match error.kind() {
-            io::ErrorKind::NotFound => StoreError::NotFound, // someone else was faster
+            io::ErrorKind::NotFound => StoreError::NotFound, // another request was faster
             _ => StoreError::of_write(error),
         });
     }

@@ -1,10 +1,8 @@
-//! Listing a folder page by page, in the order of the names' bytes.
+//! Lists a folder page by page, in the order of the bytes of the names.
 //!
-//! A directory gives its names in no useful order, so every page reads them all; but only the
-//! smallest that the page can hold are kept, and only those are looked at. Memory depends on the
-//! page, not on the folder.
-//!
-//! This module must not know how a page is shown.
+//! The kernel returns directory entries in no useful order, so every page reads all names. It keeps
+//! only the smallest names that fit into the page, and reads the metadata of those alone. The
+//! memory depends on the page, not on the folder.
 
 use super::Inner;
 use crate::error::{Result, StoreError};
@@ -27,7 +25,7 @@ pub(super) fn list(inner: &Inner, folder: Option<&Key>, how: &ListHow) -> Result
         }
     };
     let limit = how.limit.clamp(1, ListHow::LIMIT_MAX);
-    // One more than the page, to know whether there is a next one.
+    // One more than the page, to find out whether there is a next page.
     let mut names = smallest(dir, folder.is_none(), how, limit + 1)?;
     let more = names.len() > limit;
     names.truncate(limit);
@@ -62,7 +60,7 @@ fn open(inner: &Inner, key: &Key) -> Result<Dir> {
         .root
         .open_dir(key.as_bytes())
         .map_err(|error| match error.kind() {
-            // Is the last segment no directory, or one before it?
+            // Either the last segment or an earlier one is not a directory.
             io::ErrorKind::NotADirectory => match inner.meta(key) {
                 Ok(Meta {
                     kind: Kind::File, ..
@@ -99,7 +97,7 @@ impl PartialEq for Name {
 
 impl Eq for Name {}
 
-/// The `count` smallest names after `how.after` that may be listed, in order.
+/// The `count` smallest names after `how.after` that may be listed, sorted.
 fn smallest(dir: &Dir, top: bool, how: &ListHow, count: usize) -> Result<Vec<Name>> {
     let after = how.after.as_deref().unwrap_or_default();
     let mut heap: BinaryHeap<Name> = BinaryHeap::new();
@@ -128,7 +126,7 @@ fn smallest(dir: &Dir, top: bool, how: &ListHow, count: usize) -> Result<Vec<Nam
     Ok(heap.into_sorted_vec())
 }
 
-/// What a name in `dir` stands for; `None` if it is no object, or no more.
+/// The properties of a name in `dir`; `None` if it is not an object, or does not exist any more.
 fn entry_meta(inner: &Inner, folder: Option<&Key>, dir: &Dir, name: &Name) -> Result<Option<Meta>> {
     let mut found = match name.kind {
         Some(FileKind::Symlink) => None,
@@ -139,7 +137,7 @@ fn entry_meta(inner: &Inner, folder: Option<&Key>, dir: &Dir, name: &Name) -> Re
         },
     };
     if found.is_none() {
-        // A link may lead anywhere beneath the top, so it is followed from there.
+        // The target of a link may be anywhere beneath the root, so it is resolved from the root.
         let mut path = folder
             .map(|key| key.as_bytes().to_vec())
             .unwrap_or_default();
@@ -152,7 +150,7 @@ fn entry_meta(inner: &Inner, folder: Option<&Key>, dir: &Dir, name: &Name) -> Re
     Ok(found.as_ref().and_then(Meta::of_file))
 }
 
-/// What cannot be reached is left out; a disk that fails is told.
+/// `None` for an entry that cannot be reached, so it is left out. Errors of the disk are returned.
 fn absent(result: io::Result<Metadata>) -> Result<Option<Metadata>> {
     match result.map_err(StoreError::of_read) {
         Ok(found) => Ok(Some(found)),

@@ -1,15 +1,14 @@
-//! Whose turn it is to read a directory.
+//! Limits how many listings run at the same time, and shares pages between equal requests.
 //!
-//! A listing of a large folder keeps a thread of the pool busy for as long as a thousand small
-//! changes do, and the pool serves whoever came first: so only so many listings at a time are
-//! given to it, one for every two cores, and changes find its queue short. The others wait here,
-//! as tasks, in order.
+//! A listing of a large folder occupies a thread of the pool for as long as a thousand small
+//! changes do, and the pool works in order of arrival. Therefore the pool runs only one listing for
+//! every two cores at a time, and its queue stays short for changes. Other listings wait here, as
+//! tasks, in order of arrival.
 //!
-//! When a turn comes, the same listing may have been made meanwhile for somebody else. It is taken
-//! only if its reading began after this request had come: so nobody is shown less than what was
-//! there when they asked. Few pages are kept for that, and none once nobody waits.
-//!
-//! This module must not know how a folder is listed.
+//! When a request gets its permit, another request may have made the same page meanwhile. The
+//! request takes that page only if its reading began after the request had arrived, so a page
+//! always includes what existed when it was requested. Few pages are kept for this, and none when
+//! no request waits.
 
 use super::Inner;
 use crate::key::Key;
@@ -21,13 +20,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
-/// Pages kept for others, at most.
+/// The maximum number of pages kept for other requests.
 const SHARED_MAX: usize = 4;
 
-/// Which folder, and which part of it.
+/// The folder and the part of it to list.
 #[derive(PartialEq, Eq)]
 pub(super) struct Query {
-    /// `None`: the top.
+    /// `None`: the root folder.
     pub(super) folder: Option<Key>,
     pub(super) how: ListHow,
 }
@@ -35,12 +34,12 @@ pub(super) struct Query {
 pub(super) struct ListingQueue(Mutex<State>);
 
 struct State {
-    /// Turns that may be taken at once.
+    /// Permits that are free.
     free: usize,
-    /// Turns handed to those who have not been polled since.
+    /// Requests that own a permit and have not been polled since.
     granted: Vec<Arrival>,
     waiting: VecDeque<(Arrival, Waker)>,
-    /// Numbers arrivals and beginnings, so that it is known which came first.
+    /// Numbers the arrivals and the starts of listings, to compare their order.
     clock: u64,
     shared: VecDeque<Made>,
 }
@@ -50,7 +49,7 @@ struct Arrival {
     query: Arc<Query>,
 }
 
-/// A listing that was made, for those who wait for the same.
+/// A page that was made, for requests that wait for the same one.
 struct Made {
     query: Arc<Query>,
     began: u64,
@@ -86,11 +85,11 @@ impl ListingQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Only whole changes are made under it, so a poisoned one is still right.
+        // Every change under the lock is complete, so the state of a poisoned lock is valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a turn to the next who waits, if any.
+    /// Grants a permit to the next waiting request, if any.
     fn release(&self) {
         let mut state = self.lock();
         let mut unwanted = VecDeque::new();
@@ -108,14 +107,14 @@ impl ListingQueue {
             }
         };
         drop(state);
-        drop(unwanted); // many small allocations: not under the lock
+        drop(unwanted); // frees many small allocations, so not under the lock
         if let Some(waker) = next {
             waker.wake();
         }
     }
 }
 
-/// Waits for a turn to make the listing `query`, or for the listing itself.
+/// Waits for a permit to make the page `query`, or for the page itself.
 pub(super) fn wait(inner: &Arc<Inner>, query: &Arc<Query>) -> Wait {
     Wait {
         inner: inner.clone(),
@@ -127,15 +126,15 @@ pub(super) fn wait(inner: &Arc<Inner>, query: &Arc<Query>) -> Wait {
 pub(super) struct Wait {
     inner: Arc<Inner>,
     query: Arc<Query>,
-    /// While waiting.
+    /// The number of the arrival, while waiting.
     arrived: Option<u64>,
 }
 
-/// What waiting has led to.
+/// The result of waiting.
 pub(super) enum ListingTurn {
-    /// It is to be made now.
+    /// The caller makes the page now.
     Proceed(Permit),
-    /// Somebody has made it.
+    /// Another request has made the page.
     Made(Arc<Page>),
 }
 
@@ -202,7 +201,7 @@ impl Drop for Wait {
     }
 }
 
-/// The right to read one directory now; the next one's when dropped, on whatever thread.
+/// The permit to read one directory. Dropping it, on any thread, grants it to the next request.
 pub(super) struct Permit {
     inner: Arc<Inner>,
     query: Arc<Query>,
@@ -210,7 +209,7 @@ pub(super) struct Permit {
 }
 
 impl Permit {
-    /// Leaves a copy of what was made for those who wait for the same.
+    /// Leaves a copy of the page for requests that wait for the same one.
     pub(super) fn share(&self, page: &Page) {
         let wanted = |arrival: &Arrival| arrival.at < self.began && arrival.query == self.query;
         let listing_queue = &self.inner.listing_queue;
@@ -219,7 +218,7 @@ impl Permit {
         if !waiting.any(wanted) && !state.granted.iter().any(wanted) {
             return;
         }
-        drop(state); // a page takes a while to copy
+        drop(state); // copying a page takes a while
         let made = Made {
             query: self.query.clone(),
             began: self.began,
@@ -265,7 +264,7 @@ mod tests {
         Arc::new(Query { folder: None, how })
     }
 
-    /// As a page that tells where it comes from.
+    /// A page that contains its origin.
     fn page(from: &str) -> Page {
         Page {
             entries: Vec::new(),
@@ -275,7 +274,7 @@ mod tests {
 
     fn poll(wait: &mut Wait) -> Option<ListingTurn> {
         match Pin::new(wait).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(turn) => Some(turn),
+            Poll::Ready(result) => Some(result),
             Poll::Pending => None,
         }
     }
@@ -283,12 +282,12 @@ mod tests {
     fn begins(wait: &mut Wait) -> Option<Permit> {
         match poll(wait)? {
             ListingTurn::Proceed(permit) => Some(permit),
-            ListingTurn::Made(_) => panic!("nobody has made this"),
+            ListingTurn::Made(_) => panic!("unexpected shared page"),
         }
     }
 
     #[test]
-    fn so_many_at_once_and_the_others_in_order_past_those_who_left() {
+    fn permits_are_granted_in_order_and_skip_dropped_waits() {
         let folder = folder(2);
         let mut waits: Vec<_> = (1..8).map(|n| wait(&folder.inner, &query(n))).collect();
         let mut held: Vec<_> = waits.iter_mut().filter_map(begins).collect();
@@ -296,7 +295,10 @@ mod tests {
         waits.drain(..2);
         drop(waits.remove(0)); // while waiting
         drop(held.pop());
-        assert!(begins(&mut waits[1]).is_none(), "it is another's turn");
+        assert!(
+            begins(&mut waits[1]).is_none(),
+            "the permit belongs to another wait"
+        );
         drop(waits.remove(0)); // after it was granted
         held.extend(begins(&mut waits[0]));
         assert_eq!(held.len(), 2);
@@ -310,49 +312,50 @@ mod tests {
     }
 
     #[test]
-    fn only_what_began_after_the_asking_is_shared() {
+    fn only_pages_begun_after_the_request_are_shared() {
         let folder = folder(1);
-        let ask = |limit| {
+        let request = |limit| {
             let mut wait = wait(&folder.inner, &query(limit));
             (poll(&mut wait), wait)
         };
-        let (Some(ListingTurn::Proceed(first)), _) = ask(1) else {
-            panic!("it is free")
+        let (Some(ListingTurn::Proceed(first)), _) = request(1) else {
+            panic!("expected a permit")
         };
-        let (None, mut early) = ask(1) else {
-            panic!("it is taken")
+        let (None, mut early) = request(1) else {
+            panic!("expected to wait")
         };
-        let (None, mut other) = ask(2) else {
-            panic!("it is taken")
+        let (None, mut other) = request(2) else {
+            panic!("expected to wait")
         };
-        let (None, mut same) = ask(1) else {
-            panic!("it is taken")
+        let (None, mut same) = request(1) else {
+            panic!("expected to wait")
         };
         first.share(&page("first"));
         drop(first);
-        // Came after the first had begun, so perhaps after a change that the first did not see.
-        let second = begins(&mut early).expect("its turn");
-        let (None, mut late) = ask(1) else {
-            panic!("it is taken")
+        // It arrived after the first listing began, so perhaps after a change that the first
+        // missed.
+        let second = begins(&mut early).expect("a permit");
+        let (None, mut late) = request(1) else {
+            panic!("expected to wait")
         };
         second.share(&page("second"));
         drop(second);
-        let third = begins(&mut other).expect("another part");
+        let third = begins(&mut other).expect("a permit: no page of this part exists");
         third.share(&page("third"));
         drop(third);
         match poll(&mut same) {
             Some(ListingTurn::Made(made)) => assert_eq!(made.next, page("second").next),
-            _ => panic!("the second was made for it, too"),
+            _ => panic!("expected the shared second page"),
         }
-        let fourth = begins(&mut late).expect("the second had begun before");
+        let fourth = begins(&mut late).expect("a permit: the second page began too early");
         fourth.share(&page("fourth"));
         drop(fourth);
         let state = folder.inner.listing_queue.lock();
-        assert_eq!((state.free, state.shared.len()), (1, 0), "nothing is kept");
+        assert_eq!((state.free, state.shared.len()), (1, 0), "no page is kept");
     }
 
     #[test]
-    fn few_pages_are_kept() {
+    fn shared_pages_are_bounded() {
         let folder = folder(1);
         let mut waits: Vec<_> = (0..40)
             .map(|n| wait(&folder.inner, &query(n % 20)))

@@ -1,14 +1,11 @@
-//! The store on a disk: a folder, and everything in it.
+//! The store on a disk: a folder and everything in it.
 //!
-//! Reads are tried at once, on the worker that asks, and go to the pool only if they would wait.
-//! Changes are one blocking job each, written straight down in `commit`; in memory (tmpfs) nothing
-//! blocks, and the worker that asks makes them itself. Files:
-//! `commit` (put and delete), `parents` (folders on the way, and whether they are durable),
-//! `staging` (uploads before their commit), `upload` (the future side of a put), `list`,
-//! `semaphore` (who waits for what), `stripes` (locks and generations by key), `listing_queue` (how
-//! many listings at a time).
-//!
-//! This module must not know drivers, sockets or protocols.
+//! A read is first tried on the calling worker, and goes to the pool only if it would block. A
+//! change is one blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the
+//! change itself. Modules: `commit` (put and delete), `parents` (parent folders and their
+//! durability), `staging` (uploads before their commit), `upload` (the asynchronous part of a put),
+//! `list`, `semaphore` (waiting tasks), `stripes` (locks and generations by key), `listing_queue`
+//! (the number of simultaneous listings).
 
 mod commit;
 mod list;
@@ -26,7 +23,7 @@ use crate::store::{Condition, ListHow, LocalFuture, Object, Page, Store, Upload,
 use listing_queue::{ListingQueue, ListingTurn, Query};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::{Descriptors, FileUse};
-use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
+use onrush_rt::fs::{Dir, File, FileKind, OpenHow, Releaser};
 use parents::Parents;
 use staging::Staging;
 use std::fmt;
@@ -37,39 +34,43 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use stripes::Stripes;
 
-/// The least distance between two modification times the store gives. Some file systems keep
-/// times in units of 100 ns; the stamps must differ there too.
+/// The minimum distance between two modification times that the store sets. Some file systems store
+/// times in units of 100 ns, and the times must differ there, too.
 const STAMP_STEP_NS: i64 = 1000;
 
-/// What an answered change survives.
+/// The pool frees the content of objects of at least this size. For smaller ones, that costs more
+/// than freeing them at once.
+const RELEASE_ON_POOL_BYTES_MIN: u64 = 1 << 20;
+
+/// What a completed change survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// A power cut: file and folders are synced before the answer.
+    /// A power cut: the file and its folders are synced before the change completes.
     #[default]
     Full,
-    /// Only the end of the process. Replacement is still atomic for readers, but after a power
-    /// cut objects of the last half minute may be missing, old, or (on some file systems) empty.
+    /// Only the end of the process. Replacement is still atomic for readers. After a power cut,
+    /// objects of the last half minute may be missing, old, or (on some file systems) empty.
     None,
 }
 
 /// How a [`Folder`] is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FolderOptions {
-    /// Whether anything may be changed. Only then `.onrush` is made.
+    /// Whether changes are allowed. The folder `.onrush` is created only then.
     pub writable: bool,
-    /// What an answered change survives.
+    /// What a completed change survives.
     pub durability: Durability,
     /// Permission bits of new objects, before the umask.
     pub file_mode: u32,
     /// Permission bits of new folders, before the umask.
     pub dir_mode: u32,
-    /// Counts the files that objects and uploads keep open. When it has no room for one more,
-    /// operations fail with [`StoreError::Busy`]. Without a limit by default.
+    /// The budget for files that objects and uploads keep open. If it is exhausted, operations fail
+    /// with [`StoreError::Busy`]. Unlimited by default.
     pub descriptors: Descriptors,
 }
 
 impl Default for FolderOptions {
-    /// Writable, durable, and with the modes that other tools use too.
+    /// Writable, durable, and with the same modes as most other tools.
     fn default() -> FolderOptions {
         FolderOptions {
             writable: true,
@@ -81,7 +82,7 @@ impl Default for FolderOptions {
     }
 }
 
-/// A directory as a store. Clones are the same store; all workers share one.
+/// A directory as a store. Clones share one store, which all workers use.
 #[derive(Clone)]
 pub struct Folder {
     inner: Arc<Inner>,
@@ -89,24 +90,27 @@ pub struct Folder {
 
 struct Inner {
     root: Dir,
-    /// For what may wait for a disk.
+    /// For operations that may wait for a disk.
     pool: BlockingPool,
-    /// For changes: the same, or none when there is no disk to wait for.
+    /// For changes: the same pool, or an inline one if there is no disk to wait for.
     changes: BlockingPool,
+    /// Frees large objects that are removed.
+    releaser: Arc<Releaser>,
     options: FolderOptions,
     /// `None` if read-only.
     staging: Option<Staging>,
     stripes: Stripes,
     listing_queue: ListingQueue,
     parents: Parents,
-    /// The last modification time given.
+    /// The last modification time that was set.
     stamp_ns: AtomicI64,
 }
 
 impl Folder {
-    /// Opens the directory at `path` as a store. If it may be written, a missing directory is
-    /// created, `.onrush/staging` is made, and what dead processes left there is removed. Blocks:
-    /// for start-up. The error is of the system, so that its text can be shown with the path.
+    /// Opens the directory at `path` as a store. If `options.writable` is set, it creates a missing
+    /// directory and `.onrush/staging`, and removes files that dead processes left there. Blocks,
+    /// so call it at start-up. Returns the system's error, so that callers can show it with the
+    /// path.
     pub fn open(path: &Path, pool: BlockingPool, options: FolderOptions) -> io::Result<Folder> {
         if options.writable {
             fs::create_dir_all(path)?;
@@ -114,20 +118,22 @@ impl Folder {
         Folder::build(Dir::open_root(path)?, pool, options)
     }
 
-    /// As [`Folder::open`], on a directory that is open already, perhaps a simulated one.
+    /// As [`Folder::open`], for an open directory, which may be simulated.
     pub fn on(root: Dir, pool: BlockingPool, options: FolderOptions) -> Result<Folder> {
         Folder::build(root, pool, options).map_err(StoreError::of_write)
     }
 
     fn build(root: Dir, pool: BlockingPool, options: FolderOptions) -> io::Result<Folder> {
         let staging = options.writable.then(|| Staging::open(&root)).transpose()?;
-        // Two hand-overs between threads cost more than a change in memory.
-        let changes = match root.is_in_memory() {
+        // Passing a job to another thread and back costs more than a change in memory.
+        let is_in_memory = root.is_in_memory();
+        let changes = match is_in_memory {
             true => BlockingPool::inline(),
             false => pool.clone(),
         };
         let pool_threads = pool.threads_max();
         let inner = Inner {
+            releaser: Releaser::new(&pool, is_in_memory),
             root,
             pool,
             changes,
@@ -143,8 +149,8 @@ impl Folder {
         })
     }
 
-    /// Opens an object if that can be done without waiting for a disk (`openat2(2)` with
-    /// `RESOLVE_CACHED`, `statx(2)`): for the worker's hot path. `None`: use [`Store::get`].
+    /// Opens an object without waiting for a disk, for the hot path of a worker (`openat2(2)` with
+    /// `RESOLVE_CACHED`, `statx(2)`). `None`: this would wait, so use [`Store::get`].
     pub fn try_open_now(&self, key: &Key) -> Option<Result<Object>> {
         if key.reserved() {
             return Some(Err(StoreError::NotFound));
@@ -157,18 +163,18 @@ impl Folder {
         Some(checked.map(|opened| self.inner.object(opened)))
     }
 
-    /// Changes with every change made through this store; see [`Store::generation`].
+    /// See [`Store::generation`].
     pub fn generation(&self, key: &Key) -> u64 {
         self.inner.stripes.generation(key)
     }
 
-    /// Bytes that may still be written on this file system.
+    /// The free space of this file system in bytes.
     pub fn free_bytes(&self) -> Result<u64> {
         self.inner.root.free_bytes().map_err(StoreError::of_any)
     }
 
     /// Whether symbolic links that stay beneath the folder are followed; see
-    /// [`Dir::follows_links`]. Where they are not, what is at or behind one is not found.
+    /// [`Dir::follows_links`]. If not, a link or a path through one is reported as not found.
     pub fn follows_links(&self) -> bool {
         self.inner.root.follows_links()
     }
@@ -178,25 +184,25 @@ impl Folder {
         self.inner.staging.is_some()
     }
 
-    /// Whether uploads may have metadata ([`Upload::set_metadata`]): whether this is writable, on a
-    /// file system with extended attributes.
+    /// Whether uploads may have metadata ([`Upload::set_metadata`]): the store is writable and its
+    /// file system supports extended attributes.
     pub fn keeps_metadata(&self) -> bool {
         let staging = self.inner.staging.as_ref();
         staging.is_some_and(Staging::keeps_metadata)
     }
 
-    /// Whether the caller writes uploads itself, because no disk is waited for. Nothing is gained
-    /// then by receiving bytes while others are written.
+    /// Whether the calling worker writes uploads itself, because there is no disk to wait for.
+    /// Receiving bytes while others are written then gains nothing.
     pub fn writes_inline(&self) -> bool {
         self.inner.changes.is_inline()
     }
 
-    /// The pool this folder's jobs run on.
+    /// The pool that runs the blocking jobs of this folder.
     pub fn pool(&self) -> &BlockingPool {
         &self.inner.pool
     }
 
-    /// Runs `job` on `pool`, one of ours, and flattens its two ways to fail.
+    /// Runs `job` on `pool`, one of the two of this folder. A panic of the job becomes an error.
     async fn run<T, F>(&self, pool: &BlockingPool, job: F) -> Result<T>
     where
         T: Send + 'static,
@@ -216,6 +222,11 @@ impl Inner {
     }
 
     fn object(&self, (meta, file): (Meta, File)) -> Object {
+        // Its reader may be the last one that holds it, after a delete or a replacement.
+        let file = match meta.size >= RELEASE_ON_POOL_BYTES_MIN {
+            true => file.release_on(&self.releaser),
+            false => file,
+        };
         Object::from_file(meta, Arc::new(file), self.pool.clone())
     }
 
@@ -227,9 +238,9 @@ impl Inner {
         Meta::of_file(&found).ok_or(StoreError::NotFound)
     }
 
-    /// The object that a put would replace: `None` if there is nothing, and a conflict if there
-    /// is something else, which must not be overwritten. A symbolic link is something else: what
-    /// is read at it is another object, and a condition on that says nothing of the link.
+    /// The object that a put would replace. `None` if there is none. Anything but a regular file is
+    /// a conflict and must not be overwritten. That includes a symbolic link: reading it returns
+    /// another object, and a condition on that object does not concern the link.
     fn replaced(&self, key: &Key) -> Result<Option<Meta>> {
         let found = parents::open(self, key.split().0)
             .and_then(|parent| parent.dir().entry_metadata(key.name()));
@@ -241,7 +252,7 @@ impl Inner {
         }
     }
 
-    /// A modification time that this store has not given before.
+    /// A modification time that this store has not set before.
     fn next_stamp_ns(&self) -> i64 {
         let now = self.root.now_ns();
         let next = |last: i64| now.max(last.saturating_add(STAMP_STEP_NS));
@@ -263,7 +274,7 @@ impl Inner {
     }
 }
 
-/// Whatever was opened counts as an object only if it is a regular file.
+/// Checks that an opened file is a regular file. Nothing else is an object.
 fn check(file: File) -> Result<(Meta, File)> {
     let found = file.metadata().map_err(StoreError::of_any)?;
     let meta = Meta::of_file(&found).ok_or(StoreError::NotFound)?;
@@ -351,7 +362,7 @@ impl Store for Folder {
             let job = move |inner: &Arc<Inner>| {
                 let page = list::list(inner, query.folder.as_ref(), &query.how)?;
                 permit.share(&page);
-                // The next turn begins when this page was fetched: pages do not pile up.
+                // Released only when the page was taken from the job, so that pages do not pile up.
                 Ok((page, permit))
             };
             self.run(&self.inner.pool, job)

@@ -1,15 +1,14 @@
-//! The folders an object lies in: made where missing, and known to be on the disk.
+//! The parent folders of an object: creates missing ones and makes them durable.
 //!
-//! An object is durable only if every folder above it is. A folder may have been made a moment
-//! ago, by another request that has not synced it yet or by another program that never will; so
-//! the first put into a folder syncs all that is above it, whoever made it, and what has been
-//! synced once is remembered.
+//! An object is durable only if every folder above it is. Another request may have just created a
+//! folder and not synced it yet, or another program may have created it and will never sync it.
+//! Therefore the first put into a folder syncs all folders above it, and the store remembers what
+//! it has synced.
 //!
-//! Making folders takes long on a disk: a name and a sync each. It is done before the change that
-//! needs them, without the lock of any key, by few threads of the pool at a time, and by few
-//! folders at a time: who needs one folder does not wait for all of those who need many.
-//!
-//! This module must not know files or conditions.
+//! Creating folders on a disk takes long: an entry and a sync each. It is done before the change
+//! that needs them and without the lock of any key. Few threads of the pool do it at a time, in
+//! steps of few folders, so a request that needs one folder does not wait for requests that need
+//! many.
 
 use super::Inner;
 use super::semaphore::TaskSemaphore;
@@ -20,36 +19,36 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Folders remembered as durable; when there are more, remembering begins anew.
+/// The maximum number of folders remembered as durable. When it is reached, all are forgotten.
 const KNOWN_MAX: usize = 16_384;
 
-/// Folders made by one job at most. More of them cost fewer syncs of the disk's journal, and let
-/// others wait longer.
+/// The maximum number of folders that one job creates. A larger number needs fewer syncs of the
+/// disk's journal, but other requests wait longer.
 const STEP: usize = 8;
 
-/// How often to try again when somebody deletes a folder on the way.
+/// The number of attempts when a folder on the path is deleted meanwhile.
 const ATTEMPTS: usize = 4;
 
 pub(super) struct Parents {
-    /// Path and inode of the folders whose names, and those of all above, were synced.
+    /// Path and inode of each folder whose entry was synced, as were those of all folders above it.
     known: Mutex<HashMap<Vec<u8>, u64>>,
-    /// How often the sync of a directory has failed.
+    /// The number of failed directory syncs.
     sync_failures: AtomicU64,
-    /// For jobs that make folders.
+    /// Limits the jobs that create folders.
     making: Arc<TaskSemaphore>,
 }
 
-/// What is known of the folder that an object is to lie in.
+/// What is known of an object's parent folder.
 pub(super) enum Found<'a> {
-    /// It is there and, if the store is durable, so is it.
+    /// It exists. If the store is durable, the folder is durable, too.
     Ready(Parent<'a>),
-    /// It is there, but perhaps not durable.
+    /// It exists, but may not be durable.
     Unknown,
-    /// It is not there.
+    /// It does not exist.
     Missing,
 }
 
-/// The folder an object lies in.
+/// The parent folder of an object.
 pub(super) enum Parent<'a> {
     Root(&'a Dir),
     Below(Dir),
@@ -65,7 +64,7 @@ impl Parent<'_> {
 }
 
 impl Parents {
-    /// For a pool of so many threads, of which a quarter may make folders.
+    /// For a pool of `threads` threads. A quarter of them may create folders at the same time.
     pub(super) fn new(threads: usize) -> Parents {
         Parents {
             known: Mutex::default(),
@@ -74,21 +73,21 @@ impl Parents {
         }
     }
 
-    /// Changes when the sync of any directory fails. The kernel tells such an error once and may
-    /// tell it to another request than the one whose entry was lost, so a request during which
-    /// this changed cannot claim to be durable.
+    /// The number of failed directory syncs. The kernel reports such an error once, and perhaps to
+    /// another request than the one whose entry was lost. So if this number changes during a
+    /// request, that request is not known to be durable.
     pub(super) fn sync_failures(&self) -> u64 {
         self.sync_failures.load(Ordering::SeqCst)
     }
 
-    /// Syncs a directory's entries, and counts if that fails.
+    /// Syncs the entries of a directory and counts a failure.
     pub(super) fn sync(&self, dir: &Dir) -> io::Result<()> {
         dir.sync().inspect_err(|_| {
             self.sync_failures.fetch_add(1, Ordering::SeqCst);
         })
     }
 
-    /// The folder at `path` is no more, or not the one it was.
+    /// Forgets the folder at `path`, which was removed or replaced.
     pub(super) fn forget(&self, path: &[u8]) {
         self.lock().remove(path);
     }
@@ -110,7 +109,7 @@ impl Parents {
     }
 }
 
-/// Opens the folder at `path` (`None`: the top), if that is all there is to do.
+/// Opens the folder at `path` (`None`: the root folder), if it exists and needs no sync.
 pub(super) fn find<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<Found<'a>> {
     let Some(path) = path else {
         return Ok(Found::Ready(Parent::Root(&inner.root)));
@@ -125,9 +124,10 @@ pub(super) fn find<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<Foun
     Ok(Found::Ready(Parent::Below(dir)))
 }
 
-/// Makes what is missing of the folder at `path`; if the store is durable, then so is the folder
-/// when this returns. Gives `made` with what this makes added. `sync_failures`: how many there had
-/// been when the change began. After another one nothing is known to be durable, and this fails.
+/// Creates the missing folders of `path`. If the store is durable, the folder is durable when this
+/// returns. Returns `made`, extended by the folders that this call created. `sync_failures` is the
+/// count of failed syncs when the change began. If the count has grown, no folder is known to be
+/// durable, and this fails.
 pub(super) async fn prepare(
     inner: &Arc<Inner>,
     path: &[u8],
@@ -139,9 +139,9 @@ pub(super) async fn prepare(
         let prefix = path[..*step.last().unwrap_or(&path.len())].to_vec();
         let pass = inner.parents.making.acquire().await;
         let shared = inner.clone();
-        // The job has the folders of earlier steps as well. When nobody waits for it any more, all
-        // of them are removed after it: not while it makes more of them, for then the outer ones
-        // would not be empty.
+        // The job owns the folders of earlier steps as well. If its future is dropped, all folders
+        // are removed after the job has ended. While it creates more, the outer ones would not be
+        // empty.
         let job = move || {
             let _pass = pass;
             ensure_patiently(&shared, &prefix, &mut made.paths, sync_failures).map(|()| made)
@@ -155,8 +155,8 @@ pub(super) async fn prepare(
     Ok(made)
 }
 
-/// The folders that were made for a change. Dropped, it removes them, on the pool, unless the
-/// change was made or something else is in them.
+/// The folders that were created for a change. Dropping it removes the empty ones on the pool,
+/// unless the change was made ([`Made::keep`]).
 pub(super) struct Made {
     inner: Arc<Inner>,
     /// Outer ones first.
@@ -171,7 +171,7 @@ impl Made {
         }
     }
 
-    /// The change was made: the folders stay.
+    /// Keeps the folders, because the change was made.
     pub(super) fn keep(mut self) {
         self.paths.clear();
     }
@@ -182,14 +182,14 @@ impl Drop for Made {
         let paths = std::mem::take(&mut self.paths);
         if !paths.is_empty() {
             let inner = self.inner.clone();
-            // This may be a worker, which must not block.
+            // This may run on a worker, which must not block.
             let job = move || remove(&inner, paths.iter().map(Vec::as_slice));
             self.inner.changes.run(job).detach();
         }
     }
 }
 
-/// Removes the folders at `paths` (outer ones first) that are empty.
+/// Removes those folders at `paths` (outer ones first) that are empty.
 fn remove<'p>(inner: &Inner, paths: impl DoubleEndedIterator<Item = &'p [u8]>) {
     for path in paths.rev() {
         let (above, name) = split(path);
@@ -200,7 +200,7 @@ fn remove<'p>(inner: &Inner, paths: impl DoubleEndedIterator<Item = &'p [u8]>) {
     }
 }
 
-/// As [`ensure`], again when something is removed meanwhile.
+/// As [`ensure`], but retries when a folder is removed meanwhile.
 fn ensure_patiently(
     inner: &Inner,
     path: &[u8],
@@ -222,8 +222,9 @@ fn ensure_patiently(
     }
 }
 
-/// Makes what is missing of the folder at `path`, and gives what it made; if the store is durable,
-/// then so is the folder when this returns. `NotFound` if something is removed meanwhile.
+/// Creates the missing folders of `path` and returns those that it created. If the store is
+/// durable, the folder is durable when this returns. Fails with `NotFound` if a folder is removed
+/// meanwhile.
 fn ensure<'p>(inner: &Inner, path: &'p [u8], sync_failures: u64) -> io::Result<Vec<&'p [u8]>> {
     let mut made = Vec::new();
     let dir = match inner.root.open_dir(path) {
@@ -237,15 +238,15 @@ fn ensure<'p>(inner: &Inner, path: &'p [u8], sync_failures: u64) -> io::Result<V
         Ok(())
     });
     if done.is_err() {
-        // A folder whose sync failed must not stay: the next put would find it there, and no sync
-        // would ever tell the failure again. One that another request uses by now resists, and
-        // that request sees the count of failures.
+        // A folder whose sync failed must not stay: the next put would find it, and no later sync
+        // would report the failure again. If another request already uses the folder, the removal
+        // fails, and that request sees the count of failures.
         remove(inner, made.iter().copied());
     }
     done.map(|()| made)
 }
 
-/// Makes the folders of `path` that are missing, noting in `made` which this call made.
+/// Creates the missing folders of `path` and adds those that it created to `made`.
 fn make<'p>(inner: &Inner, path: &'p [u8], made: &mut Vec<&'p [u8]>) -> io::Result<Dir> {
     let mut parent = Parent::Root(&inner.root);
     for prefix in prefixes(path) {
@@ -274,7 +275,7 @@ fn make<'p>(inner: &Inner, path: &'p [u8], made: &mut Vec<&'p [u8]>) -> io::Resu
     }
 }
 
-/// Syncs every directory that holds a name on the way to `path` and was not synced before.
+/// Syncs every directory on `path` that holds an entry of the path and is not known as synced.
 fn make_durable(inner: &Inner, path: &[u8], dir: &Dir, sync_failures: u64) -> io::Result<()> {
     let inode = dir.self_metadata()?.inode;
     if inner.parents.knows(path, inode) {
@@ -292,7 +293,7 @@ fn make_durable(inner: &Inner, path: &[u8], dir: &Dir, sync_failures: u64) -> io
         let above = open(inner, split(prefix).0)?;
         inner.parents.sync(above.dir())?;
         if inner.parents.sync_failures() != sync_failures {
-            return Err(io::ErrorKind::Other.into()); // It may have been this name's.
+            return Err(io::ErrorKind::Other.into()); // The failure may concern this entry.
         }
         inner.parents.remember(prefix, inode);
     }
@@ -307,7 +308,7 @@ pub(super) fn open<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<Pare
     }
 }
 
-/// `a`, `a/b`, `a/b/c` of `a/b/c`.
+/// Yields `a`, `a/b`, `a/b/c` for `a/b/c`.
 fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let slash = |at: &usize| path.get(*at).is_none_or(|&byte| byte == b'/');
     (1..=path.len()).filter(slash).map(|end| &path[..end])

@@ -1,7 +1,5 @@
-//! A semaphore for tasks, first come, first served: the state alone, without its lock, so that it
-//! can be one entry of a table; and [`TaskSemaphore`], one with a lock of its own.
-//!
-//! This module must not know what is waited for.
+//! A fair semaphore for tasks. [`Semaphore`] is the state without a lock, so it can be an entry of
+//! a table. [`TaskSemaphore`] has its own lock.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -9,17 +7,17 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Permits and who waits for one. While a permit is free, nobody waits.
+/// Permits and waiting tasks. While a permit is free, no task waits.
 pub(super) struct Semaphore {
     free: usize,
-    /// Tickets that a permit was handed to, until their owners are polled.
+    /// Tickets that own a permit, until their tasks are polled.
     granted: Vec<u64>,
     waiting: VecDeque<(u64, Waker)>,
     next_ticket: u64,
 }
 
 impl Semaphore {
-    /// With `permits` at the same time. Allocates only when somebody waits.
+    /// A semaphore with `permits` permits. It allocates only when a task waits.
     pub(super) const fn new(permits: usize) -> Semaphore {
         Semaphore {
             free: permits,
@@ -29,7 +27,7 @@ impl Semaphore {
         }
     }
 
-    /// Takes a permit, or waits with `ticket` until `waker` is called. Whoever waits and gives up
+    /// Takes a permit, or waits with `ticket` until `waker` is called. A task that stops waiting
     /// must call [`Semaphore::cancel`].
     pub(super) fn poll(&mut self, ticket: &mut Option<u64>, waker: &Waker) -> bool {
         match *ticket {
@@ -61,8 +59,8 @@ impl Semaphore {
         found.map(|at| self.granted.swap_remove(at)).is_some()
     }
 
-    /// Gives a permit back, to the next who waits; its waker is to be called.
-    #[must_use = "the next who waits must be woken"]
+    /// Releases a permit. Returns the waker of the task that gets it, which the caller must wake.
+    #[must_use = "the next waiting task must be woken"]
     pub(super) fn release(&mut self) -> Option<Waker> {
         match self.waiting.pop_front() {
             Some((number, waker)) => {
@@ -76,9 +74,9 @@ impl Semaphore {
         }
     }
 
-    /// Whoever has `ticket` waits no longer; as [`Semaphore::release`] if a permit was granted
-    /// already.
-    #[must_use = "the next who waits must be woken"]
+    /// Removes `ticket` from the queue. If it already owns a permit, this releases the permit as
+    /// [`Semaphore::release`] does.
+    #[must_use = "the next waiting task must be woken"]
     pub(super) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
         if self.take_granted(ticket) {
             return self.release();
@@ -87,13 +85,13 @@ impl Semaphore {
         None
     }
 
-    /// Permits that are free.
+    /// The number of free permits.
     pub(super) fn free(&self) -> usize {
         self.free
     }
 }
 
-/// Lets so many pass at a time.
+/// A [`Semaphore`] with a lock, shared by tasks.
 pub(super) struct TaskSemaphore(Mutex<Semaphore>);
 
 impl TaskSemaphore {
@@ -110,14 +108,14 @@ impl TaskSemaphore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Semaphore> {
-        // Only whole changes are made under it, so a poisoned one is still right.
+        // Every change under the lock is complete, so the state of a poisoned lock is valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 pub(super) struct Acquire {
     semaphore: Arc<TaskSemaphore>,
-    /// While waiting.
+    /// Set while waiting.
     ticket: Option<u64>,
 }
 
@@ -144,17 +142,17 @@ impl Drop for Acquire {
     }
 }
 
-/// A permit; given back when dropped, on whatever thread.
+/// A permit. Dropping it, on any thread, releases it.
 pub(super) struct Pass(Arc<TaskSemaphore>);
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        let next = self.0.lock().release(); // Not woken under the lock.
+        let next = self.0.lock().release(); // The lock is free when the task is woken.
         wake(next);
     }
 }
 
-/// Wakes the next, if there is one; not to be called under a lock.
+/// Wakes a task, if there is one. Must not be called under a lock.
 pub(super) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();

@@ -1,14 +1,11 @@
-//! Where uploads wait for their commit: `.onrush/staging`, on the same file system as the objects.
-//! Each process has a folder of its own in there and holds it by `flock`, so that a sweep at
-//! start-up takes away what dead processes left, and never what a live one is writing.
-//!
-//! This module must not know keys or conditions.
+//! The files of uploads before their commit: `.onrush/staging`, on the file system of the objects.
+//! Each process has its own folder there and holds an `flock` on it. The sweep at start-up
+//! therefore removes the files of dead processes, but never those that a live process is writing.
 
-use super::Inner;
+use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
 use crate::error::{Result, StoreError};
 use crate::key::OWN;
 use crate::meta::{Kind, Meta};
-use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
 use std::io;
@@ -20,26 +17,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const STAGING: &[u8] = b"staging";
 
-/// Nobody but the owner of the store has business in there.
+/// Only the owner of the store may access the folder.
 const MODE: u32 = 0o700;
 
-/// How often to try to get a folder of our own, each time under another name.
+/// The number of attempts to get an own folder, each under another name.
 const ATTEMPTS: i64 = 16;
 
 pub(super) struct Staging {
     /// `.onrush/staging`.
     all: Dir,
-    /// This process's folder in it, locked while this is open.
+    /// The folder of this process, locked while this handle is open.
     own: Dir,
     own_name: Vec<u8>,
-    /// Whether files here can have metadata.
+    /// Whether files here can have extended attributes.
     keeps_metadata: bool,
     /// Numbers the uploads.
     next: AtomicU64,
 }
 
 impl Staging {
-    /// Makes the folders, sweeps, and takes a place. Blocks: for start-up.
+    /// Creates the folders, sweeps, and locks an own folder. Blocks, so call it at start-up.
     pub(super) fn open(root: &Dir) -> io::Result<Staging> {
         let all = ensure_dir(&ensure_dir(root, OWN)?, STAGING)?;
         sweep(&all);
@@ -63,7 +60,7 @@ impl Staging {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// Whether staged files, and so objects, can have metadata: extended attributes.
+    /// Whether staged files, and thus objects, can have metadata (extended attributes).
     pub(super) fn keeps_metadata(&self) -> bool {
         self.keeps_metadata
     }
@@ -71,29 +68,29 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // Every upload keeps the store alive, so by now there is none; a failure is the next
-        // start's to clear up.
+        // Every upload keeps the store alive, so there is none now. If this fails, the next start
+        // removes the folder.
         let _ = self.all.remove_dir(&self.own_name);
     }
 }
 
-/// A file that is to become an object. Dropped, it is removed, on the pool.
+/// A staged file that may become an object. Dropping it removes the file on the pool.
 pub(super) struct Temp {
-    // Closed before its name is removed, so that the removal, on the pool, frees its content.
+    // Dropped before the name is removed, so that the removal on the pool frees the content.
     pub(super) file: File,
     staged: Staged,
 }
 
-/// A name in the staging folder, removed on the pool when this is dropped.
+/// A name in the staging folder. Dropping it removes the name on the pool.
 struct Staged {
     inner: Arc<Inner>,
-    /// Empty once there is nothing left to remove.
+    /// Empty if there is nothing to remove.
     name: Vec<u8>,
 }
 
 impl Temp {
-    /// Creates the file, to be open for `what_for`; fails with [`StoreError::Busy`] when the budget
-    /// of descriptors has no room for it.
+    /// Creates the file. `what_for` is the purpose for which it stays open. Fails with
+    /// [`StoreError::Busy`] if the descriptor budget is exhausted.
     pub(super) fn create(inner: &Arc<Inner>, what_for: FileUse) -> Result<Temp> {
         let staging = inner.staging()?;
         let permit = inner.options.descriptors.open_file(what_for);
@@ -118,8 +115,8 @@ impl Temp {
         self.staged.inner.durable()
     }
 
-    /// Gives the file its final name; from then on it is no longer ours to remove. `AlreadyExists`
-    /// if the name was `to_be_free` and is not.
+    /// Gives the file its final name. After that, dropping this does not remove it. Fails with
+    /// `AlreadyExists` if `to_be_free` is set and the name exists.
     pub(super) fn rename(&mut self, to_dir: &Dir, to: &[u8], to_be_free: bool) -> io::Result<()> {
         let Staged { inner, name } = &mut self.staged;
         if let Some(staging) = &inner.staging {
@@ -129,8 +126,8 @@ impl Temp {
         Ok(())
     }
 
-    /// Gives the file its final name and keeps what had it under the staged one: calling this again
-    /// takes that back.
+    /// Exchanges the staged name and the final name, so the old object gets the staged name. A
+    /// second call undoes this.
     pub(super) fn exchange(&self, to_dir: &Dir, to: &[u8]) -> io::Result<()> {
         let Staged { inner, name } = &self.staged;
         match &inner.staging {
@@ -139,21 +136,21 @@ impl Temp {
         }
     }
 
-    /// Removes what an exchange left under the staged name. Fails when it is no file.
+    /// Removes what an exchange left at the staged name. Fails if that is a directory.
     pub(super) fn remove_exchanged(&mut self) -> io::Result<()> {
         let Staged { inner, name } = &mut self.staged;
         if let Some(staging) = &inner.staging {
             match staging.own.unlink(name) {
                 Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Err(error),
-                // Committed is committed: what is left of the old one is swept at the next start.
+                // The commit is valid even if this fails: the next start sweeps the old object.
                 _ => name.clear(),
             }
         }
         Ok(())
     }
 
-    /// Removes the file here and now, so that it is gone before the failure is answered. On a
-    /// worker the pool removes it: see [`Release`].
+    /// Removes the file on this thread, so that it is gone before the failure is reported. If this
+    /// is a worker, the pool removes it instead; see [`Release`].
     pub(super) fn remove(mut self) {
         let Staged { inner, name } = &mut self.staged;
         if !inner.changes.is_inline() {
@@ -167,41 +164,33 @@ impl Drop for Staged {
         let name = mem::take(&mut self.name);
         if !name.is_empty() {
             let inner = self.inner.clone();
-            // This may be a worker, where an unlink must not block.
+            // This may run on a worker, where an unlink must not block.
             let job = move || unlink(&inner, &name);
             self.inner.pool.run(job).detach();
         }
     }
 }
 
-/// The content of an object whose name goes. Where changes are made by the worker itself, the
-/// memory of a large object is freed by the pool: 1 GB takes 50 ms, and the worker would serve
-/// nobody meanwhile. The file is held open until this is dropped, and closed on the pool.
-pub(super) struct Release(Option<(BlockingPool, File)>);
+/// Holds the content of a large object while its name is removed or replaced, so that the pool
+/// frees it ([`File::release_on`]). Otherwise a worker that makes changes itself would be blocked.
+pub(super) struct Release(#[expect(dead_code, reason = "held")] Option<File>);
 
 impl Release {
-    /// An object of fewer bytes is freed at once, which takes less than to hand it over.
-    const BYTES_MIN: u64 = 1 << 20;
-
-    /// To be made before the name goes. `meta`: what is known of the object.
+    /// Must be called before the name is removed. `meta` are the object's properties, if it exists.
     pub(super) fn of(inner: &Inner, dir: &Dir, name: &[u8], meta: Option<&Meta>) -> Release {
-        let is_large = |meta: &Meta| meta.kind == Kind::File && meta.size >= Self::BYTES_MIN;
-        let is_held = inner.changes.is_inline() && meta.is_some_and(is_large);
-        // A file that cannot be opened (no permission to read) is freed at once.
-        let open = || Some((inner.pool.clone(), dir.open(name, OpenHow::READ).ok()?));
-        Release(is_held.then(open).flatten())
-    }
-}
-
-impl Drop for Release {
-    fn drop(&mut self) {
-        if let Some((pool, file)) = self.0.take() {
-            pool.run(move || drop(file)).detach();
+        let is_large =
+            |meta: &Meta| meta.kind == Kind::File && meta.size >= RELEASE_ON_POOL_BYTES_MIN;
+        if !inner.changes.is_inline() || !meta.is_some_and(is_large) {
+            return Release(None);
         }
+        // Without a descriptor or the permission to read, the content is freed at once.
+        let permit = inner.options.descriptors.open_file(FileUse::Brief);
+        let file = permit.zip(dir.open(name, OpenHow::READ).ok());
+        Release(file.map(|(permit, file)| file.with_permit(permit).release_on(&inner.releaser)))
     }
 }
 
-/// What cannot be removed now is swept at the next start.
+/// Removes a staged file. If this fails, the next start sweeps it.
 fn unlink(inner: &Inner, name: &[u8]) {
     if let (Some(staging), false) = (&inner.staging, name.is_empty()) {
         let _ = staging.own.unlink(name);
@@ -215,7 +204,7 @@ fn ensure_dir(parent: &Dir, name: &[u8]) -> io::Result<Dir> {
     }
 }
 
-/// Makes and locks a folder. `None` if a sweep elsewhere came between.
+/// Creates and locks a folder. `None` if the name exists or another process swept it meanwhile.
 fn take(all: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
     match all.create_dir(name, MODE) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
@@ -231,7 +220,7 @@ fn take(all: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
             _ => return Err(error),
         },
     };
-    // The sweep may have locked, removed and unlocked it before our lock.
+    // A sweep may have locked, removed and unlocked it before this process locked it.
     match all.entry_metadata(name) {
         Ok(found) if found.inode == own.self_metadata()?.inode => Ok(Some(own)),
         Ok(_) => Ok(None),
@@ -240,19 +229,19 @@ fn take(all: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
     }
 }
 
-/// Removes the folders of processes that are gone. What resists is left for the next start.
+/// Removes the folders of dead processes. What cannot be removed is left for the next start.
 fn sweep(all: &Dir) {
     for name in names(all, Some(FileKind::Directory)) {
         let Ok(dir) = all.open_dir(&name) else {
             continue;
         };
         if dir.lock_exclusive().is_err() {
-            continue; // its process lives
+            continue; // its process is alive
         }
         for file in names(&dir, None) {
             let _ = dir.unlink(&file);
         }
-        // Still locked, so that nobody can take it in between.
+        // Still locked, so that no process can take it meanwhile.
         let _ = all.remove_dir(&name);
     }
 }

@@ -1,13 +1,11 @@
 //! A lock for each key, and a generation counter for each of a fixed number of key classes.
 //!
-//! Locks are kept in a table only while somebody has or wants them. The table is divided into
-//! stripes, whose mutexes are held for a few instructions. Keys that share a stripe share a
-//! generation, but never a lock: a change that takes long delays changes of its own key alone.
+//! A lock is in the table only while a task holds it or waits for it. The table is divided into
+//! stripes, whose mutexes are held for a few instructions. Keys in the same stripe share a
+//! generation, but never a lock: a long change delays only changes of the same key.
 //!
-//! The lock is waited for by tasks, in order, and never by a thread: a hundred puts of one key
-//! must not fill the pool with waiting, or nobody could read meanwhile.
-//!
-//! This module must not know what is done under the locks.
+//! Tasks wait for a lock, in order of arrival; threads never do. Otherwise a hundred puts of one
+//! key would occupy the pool with waiting and block all reads.
 
 use super::Inner;
 use super::semaphore::{self, Semaphore};
@@ -24,7 +22,7 @@ pub(super) struct Stripes(Box<[Stripe]>);
 
 #[derive(Default)]
 struct Stripe {
-    /// Of the keys that are locked now.
+    /// The locks of the keys that are locked now.
     locks: Mutex<Vec<(Key, Semaphore)>>,
     generation: AtomicU64,
 }
@@ -38,7 +36,7 @@ impl Stripes {
         self.stripe(key).generation.load(Ordering::Acquire)
     }
 
-    /// To be called after the change can be seen and before it is answered.
+    /// Must be called when the change is visible, before it completes.
     pub(super) fn bump(&self, key: &Key) {
         self.stripe(key).generation.fetch_add(1, Ordering::Release);
     }
@@ -50,11 +48,11 @@ impl Stripes {
 
 impl Stripe {
     fn lock(&self) -> MutexGuard<'_, Vec<(Key, Semaphore)>> {
-        // Only whole changes are made under it, so a poisoned one is still right.
+        // Every change under the lock is complete, so the state of a poisoned lock is valid.
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the lock of `key`, or waits for it; see [`Semaphore::poll`].
+    /// Takes the lock of `key` or waits for it; see [`Semaphore::poll`].
     fn poll(&self, key: &Key, ticket: &mut Option<u64>, cx: &Context<'_>) -> bool {
         let mut locks = self.lock();
         let at = locks.iter().position(|(held, _)| held == key);
@@ -65,7 +63,7 @@ impl Stripe {
         locks[at].1.poll(ticket, cx.waker())
     }
 
-    /// Gives the lock of `key` back, or the place of `ticket` in its queue.
+    /// Releases the lock of `key`, or removes `ticket` from its queue.
     fn release(&self, key: &Key, ticket: Option<u64>) {
         let mut locks = self.lock();
         let Some(at) = locks.iter().position(|(held, _)| held == key) else {
@@ -84,8 +82,8 @@ impl Stripe {
     }
 }
 
-/// Waits for the lock of a key: held from before its condition is checked until the change is
-/// made. The guard goes into the job that does both.
+/// Waits for the lock of a key. The lock is held from the check of the condition until the change
+/// is made, so the guard moves into the job that does both.
 pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> Acquire {
     Acquire {
         place: Some(Place {
@@ -97,7 +95,7 @@ pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> Acquire {
     }
 }
 
-/// Where the lock of a key is.
+/// The place of a key's lock in the table.
 struct Place {
     inner: Arc<Inner>,
     /// The index of its stripe.
@@ -112,9 +110,9 @@ impl Place {
 }
 
 pub(super) struct Acquire {
-    /// `None` when the lock was taken.
+    /// `None` after the lock was taken.
     place: Option<Place>,
-    /// While waiting.
+    /// Set while waiting.
     ticket: Option<u64>,
 }
 
@@ -136,7 +134,7 @@ impl Drop for Acquire {
     }
 }
 
-/// The lock of a key; released when dropped, on whatever thread.
+/// The lock of a key. Dropping it, on any thread, releases the lock.
 pub(super) struct Guard(Place);
 
 impl Drop for Guard {
@@ -149,8 +147,9 @@ fn index(key: &Key) -> usize {
     hash(key.as_bytes()) as usize % STRIPES
 }
 
-/// Spreads keys over stripes, eight bytes at a time. Whoever makes keys collide makes them share a
-/// generation, and the table of their stripe longer by as many changes as are under way.
+/// Distributes keys over stripes, eight bytes at a time. A client that chooses colliding keys only
+/// makes them share a generation, and makes the table of that stripe as long as its current
+/// changes.
 fn hash(bytes: &[u8]) -> u64 {
     let mut hash = bytes.len() as u64;
     for chunk in bytes.chunks(8) {
@@ -170,11 +169,11 @@ mod tests {
     use std::task::Waker;
 
     #[test]
-    fn handed_on_in_order_past_those_who_left() {
+    fn lock_is_granted_in_order_and_skips_dropped_waits() {
         let root = SimFs::new(1).root().unwrap();
         let folder = Folder::on(root, BlockingPool::inline(), FolderOptions::default()).unwrap();
         let key = Key::parse(b"a").unwrap();
-        let ask = || Box::pin(acquire(&folder.inner, &key));
+        let request = || Box::pin(acquire(&folder.inner, &key));
         let poll = |wait: &mut Pin<Box<Acquire>>| match wait
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
@@ -182,25 +181,31 @@ mod tests {
             Poll::Ready(guard) => Some(guard),
             Poll::Pending => None,
         };
-        let first = poll(&mut ask());
+        let first = poll(&mut request());
         assert!(first.is_some());
-        let mut waits: Vec<_> = (0..5).map(|_| ask()).collect();
+        let mut waits: Vec<_> = (0..5).map(|_| request()).collect();
         for wait in &mut waits {
             assert!(poll(wait).is_none());
         }
         drop(waits.remove(0)); // while waiting
         drop(first); // grants it to the next
-        assert!(poll(&mut ask()).is_none(), "nobody overtakes");
+        assert!(
+            poll(&mut request()).is_none(),
+            "a new wait must not overtake"
+        );
         drop(waits.remove(0)); // after it was granted
         assert!(poll(&mut waits[1]).is_none());
         let third = poll(&mut waits[0]);
         assert!(third.is_some() && poll(&mut waits[1]).is_none());
         drop(third);
-        assert!(poll(&mut waits[1]).is_some(), "and given back at once");
+        assert!(
+            poll(&mut waits[1]).is_some(),
+            "the lock passes to the next wait"
+        );
         waits.truncate(2);
-        assert!(poll(&mut ask()).is_some(), "free again");
+        assert!(poll(&mut request()).is_some(), "the lock is free again");
         let stripe = folder.inner.stripes.stripe(&key);
-        assert!(stripe.lock().is_empty(), "nothing is kept");
+        assert!(stripe.lock().is_empty(), "the table is empty");
     }
 
     #[test]

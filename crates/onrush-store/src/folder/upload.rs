@@ -1,7 +1,5 @@
-//! The side of a put that a task drives: collects the bytes, in memory while they are few, and
-//! hands each step to the pool. A small put is thereby one single job.
-//!
-//! This module must not know how a commit is made.
+//! The asynchronous part of a put. It collects the bytes, in memory while they are few, and passes
+//! each blocking step to the pool. A small put is a single job.
 
 use super::parents::{Found, Made};
 use super::staging::Temp;
@@ -15,46 +13,47 @@ use std::io;
 use std::mem;
 use std::sync::Arc;
 
-/// Up to so many bytes an upload stays in memory until its commit.
+/// The maximum size in bytes of an upload that stays in memory until its commit.
 const MEMORY_BYTES_MAX: usize = 16 * 1024;
 
-/// After each so many bytes the kernel is asked to begin writing, so that the sync at the end does
-/// not find a whole large object to write. Without a sync the kernel may choose its time.
+/// The kernel is asked to start the writeback each time this many bytes were written, so that the
+/// sync at the end does not have to write a whole large object. Without a sync, the kernel chooses
+/// the time itself.
 const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 
-/// The most that a worker writes by itself, without a pool, before others may run. A write to
-/// memory takes much longer than a receive of as many bytes, because it allocates and clears the
-/// pages: it draws on the cooperative budget as so many times its bytes.
+/// The maximum number of bytes that a worker writes without a pool before other tasks may run. A
+/// write to memory takes much longer than a receive of as many bytes, because it allocates and
+/// clears pages. It therefore spends `INLINE_COST` times its bytes of the cooperative budget.
 const INLINE_BYTES_MAX: usize = 64 * 1024;
 const INLINE_COST: usize = 4;
 
-/// How often to make the folders again when somebody deletes one of them meanwhile.
+/// The number of attempts when a parent folder is deleted meanwhile.
 const ATTEMPTS: usize = 4;
 
-/// No file can be larger: offsets are signed.
+/// The maximum size of a file, because offsets are signed.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 pub(super) struct Staged {
     inner: Arc<Inner>,
     key: Key,
     body: Body,
-    /// What is kept beside the content, if anything.
+    /// The metadata, if any.
     metadata: Option<Arc<[u8]>>,
     written_bytes: u64,
 }
 
 enum Body {
-    /// Too much for memory is announced, and nothing has come. A client that announces an upload
-    /// and sends nothing must not hold a file.
+    /// The announced size is too large for memory, and no byte has arrived. A client that announces
+    /// an upload and sends nothing must not occupy a file.
     Announced,
     Memory(Vec<u8>),
     File(Temp),
-    /// A write failed, or is under way and takes the file with it.
+    /// A write failed, or a write in progress owns the file.
     Lost,
 }
 
 impl Staged {
-    /// Refuses what can be refused before the first byte.
+    /// Begins an upload. Fails now for every reason that can be checked before the first byte.
     pub(super) async fn begin(
         inner: &Arc<Inner>,
         key: &Key,
@@ -108,8 +107,8 @@ impl Staged {
         Ok(buf)
     }
 
-    /// Writes `buf` to the staged file, which is first created with what was held in memory if
-    /// that is where the upload was until now.
+    /// Writes `buf` to the staged file. If the upload was in memory until now, it first creates the
+    /// file with the bytes from memory.
     async fn write_file(&mut self, mut body: Body, mut buf: Vec<u8>) -> Result<Vec<u8>> {
         let pool = self.inner.changes.clone();
         let step_bytes = match pool.is_inline() {
@@ -193,30 +192,30 @@ impl Upload for Staged {
                     Published::NoFolder(body, condition, made) => (body, condition, made),
                 };
                 if attempts_left == 0 {
-                    break; // No folder is made that nothing is put into.
+                    break; // Do not create a folder that stays empty.
                 }
-                // Without the lock: making folders may take long.
+                // Without the lock, because creating folders may take long.
                 let made = match key.split().0 {
                     Some(path) => parents::prepare(&inner, path, made, sync_failures).await?,
                     None => made,
                 };
                 attempt = (body, condition, made);
             }
-            // Somebody deletes the folder each time.
+            // The folder was deleted during each attempt.
             Err(StoreError::of_write(io::ErrorKind::NotFound.into()))
         })
     }
 }
 
-/// How an attempt to commit ended.
+/// The result of an attempt to commit.
 enum Published {
     Done(Committed),
-    /// The folder is missing, or not known to be durable; nothing was done.
+    /// The folder is missing or not known to be durable. Nothing was changed.
     NoFolder(Body, Condition, Made),
 }
 
-/// Commits, if the folder that the object lies in is ready. `made`: what was made of it for this
-/// change; it stays only when the change is made.
+/// Commits the upload if the parent folder is ready. `made` are the folders that were created for
+/// this change. They stay only if the change is made.
 fn publish(
     inner: &Arc<Inner>,
     key: &Key,
@@ -231,7 +230,7 @@ fn publish(
         Found::Ready(parent) => parent,
         Found::Unknown => return Ok(Published::NoFolder(body, condition, made)),
         Found::Missing => {
-            condition.check(None)?; // Before any folder is made for it.
+            condition.check(None)?; // Before any folder is created.
             return Ok(Published::NoFolder(body, condition, made));
         }
     };
@@ -255,10 +254,10 @@ fn publish(
     })
 }
 
-/// Refuses a body whose size is known when the disk or the budget of descriptors has no room for
-/// it. Neither is reserved: a client that only announces bytes must not be able to use them up.
+/// Checks that the disk and the descriptor budget have room for a body of known size. Nothing is
+/// reserved: a client that only announces bytes must not be able to exhaust either.
 fn check_target(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
-    inner.replaced(key)?; // what is in the way is told now, too
+    inner.replaced(key)?; // reports a conflict now, too
     if inner.root.free_bytes().map_err(StoreError::of_any)? < size_bytes {
         return Err(StoreError::Full(Cause::of_errno(libc::ENOSPC)));
     }
@@ -268,7 +267,7 @@ fn check_target(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
     }
 }
 
-/// A staged file that is open for as long as a client takes.
+/// A staged file that stays open while the client sends.
 fn upload_file(inner: &Arc<Inner>) -> Result<Temp> {
     Temp::create(inner, FileUse::Upload)
 }
@@ -279,7 +278,7 @@ fn brief(inner: &Arc<Inner>) -> Result<Temp> {
 }
 
 /// Sets the metadata of a staged file. The commit makes it durable and visible with the content. On
-/// failure the file is removed before this returns.
+/// failure, this removes the file before it returns.
 fn describe(temp: Temp, metadata: &[u8]) -> Result<Temp> {
     match temp.file.set_attribute(METADATA, metadata) {
         Ok(()) => Ok(temp),
@@ -293,8 +292,8 @@ fn describe(temp: Temp, metadata: &[u8]) -> Result<Temp> {
     }
 }
 
-/// Writes `parts` one after the other from `offset` on. On failure the file is removed before
-/// this returns.
+/// Writes `parts` one after the other, starting at `offset`. On failure, this removes the file
+/// before it returns.
 fn write(temp: Temp, parts: &[&[u8]], mut offset: u64) -> Result<Temp> {
     let begin = offset;
     for part in parts {

@@ -1,6 +1,11 @@
-//! What the tests share: a place to run on (a real directory, or a simulated disk), and the
-//! smallest way to wait for a future.
+//! Shared by the tests: backends (a real directory or a simulated disk), a minimal `block_on`, and
+//! short forms of the operations.
 #![allow(dead_code, unreachable_pub)] // each test uses a part
+
+#[path = "../../../onrush-rt/tests/common/temp_dir.rs"]
+mod temp_dir;
+
+pub use temp_dir::TempDir;
 
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
@@ -13,7 +18,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
@@ -36,65 +40,37 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// A directory that is removed with all that is in it.
-pub struct TempDir(PathBuf);
-
-impl TempDir {
-    pub fn new() -> TempDir {
-        TempDir::beneath(&std::env::temp_dir())
-    }
-
-    pub fn beneath(parent: &Path) -> TempDir {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("onrush-store-{}-{number}", std::process::id());
-        let path = parent.join(name);
-        std::fs::create_dir(&path).unwrap();
-        TempDir(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Where a test runs.
-pub enum Ground {
+/// The disk that a test uses.
+pub enum Backend {
     Real(TempDir),
     Sim(SimFs),
 }
 
-impl Ground {
-    pub fn real() -> Ground {
-        Ground::Real(TempDir::new())
+impl Backend {
+    pub fn real() -> Backend {
+        Backend::Real(TempDir::new())
     }
 
-    /// A directory that no disk is behind (shm_overview(7)).
-    pub fn memory() -> Ground {
-        Ground::Real(TempDir::beneath(Path::new("/dev/shm")))
+    /// A directory on tmpfs (shm_overview(7)).
+    pub fn memory() -> Backend {
+        Backend::Real(TempDir::beneath(Path::new("/dev/shm")))
     }
 
-    pub fn sim() -> Ground {
-        Ground::Sim(SimFs::new(1))
+    pub fn sim() -> Backend {
+        Backend::Sim(SimFs::new(1))
     }
 
-    /// A disk whose file system knows plain renames only.
-    pub fn plain() -> Ground {
+    /// A simulated disk whose file system supports only plain renames.
+    pub fn plain() -> Backend {
         let disk = SimFs::new(1);
         disk.set_plain_renames(true);
-        Ground::Sim(disk)
+        Backend::Sim(disk)
     }
 
     pub fn root(&self) -> Dir {
         match self {
-            Ground::Real(dir) => Dir::open_root(dir.path()).unwrap(),
-            Ground::Sim(disk) => disk.root().unwrap(),
+            Backend::Real(dir) => Dir::open_root(dir.path()).unwrap(),
+            Backend::Sim(disk) => disk.root().unwrap(),
         }
     }
 
@@ -104,18 +80,18 @@ impl Ground {
 
     pub fn folder_with(&self, options: FolderOptions) -> Folder {
         let pool = match self {
-            Ground::Real(_) => BlockingPool::threads(1, 16),
-            Ground::Sim(_) => BlockingPool::inline(),
+            Backend::Real(_) => BlockingPool::threads(1, 16),
+            Backend::Sim(_) => BlockingPool::inline(),
         };
         Folder::on(self.root(), pool, options).unwrap()
     }
 
     pub fn symlink(&self, path: &str, target: &str) {
         match self {
-            Ground::Real(dir) => {
+            Backend::Real(dir) => {
                 std::os::unix::fs::symlink(target, dir.path().join(path)).unwrap();
             }
-            Ground::Sim(disk) => disk
+            Backend::Sim(disk) => disk
                 .add_symlink(path.as_bytes(), target.as_bytes())
                 .unwrap(),
         }
@@ -123,7 +99,7 @@ impl Ground {
 
     pub fn fifo(&self, path: &str) {
         match self {
-            Ground::Real(dir) => {
+            Backend::Real(dir) => {
                 let path = dir.path().join(path);
                 let made = std::process::Command::new("mkfifo")
                     .arg(path)
@@ -131,15 +107,15 @@ impl Ground {
                     .unwrap();
                 assert!(made.success());
             }
-            Ground::Sim(disk) => disk.add_fifo(path.as_bytes()).unwrap(),
+            Backend::Sim(disk) => disk.add_fifo(path.as_bytes()).unwrap(),
         }
     }
 
     /// A path on the real disk.
     pub fn path(&self, name: &[u8]) -> Option<PathBuf> {
         match self {
-            Ground::Real(dir) => Some(dir.path().join(OsStr::from_bytes(name))),
-            Ground::Sim(_) => None,
+            Backend::Real(dir) => Some(dir.path().join(OsStr::from_bytes(name))),
+            Backend::Sim(_) => None,
         }
     }
 }
@@ -152,7 +128,7 @@ pub fn put(folder: &Folder, at: &str, body: &[u8]) -> Result<Committed> {
     put_if(folder, at, body, Condition::None)
 }
 
-/// The metadata of all objects that are put here: it tells what content it belongs to.
+/// The metadata of every object that the tests put. It identifies the content.
 pub fn metadata_of(body: &[u8]) -> Vec<u8> {
     match body.first() {
         Some(first) => format!("{first} {}", body.len()).into_bytes(),
@@ -160,7 +136,7 @@ pub fn metadata_of(body: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A put in pieces, with its size announced.
+/// A put in pieces with an announced size.
 pub fn put_if(folder: &Folder, at: &str, body: &[u8], condition: Condition) -> Result<Committed> {
     block_on(async {
         let mut upload = folder.stage(&key(at), Some(body.len() as u64)).await?;
@@ -172,14 +148,14 @@ pub fn put_if(folder: &Folder, at: &str, body: &[u8], condition: Condition) -> R
     })
 }
 
-/// Content; its metadata is none (made by another program) or its own.
+/// Reads the content. The object has its own metadata, or none if another program made it.
 pub fn get(folder: &Folder, at: &str) -> Result<Vec<u8>> {
     let (content, metadata) = get_both(folder, at)?;
     assert!(metadata.is_empty() || metadata == metadata_of(&content));
     Ok(content)
 }
 
-/// Content and metadata.
+/// Reads content and metadata.
 pub fn get_both(folder: &Folder, at: &str) -> Result<(Vec<u8>, Vec<u8>)> {
     block_on(async {
         let object = folder.get(&key(at)).await?;
@@ -215,10 +191,10 @@ pub fn names(page: &Page) -> Vec<String> {
         .collect()
 }
 
-/// How many files lie in staging, after everything queued so far was done.
-pub fn staged(folder: &Folder, ground: &Ground) -> usize {
+/// The number of files in staging, after all jobs queued so far.
+pub fn staged(folder: &Folder, backend: &Backend) -> usize {
     block_on(folder.pool().run(|| ())).unwrap();
-    let staging = ground.root().open_dir(b".onrush/staging").unwrap();
+    let staging = backend.root().open_dir(b".onrush/staging").unwrap();
     entries(&staging)
         .iter()
         .map(|(name, _)| entries(&staging.open_dir(name).unwrap()).len())

@@ -1,10 +1,11 @@
-//! Handlers that read and write as if they blocked, and the coroutines they are.
+//! Handlers in blocking style, which run as coroutines.
 //!
-//! [`handler`] makes a handler of a plain function. It runs on a stack of its own, on the worker
-//! its request came to; where it waits (for the body, for a slow client, for whatever else it asks)
-//! the worker does something else. Bodies are [`Read`](std::io::Read) and
-//! [`Write`](std::io::Write), so what is written for those can be used.
+//! [`handler`] converts a plain function to a handler. The function runs on its own stack, on the
+//! worker of its request. While it waits (for the body, a slow client, a timer or another server),
+//! the worker does something else. Bodies implement [`Read`](std::io::Read) and
+//! [`Write`](std::io::Write), so code for these traits works with them.
 //!
+//! # Examples
 //! ```no_run
 //! use onrush::coroutine::{RequestReader, ResponseWriter, handler};
 //! use onrush::{Router, Server};
@@ -26,13 +27,14 @@
 //! }
 //! ```
 //!
-//! When the client goes, the handler's stack is unwound from where it waits, and what is on it is
-//! dropped. A panic is answered 500, or cuts off an answer that has begun.
+//! If the client disconnects, the stack of the handler is unwound from where it waits, and the
+//! values on it are dropped. A handler that panics before its response has begun receives 500 as
+//! its response; otherwise the response is cut off.
 //!
-//! The rest is [`onrush_rt::coroutine`], by whose documentation a handler must abide: what a
-//! coroutine may not do, and what stands for `std::thread`, `std::net`, `std::sync`, `std::fs`.
+//! The other items are those of [`onrush_rt::coroutine`]. Its documentation says what a coroutine
+//! must not do, and which modules replace `std::thread`, `std::net`, `std::sync` and `std::fs`.
 //!
-//! Modules, lowest first: `request` · `response` · `plain`. Must not know connections.
+//! Modules, lowest first: `request` · `response` · `plain`. They do not depend on connections.
 
 mod plain;
 mod request;

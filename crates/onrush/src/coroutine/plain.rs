@@ -1,8 +1,8 @@
 //! Plain functions as handlers.
 //!
-//! The handler's future polls a coroutine. When the head of the answer is to leave before the rest
-//! is made, the future is ready with an answer whose content is a stream, and the stream goes on
-//! polling the same coroutine: there is no second task. Must not know how answers are sent.
+//! The future of such a handler polls a coroutine. If the head of the response must be sent before
+//! the content is complete, the future yields a response whose content is a stream. The stream then
+//! polls the same coroutine, so there is no second task.
 
 use super::request::RequestReader;
 use super::response::{End, Outgoing, ResponseWriter, take_end, take_outgoing};
@@ -20,9 +20,37 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// What a plain function may give back: nothing, or how it went.
+/// A value that a function may return to [`handler`]: `()` or `io::Result<()>`.
+///
+/// # Examples
+/// An error type of the application:
+///
+/// ```
+/// use onrush::coroutine::{Outcome, RequestReader, ResponseWriter, handler, scope};
+/// use onrush::{Limits, sim::Simulation};
+/// use std::io;
+///
+/// struct Checked(Result<(), String>);
+///
+/// impl Outcome for Checked {
+///     fn outcome(self) -> io::Result<()> {
+///         self.0.map_err(io::Error::other)
+///     }
+/// }
+///
+/// fn fails(_: &mut RequestReader, _: &mut ResponseWriter) -> Checked {
+///     Checked(Err("no data".to_owned()))
+/// }
+/// # scope(|| {
+/// # let mut sim = Simulation::new(1, &handler(fails), Limits::default());
+/// # let client = sim.connect();
+/// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// # assert!(client.receive()?.starts_with(b"HTTP/1.1 500 Internal Server Error\r\n"));
+/// # Ok::<(), io::Error>(())
+/// # }).unwrap();
+/// ```
 pub trait Outcome: 'static {
-    /// How it went.
+    /// Converts the value. The error is logged at level DEBUG.
     fn outcome(self) -> io::Result<()>;
 }
 
@@ -33,8 +61,8 @@ impl Outcome for () {
     }
 }
 
-/// An error is answered 500, or as is due when the body could not be read (408, 413, 400); it cuts
-/// off an answer that has begun to leave.
+/// The response to an error has status 500, or 400, 408 or 413 if reading the body failed. If the
+/// head of the response has been sent, the error cuts the response off.
 impl Outcome for io::Result<()> {
     #[inline]
     fn outcome(self) -> io::Result<()> {
@@ -63,9 +91,34 @@ impl<F, R> std::fmt::Debug for Plain<F, R> {
     }
 }
 
-/// Makes a handler of a plain function, which runs as a coroutine: see the [module](super).
+/// Converts a function to a handler that runs as a coroutine. See the [module](super).
 ///
-/// Should its stack overflow, the message names it by its type.
+/// The function is cloned for each request. If its stack overflows, the process ends with a message
+/// that contains the type of the function.
+///
+/// # Examples
+/// ```
+/// use onrush::coroutine::{RequestReader, ResponseWriter, handler, scope};
+/// use onrush::{Limits, sim::Simulation};
+/// use std::io::{self, BufRead, Write};
+///
+/// fn numbered(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
+///     for (number, line) in request.lines().enumerate() {
+///         writeln!(response, "{number}: {}", line?)?;
+///     }
+///     Ok(())
+/// }
+///
+/// // A server enters a scope by itself; a test does it here.
+/// scope(|| {
+///     let mut sim = Simulation::new(1, &handler(numbered), Limits::default());
+///     let client = sim.connect();
+///     sim.send(&client, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\na\nb\n");
+///     assert!(client.receive()?.ends_with(b"\r\n\r\n0: a\n1: b\n"));
+///     Ok::<(), io::Error>(())
+/// })
+/// .unwrap();
+/// ```
 pub fn handler<F, R>(function: F) -> Plain<F, R>
 where
     F: Fn(&mut RequestReader, &mut ResponseWriter) -> R + Clone + 'static,
@@ -88,7 +141,7 @@ where
         let body = move || {
             let (mut request, mut response) = (RequestReader::new(request), ResponseWriter::new());
             let outcome = function(&mut request, &mut response).outcome();
-            // Before the end is left: what the user's destructors do may end handlers, too.
+            // Before the end is published: destructors of the user may end other handlers.
             drop(function);
             match outcome {
                 Ok(()) => {
@@ -106,7 +159,7 @@ where
     }
 }
 
-/// The end of a handler that gave an error.
+/// The end of a handler that returned an error.
 #[cold]
 fn failed(request: &RequestReader, response: &ResponseWriter, error: io::Error) -> End {
     if response.has_left() {
@@ -122,7 +175,7 @@ fn failed(request: &RequestReader, response: &ResponseWriter, error: io::Error) 
     End::Whole(Response::text(text).with_status(status))
 }
 
-/// The future of a handler's answer.
+/// The future of the response of a handler.
 struct CallFuture(Option<Coroutine<()>>);
 
 impl Future for CallFuture {
@@ -145,7 +198,7 @@ impl Future for CallFuture {
 }
 
 impl CallFuture {
-    /// The answer whose head may leave, and whose content is still made.
+    /// The response whose head can be sent while its content is made.
     #[cold]
     fn stream(&mut self, outgoing: Outgoing) -> Response {
         let head = outgoing.head.expect("the head leaves first");
@@ -159,11 +212,11 @@ impl CallFuture {
     }
 }
 
-/// Content that a coroutine makes while it is sent.
+/// The content that a coroutine writes while it is sent.
 struct ContentStream {
-    /// `None` when it has returned.
+    /// `None` after it has returned.
     coroutine: Option<Coroutine<()>>,
-    /// To be sent before it goes on.
+    /// Sent before the coroutine is polled again.
     piece: Option<Bytes>,
 }
 

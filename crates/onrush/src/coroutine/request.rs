@@ -1,6 +1,4 @@
-//! A request as a coroutine has it: its body is read as if that blocked.
-//!
-//! Must not know what answers it.
+//! The request of a coroutine handler. Its body is read in blocking style.
 
 use crate::request::Request as Inner;
 use onrush_rt::buf::Buf;
@@ -8,20 +6,40 @@ use onrush_rt::coroutine::try_wait;
 use std::io::{self, BufRead, Read};
 use std::ops::Deref;
 
-/// Room made at a time for a body that is read whole, in bytes.
+/// The capacity that `read_to_end` adds at a time, in bytes.
 const STEP_BYTES: usize = 64 * 1024;
 
-/// A request. Everything about its head is [`onrush::Request`](crate::Request)'s, which it can be
-/// used as; its body is read from this, at the handler's pace.
+/// A request whose body is read in blocking style, by [`Read`] or [`BufRead`].
 ///
-/// Errors of reading are those of [`RequestBody`](crate::RequestBody). What is not read is thrown
-/// away when the request is answered.
+/// It dereferences to [`onrush::Request`](crate::Request), which has the accessors of the head.
+/// Reading fails with the errors of [`RequestBody`](crate::RequestBody). The rest of the body is
+/// discarded after the response.
+///
+/// # Examples
+/// ```
+/// use onrush::coroutine::{RequestReader, ResponseWriter, handler, scope};
+/// use onrush::{Limits, sim::Simulation};
+/// use std::io::{self, Read, Write};
+///
+/// fn greet(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
+///     let mut name = String::new();
+///     request.read_to_string(&mut name)?;
+///     write!(response, "{}: Hello, {name}!", request.path())
+/// }
+/// # scope(|| {
+/// # let mut sim = Simulation::new(1, &handler(greet), Limits::default());
+/// # let client = sim.connect();
+/// # sim.send(&client, b"POST /hi HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nAda");
+/// # assert!(client.receive()?.ends_with(b"/hi: Hello, Ada!"));
+/// # Ok::<(), io::Error>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct RequestReader {
     inner: Inner,
-    /// Received and not read yet.
+    /// Bytes that were received and not read yet.
     piece: Option<Buf>,
-    /// How reading failed, if it has.
+    /// The error of the last failed read.
     failed: Option<io::ErrorKind>,
 }
 
@@ -46,19 +64,45 @@ impl RequestReader {
         self.failed
     }
 
-    /// Body bytes still to be read, where the framing says (`Content-Length`).
+    /// The number of body bytes that have not been read. `None` for a chunked body before its end,
+    /// because its length is unknown.
     pub fn remaining(&mut self) -> Option<u64> {
         let fill_piece = self.piece.as_ref().map_or(0, |piece| piece.len() as u64);
         Some(self.inner.body().remaining()? + fill_piece)
     }
 
-    /// Lowers the limit on the body's length, before any of it is read: see
-    /// [`RequestBody::set_limit`](crate::RequestBody::set_limit).
+    /// Lowers the limit on the length of the body. Call it before the body is read. Fails as
+    /// [`RequestBody::set_limit`](crate::RequestBody::set_limit) does.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::coroutine::{RequestReader, ResponseWriter, handler, scope};
+    /// use onrush::{Limits, sim::Simulation};
+    /// use std::io;
+    ///
+    /// fn small(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
+    ///     assert_eq!(request.remaining(), Some(5));
+    ///     if request.set_body_limit(4).is_err() {
+    ///         response.set_status(413);
+    ///         return Ok(());
+    ///     }
+    ///     io::copy(request, response)?;
+    ///     Ok(())
+    /// }
+    /// # scope(|| {
+    /// # let mut sim = Simulation::new(1, &handler(small), Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 413 Content Too Large\r\n"));
+    /// # Ok::<(), io::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn set_body_limit(&mut self, bytes_max: u64) -> io::Result<()> {
         self.inner.body().set_limit(bytes_max)
     }
 
-    /// The trailer fields as rendered lines, after the body was read to its end.
+    /// The trailer fields after the end of the body. See
+    /// [`RequestBody::take_trailers`](crate::RequestBody::take_trailers).
     pub fn take_trailers(&mut self) -> Option<Box<[u8]>> {
         self.inner.body().take_trailers()
     }
@@ -70,7 +114,7 @@ impl RequestReader {
         result
     }
 
-    /// What is there, after waiting for at least one byte; empty at the end.
+    /// Waits for at least one byte and returns the received bytes; none at the end.
     #[inline]
     fn fill_piece(&mut self) -> io::Result<&[u8]> {
         if self.piece.as_ref().is_none_or(|piece| piece.is_empty()) {
@@ -101,7 +145,7 @@ impl Read for RequestReader {
         Ok(bytes)
     }
 
-    /// Large bodies are received straight into the vector's memory.
+    /// Receives large bodies directly into the memory of the vector.
     fn read_to_end(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
         let before = into.len();
         into.extend_from_slice(self.piece.take().as_deref().unwrap_or_default());

@@ -1,9 +1,9 @@
-//! An answer as a coroutine makes it: its content is written as if that blocked.
+//! The response of a coroutine handler. Its content is written in blocking style.
 //!
-//! Little content waits until the handler has returned. More of it, or a flush, lets the head
-//! leave; from then on each piece is put into this thread's outbox and the coroutine suspended, so
-//! that whoever polls it finds the piece there, and polls it again when the piece is sent. Must not
-//! know who that is.
+//! Small content is kept until the handler has returned. More content, or a flush, sends the head.
+//! From then on, a write puts a piece into the outbox of this thread and suspends the coroutine.
+//! The caller that polls the coroutine takes the piece from the outbox, and polls again when the
+//! piece has been sent.
 
 use crate::body::Body;
 use crate::pooled_buffer::PooledBuffer;
@@ -16,63 +16,88 @@ use std::future::poll_fn;
 use std::io::{self, Write};
 use std::task::Poll;
 
-/// Content up to this size leaves in one piece with its head, and larger in pieces of this size.
+/// Content up to this size is sent together with its head; larger content in pieces of this size.
 const PIECE_BYTES: usize = 16 * 1024;
-/// What is written at once leaves in pieces up to this size.
+/// The maximum size of a piece of content that is written by one call.
 const LARGE_PIECE_BYTES: usize = 64 * 1024;
 
-/// What a suspended coroutine has put out.
+/// What a suspended coroutine has put into the outbox.
 pub(super) struct Outgoing {
-    /// The answer without its content, and the length that was declared, the first time.
+    /// The first time: the response without its content, and the declared length.
     pub(super) head: Option<Box<(Inner, Option<u64>)>>,
-    /// More of the content; may be empty.
+    /// A piece of the content; it may be empty.
     pub(super) piece: Bytes,
 }
 
 thread_local! {
-    /// Filled in the moment before a coroutine is suspended, and looked at in the moment after.
+    /// Filled just before a coroutine is suspended, and emptied just after.
     static OUTBOX: Cell<Option<Outgoing>> = const { Cell::new(None) };
-    /// The same for its end. Given back from function to function it would be copied on the
-    /// coroutine's stack, whose lines are cold. What one that is being unwound leaves here is
-    /// nobody's, and the next end replaces it.
+    /// The same for the end of a coroutine. A return value would be copied on the stack of the
+    /// coroutine, which is not in the cache. A coroutine that is unwound may leave an end here. The
+    /// next end replaces it.
     static ENDED: Cell<Option<End>> = const { Cell::new(None) };
 }
 
-/// What the coroutine that was just suspended has put out.
+/// Takes what the coroutine that was just suspended has put into the outbox.
 pub(super) fn take_outgoing() -> Option<Outgoing> {
     OUTBOX.take()
 }
 
-/// How the answer of the coroutine ended that has just returned.
+/// Takes the end of the response of the coroutine that has just returned.
 pub(super) fn take_end() -> End {
     ENDED.take().expect("left by each handler that returns")
 }
 
-/// How a handler's answer ended.
+/// How the response of a handler ended.
 pub(super) enum End {
-    /// All of it.
+    /// Nothing has been sent; this is the complete response.
     Whole(Inner),
-    /// The rest of what has begun to leave.
+    /// The rest of a response that has begun.
     Rest(Bytes),
-    /// What has begun to leave is not to be taken for whole.
+    /// A response that has begun is incomplete.
     Broken(io::Error),
 }
 
 impl End {
-    /// Leaves it to [`take_end`].
+    /// Stores the end for [`take_end`].
     #[inline]
     pub(super) fn publish(self) {
         ENDED.with(|ended| ended.set(Some(self)));
     }
 }
 
-/// An answer in the making: 200 without content until something else is said.
+/// A response under construction. Its status is 200 until another one is set. Its content is
+/// written by [`Write`].
 ///
-/// Content is written to it. When it ends within 16 KiB and was not flushed, it leaves in one piece
-/// with its head and its `Content-Length`. Otherwise the head leaves first, and the rest is sent
-/// chunked, or as long as [`ResponseWriter::set_content_length`] said. A write waits while the
-/// client is slow. An answer that must have no content, to `HEAD` for one, needs none: its handler
-/// is unwound at the write that would have been sent.
+/// Content of up to 16 KiB that is not flushed is sent together with the head, with a
+/// `Content-Length`, after the handler has returned. Otherwise the head is sent first. The content
+/// follows as it is written: chunked, or with the length from
+/// [`ResponseWriter::set_content_length`]. A write waits while the client is slow. If the response
+/// must not have content, for example to `HEAD`, the handler is unwound at the first write that
+/// would send something.
+///
+/// # Examples
+/// ```
+/// use onrush::coroutine::{RequestReader, ResponseWriter, handler, scope};
+/// use onrush::{Limits, sim::Simulation};
+/// use std::io::{self, Write};
+///
+/// fn created(_: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
+///     response.set_status(201);
+///     response.set_content_type("text/plain");
+///     response.set_header("Location", "/things/7");
+///     response.write_all(b"created\n")
+/// }
+/// # scope(|| {
+/// # let mut sim = Simulation::new(1, &handler(created), Limits::default());
+/// # let client = sim.connect();
+/// # sim.send(&client, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+/// # let response = String::from_utf8_lossy(&client.receive()?).into_owned();
+/// # assert!(response.starts_with("HTTP/1.1 201 Created\r\n"));
+/// # assert!(response.contains("\r\nContent-Length: 8\r\n"));
+/// # Ok::<(), io::Error>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 pub struct ResponseWriter {
     inner: Inner,
@@ -95,50 +120,53 @@ impl ResponseWriter {
 
     #[track_caller]
     fn head(&mut self) -> &mut Inner {
-        assert!(!self.has_left, "the head of the answer has left already");
+        assert!(!self.has_left, "the head of the response has been sent");
         &mut self.inner
     }
 
     /// Sets the status code.
     ///
     /// # Panics
-    /// When it is not a final status code, 200 to 599, or the head has left.
+    /// If it is not a final status code, 200 to 599 (RFC 9110 §15), or the head has been sent.
     #[track_caller]
     pub fn set_status(&mut self, status: u16) {
         self.head().set_status(status);
     }
 
-    /// Sets `Content-Type` to a constant, which costs nothing per answer.
+    /// Sets `Content-Type` to a constant, which needs no memory. A value with control characters is
+    /// not sent.
     ///
     /// # Panics
-    /// When it holds control characters, or the head has left.
+    /// If the head has been sent. With debug assertions, also if the value contains bytes other
+    /// than printable ASCII.
     #[track_caller]
     #[inline]
     pub fn set_content_type(&mut self, content_type: &'static str) {
         self.head().set_content_type(content_type);
     }
 
-    /// The first value of a field, its name compared without case. Also after the head has left.
+    /// The first value of the field `name`, which is case-insensitive. `None` after the head has
+    /// been sent, because the fields are moved into it.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         self.inner.header(name)
     }
 
-    /// All field lines, as (name, value). Also after the head has left.
+    /// All field lines as (name, value). None of them after the head has been sent.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.inner.headers()
     }
 
-    /// The values of all field lines of one name. Also after the head has left.
+    /// The values of all field lines with this name, which is case-insensitive. None of them after
+    /// the head has been sent.
     pub fn header_values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         self.inner.header_values(name)
     }
 
-    /// Sets a field, replacing earlier lines of that name.
+    /// Sets a field and replaces its earlier lines.
     ///
     /// # Panics
-    /// When the name is not a token, the value holds control characters, the field is one that only
-    /// the server may set, or the head has left. For values that come from outside use
-    /// [`ResponseWriter::try_set_header`].
+    /// If [`ResponseWriter::try_set_header`] fails or panics. Use that for values from outside the
+    /// program.
     #[track_caller]
     pub fn set_header(&mut self, name: &str, value: impl AsRef<[u8]>) {
         if let Err(error) = self.try_set_header(name, value) {
@@ -146,10 +174,11 @@ impl ResponseWriter {
         }
     }
 
-    /// Sets a field, replacing earlier lines of that name; refuses what could split the answer.
+    /// Sets a field and replaces its earlier lines. Fails as
+    /// [`Response::try_set_header`](crate::Response::try_set_header) does.
     ///
     /// # Panics
-    /// When the head has left.
+    /// If the head has been sent.
     #[track_caller]
     pub fn try_set_header(
         &mut self,
@@ -159,31 +188,57 @@ impl ResponseWriter {
         self.head().try_set_header(name, value)
     }
 
-    /// Adds a field line beside others of the same name (`Set-Cookie`, `Vary`, …).
+    /// Adds a field line and keeps earlier lines of the same name, for example of `Set-Cookie`.
+    /// Fails as [`Response::try_set_header`](crate::Response::try_set_header) does.
     ///
     /// # Panics
-    /// When the head has left.
+    /// If the head has been sent.
     #[track_caller]
     pub fn append_header(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), FieldError> {
         self.head().append_header(name, value)
     }
 
-    /// Says how long the content will be, so that it is sent under a `Content-Length` however long
-    /// it is. Writing more fails; writing less cuts the connection, so that the client sees that
-    /// the content is not whole.
+    /// Declares the length of the content in bytes. It is then sent with `Content-Length`, not
+    /// chunked. Writing more fails with `InvalidInput`. If the handler writes less, the connection
+    /// is reset, so the client sees that the content is incomplete.
     ///
     /// # Panics
-    /// When the head has left.
+    /// If the head has been sent.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::coroutine::{RequestReader, ResponseWriter, handler, scope};
+    /// use onrush::{Limits, sim::Simulation};
+    /// use std::io::{self, Write};
+    ///
+    /// fn zeros(_: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
+    ///     response.set_content_length(30_000);
+    ///     response.write_all(&[b'0'; 30_000])?;
+    ///     assert!(response.has_left());
+    ///     let error = response.write(b"1").unwrap_err();
+    ///     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    ///     Ok(())
+    /// }
+    /// # scope(|| {
+    /// # let mut sim = Simulation::new(1, &handler(zeros), Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # let response = String::from_utf8_lossy(&client.receive()?).into_owned();
+    /// # assert!(response.contains("\r\nContent-Length: 30000\r\n"));
+    /// # assert!(response.ends_with(&"0".repeat(30_000)));
+    /// # Ok::<(), io::Error>(())
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
     pub fn set_content_length(&mut self, bytes: u64) {
         self.head();
         self.declared = Some(bytes);
     }
 
-    /// Asks for the connection to be closed after this answer.
+    /// Closes the connection after this response (RFC 9112 §9.6).
     ///
     /// # Panics
-    /// When the head has left.
+    /// If the head has been sent.
     #[track_caller]
     pub fn close(&mut self) {
         self.head().close = true;
@@ -194,13 +249,34 @@ impl ResponseWriter {
         self.inner.status()
     }
 
-    /// Whether the head has left, so that only content can follow.
+    /// Whether the head has been sent. Then only content can follow.
     pub fn has_left(&self) -> bool {
         self.has_left
     }
 
-    /// Throws away what was written, if nothing of it has left; gives whether that is so. For an
-    /// answer that turns out to be an error.
+    /// Resets the response to an empty one with status 200, unless its head has been sent. Returns
+    /// whether it did. For a handler that finds an error after it has begun to write.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::coroutine::{RequestReader, ResponseWriter, handler, scope};
+    /// use onrush::{Limits, sim::Simulation};
+    /// use std::io::{self, Write};
+    ///
+    /// fn report(_: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
+    ///     response.write_all(b"the first half, ")?;
+    ///     assert!(response.clear());
+    ///     response.set_status(503);
+    ///     response.write_all(b"the database has failed\n")
+    /// }
+    /// # scope(|| {
+    /// # let mut sim = Simulation::new(1, &handler(report), Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.ends_with(b"\r\n\r\nthe database has failed\n"));
+    /// # Ok::<(), io::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn clear(&mut self) -> bool {
         if !self.has_left {
             self.content.0.clear();
@@ -209,10 +285,11 @@ impl ResponseWriter {
         !self.has_left
     }
 
-    /// Lets `piece` leave, behind the head, and waits until the client has taken what was before.
+    /// Puts `piece`, and the head before the first piece, into the outbox, and waits until the
+    /// client has accepted the previous content.
     fn send_piece(&mut self, piece: Bytes) -> io::Result<()> {
         if is_unwinding() {
-            return Err(io::ErrorKind::BrokenPipe.into()); // Nobody looks any more.
+            return Err(io::ErrorKind::BrokenPipe.into()); // The outbox is not read any more.
         }
         let head = match self.has_left {
             true => None,
@@ -234,12 +311,12 @@ impl ResponseWriter {
         try_wait(send_piece).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// The memory written so far, as a piece.
+    /// Takes the content that was not sent, as a piece.
     fn take_content(&mut self) -> Bytes {
         Bytes::from(std::mem::take(&mut self.content.0))
     }
 
-    /// Leaves what the handler has made of it to [`take_end`]; nothing else may follow.
+    /// Stores the end of the response for [`take_end`]. Nothing may be written afterwards.
     pub(super) fn end(&mut self) {
         if self.has_left {
             return End::Rest(self.take_content()).publish();
@@ -286,7 +363,7 @@ impl Write for ResponseWriter {
         Ok(taken)
     }
 
-    /// Lets the head leave, and what was written.
+    /// Sends the head and the content that was written.
     fn flush(&mut self) -> io::Result<()> {
         if self.has_left && self.content.0.is_empty() {
             return Ok(());
@@ -296,7 +373,7 @@ impl Write for ResponseWriter {
     }
 }
 
-/// One piece.
+/// A stream of one piece.
 struct Once(Option<Bytes>);
 
 impl futures_core::Stream for Once {

@@ -1,10 +1,10 @@
-//! The access log's view of a connection: which exchanges it has begun, and which of their bytes
-//! the kernel has accepted.
+//! Tracks the exchanges of a connection for the access log, and the bytes of them that the kernel
+//! has accepted.
 //!
-//! Every request is noted when its head has been parsed or rejected, every response when it is
-//! rendered, and every successful send. An exchange ends when the last byte of its response has
-//! been accepted, or with its connection; nothing else ends one. Each function here is called only
-//! where a log is configured. Must not know how bytes are sent.
+//! A request is recorded when its head has been parsed or rejected, a response when it is rendered.
+//! Each successful send is recorded as well. An exchange ends when the last byte of its response
+//! has been accepted, or when its connection closes. The functions here are called only if an
+//! access log is configured.
 
 use super::Engine;
 use super::connection::Conn;
@@ -14,14 +14,14 @@ use crate::metrics::CloseReason;
 use onrush_proto::head::{Head, Version};
 use onrush_proto::reject::Reject;
 
-/// A rejected request line is logged up to this length, in bytes.
+/// The longest part of a rejected request line that is logged, in bytes.
 const RAW_LINE_BYTES_MAX: usize = 2048;
 
 impl CloseReason {
-    /// How an exchange ends that a connection did not outlive.
+    /// The outcome of an exchange that had not ended when its connection closed.
     fn outcome(self) -> Outcome {
         match self {
-            CloseReason::Answered | CloseReason::Client | CloseReason::Broken => {
+            CloseReason::Complete | CloseReason::Client | CloseReason::Broken => {
                 Outcome::ClientGone
             }
             CloseReason::TimedOut | CloseReason::Idle => Outcome::TimedOut,
@@ -35,7 +35,7 @@ impl CloseReason {
 }
 
 impl Engine {
-    /// A request has begun, whose head is `bytes`.
+    /// Records the start of a request with the head `bytes`.
     #[inline(never)]
     pub(super) fn log_request(&self, id: ConnId, head: &Head, bytes: &[u8]) {
         let field = |name| head.header(bytes, name).map(<[u8]>::to_vec);
@@ -71,8 +71,8 @@ impl Engine {
         }
     }
 
-    /// A head was rejected, of which `received` is what is known. The response to it is rendered
-    /// behind `rendered_before` bytes of `out`.
+    /// Records the rejection of a head. `received` is the known part of it. The response is in
+    /// `out`, behind the first `rendered_before` bytes.
     #[inline(never)]
     pub(super) fn log_reject(
         &self,
@@ -84,7 +84,7 @@ impl Engine {
         out: &[u8],
     ) {
         if out.len() == rendered_before {
-            return; // A response had begun, and no other could be sent.
+            return; // A response had begun, so no other was sent.
         }
         // Empty lines before a request line are skipped (RFC 9112 §2.2).
         let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
@@ -100,8 +100,8 @@ impl Engine {
         self.log_short_response(conn, reject.status, rendered_before, out);
     }
 
-    /// The response to the last request is rendered, all of it, behind `rendered_before` bytes of
-    /// `out`.
+    /// Records the complete response to the last request. It is in `out`, behind the first
+    /// `rendered_before` bytes.
     pub(super) fn log_short_response(
         &self,
         conn: &mut Conn,
@@ -116,8 +116,9 @@ impl Engine {
         self.log_response(conn, status, rendered_before, head_bytes, bytes);
     }
 
-    /// The response to the last request is rendered behind `rendered_before` bytes that were not
-    /// passed on yet. `bytes`: of all of it; `None` when more is to come.
+    /// Records the response to the last request. `rendered_before`: bytes that were rendered before
+    /// it and not passed to the connection yet. `bytes`: the size of the whole response; `None`
+    /// when more of it follows.
     #[inline(never)]
     pub(super) fn log_response(
         &self,
@@ -132,7 +133,7 @@ impl Engine {
         active.exchanges.respond(status, unsent, head_bytes, bytes);
     }
 
-    /// The kernel has accepted so many bytes for a connection.
+    /// Records that the kernel has accepted `bytes` bytes for a connection.
     #[inline(never)]
     pub(super) fn log_accepted(&self, conn: &mut Conn, bytes: usize) {
         if let Some(active) = conn.active.as_mut() {
@@ -141,7 +142,7 @@ impl Engine {
         }
     }
 
-    /// All of a response that was sent by a task has been accepted.
+    /// Records that the kernel has accepted a whole response that a task sent.
     #[inline(never)]
     pub(super) fn log_sent(&self, conn: &mut Conn) {
         conn.active().exchanges.complete_last();
@@ -160,7 +161,7 @@ impl Engine {
         }
     }
 
-    /// A connection has ended, and with it all of its exchanges.
+    /// Ends all exchanges of a closed connection.
     pub(super) fn log_closed(&self, conn: &mut Conn, ending: CloseReason) {
         let (Some(log), Some(active)) = (&self.log, conn.active.as_mut()) else {
             return;

@@ -1,5 +1,5 @@
-//! What a worker keeps of each connection. An idle one is an entry here: a protocol machine, a
-//! deadline and a few flags; no buffer, no task, no stack.
+//! The state of each connection of a worker. An idle connection is one entry here: a protocol state
+//! machine, a deadline and a few flags. It has no buffer, no task and no stack.
 //!
 //! Legal states between two events, by [`Phase`]. `task`, `out` and `after_flush` are fields of
 //! [`Active`]; without `active` they count as empty.
@@ -20,7 +20,8 @@
 //! - `links` (the entry is in a list of [`Conns`]): in `Ready` with a partial head, and in `Busy`
 //!   and `Flushing` while the client does not take responses.
 //!
-//! Must not know how the entry is driven.
+//! This module stores the state and the lists of connections; the other modules of the engine
+//! change it.
 
 use super::rate_meter::RateMeter;
 use crate::host::ConnId;
@@ -37,23 +38,24 @@ use std::io;
 use std::rc::Rc;
 use std::task::Waker;
 
-/// What a connection is doing, as far as events are concerned.
+/// What a connection is doing, which decides how events are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Between requests, or in a head.
+    /// Between requests, or inside a request head.
     Ready,
-    /// A handler runs, or a task sends its answer.
+    /// A handler is pending, or a task sends its response.
     Busy,
-    /// Answers wait in `out` for the peer to take them; then `after_flush`.
+    /// Responses in `out` wait until the client takes them; `after_flush` follows.
     Flushing,
-    /// Our direction is shut down; what comes is thrown away until the peer ends or time is up.
+    /// Our direction is shut down. Input is discarded until the client ends its direction or the
+    /// time limit expires.
     Lingering,
-    /// Between requests, and about to go to another worker as soon as the driver is quiet.
+    /// Between requests. The connection moves to another worker when the driver is quiet.
     Leaving,
 }
 
 impl Phase {
-    /// Its name in diagnostic events.
+    /// The name in diagnostic events.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Phase::Ready => "ready",
@@ -65,7 +67,7 @@ impl Phase {
     }
 }
 
-/// What follows when `out` has left.
+/// What follows when all of `out` has been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     Continue,
@@ -74,8 +76,8 @@ pub(crate) enum Then {
 }
 
 impl Then {
-    /// What follows an answer. `surplus`: the peer has sent more after the request that it said
-    /// was its last, and may go on.
+    /// What follows a response. `surplus`: the client has sent more after the request that it
+    /// declared to be its last, and may send even more.
     pub(crate) fn following(after: After, surplus: bool) -> Then {
         match after {
             After::KeepAlive | After::DrainThenKeepAlive => Then::Continue,
@@ -85,7 +87,7 @@ impl Then {
     }
 }
 
-/// Requests of one connection that are started in one iteration of the event loop, at most.
+/// The largest number of requests that one connection starts in one event-loop iteration.
 pub(crate) const BURST_MAX: u8 = 64;
 
 /// One connection.
@@ -93,91 +95,92 @@ pub(crate) const BURST_MAX: u8 = 64;
 pub(crate) struct Conn {
     pub(crate) stream: StreamId,
     pub(crate) machine: Machine,
-    /// When the present wait is over, in ms; `u64::MAX` for never. Checked when the timer fires,
-    /// so that moving it costs a store.
+    /// When the present wait ends, in ms; `u64::MAX` for never. It is compared when the timer
+    /// fires, so moving it costs one store.
     pub(crate) deadline_ms: u64,
-    /// When the timer fires, and the timer.
+    /// When the timer fires, in ms, and the timer.
     pub(crate) timer_ms: u64,
     pub(crate) timer: Option<TimerId>,
     pub(crate) phase: Phase,
-    /// The peer will send nothing more.
+    /// The client has ended its direction.
     pub(crate) ended: bool,
-    /// The driver was told to pause, so it must be told to receive again.
+    /// The driver is paused, so it has to be resumed before the next receive.
     pub(crate) paused: bool,
-    /// Counts answers, so that a body that outlives its request is not taken for the next one's.
+    /// Counts responses. A body that outlives its request is recognized by this number.
     pub(crate) response_count: u32,
-    /// A head has begun and not ended; its time is running.
+    /// A head has begun and is incomplete; its time limit is running.
     pub(crate) in_head: bool,
-    /// Over the cap: it only gets to read that.
+    /// The connection is over the limit: it only receives a 503.
     pub(crate) over_limit: bool,
-    /// A rest of a request body is to be thrown away before the next head.
+    /// The rest of a request body has to be discarded before the next head.
     pub(crate) draining_body: bool,
-    /// The worker it is to go to.
+    /// The worker to which the connection moves.
     pub(crate) leaving: Option<u16>,
-    /// Requests that were started in one iteration of the event loop, and the low bits of that
-    /// iteration's number: see [`Conn::may_start`].
+    /// Requests started in one event-loop iteration, and the low bits of that iteration's number.
+    /// See [`Conn::may_start`].
     pub(crate) burst: u8,
     pub(crate) burst_iteration: u8,
     /// `response_count` when requests were last counted.
     pub(crate) response_count_before: u32,
-    /// Everything that only a connection at work needs.
+    /// The state that an idle connection does not need.
     pub(crate) active: Option<Box<Active>>,
 }
 
-/// What a connection holds while it is at work.
+/// The state of a connection that is not idle.
 #[derive(Debug, Default)]
 pub(crate) struct Active {
-    /// Received and not used up: a partial head, body bytes, pipelined requests.
+    /// Received and not processed: a partial head, body bytes, pipelined requests.
     pub(crate) input: VecDeque<Buf>,
     pub(crate) input_bytes: usize,
-    /// The place among the partial heads, while `input` is one.
+    /// The position in a list of [`Conns`], while the connection is in one.
     pub(crate) links: Option<Links>,
-    /// The time for a head, or for silence, has been extended once, because unread input was there.
+    /// The head or idle time limit was extended once, because unread input was present.
     pub(crate) extended: bool,
-    /// Rendered and not yet taken by the kernel, from `out_sent` on.
+    /// Rendered responses. The kernel has not accepted the bytes from `out_sent` on.
     pub(crate) out: Vec<u8>,
     pub(crate) out_sent: usize,
-    /// Rendered as well, and held by the task that waits for the peer to take it.
+    /// Rendered bytes that a task holds while it waits for the client.
     pub(crate) rendered_bytes: usize,
     pub(crate) after_flush: Option<Then>,
-    /// The handler's task, or the one that sends the answer. Dropping it cancels it.
+    /// The task of the handler, or the one that sends its response. Dropping it cancels it.
     pub(crate) task: Option<TaskHandle>,
-    /// Who waits for body bytes.
+    /// The waker of the task that waits for body bytes.
     pub(crate) reader: Option<Waker>,
-    /// Who waits for the peer to take bytes.
+    /// The waker of the task that waits until the socket accepts more bytes.
     pub(crate) writer: Option<Waker>,
-    /// When the wait for body bytes, and the wait for the peer to take bytes, are over, in ms; for
-    /// tasks, which may do both at a time.
+    /// When the wait for body bytes and the wait for the client to take bytes end, in ms. A task
+    /// may be in both waits at once.
     pub(crate) body_deadline_ms: Option<u64>,
     pub(crate) write_deadline_ms: Option<u64>,
-    /// The last send took fewer bytes than it was given: there is no room for now.
+    /// The last send accepted fewer bytes than it was given: the socket buffer is full.
     pub(crate) is_full: bool,
-    /// Bytes that the kernel has taken of responses of tasks, up to [`u32::MAX`].
+    /// Bytes that the kernel has accepted of responses that tasks send, up to [`u32::MAX`].
     pub(crate) taken_bytes: u32,
-    /// How fast body bytes come, and how fast the peer takes bytes.
+    /// The rates at which the client sends body bytes and takes response bytes.
     pub(super) body_rate: RateMeter,
     pub(super) write_rate: RateMeter,
-    /// The time to take bytes is over; the next try decides.
+    /// The write time limit has expired; the next send decides whether the client is too slow.
     pub(crate) last_try: bool,
-    /// The driver is paused and quiet: body bytes may be received directly.
+    /// The driver is paused and quiet, so body bytes may be received directly.
     pub(crate) quiet: bool,
-    /// The socket was told to be readable only from so many bytes on; 0 when it was told nothing.
+    /// The value of `SO_RCVLOWAT` that was set on the socket; 0 when none was set.
     pub(crate) low_water: u32,
-    /// The last receive took all there was; whatever comes now, the driver tells.
+    /// The last receive emptied the socket. The driver reports further input.
     pub(crate) emptied: bool,
-    /// The body comes too slowly to wait for many bytes at a time.
+    /// The client sends too slowly to wait for many bytes at a time.
     pub(crate) slow_sender: bool,
-    /// The time for body bytes is over unless some have come unnoticed.
+    /// The body time limit has expired; a final receive decides whether bytes arrived unnoticed.
     pub(crate) final_poll: bool,
-    /// The body could not be read on.
+    /// Reading the body failed with this error.
     pub(crate) broken_body: Option<io::ErrorKind>,
-    /// The answer owed for a body that broke the rules, when the handler gives none of its own.
+    /// The response to a body that broke a rule, unless the handler makes an error response of its
+    /// own.
     pub(crate) reject: Option<onrush_proto::reject::Reject>,
-    /// When the present request must be done with, in ms.
+    /// When the total time limit of the present request expires, in ms.
     pub(crate) total_deadline_ms: Option<u64>,
-    /// What is to be logged when it has ended; empty without an access log.
+    /// The exchanges that have not ended; empty without an access log.
     pub(crate) exchanges: Exchanges,
-    /// The present request, when it was not answered at once.
+    /// The measurement of the present request, when its response was not ready at once.
     pub(crate) measured: Option<Measured>,
 }
 
@@ -187,8 +190,8 @@ impl Active {
         self.input.push_back(data);
     }
 
-    /// [`Active::push_input`], which gathers small pieces: a peer that sends a byte at a time must
-    /// not make a whole block be held for each of them.
+    /// [`Active::push_input`], but copies small pieces together. A client that sends single bytes
+    /// must not occupy a whole block with each of them.
     pub(crate) fn gather_input(&mut self, data: Buf, block_bytes: usize) {
         if data.len() * 4 >= block_bytes {
             return self.push_input(data);
@@ -212,7 +215,7 @@ impl Active {
         Some(data)
     }
 
-    /// Puts back what was not used up, to be the next input.
+    /// Puts unprocessed input back to the front of the queue.
     pub(crate) fn unpop_input(&mut self, data: Buf) {
         if !data.is_empty() {
             self.input_bytes += data.len();
@@ -224,7 +227,7 @@ impl Active {
         &self.out[self.out_sent..]
     }
 
-    /// Memory of rendered responses that wait for the peer, in bytes.
+    /// Memory of rendered responses that the client has not taken, in bytes.
     fn unsent_bytes(&self) -> usize {
         let kept = match self.unsent().is_empty() {
             true => 0,
@@ -269,14 +272,14 @@ impl Conn {
         self.active.get_or_insert_default()
     }
 
-    /// Whether it is in a list of connections whose input may be given up.
+    /// Whether the connection is in a list of connections that may be evicted.
     #[inline]
     pub(crate) fn is_listed(&self) -> bool {
         (self.active.as_ref()).is_some_and(|active| active.links.is_some())
     }
 
-    /// How many more requests may be started in the iteration with this number: one connection
-    /// that pipelines without end must not keep the others waiting.
+    /// How many more requests the connection may start in the iteration with this number. The limit
+    /// keeps a connection that pipelines without end from delaying the others.
     #[inline]
     pub(crate) fn may_start(&self, iteration: u64) -> u8 {
         match self.burst_iteration == iteration as u8 {
@@ -285,20 +288,20 @@ impl Conn {
         }
     }
 
-    /// Counts requests that were started in the iteration with this number.
+    /// Counts requests started in the iteration with this number.
     pub(crate) fn note_started(&mut self, iteration: u64, requests: u8) {
         let before = BURST_MAX - self.may_start(iteration);
         self.burst = before.saturating_add(requests);
         self.burst_iteration = iteration as u8;
     }
 
-    /// Whether it needs nothing before it waits for its next request, and has to.
+    /// Whether nothing has to be done before the connection waits for its next request.
     #[inline]
     pub(crate) fn needs_no_work(&self) -> bool {
         !self.paused && !self.in_head && !self.draining_body && !self.ended
     }
 
-    /// Gives back what an idle connection does not need.
+    /// Frees the state that an idle connection does not need.
     pub(crate) fn release_active(&mut self) {
         if self.active.as_ref().is_some_and(|active| active.is_idle()) {
             self.active = None;
@@ -317,8 +320,8 @@ pub(crate) struct Conns {
     unsent_bytes: Rc<Cell<usize>>,
 }
 
-/// Two lines of the cache, and not parts of three: with thousands of connections each is cold when
-/// its turn comes.
+/// Aligned to two cache lines. Without the alignment an entry touches three, and with thousands of
+/// connections each of them is a cache miss.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Entry {
@@ -329,7 +332,7 @@ struct Entry {
 const _: () = assert!(size_of::<Entry>() == 128);
 
 impl Conns {
-    /// Makes room for a connection: its id, before the driver knows it.
+    /// Reserves an entry and returns its id, before the driver knows the connection.
     pub(crate) fn reserve(&mut self) -> ConnId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
@@ -344,7 +347,7 @@ impl Conns {
         }
     }
 
-    /// Gives up a reservation.
+    /// Cancels a reservation.
     pub(crate) fn release(&mut self, id: ConnId) {
         self.free.push(id.index);
     }
@@ -364,7 +367,7 @@ impl Conns {
         }
     }
 
-    /// Takes a connection out. The caller drops it outside any borrow: its task is user code.
+    /// Removes a connection. The caller drops it outside any borrow, because its task is user code.
     pub(crate) fn remove(&mut self, id: ConnId) -> Option<Conn> {
         self.unlist(id);
         let entry = self.entries.get_mut(id.index as usize)?;
@@ -395,11 +398,11 @@ impl Conns {
     }
 }
 
-/// A partial head of so many bytes is a large one.
+/// A partial head of at least this size is a large one.
 const LARGE_HEAD_BYTES: usize = 4096;
 
-/// The place of a connection in its list, and the bytes of memory it holds: in blocks of input, and
-/// in rendered responses.
+/// The position of a connection in its list, and the memory that it holds: blocks of input, and
+/// rendered responses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Links {
     list: usize,
@@ -419,26 +422,26 @@ const SMALL: usize = 0;
 const LARGE: usize = 1;
 const UNREAD: usize = 2;
 
-/// The connections whose input may be given up: those that hold a partial head, and those whose
-/// peer does not take its responses, so that what it has sent behind them is not looked at.
+/// The connections that may be evicted: those that hold a partial head, and those whose client does
+/// not take its responses. The engine does not process the input of the latter.
 #[derive(Debug, Default)]
 struct Heads {
     lists: [List; 3],
-    /// Input that all of them hold, and those of the list [`UNREAD`].
+    /// Bytes of input that all listed connections hold, and those in the list [`UNREAD`].
     bytes: usize,
     unread_bytes: usize,
 }
 
 impl Conns {
-    /// Lists a connection that keeps a partial head, or moves it to the large ones.
+    /// Adds a connection with a partial head to its list, or moves it to the list of large heads.
     pub(crate) fn list_head(&mut self, id: ConnId) {
         let active = self.get(id).and_then(|conn| conn.active.as_ref());
         let is_large = active.is_some_and(|active| active.input_bytes >= LARGE_HEAD_BYTES);
         self.list(id, if is_large { LARGE } else { SMALL });
     }
 
-    /// Lists a connection whose peer does not take its responses, if it keeps input or rendered
-    /// responses.
+    /// Adds a connection whose client does not take its responses to the list [`UNREAD`], if it
+    /// holds input or rendered responses.
     pub(crate) fn list_unread(&mut self, id: ConnId) {
         let active = self.get(id).and_then(|conn| conn.active.as_ref());
         if active.is_some_and(|active| active.input_bytes > 0 || active.unsent_bytes() > 0) {
@@ -446,8 +449,8 @@ impl Conns {
         }
     }
 
-    /// The peer has taken some: a listed connection, if it still keeps something, becomes the
-    /// newest of its list.
+    /// Called when the client has taken bytes. A listed connection that still holds memory becomes
+    /// the newest of its list.
     pub(crate) fn list_unread_anew(&mut self, id: ConnId) {
         if self.get(id).is_some_and(|conn| conn.is_listed()) {
             self.unlist(id);
@@ -490,7 +493,7 @@ impl Conns {
         }
     }
 
-    /// Takes a connection out of its list, if it is in one.
+    /// Removes a connection from its list, if it is in one.
     pub(crate) fn unlist(&mut self, id: ConnId) {
         let active = self.get(id).and_then(|conn| conn.active.as_mut());
         let Some(links) = active.and_then(|active| active.links.take()) else {
@@ -533,26 +536,27 @@ impl Conns {
         self.heads.bytes
     }
 
-    /// Bytes of rendered responses that listed connections hold; the cell follows them.
+    /// A cell with the bytes of rendered responses that listed connections hold. It is always
+    /// current.
     pub(crate) fn unsent_bytes(&self) -> &Rc<Cell<usize>> {
         &self.unsent_bytes
     }
 
-    /// Whether connections whose peers do not take their responses hold more memory than partial
+    /// Whether connections whose clients do not take their responses hold more memory than partial
     /// heads do.
     pub(crate) fn is_mostly_unread(&self) -> bool {
         let unread = self.heads.unread_bytes;
         unread + self.unsent_bytes.get() > self.heads.bytes - unread
     }
 
-    /// The partial head to be evicted first: the oldest of the large ones, or of the small ones.
+    /// The partial head to evict next: the oldest large one, or else the oldest small one.
     pub(crate) fn head_to_evict(&self) -> Option<ConnId> {
         self.heads.lists[LARGE]
             .oldest
             .or(self.heads.lists[SMALL].oldest)
     }
 
-    /// The connection to be reset first of those whose peer does not take its responses.
+    /// The connection to reset next among those whose client does not take its responses.
     pub(crate) fn unread_to_evict(&self) -> Option<ConnId> {
         self.heads.lists[UNREAD].oldest
     }

@@ -1,7 +1,5 @@
-//! Time limits. Each connection has one deadline and at most one timer: moving the deadline later
-//! is a store, and the timer, when it fires early, is set again.
-//!
-//! Must not know how answers are made, only that one may be owed.
+//! Time limits of connections. Each connection has one deadline and at most one timer. Moving the
+//! deadline later is one store; a timer that fires before the deadline is set again.
 
 use super::Engine;
 use super::connection::{Active, Conn, Phase};
@@ -14,24 +12,24 @@ use std::io;
 use std::rc::Rc;
 use std::task::Waker;
 
-/// How long a connection without a request may live on while the server drains.
+/// How long an idle connection stays open while the server drains, in ms.
 pub(super) const DRAIN_IDLE_MS: u32 = 200;
 
-/// How much longer a head, or the silence before it, may take when its time is over and input is
-/// there that has not been received: the worker was away, and must look at that first.
+/// The extension of an expired head or idle time limit when the kernel holds unread input, in ms.
+/// The worker was away and has to process that input first.
 const EXTENSION_MS: u64 = 1_000;
 
-/// What a task waits for its peer to do.
+/// What a task waits for the client to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// To send more of a request body.
+    /// Send more of a request body.
     Body,
-    /// To take more of an answer.
+    /// Read more of a response.
     Write,
 }
 
 impl Engine {
-    /// Gives the connection `limit_ms` from now for what it does next; 0 for no limit.
+    /// Sets the deadline of the connection to `limit_ms` from now; 0 for no limit.
     #[inline]
     pub(super) fn set_limit(&self, id: ConnId, conn: &mut Conn, limit_ms: u32) {
         let deadline = match limit_ms {
@@ -61,8 +59,8 @@ impl Engine {
         conn.timer = Some(self.context.schedule(conn.deadline_ms, id.token()));
     }
 
-    /// Gives a task's wait for its peer `limit_ms` from now; 0 when it waits no more, or may wait
-    /// for ever.
+    /// Limits a task's wait for the client to `limit_ms` from now. 0 means that the wait has ended,
+    /// or that it has no limit.
     pub(super) fn set_wait(&self, id: ConnId, conn: &mut Conn, wait: Wait, limit_ms: u32) {
         let now_ms = self.context.now_ms();
         let deadline = (limit_ms > 0).then(|| now_ms + u64::from(limit_ms));
@@ -86,8 +84,8 @@ impl Engine {
         }
     }
 
-    /// Begins, or goes on with, a wait for the peer, whose rate is measured meanwhile. `false`: it
-    /// has been too slow ([`Limits::rate_bytes_per_s_min`]).
+    /// Begins or continues a wait for the client, during which its rate is measured. `false` when
+    /// the client has been too slow ([`Limits::rate_bytes_per_s_min`]).
     ///
     /// [`Limits::rate_bytes_per_s_min`]: onrush_proto::limits::Limits::rate_bytes_per_s_min
     pub(super) fn is_fast_enough(&self, conn: &mut Conn, wait: Wait) -> bool {
@@ -100,21 +98,22 @@ impl Engine {
         rate_meter.start_wait(response_count, self.context.now_ms(), self.limits())
     }
 
-    /// Gives the peer `limit_ms` from now to take what was sent; 0 for no limit.
+    /// Limits the time in which the client takes what was sent to `limit_ms` from now; 0 for no
+    /// limit.
     pub(super) fn limit_write(&self, id: ConnId, limit_ms: u32) {
         if let Some(conn) = self.conns.borrow_mut().get(id) {
             self.set_wait(id, conn, Wait::Write, limit_ms);
         }
     }
 
-    /// Nobody waits for body bytes any more.
+    /// Ends the wait for body bytes and wakes the reader.
     pub(super) fn clear_body_reader(&self, id: ConnId) {
         let reader = {
             let mut conns = self.conns.borrow_mut();
             conns.get(id).and_then(|conn| self.take_reader(id, conn))
         };
         if let Some(reader) = reader {
-            user::wake(reader); // What it belongs to may live on in the answer, and wait.
+            user::wake(reader); // The reader may live on in the response.
         }
     }
 
@@ -125,7 +124,8 @@ impl Engine {
         self.set_deadline(id, conn, first.unwrap_or(u64::MAX));
     }
 
-    /// Who waits for body bytes, to be woken; its time begins again when it waits again.
+    /// Takes the waker of the body's reader, to wake it. The time limit starts again when the
+    /// reader waits again.
     pub(super) fn take_reader(&self, id: ConnId, conn: &mut Conn) -> Option<Waker> {
         let reader = conn.active.as_mut()?.reader.take()?;
         self.set_wait(id, conn, Wait::Body, 0);
@@ -183,9 +183,9 @@ impl Engine {
         }
     }
 
-    /// Gives a connection whose time for a request is over a little more of it, once, when input is
-    /// there that has not been received. The next request has that chance again: what is remembered
-    /// of this one is dropped when the connection is idle.
+    /// Extends the time limit of a connection that waits for a request, once, if the kernel holds
+    /// unread input. The next request may have an extension again, because [`Active`] is dropped
+    /// when the connection becomes idle.
     fn extend_deadline(&self, id: ConnId) -> bool {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
@@ -200,8 +200,8 @@ impl Engine {
         extends
     }
 
-    /// Tells the handler that waits for its request's body. It is the one to find that nothing has
-    /// come: it may have given up waiting for that, and wait for something else.
+    /// Wakes the reader of a body whose time limit has expired. The reader itself finds out whether
+    /// bytes have arrived, because its task may have stopped waiting for the body.
     fn notify_body_timeout(&self, id: ConnId) {
         let reader = {
             let mut conns = self.conns.borrow_mut();
@@ -210,7 +210,7 @@ impl Engine {
             self.set_wait(id, conn, Wait::Body, 0);
             let Some(reader) = reader else { return };
             let active = conn.active();
-            // Fewer than it waits for may have come, and be all there is for now.
+            // The socket may hold fewer bytes than the reader waits for.
             active.slow_sender |= active.low_water > 1;
             active.final_poll = true;
             reader
@@ -218,7 +218,7 @@ impl Engine {
         user::wake(reader);
     }
 
-    /// Notes that the body did not come in time, and which answer is owed for it.
+    /// Records that the body did not arrive in time, and the response to send for it.
     pub(super) fn body_timeout_error(&self, conn: &mut Conn) -> io::Error {
         conn.machine.close_after_next();
         let active = conn.active();
@@ -241,8 +241,8 @@ impl Engine {
                 let reject = Reject::new(408, "request head took too long");
                 self.reject_request(id, reject, Outcome::TimedOut);
             }
-            // An idle connection, or one that lingered long enough: nobody is owed anything.
-            Phase::Lingering => self.close(id, CloseReason::Answered),
+            // An idle connection, or one that has lingered long enough, receives no response.
+            Phase::Lingering => self.close(id, CloseReason::Complete),
             Phase::Ready | Phase::Leaving if self.draining.get() => {
                 self.close(id, CloseReason::Drained);
             }

@@ -1,10 +1,9 @@
-//! Connections that come from other workers or go to them: new ones on their way to their place,
-//! and live ones between two requests.
+//! Moves connections between workers: new ones to the worker that they are assigned to, and
+//! established ones between two requests.
 //!
-//! A live one is first made quiet: the driver receives no more, and what had been received already
-//! is kept. Then its socket, what was kept, the state of its protocol and its deadline travel, and
-//! the other worker goes on as if it had been there all the time. Must not know why a connection
-//! moves.
+//! To move an established connection, the engine first pauses it: the driver stops receiving, and
+//! input that it has already received is kept. Then the socket, that input, the protocol state and
+//! the deadline are transferred, and the other worker resumes the connection.
 
 use super::connection::{Conn, Phase};
 use super::deadline::DRAIN_IDLE_MS;
@@ -18,34 +17,37 @@ use onrush_rt::diagnose;
 use onrush_rt::driver::Socket;
 use std::rc::Rc;
 
-/// What one worker passes to another.
+/// A connection that one worker transfers to another.
 #[derive(Debug)]
 pub(crate) enum Transfer {
-    /// A connection that was accepted for the other one.
+    /// A new connection that is assigned to the other worker.
     Accepted(Socket),
-    /// A connection between two requests.
+    /// An established connection, between two requests.
     Established(Box<EstablishedConn>),
+    /// A connection for which so many workers had no place and no idle connection to close. It is
+    /// counted at the worker that it goes to, but not against the connection limit.
+    OverLimit(Socket, usize),
 }
 
-/// A connection on its way.
+/// The state of an established connection during a transfer.
 #[derive(Debug)]
 pub(crate) struct EstablishedConn {
     socket: Socket,
     machine: Machine,
-    /// Received and not used up: a partial head, pipelined requests.
+    /// Received and not processed: a partial head, pipelined requests.
     input: Vec<u8>,
-    /// All workers have the same clock.
+    /// Valid on each worker, because all use the same clock.
     deadline_ms: u64,
     in_head: bool,
     draining_body: bool,
-    /// Who sends it.
+    /// The index of the worker that sends it.
     from: usize,
-    /// Where it went had no memory for it.
+    /// The target worker had no memory for it and sends it back.
     returned: bool,
 }
 
 impl Engine {
-    /// Gives a new connection its place, here or with another worker.
+    /// Assigns a new connection to this worker or to another one.
     pub(super) fn place_connection(self: &Rc<Self>, socket: Socket) {
         let (worker_set, own) = (&self.settings.worker_set, self.context.index());
         let Assignment::Peer(to) = worker_set.place_connection(own, self.context.now_ms()) else {
@@ -58,20 +60,24 @@ impl Engine {
         }
     }
 
-    /// Takes what other workers have passed.
+    /// Serves the connections in this worker's inbox.
     pub(super) fn receive_transfers(self: &Rc<Self>) {
         self.accept_transfers(self.settings.worker_set.take_inbox(self.context.index()));
     }
 
-    /// Serves what was passed from elsewhere.
+    /// Serves connections that other workers have transferred.
     pub(crate) fn accept_transfers(self: &Rc<Self>, transfers: Vec<Transfer>) {
         for transfer in transfers {
-            // Each by itself: a panic while one is served must not lose the others.
+            // Panics are caught for each connection: one must not lose the others.
             let served = panic_guard::catch(|| match transfer {
                 Transfer::Accepted(socket) => self.open_connection(socket),
                 Transfer::Established(live) => {
                     count(&self.counters.taken_over);
                     self.resume_connection(*live);
+                }
+                Transfer::OverLimit(socket, asked) => {
+                    self.settings.worker_set.release(self.context.index());
+                    self.admit(socket, asked);
                 }
             });
             if served.is_none() {
@@ -80,7 +86,7 @@ impl Engine {
         }
     }
 
-    /// Has a connection go to the worker `to`, now or as soon as its present request is answered.
+    /// Moves a connection to the worker `to`, at once or after the response to its present request.
     pub(crate) fn migrate_to(self: &Rc<Self>, id: ConnId, to: usize) {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
@@ -103,7 +109,7 @@ impl Engine {
         }
     }
 
-    /// Begins to move a connection that is between two requests.
+    /// Starts to move a connection that is between two requests.
     pub(super) fn begin_migration(self: &Rc<Self>, id: ConnId) {
         {
             let mut conns = self.conns.borrow_mut();
@@ -111,13 +117,13 @@ impl Engine {
             self.set_phase(id, conn, Phase::Leaving);
             conn.paused = true;
             if !self.context.driver().pause(conn.stream) {
-                return; // `Quiet` follows, perhaps behind some more input.
+                return; // `Quiet` follows, possibly after more input.
             }
         }
         self.finish_migration(id);
     }
 
-    /// Sends a connection away that is quiet now.
+    /// Transfers a connection that is quiet.
     pub(super) fn finish_migration(self: &Rc<Self>, id: ConnId) {
         let (worker_set, own) = (&self.settings.worker_set, self.context.index());
         let Some(conn) = self.conns.borrow_mut().remove(id) else {
@@ -150,11 +156,11 @@ impl Engine {
             return self.resume_connection(*live);
         }
         if let Err(live) = self.send_transfer(usize::from(to), live) {
-            self.resume_connection(*live); // That worker has left.
+            self.resume_connection(*live); // That worker has stopped.
         }
     }
 
-    /// Sends a connection to the worker `to`, or gives it back.
+    /// Transfers a connection to the worker `to`, or returns it when that worker has stopped.
     fn send_transfer(
         &self,
         to: usize,
@@ -172,14 +178,14 @@ impl Engine {
         }
     }
 
-    /// Goes on with a connection that was elsewhere.
+    /// Resumes a connection that was transferred.
     fn resume_connection(self: &Rc<Self>, mut live: EstablishedConn) {
         let block = match live.input.len() {
             0 => None,
             bytes => self.context.pool().take_exact(bytes),
         };
-        let homeless = block.is_none() && !live.input.is_empty();
-        if homeless && !live.returned && live.from != self.context.index() {
+        let lacks_memory = block.is_none() && !live.input.is_empty();
+        if lacks_memory && !live.returned && live.from != self.context.index() {
             live.returned = true;
             match self.send_transfer(live.from, Box::new(live)) {
                 Ok(()) => return,
@@ -191,8 +197,8 @@ impl Engine {
         };
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(), from = live.from,
             input_bytes = live.input.len(); "connection migrated from another worker");
-        if homeless {
-            // Its requests are lost, and must not be taken for answered.
+        if lacks_memory {
+            // Its input is lost. The reset shows the client that its requests were not processed.
             return self.abort(id, CloseReason::Exhausted);
         }
         let input = block.map(|mut block| {
@@ -209,7 +215,7 @@ impl Engine {
             if self.draining.get() {
                 self.note_drain(id, live.input.len() as u64);
                 if input.is_none() {
-                    conn.in_head = false; // A head that begins now has its whole time.
+                    conn.in_head = false; // A new head gets the full time limit.
                     let soon = self.context.now_ms() + u64::from(DRAIN_IDLE_MS);
                     deadline_ms = deadline_ms.min(soon);
                 }
@@ -220,12 +226,12 @@ impl Engine {
         if let Some(input) = input
             && panic_guard::catch(|| self.received(id, input)).is_none()
         {
-            self.recover_from_panic(Some(id)); // Its input is lost in the middle.
+            self.recover_from_panic(Some(id)); // A part of its input is lost.
         }
     }
 
-    /// The peer ended its direction while the connection was made quiet: it stays, is answered what
-    /// it had asked before, and ends.
+    /// Cancels a migration because the client ended its direction. The connection stays, sends the
+    /// responses to requests that had arrived, and closes.
     pub(super) fn cancel_migration(self: &Rc<Self>, id: ConnId) {
         {
             let mut conns = self.conns.borrow_mut();
@@ -233,9 +239,9 @@ impl Engine {
             (conn.leaving, conn.ended) = (None, true);
         }
         self.resume_reading(id);
-        let is_over = |conn: &mut Conn| conn.phase == Phase::Ready;
-        let over = self.conns.borrow_mut().get(id).is_some_and(is_over);
-        if over {
+        let is_ready = |conn: &mut Conn| conn.phase == Phase::Ready;
+        let ready = self.conns.borrow_mut().get(id).is_some_and(is_ready);
+        if ready {
             self.close(id, CloseReason::Client);
         }
     }

@@ -1,21 +1,22 @@
-//! One worker's half of the server: its connections, from accept to close.
+//! The connections of one worker, from accept to close. The `server` module creates the workers.
 //!
-//! Events of the driver come in through [`EventHandler`]; requests go to the application. No borrow
-//! of the engine's cells is held while user code runs, because user code calls back in (reading a
-//! body, dropping a request), and dropping a task is running user code as well.
+//! The engine handles driver events as an [`EventHandler`] and passes requests to the application.
+//! It holds no borrow of its cells while user code runs, because user code calls back into the
+//! engine: it reads a body or drops a request. Dropping a task runs user code as well.
 //!
-//! Modules, lowest first: `rate_meter` (transfer rates) · `connection` (what is kept) · `deadline`
-//! (time limits) · `access` (the access log) · `send` (bytes out) · `reject` (requests that break a
-//! rule) · `request_body` (bytes of bodies in) · `pressure` (when receive memory is short) ·
-//! `respond` (answers) · `pending` (answers that take their time) · `receive` (requests) ·
-//! `migration` (connections from and to other workers) · `admission` (which new ones are served) ·
-//! `rebalance` (which of them go) · `stall` (workers that are blocked). Must not know how workers
-//! are made.
+//! Modules, lowest first: `rate_meter` (transfer rates) · `connection` (state of a connection) ·
+//! `deadline` (time limits) · `access` (access log) · `send` (sending) · `reject` (requests that
+//! break a rule) · `request_body` (receiving bodies) · `pressure` (shortage of receive memory) ·
+//! `host` (the interface to requests) · `send_response` (large responses) · `render` (responses) ·
+//! `pending` (responses that are not ready at once) · `receive` (requests) · `migration`
+//! (connections that move between workers) · `admission` (which new connections are served) ·
+//! `rebalance` (which connections move) · `stall` (blocked workers).
 
 mod access;
 mod admission;
 mod connection;
 mod deadline;
+mod host;
 mod migration;
 mod pending;
 mod pressure;
@@ -23,9 +24,10 @@ mod rate_meter;
 mod rebalance;
 mod receive;
 mod reject;
+mod render;
 mod request_body;
-mod respond;
 mod send;
+mod send_response;
 mod stall;
 
 use crate::handler::Service;
@@ -60,47 +62,50 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Connections over the cap that a worker keeps a moment to read so, at most; those beyond are
-/// closed at once, which may come to them as a reset.
+/// The largest number of connections over the limit that a worker keeps open while they read the
+/// 503. It closes further ones at once; their clients may see a reset instead.
 pub(crate) const OVER_LIMIT_MAX: usize = 64;
-/// As many may always be kept: the next one may come before a closed one is noticed.
+/// The lower bound for [`Settings::over_limit_max`]: a new connection may arrive before the worker
+/// notices that a previous one has closed.
 pub(crate) const OVER_LIMIT_MIN: usize = 4;
-/// Input of each connection that is served after a drain has begun, in bytes, beyond what is known
-/// to have been there. The driver may hold bytes that it has not reported, and a request may be on
-/// its way.
+/// Bytes of input per connection that the engine serves after a drain has begun, in addition to the
+/// input that is known to have arrived before. The driver may hold bytes that it has not reported,
+/// and a request may be on its way.
 const DRAIN_BYTES: u64 = 64 * 1024;
 
-/// How many requests input of so many bytes may hold: the shortest is `GET / HTTP/1.0` and two
-/// line ends.
+/// The largest number of requests in `bytes` bytes of input. The shortest one consists of `GET /
+/// HTTP/1.0` and two line ends.
 fn requests_within(bytes: u64) -> u64 {
     bytes / 18 + 1
 }
 
-/// What an engine is told by the server's configuration.
+/// The settings of an engine, from the configuration of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
-    /// Open connections of all workers at most, and now.
+    /// The limit on open connections of all workers, and their present number.
     pub(crate) connections_max: usize,
     pub(crate) connections: Arc<AtomicUsize>,
-    /// Counts them too, with other descriptors of the process.
+    /// The descriptor budget of the process, which counts connections as well.
     pub(crate) descriptors: Descriptors,
-    /// See [`OVER_LIMIT_MAX`]. Fewer where connections are few: they take descriptors too.
+    /// See [`OVER_LIMIT_MAX`]. Smaller when the connection limit is small, because these
+    /// connections use descriptors too.
     pub(crate) over_limit_max: usize,
-    /// When it was last told that accepting pauses, in seconds of the epoch; by any worker.
+    /// When a worker last logged that accepting is paused, in seconds since the epoch. Shared by
+    /// all workers.
     pub(crate) accept_warned_s: Arc<AtomicU64>,
     pub(crate) access_log: AccessLog,
     pub(crate) metrics: Option<Metrics>,
     /// The workers of this server.
     pub(crate) worker_set: Arc<WorkerSet<Transfer>>,
-    /// How they notice that one of them is blocked.
+    /// Detects blocked workers.
     pub(crate) watchdog: Arc<Watchdog>,
-    /// Whether a worker that is busier than others passes live connections to them.
+    /// Whether a worker that is busier than others moves established connections to them.
     pub(crate) rebalance: bool,
 }
 
 impl Settings {
-    /// Gives up a place under the cap.
+    /// Releases a place under the connection limit.
     pub(crate) fn release(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
         self.descriptors.close_connection();
@@ -114,40 +119,43 @@ pub(crate) struct Engine {
     settings: Settings,
     service: Rc<dyn Service>,
     conns: RefCell<Conns>,
-    /// Parts of requests that are over.
+    /// Memory of finished requests, for reuse.
     request_pool: Rc<RequestPool>,
-    /// Answers rendered in the present call, before they are sent. Taken while in use.
+    /// Responses rendered in the present call and not sent yet. Empty while a call uses the buffer.
     out: Cell<Vec<u8>>,
-    /// The second that `date` was rendered for.
+    /// The second for which `date` was rendered.
     date_s: Cell<u64>,
     date: Cell<[u8; 29]>,
     head_cache: RefCell<HeadCache>,
-    /// Where discarded bytes go that the kernel cannot drop by itself.
+    /// Receives discarded bytes that the kernel cannot drop by itself.
     discard_buffer: RefCell<Vec<u8>>,
     listeners: RefCell<Vec<ListenerId>>,
     draining: Cell<bool>,
-    /// Requests of each connection that may still be answered while draining: as many as the input
-    /// may hold that had arrived before. See [`DRAIN_BYTES`].
+    /// Requests of each connection that are still served while draining: the largest number that
+    /// the input that had arrived by then may contain. See [`DRAIN_BYTES`].
     drain_requests: RefCell<HashMap<ConnId, u64>>,
-    /// Receive memory is short, and what is not needed is not received. See [`pressure`].
+    /// Receive memory is short, and the engine does not receive ahead of handlers. See
+    /// [`pressure`].
     memory_short: Cell<bool>,
-    /// Rendered responses that clients do not take, in bytes; counted by [`Conns`].
+    /// Bytes of rendered responses that clients do not read; [`Conns`] maintains the number.
     unsent_bytes: Rc<Cell<usize>>,
-    /// Connections over the cap that linger.
+    /// Open connections over the limit, which receive a 503.
     over_limit: Cell<usize>,
     idle_order: IdleOrder,
     counters: Arc<Counters>,
-    /// Exchanges to be logged, if any are.
+    /// Finished exchanges to log; `None` without an access log.
     log: Option<Rc<LogQueue>>,
-    /// What requests are measured by, if they are.
+    /// Records request metrics; `None` without metrics.
     recorder: Option<Recorder>,
-    /// Handlers that were not ready at once and have not answered yet.
+    /// Pending handlers: they were not ready at once and have not finished.
     waiting: Cell<usize>,
-    /// So many of them may keep the whole block in which their request arrived.
+    /// The largest number of pending handlers that may keep the whole block in which their request
+    /// arrived.
     waiting_with_blocks_max: usize,
-    /// The task of the next handler that has to wait.
+    /// The task for the next handler that is not ready at once.
     task_slot: RefCell<TaskSlot>,
-    /// The request that is being started, until it is answered or waits for something.
+    /// The measurement of the request that is being started, until its response is sent or its
+    /// handler is pending.
     measuring: RefCell<Option<Measured>>,
     rebalance_state: RebalanceState,
     stalls: StallReports,
@@ -216,12 +224,12 @@ impl Engine {
         engine
     }
 
-    /// What handlers get of this worker.
+    /// The handle to this worker that handlers receive.
     pub(crate) fn handle(&self) -> &WorkerHandle {
         &self.handle
     }
 
-    /// What this engine has counted.
+    /// The counters of this worker.
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -231,12 +239,12 @@ impl Engine {
         self.conns.borrow().open()
     }
 
-    /// Connections that have their place here, or are on their way here.
+    /// Connections that are assigned to this worker, including those on their way to it.
     pub(crate) fn placed(&self) -> usize {
         self.settings.worker_set.open(self.context.index())
     }
 
-    /// Borrows what no user code may be called with.
+    /// Borrows the connections; no user code may run meanwhile.
     #[cfg(all(test, debug_assertions))]
     pub(crate) fn hold_connections(&self) -> impl Sized + use<'_> {
         self.conns.borrow_mut()
@@ -246,7 +254,7 @@ impl Engine {
         &self.settings.limits
     }
 
-    /// Starts accepting from a listening socket.
+    /// Starts to accept from a listening socket.
     pub(crate) fn listen(&self, socket: ListenSocket) -> io::Result<()> {
         let listener = self.context.driver().listen(socket)?;
         self.listeners.borrow_mut().push(listener);
@@ -260,13 +268,14 @@ impl Engine {
         }
     }
 
-    /// Lets every request in flight be answered, and those that were pipelined behind it; the last
-    /// response says `Connection: close` (RFC 9112, section 9.6). Closes each connection as it
+    /// Finishes the requests in progress and those pipelined behind them. The last response of a
+    /// connection says `Connection: close` (RFC 9112, section 9.6). Closes each connection when it
     /// becomes idle. See [`Engine::stop_accepting`].
     pub(crate) fn drain(&self) {
         self.draining.set(true);
-        self.settings.worker_set.drain(); // The others are about to drain, too.
-        // A request may be on its way on a connection that looks idle: it gets a moment.
+        self.settings.worker_set.drain(); // The other workers drain as well.
+        // A connection that looks idle stays open a little longer, because a request may be on its
+        // way.
         let soon = self.context.now_ms() + u64::from(deadline::DRAIN_IDLE_MS);
         let ids = self.conns.borrow().ids();
         for id in ids {
@@ -276,23 +285,23 @@ impl Engine {
             let pending = queued as u64 + self.context.driver().unread_bytes(conn.stream);
             self.note_drain(id, pending);
             if pending == 0 && matches!(conn.phase, Phase::Busy | Phase::Flushing) {
-                conn.machine.close_after_next(); // Its response may have begun.
+                conn.machine.close_after_next(); // Its response may have started.
             }
             if conn.phase == Phase::Ready && queued == 0 {
-                conn.in_head = false; // A head that begins now has its whole time.
+                conn.in_head = false; // A new head gets the full time limit.
                 self.set_deadline(id, conn, conn.deadline_ms.min(soon));
             }
         }
     }
 
-    /// Bounds what a connection is still answered while draining. `bytes`: of input that is known
-    /// to have arrived.
+    /// Sets the number of requests that a connection may still have while draining. `bytes`: input
+    /// that is known to have arrived.
     fn note_drain(&self, id: ConnId, bytes: u64) {
         let requests = requests_within(bytes + DRAIN_BYTES);
         self.drain_requests.borrow_mut().insert(id, requests);
     }
 
-    /// Closes everything at once.
+    /// Closes all connections at once.
     pub(crate) fn close_all(&self) {
         self.request_pool.close();
         let ids = self.conns.borrow().ids();
@@ -300,11 +309,12 @@ impl Engine {
             panic_guard::catch(|| self.close(id, CloseReason::Stopped));
         }
         if let Some(log) = &self.log {
-            log.write(); // No task runs any more.
+            log.write(); // Tasks no longer run.
         }
     }
 
-    /// Begins to serve a new connection. Its places, under the cap and in the crew, are taken.
+    /// Begins to serve a new connection. Its places under the connection limit and in the worker
+    /// set are already reserved.
     fn open_connection(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.placed);
         let Some(id) = self.attach(socket) else {
@@ -313,7 +323,7 @@ impl Engine {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
         self.context.driver().receive(conn.stream);
-        // A new connection has as long for its first head as a started head has.
+        // The head limit applies from the start of a new connection.
         let limit_ms = match self.draining.get() {
             true => deadline::DRAIN_IDLE_MS,
             false => {
@@ -324,7 +334,8 @@ impl Engine {
         self.set_limit(id, conn, limit_ms);
     }
 
-    /// Makes an entry for a socket, receiving off. Gives its places up when that cannot be.
+    /// Creates the entry of a connection, with receiving off. On failure, releases the places of
+    /// the connection.
     fn attach(&self, socket: Socket) -> Option<ConnId> {
         let id = self.conns.borrow_mut().reserve();
         let attached = self.context.driver().attach(socket, id.token());
@@ -336,7 +347,7 @@ impl Engine {
                 Some(id)
             }
             Err(error) => {
-                panic_guard::log(|| tracing::warn!(%error, "a connection could not be taken over"));
+                panic_guard::log(|| tracing::warn!(%error, "a connection could not be attached"));
                 self.conns.borrow_mut().release(id);
                 self.record_close(CloseReason::Exhausted);
                 None
@@ -344,7 +355,7 @@ impl Engine {
         }
     }
 
-    /// Changes what a connection is doing.
+    /// Changes the phase of a connection.
     fn set_phase(&self, id: ConnId, conn: &mut Conn, phase: Phase) {
         let before = std::mem::replace(&mut conn.phase, phase);
         if before != phase {
@@ -353,14 +364,14 @@ impl Engine {
         }
     }
 
-    /// A connection that had its places is no more.
+    /// Counts a closed connection and releases its places.
     fn record_close(&self, ending: CloseReason) {
         self.counters.done.count(ending);
         self.settings.release();
         self.settings.worker_set.release(self.context.index());
     }
 
-    /// Closes a connection and cancels what works for it.
+    /// Closes a connection and cancels its task.
     fn close(&self, id: ConnId, ending: CloseReason) {
         let conn = self.conns.borrow_mut().remove(id);
         let Some(mut conn) = conn else { return };
@@ -389,11 +400,12 @@ impl Engine {
         }
         drop(conn);
         if let Some(reader) = reader {
-            user::wake(reader); // A task of the user's that reads the body must not wait for ever.
+            user::wake(reader); // A user task that reads the body must not wait forever.
         }
     }
 
-    /// Closes a connection so that the peer cannot take what it got for whole.
+    /// Resets a connection, so that the client does not mistake a truncated response for a complete
+    /// one.
     fn abort(&self, id: ConnId, ending: CloseReason) {
         let stream = self.conns.borrow_mut().get(id).map(|conn| conn.stream);
         if let Some(stream) = stream {
@@ -402,7 +414,7 @@ impl Engine {
         self.close(id, ending);
     }
 
-    /// The date of this second (RFC 9110 §6.6.1).
+    /// The value of the `Date` field for the present second (RFC 9110 §6.6.1).
     #[inline]
     fn date(&self) -> [u8; 29] {
         let now = self.context.unix_seconds();
@@ -420,7 +432,7 @@ impl Engine {
         onrush_rt::net::peer_address(self.context.driver().descriptor(conn.stream)?)
     }
 
-    /// The peer ended its direction (`Ok`) or the connection broke.
+    /// Handles the end of the client's direction (`Ok`) or a broken connection.
     fn ended(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
         if result.is_err() {
             return self.close(id, CloseReason::Broken);
@@ -433,7 +445,7 @@ impl Engine {
             diagnose!(TRACE, connection = id.token(), phase = conn.phase.name();
                 "the client ended its direction");
             if conn.phase == Phase::Lingering {
-                ending = CloseReason::Answered;
+                ending = CloseReason::Complete;
             }
             match conn.phase {
                 Phase::Ready | Phase::Lingering => None,
@@ -448,17 +460,17 @@ impl Engine {
         match reader {
             None => self.close(id, ending),
             Some(Some(reader)) => user::wake(reader),
-            Some(None) => {} // Somebody is at work and will see it.
+            Some(None) => {} // The task or the pending send notices it.
         }
     }
 
-    /// A panic reached the event loop, or the end of a task: in a waker or a destructor of user
-    /// code, in a log subscriber, or in the engine itself. It costs the connection that was served
-    /// when it came, and nothing else.
+    /// Handles a panic that reached the event loop or the poll of a task. Its origin is a waker, a
+    /// destructor of user code, a log subscriber, or the engine itself. It ends only the connection
+    /// that was being served.
     ///
-    /// All cells are free again then: a borrow ends with the frame that has it. The engine changes
-    /// what it keeps before it calls user code, so what is shared by connections is consistent. A
-    /// connection that was being served may be anywhere in its protocol, so it is reset.
+    /// All cells are free at this point, because a borrow ends with its stack frame. The engine
+    /// changes its state before it calls user code, so state that connections share is consistent.
+    /// The connection that was being served may be in any protocol state, so it is reset.
     #[cold]
     fn recover_from_panic(&self, id: Option<ConnId>) {
         count(&self.counters.caught);
@@ -473,7 +485,8 @@ impl Engine {
         }
     }
 
-    /// A body that somebody reads directly has become readable, or may be from now on.
+    /// The socket of a connection whose body is read directly is readable, or the driver has become
+    /// quiet.
     fn readable(self: &Rc<Self>, id: ConnId, quiet: bool) {
         let reader = {
             let mut conns = self.conns.borrow_mut();
@@ -502,7 +515,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// The engine as the worker's sink.
+/// The engine as the event handler of its worker.
 #[derive(Debug)]
 pub(crate) struct EngineHandler(pub(crate) Rc<Engine>);
 
@@ -531,7 +544,7 @@ impl EventHandler for EngineHandler {
     #[inline]
     fn on_wake(&self) {
         self.0.rebalance_tick();
-        self.0.reclaim_memory(); // The driver may have taken memory for what comes next.
+        self.0.reclaim_memory(); // The driver may have allocated memory for receiving.
     }
 
     fn on_blocked(&self, blocked: Blocked) {
@@ -544,7 +557,7 @@ impl EventHandler for EngineHandler {
     }
 }
 
-/// Runs user code; `None` when it panicked. The panic hook has printed why.
+/// Calls user code; `None` when it panicked. The panic hook has printed the message.
 fn guarded<T>(engine: &Engine, call: impl FnOnce() -> T) -> Option<T> {
     let value = panic_guard::catch(call);
     if value.is_none() {
@@ -554,7 +567,7 @@ fn guarded<T>(engine: &Engine, call: impl FnOnce() -> T) -> Option<T> {
     value
 }
 
-/// The answer to a request whose handler panicked.
+/// The response to a request whose handler panicked.
 fn panic_response() -> Response {
     Response::internal_error()
 }

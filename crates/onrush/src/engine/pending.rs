@@ -1,10 +1,8 @@
-//! Answers that are not there at once: the task of a handler that waits, or of what sends an
-//! answer as its peer takes it, and what follows when it is done.
-//!
-//! Must not know how requests are read.
+//! Responses that are not ready at once. A task polls the pending handler, or sends a response as
+//! fast as the client takes it; then the connection continues.
 
 use super::connection::{Phase, Then};
-use super::respond::{Rendered, SendFuture};
+use super::render::{Rendered, SendFuture};
 use super::{Engine, guarded, panic_response};
 use crate::handler::Pending;
 use crate::host::ConnId;
@@ -19,7 +17,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// An engine that one more handler has not answered yet, for as long as this lives.
+/// Counts a pending handler of the engine for as long as this exists.
 pub(super) struct PendingHandler(Rc<Engine>);
 
 impl PendingHandler {
@@ -53,7 +51,8 @@ impl Drop for PendingHandler {
 }
 
 impl Engine {
-    /// Makes a task of a handler that was just polled and waits; sends what was answered before it.
+    /// Creates the task of a handler that was polled and is pending. Sends the responses rendered
+    /// before it.
     #[inline(never)]
     pub(super) fn make_handler_task(
         self: &Rc<Self>,
@@ -72,8 +71,9 @@ impl Engine {
         self.make_task(id, data, waiting.finish_handler(id, pending));
     }
 
-    /// Makes a task of what was just polled with the waker of [`Engine::task_slot`] and is not
-    /// ready, and keeps the input for after it. The times that it waits for its peer run already.
+    /// Creates a task from a future that was polled with the waker of [`Engine::task_slot`] and is
+    /// pending. Queues `data`, the input that follows. The deadlines of waits for the client are
+    /// set already.
     pub(super) fn make_task(
         self: &Rc<Self>,
         id: ConnId,
@@ -94,7 +94,8 @@ impl Engine {
         }
         let waits_for_peer = active.writer.is_some() || !active.unsent().is_empty();
         active.unpop_input(data);
-        // What is answered at once needs no total: it counts from the turn that the head came in.
+        // Requests that are ready at once need no total time limit. The limit counts from the
+        // event-loop iteration in which the head arrived.
         let total_ms = u64::from(self.limits().total_timeout_ms);
         active.total_deadline_ms = (total_ms > 0).then(|| self.context.now_ms() + total_ms);
         active.task = Some(task_slot.start(GuardedTask {
@@ -110,8 +111,8 @@ impl Engine {
         }
     }
 
-    /// Goes on with the input of a connection in a task, after the tasks that are due before it.
-    /// `input` is put in front of what is queued.
+    /// Processes the input of a connection in a task, after the tasks that are already due. `input`
+    /// is put in front of the queued input.
     pub(super) fn resume_in_task(self: &Rc<Self>, id: ConnId, input: Buf) {
         self.task_slot.borrow().waker().wake_by_ref();
         let engine = self.clone();
@@ -119,12 +120,12 @@ impl Engine {
             let task = {
                 let mut conns = engine.conns.borrow_mut();
                 let Some(conn) = conns.get(id) else { return };
-                conn.burst = 0; // This poll has a budget of its own.
+                conn.burst = 0; // This poll has its own budget.
                 conn.active().total_deadline_ms = None;
                 conn.active().task.take()
             };
             if let Some(task) = task {
-                task.detach(); // It is this very task, which ends by itself.
+                task.detach(); // This is the present task; it ends by itself.
             }
             engine.resume_reading(id);
         };
@@ -138,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// Polls what sends an answer, and the user's stream in it, whose panic cuts the answer off.
+    /// Polls the sending of a response. A panic of the user's stream in it resets the connection.
     pub(super) fn poll_sending(
         &self,
         id: ConnId,
@@ -151,7 +152,8 @@ impl Engine {
         })
     }
 
-    /// A task has answered: what it rendered last is sent, then the connection goes on.
+    /// Finishes the response of a task: sends the last rendered part, then continues with the
+    /// connection.
     fn finished(self: &Rc<Self>, id: ConnId, after: After, out: &[u8]) {
         let (task, reader) = {
             let mut conns = self.conns.borrow_mut();
@@ -163,10 +165,10 @@ impl Engine {
             (conn.active().task.take(), reader)
         };
         if let Some(task) = task {
-            task.detach(); // It is this very task, which ends by itself.
+            task.detach(); // This is the present task; it ends by itself.
         }
         if let Some(reader) = reader {
-            user::wake(reader); // Another task, which will be told that it comes too late.
+            user::wake(reader); // Another task: its read fails, because the request is over.
         }
         if self.flush(id, out, Then::following(after, self.has_input(id))) {
             return self.resume_reading(id);
@@ -176,8 +178,8 @@ impl Engine {
 }
 
 pin_project! {
-    /// A task of a connection. A panic beyond what it catches itself costs that connection: a waker
-    /// or a destructor of user code may panic in the middle of what the engine does.
+    /// A task of a connection. A panic that the task does not catch itself resets only this
+    /// connection: a waker or a destructor of user code may panic within code of the engine.
     struct GuardedTask<Work> {
         engine: Rc<Engine>,
         id: ConnId,

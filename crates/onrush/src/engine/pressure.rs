@@ -1,21 +1,18 @@
-//! What happens when receive memory runs short: the oldest partial heads are evicted, and bodies
-//! are neither received ahead of their handlers nor begun.
+//! Handles a shortage of receive memory: the engine evicts the oldest partial heads, does not
+//! receive bodies ahead of their handlers, and accepts no requests with new bodies.
 //!
-//! Two marks below the cap of the worker's budget divide it. Above [`BODIES_MARK`] a connection at
-//! work keeps one piece of input and is paused. If what lies above that mark is not held by partial
-//! heads, new requests with a body are answered 503. Above [`HEADS_MARK`] partial heads are
-//! evicted, each answered 408, until the mark is reached; what lies above it is the reserve, from
-//! which whole requests are received. Partial heads are listed in two lists, each in order of age:
-//! large ones go before small ones, so that clients that send much cannot displace slow clients
-//! that send little.
+//! Two thresholds divide the worker's budget. Above [`BODIES_MARK`], a connection that is not idle
+//! keeps one piece of input and is paused. If memory other than that of partial heads exceeds this
+//! threshold, new requests with a body receive a 503. Above [`HEADS_MARK`], partial heads are
+//! evicted with a 408 each, until usage is at the threshold. The memory above it is a reserve for
+//! complete requests. Partial heads are in two lists, each in order of age. Large heads are evicted
+//! before small ones, so that clients that send much cannot displace slow clients that send little.
 //!
-//! Rendered responses that clients do not take count in the same budget, with the requests that
-//! were sent behind them. When they hold more than partial heads do, their connections are reset
-//! instead, the one whose client has taken nothing for the longest time first: see
-//! [`Engine::evict_unread`]. Larger content that a handler made is not rendered: it is the
-//! handler's memory and does not count. Files are not memory.
-//!
-//! Must not know how heads are parsed.
+//! Rendered responses that clients do not read count in the same budget, together with the requests
+//! that were sent behind them. When they hold more memory than partial heads do, their connections
+//! are reset instead. The first is the one whose client has read nothing for the longest time; see
+//! [`Engine::evict_unread`]. Larger content of a handler is not rendered: it is the handler's
+//! memory and does not count. Files do not use this memory.
 
 use super::Engine;
 use super::connection::{Conn, Phase, Then};
@@ -29,15 +26,15 @@ use onrush_rt::buf::BufferPool;
 use onrush_rt::diagnose;
 use std::rc::Rc;
 
-/// The part of the budget above which nothing is received ahead of a handler, in eighths.
+/// The part of the budget above which nothing is received ahead of handlers, in eighths.
 const BODIES_MARK: usize = 6;
 /// The part of the budget above which partial heads are evicted, in eighths.
 const HEADS_MARK: usize = 7;
-/// So many handlers may keep the whole block in which their request arrived, in any case.
+/// The upper bound for [`waiting_with_blocks_max`].
 const WAITING_WITH_BLOCKS_MAX: usize = 64;
 
-/// How many waiting handlers may keep whole blocks of `pool`: what they hold must not be most of a
-/// small budget. The requests of others are moved to memory of just their size.
+/// How many pending handlers may keep whole blocks of `pool`. Their blocks must not use up most of
+/// a small budget. The requests of further handlers are copied to blocks of just their size.
 pub(super) fn waiting_with_blocks_max(pool: &BufferPool) -> usize {
     let fourth = pool.budget().max_bytes() / 4 / pool.block_bytes();
     fourth.clamp(1, WAITING_WITH_BLOCKS_MAX)
@@ -49,11 +46,13 @@ impl Engine {
         let pool = self.context.pool();
         let (budget, unsent) = (pool.budget(), self.unsent_bytes.get());
         let most = budget.max_bytes() / 8 * mark;
-        // No more is held than is charged, which is known without a look at the unused blocks.
+        // The bytes held never exceed the bytes charged, which are known without a look at the free
+        // blocks.
         budget.used_bytes() + unsent > most && pool.held_bytes() + unsent > most
     }
 
-    /// Whether new bodies would be held by what is left for whole requests and partial heads.
+    /// Whether new bodies would use the memory that is left for complete requests and partial
+    /// heads.
     pub(super) fn is_short_for_bodies(&self) -> bool {
         let held_by_heads = || self.conns.borrow().head_bytes();
         let pool = self.context.pool();
@@ -61,8 +60,8 @@ impl Engine {
         self.is_above(BODIES_MARK) && pool.held_bytes().saturating_sub(held_by_heads()) > most
     }
 
-    /// Answers 503 (RFC 9110, section 15.6.4) to a request whose body there is no memory for; gives
-    /// what follows, or `None` when the connection is gone.
+    /// Responds with 503 (RFC 9110, section 15.6.4) to a request whose body does not fit into
+    /// memory. Returns what follows, or `None` when the connection is gone.
     #[cold]
     #[inline(never)]
     pub(super) fn shed_body(
@@ -89,7 +88,7 @@ impl Engine {
         Some(Then::following(after, true))
     }
 
-    /// Bytes that a connection at work may have received ahead before its client is slowed down.
+    /// The bytes that may be received ahead for a connection before its client is slowed down.
     pub(super) fn ahead_bytes_max(&self) -> usize {
         match self.is_short() {
             true => 1,
@@ -97,9 +96,9 @@ impl Engine {
         }
     }
 
-    /// Brings the memory in use below the mark for heads, as far as partial heads hold it, or
-    /// clients that do not take their responses. To be called once per iteration of the event loop,
-    /// and after a partial head, input of a connection at work, or a response has been kept.
+    /// Evicts partial heads and clients that do not read their responses, until memory usage is at
+    /// the threshold for heads or no such connection is left. Called once per event-loop iteration,
+    /// and after storing a partial head, input, or an unsent response.
     #[inline]
     pub(super) fn reclaim_memory(self: &Rc<Self>) {
         if !self.is_above(HEADS_MARK) {
@@ -123,7 +122,7 @@ impl Engine {
         }
     }
 
-    /// Resets a connection whose peer sends requests and does not take the responses.
+    /// Resets a connection whose client sends requests and does not read the responses.
     fn evict_unread(&self, id: ConnId) {
         self.counters.evicted.add(1);
         self.abort(id, CloseReason::Exhausted);
@@ -136,8 +135,8 @@ impl Engine {
         self.is_above(BODIES_MARK)
     }
 
-    /// Gives up a partial head: its memory at once, its connection after a 408 (RFC 9110,
-    /// section 15.5.9).
+    /// Evicts a partial head. Frees its memory at once, and ends its connection with a 408 (RFC
+    /// 9110, section 15.5.9).
     fn evict(self: &Rc<Self>, id: ConnId) {
         let input = {
             let mut conns = self.conns.borrow_mut();
@@ -155,8 +154,8 @@ impl Engine {
             "receive memory is short, a partial request head is evicted");
     }
 
-    /// Receives nothing more for connections at work whose handlers do not wait for input. Once
-    /// each time that memory becomes short, because it looks at all connections.
+    /// Pauses all connections with requests in progress whose handlers do not wait for input. Done
+    /// once each time that memory becomes short, because it visits all connections.
     fn pause_all_ahead(&self) {
         if self.memory_short.replace(true) {
             return;
@@ -169,7 +168,7 @@ impl Engine {
         }
     }
 
-    /// Pauses a connection that has just become busy, when memory is short.
+    /// Pauses a connection that has just become busy, if memory is short.
     pub(super) fn pause_if_short(&self, id: ConnId, conn: &mut Conn) {
         if self.is_short() {
             self.pause_ahead(id, conn);
@@ -183,8 +182,8 @@ impl Engine {
             self.pause_receiving(id, conn);
         }
     }
-    /// Stops receiving for a connection that has enough input for now. Its end is reported all the
-    /// same: a handler must not work on for a client that has reset the connection.
+    /// Pauses receiving for a connection that has enough input. The driver still reports its end: a
+    /// handler must not continue for a client that has reset the connection.
     pub(super) fn pause_receiving(&self, id: ConnId, conn: &mut Conn) {
         conn.paused = true;
         let bytes = conn.active().input_bytes;

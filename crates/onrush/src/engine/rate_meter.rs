@@ -1,26 +1,25 @@
-//! The average rate of one direction of a transfer, over the time in which we wait for the peer.
-//! Time in which we have nothing to send, or do not want to receive, does not count.
-//!
-//! Must not know what follows when a peer is too slow.
+//! Measures the average rate of one direction of a transfer, over the time in which the engine
+//! waits for the peer. Time in which the engine has nothing to send, or does not want to receive,
+//! does not count.
 
 use onrush_proto::limits::Limits;
 
-/// Bytes moved, and time spent waiting for the peer, in the present window.
+/// Bytes moved and time spent waiting in the present window.
 #[derive(Debug, Default)]
 pub(super) struct RateMeter {
     /// When the present wait began, in ms; `None` while there is none.
     waiting_since_ms: Option<u64>,
-    /// Of the waits that are over.
+    /// The duration of finished waits in this window, in ms.
     waited_ms: u64,
     bytes: u64,
-    /// The request that all this belongs to, by the connection's count of answers.
+    /// The request that the window belongs to, by the connection's number of responses.
     response_count: u32,
 }
 
 impl RateMeter {
-    /// A wait begins, unless one goes on already. `false` when the peer was too slow: the waits so
-    /// far fill a window, and fewer bytes than `limits` demand were moved meanwhile. The first
-    /// window of each request is thereby its grace period.
+    /// Starts a wait, unless one is in progress. `false` when the peer was too slow: the waits so
+    /// far fill a window, and fewer bytes than `limits` demand were moved in them. So the first
+    /// window of each request is a grace period.
     pub(super) fn start_wait(&mut self, response_count: u32, now_ms: u64, limits: &Limits) -> bool {
         if self.response_count != response_count {
             *self = RateMeter {
@@ -39,20 +38,20 @@ impl RateMeter {
         true
     }
 
-    /// Goes on with the present window for the request that `response_count` names: of a pipeline
-    /// all responses are one transfer.
+    /// Continues the present window for the request that `response_count` names: all responses of a
+    /// pipeline are one transfer.
     pub(super) fn continue_window(&mut self, response_count: u32) {
         self.response_count = response_count;
     }
 
-    /// The wait is over, if there is one.
+    /// Ends the present wait, if there is one.
     pub(super) fn end_wait(&mut self, now_ms: u64) {
         if let Some(since_ms) = self.waiting_since_ms.take() {
             self.waited_ms += now_ms.saturating_sub(since_ms);
         }
     }
 
-    /// The peer sent or took so many bytes.
+    /// Counts bytes that the peer sent or accepted.
     pub(super) fn record_bytes(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes as u64);
     }
@@ -70,7 +69,7 @@ mod tests {
         }
     }
 
-    /// Moves `bytes` after a wait of `ms`; whether the next wait may begin.
+    /// Moves `bytes` after a wait of `ms`; returns whether the next wait may start.
     fn step(rate_meter: &mut RateMeter, now_ms: &mut u64, ms: u64, bytes: usize) -> bool {
         *now_ms += ms;
         rate_meter.end_wait(*now_ms);
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_whole_window_of_waiting_is_judged() {
+    fn the_rate_is_checked_after_a_whole_window_of_waiting() {
         let (mut rate_meter, mut now) = (RateMeter::default(), 0);
         assert!(rate_meter.start_wait(1, now, &limits()));
         for _ in 0..9 {
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_judged_by_themselves() {
+    fn each_window_is_checked_separately() {
         let (mut rate_meter, mut now) = (RateMeter::default(), 0);
         assert!(rate_meter.start_wait(1, now, &limits()));
         assert!(step(&mut rate_meter, &mut now, 10_000, 1_000_000));
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_begins_anew() {
+    fn each_request_starts_a_new_window() {
         let mut rate_meter = RateMeter::default();
         for request in 0..100 {
             let now = u64::from(request) * 9_000;
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_of_zero_demands_nothing() {
+    fn a_minimum_rate_of_zero_accepts_any_peer() {
         let none = Limits {
             rate_bytes_per_s_min: 0,
             ..limits()

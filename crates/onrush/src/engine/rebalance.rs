@@ -1,11 +1,11 @@
-//! Which connections go to another worker, and when.
+//! Decides which connections move to another worker, and when.
 //!
-//! Connections are placed by their number, but some ask more than others, and so workers drift
-//! apart. Ten times a second each worker that is awake tells how busy it was. One that is clearly
-//! busier than the least busy one counts for a tenth of a second what each of its connections asks,
-//! and then hands over those that together make up what is above the mean, to all that are below
-//! it: the busiest first, but none that would only carry the trouble elsewhere. Must not know how a
-//! connection moves.
+//! New connections are distributed by number, but some send more requests than others, so the load
+//! of workers diverges. Ten times per second each active worker publishes its load. A worker that
+//! is clearly busier than the least busy one counts the requests of each of its connections for a
+//! tenth of a second. It then moves connections whose requests make up its excess over the mean to
+//! the workers below the mean, the busiest connections first. It does not move a connection that
+//! alone exceeds what another worker can take.
 
 use super::connection::Phase;
 use super::{ConnId, Engine};
@@ -13,29 +13,29 @@ use crate::worker_set::PeerLoad;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// How often a worker looks.
+/// The interval of load measurements.
 const PERIOD_MS: u64 = 100;
-/// After connections have gone, their new worker's figures must have become true.
-const REST_MS: u64 = 3 * PERIOD_MS;
-/// Differences up to this are left alone, in thousandths of the time.
-const APART_PERMILLE: u32 = 100;
-/// Connections that go at a time, at most.
+/// The pause after a migration, in which the loads of the workers settle.
+const COOLDOWN_MS: u64 = 3 * PERIOD_MS;
+/// Differences in load below this are ignored, in thousandths of the time.
+const IMBALANCE_PERMILLE: u32 = 100;
+/// The most connections that move to one worker at a time.
 const MOVES_MAX: usize = 256;
 
-/// What a worker remembers from look to look.
+/// The state that a worker keeps between two measurements.
 #[derive(Debug, Default)]
 pub(super) struct RebalanceState {
     next_ms: Cell<u64>,
-    weigh_ms: Cell<u64>,
-    /// The worker's clock and its idle time at the last look, in ns.
+    measure_ms: Cell<u64>,
+    /// The worker's clock and its idle time at the last measurement, in ns.
     last_ns: Cell<Option<(u64, u64)>>,
-    /// Requests are being counted since the last look.
+    /// Requests have been counted since the last measurement.
     counting: Cell<bool>,
-    rests_until_ms: Cell<u64>,
+    cooldown_until_ms: Cell<u64>,
 }
 
 impl Engine {
-    /// Looks, when it is time, how busy this worker and the others are.
+    /// Measures the load of this worker and compares it with the others, when that is due.
     #[inline]
     pub(super) fn rebalance_tick(self: &Rc<Self>) {
         if self.context.now_ms() >= self.rebalance_state.next_ms.get() {
@@ -46,12 +46,12 @@ impl Engine {
     #[inline(never)]
     fn rebalance(self: &Rc<Self>) {
         let (now_ms, rebalance_state) = (self.context.now_ms(), &self.rebalance_state);
-        // A look that only time has brought about must not delay the next one: others rely on it
-        // when a request comes. See `watchdog`.
+        // A check that only a timer caused must not delay the next one: other workers rely on a
+        // check when a request arrives. See `watchdog`.
         let pause_ms = if self.check_workers() { PERIOD_MS } else { 0 };
         rebalance_state.next_ms.set(now_ms + pause_ms);
-        if now_ms >= rebalance_state.weigh_ms.get() {
-            rebalance_state.weigh_ms.set(now_ms + PERIOD_MS);
+        if now_ms >= rebalance_state.measure_ms.get() {
+            rebalance_state.measure_ms.set(now_ms + PERIOD_MS);
             self.measure_load();
         }
     }
@@ -71,7 +71,7 @@ impl Engine {
         self.counters.receive_bytes.set(receive_bytes as u64);
         if !self.settings.rebalance
             || self.draining.get()
-            || now_ms < rebalance_state.rests_until_ms.get()
+            || now_ms < rebalance_state.cooldown_until_ms.get()
         {
             rebalance_state.counting.set(false);
             return;
@@ -82,34 +82,37 @@ impl Engine {
         let least = peers.iter().map(|other| other.busy).min().unwrap_or(busy);
         let all: u32 = busy + peers.iter().map(|other| other.busy).sum::<u32>();
         let mean = all / (peers.len() as u32 + 1);
-        if busy < least + APART_PERMILLE || busy <= mean {
+        if busy < least + IMBALANCE_PERMILLE || busy <= mean {
             rebalance_state.counting.set(false);
         } else if !rebalance_state.counting.replace(true) {
             self.reset_request_counts();
         } else {
             rebalance_state.counting.set(false);
-            rebalance_state.rests_until_ms.set(now_ms + REST_MS);
+            rebalance_state.cooldown_until_ms.set(now_ms + COOLDOWN_MS);
             self.migrate_excess(busy, mean, peers);
         }
     }
 
-    /// Gives what is above the mean to those that are below it, the least busy first.
+    /// Moves the excess over the mean to the workers below it, the least busy first.
     fn migrate_excess(self: &Rc<Self>, busy: u32, mean: u32, mut peers: Vec<PeerLoad>) {
         peers.sort_unstable_by_key(|other| other.busy);
         let (worker_set, now_ms) = (&self.settings.worker_set, self.context.now_ms());
-        let mut asked = self.requests_counted();
-        let all: u64 = asked.iter().map(|&(_, requests)| u64::from(requests)).sum();
+        let mut counts = self.requests_counted();
+        let all: u64 = counts
+            .iter()
+            .map(|&(_, requests)| u64::from(requests))
+            .sum();
         let mut left = busy - mean;
         for other in peers {
-            let gives = left.min(mean.saturating_sub(other.busy));
-            let share = u64::from(gives) * all / u64::from(busy);
-            let chosen = select_to_migrate(&mut asked, share);
+            let moved = left.min(mean.saturating_sub(other.busy));
+            let share = u64::from(moved) * all / u64::from(busy);
+            let chosen = select_to_migrate(&mut counts, share);
             if chosen.is_empty() {
                 continue;
             }
-            left -= gives;
-            // Others look, too: what is on its way counts already.
-            worker_set.set_busy(other.index, other.busy + gives, now_ms);
+            left -= moved;
+            // Connections on their way count at once, because other workers read this load, too.
+            worker_set.set_busy(other.index, other.busy + moved, now_ms);
             for id in chosen {
                 self.migrate_to(id, other.index);
             }
@@ -125,8 +128,8 @@ impl Engine {
         }
     }
 
-    /// The connections that asked for something, and how much. One at work has asked for something,
-    /// however long that takes.
+    /// The connections that sent requests, and how many. A connection with a request in progress
+    /// counts one for it, however long the request takes.
     fn requests_counted(&self) -> Vec<(ConnId, u32)> {
         let mut conns = self.conns.borrow_mut();
         let ids = conns.ids().into_iter();
@@ -134,25 +137,25 @@ impl Engine {
             let conn = conns.get(id)?;
             let response_count = conn.response_count.wrapping_sub(conn.response_count_before);
             let requests = response_count + u32::from(conn.phase == Phase::Busy);
-            let may_go = !conn.over_limit && conn.leaving.is_none();
-            (requests > 0 && may_go).then_some((id, requests))
+            let is_movable = !conn.over_limit && conn.leaving.is_none();
+            (requests > 0 && is_movable).then_some((id, requests))
         })
         .collect()
     }
 }
 
-/// Takes from connections, and what each asks, those that together ask for nearly `requests`, but
-/// not for more.
-fn select_to_migrate(asked: &mut Vec<(ConnId, u32)>, requests: u64) -> Vec<ConnId> {
+/// Removes connections from `counts` that together sent nearly `requests` requests, but not more,
+/// and returns them.
+fn select_to_migrate(counts: &mut Vec<(ConnId, u32)>, requests: u64) -> Vec<ConnId> {
     let (mut left, mut chosen) = (requests, Vec::new());
-    asked.sort_unstable_by_key(|&(_, requests)| std::cmp::Reverse(requests));
-    asked.retain(|&(id, requests)| {
-        let takes = u64::from(requests) <= left && chosen.len() < MOVES_MAX;
-        if takes {
+    counts.sort_unstable_by_key(|&(_, requests)| std::cmp::Reverse(requests));
+    counts.retain(|&(id, requests)| {
+        let selected = u64::from(requests) <= left && chosen.len() < MOVES_MAX;
+        if selected {
             left -= u64::from(requests);
             chosen.push(id);
         }
-        !takes
+        !selected
     });
     chosen
 }
@@ -166,21 +169,21 @@ mod tests {
             index: index as u32,
             generation: 0,
         };
-        let asked = requests.iter().enumerate();
-        let asked = asked.map(|(index, &requests)| (id(index), requests));
-        let mut asked: Vec<_> = asked.collect();
-        let ids = select_to_migrate(&mut asked, most);
-        assert_eq!(ids.len() + asked.len(), requests.len());
+        let counts = requests.iter().enumerate();
+        let counts = counts.map(|(index, &requests)| (id(index), requests));
+        let mut counts: Vec<_> = counts.collect();
+        let ids = select_to_migrate(&mut counts, most);
+        assert_eq!(ids.len() + counts.len(), requests.len());
         let ids = ids.into_iter();
         ids.map(|id| requests[id.index as usize]).collect()
     }
 
     #[test]
-    fn the_busiest_go_first_but_no_more_than_is_too_much() {
+    fn the_busiest_move_first_within_the_excess() {
         assert_eq!(chosen(&[10, 10, 10, 10], 20), [10, 10]);
         assert_eq!(chosen(&[1, 50, 9, 40], 50), [50]);
         assert_eq!(chosen(&[1, 50, 9, 40], 45), [40, 1]);
-        // One that asks for nearly everything stays; those it is in the way of go.
+        // A connection with nearly all requests stays; the other connections of its worker move.
         assert_eq!(chosen(&[96, 1, 1, 2], 50), [2, 1, 1]);
         assert_eq!(chosen(&[100], 50), []);
         assert_eq!(chosen(&[], 50), []);

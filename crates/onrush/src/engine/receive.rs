@@ -1,13 +1,13 @@
-//! Requests: from received bytes to the application, one after the other, in order.
+//! Receives requests and passes them to the application one after the other, in order.
 //!
-//! [`Engine::process_input`] is the loop of a connection: parse a head, call the handler, render
-//! its answer; all answers to what one receive brought leave in one send. A handler that is not
-//! ready at once becomes a task, and the loop goes on when it has answered.
+//! [`Engine::process_input`] is the loop of a connection: it parses a head, calls the handler and
+//! renders the response. The responses to all requests of one receive are sent together. A handler
+//! that is not ready at once becomes a task, and the loop continues after its response.
 
 use super::connection::{Active, BURST_MAX, Conn, Phase, Then};
 use super::deadline::{DRAIN_IDLE_MS, Wait};
+use super::render::{Rendered, SendFuture};
 use super::request_body::AHEAD_BYTES_MAX;
-use super::respond::{Rendered, SendFuture};
 use super::send::connection_gone;
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
@@ -23,28 +23,28 @@ use onrush_rt::{coop, diagnose, user};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Rendered answers are sent when there are this many bytes of them, whatever is still to parse.
+/// Rendered responses are sent at this size, even if more input can be parsed.
 const OUT_BYTES_MAX: usize = 128 * 1024;
-/// The buffer for answers is given back when one call has made it larger than this.
+/// The response buffer is freed after a call that made it larger than this.
 const OUT_KEPT_BYTES: usize = 256 * 1024;
 
-/// How the loop goes on after one step.
+/// How the loop continues after one step.
 enum Next {
-    /// With this input, or with what is queued when it is empty.
+    /// With this input, or with the queued input when it is empty.
     Again(Buf),
-    /// When more has been received.
+    /// When more input has been received.
     NeedMore,
-    /// Not here: the connection is gone, or somebody else drives it now.
+    /// Not at all: the connection is gone, or a task continues.
     Stop,
-    /// What is rendered is the last.
+    /// Not at all: the rendered response is the last one.
     Last(Then),
 }
 
-/// The worker's memory for receiving is used up.
+/// The receive memory of the worker is exhausted.
 struct NoMemory;
 
 impl Engine {
-    /// The driver received `data`.
+    /// Handles received `data`.
     #[inline(always)]
     pub(super) fn received(self: &Rc<Self>, id: ConnId, data: Buf) {
         let mut conns = self.conns.borrow_mut();
@@ -53,7 +53,7 @@ impl Engine {
             drop(conns);
             return self.receive_while_busy(id, data);
         }
-        // Nothing is queued, so nothing is to be joined with it or parsed before it.
+        // Nothing is queued, so `data` is parsed first and joined with nothing.
         let is_next = conn.active.is_none() && !data.is_empty();
         drop(conns);
         match is_next {
@@ -62,7 +62,7 @@ impl Engine {
         }
     }
 
-    /// The driver received `data` on a connection that does not wait for a request.
+    /// Handles `data` that was received on a connection that does not wait for a request.
     #[inline(never)]
     fn receive_while_busy(self: &Rc<Self>, id: ConnId, data: Buf) {
         let waker = {
@@ -79,7 +79,7 @@ impl Engine {
         self.reclaim_memory();
     }
 
-    /// Goes on with a connection whose last answer has left.
+    /// Continues with the next request of a connection after its last response was sent.
     pub(super) fn resume_reading(self: &Rc<Self>, id: ConnId) {
         {
             let mut conns = self.conns.borrow_mut();
@@ -89,7 +89,7 @@ impl Engine {
                 conns.unlist(id);
             }
             let Some(conn) = conns.get(id) else { return };
-            // What is queued is parsed first. While much is, the kernel keeps what follows.
+            // Queued input is parsed first. While much is queued, the kernel buffers what follows.
             let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
             if conn.paused && queued < AHEAD_BYTES_MAX / 2 {
                 self.resume(id, conn);
@@ -126,8 +126,8 @@ impl Engine {
         }
     }
 
-    /// Nothing is sent now: records what is over, and gives up what was begun and does not wait,
-    /// for its connection went before it could be answered.
+    /// Nothing is sent now. Records finished requests, and discards the measurement of a request
+    /// whose connection closed before its response.
     #[inline(never)]
     fn abort_current_request(self: &Rc<Self>) {
         self.reclaim_memory();
@@ -140,8 +140,9 @@ impl Engine {
         }
     }
 
-    /// Gives what follows when `out` has left; `None` when that is somebody else's business. Counts
-    /// in `started` the requests that it starts, at most [`BURST_MAX`]: the rest is left to a task.
+    /// Returns what follows when `out` has been sent; `None` when nothing is left to do here.
+    /// Counts the requests that it starts in `started`, at most [`BURST_MAX`]; a task starts the
+    /// others.
     fn process_input_into(
         self: &Rc<Self>,
         id: ConnId,
@@ -151,18 +152,18 @@ impl Engine {
         started: &mut usize,
     ) -> Option<Then> {
         let mut responses = 0;
-        let mut rest = next;
+        let mut remaining = next;
         let mut started_max = 1;
         loop {
-            let input = match rest.take() {
-                Some(rest) => rest, // No head has begun before it, so it is not to be joined.
+            let input = match remaining.take() {
+                Some(remaining) => remaining, // No partial head precedes it.
                 None if data.is_none() && !self.has_queue(id)? => return Some(Then::Continue),
                 None => match self.next_input(id, data.take())? {
                     Some(input) => input,
                     None => return Some(Then::Continue),
                 },
             };
-            // The event or the task pays for the first one.
+            // The budget of the event or task already covers the first request.
             if *started > 0
                 && (coop::spend_operation() || *started >= started_max)
                 && self.is_budget_exhausted(id, *started, &mut started_max)
@@ -172,9 +173,9 @@ impl Engine {
             }
             *started += 1;
             match self.step(id, input, out) {
-                Next::Again(behind) => rest = Some(behind).filter(|behind| !behind.is_empty()),
+                Next::Again(behind) => remaining = Some(behind).filter(|data| !data.is_empty()),
                 Next::NeedMore => {
-                    // What is queued behind a partial head belongs to it.
+                    // Queued input behind a partial head continues it.
                     let mut conns = self.conns.borrow_mut();
                     let conn = conns.get(id)?;
                     if conn
@@ -191,25 +192,27 @@ impl Engine {
             responses += 1;
             if responses >= self.limits().pipelined_requests_max || out.len() > OUT_BYTES_MAX {
                 responses = 0;
-                if let Some(rest) = rest.take() {
-                    self.conns.borrow_mut().get(id)?.active().unpop_input(rest);
+                if let Some(remaining) = remaining.take() {
+                    let mut conns = self.conns.borrow_mut();
+                    conns.get(id)?.active().unpop_input(remaining);
                 }
                 coop::spend(out.len());
                 let sent = self.flush(id, out, Then::Continue);
                 out.clear();
                 if !sent {
-                    return None; // `resume_reading` follows when the peer has taken it.
+                    return None; // `resume_reading` follows after the send.
                 }
             }
         }
     }
 
-    /// Whether the rest is left for a later iteration, after `started` requests: the budget is used
-    /// up, or the connection has started as many requests as it may in this iteration of the event
-    /// loop. `started_max` is set to that number when it is 1, its initial value.
+    /// Whether to leave further requests for a later iteration, after `started` requests. That is
+    /// so when the budget is exhausted, or when the connection has started as many requests as it
+    /// may in this event-loop iteration. Sets `started_max` to that number if it is 1, its initial
+    /// value.
     ///
     /// A partial head is never deferred, because its time limit is running. Nothing is deferred
-    /// while receive memory is short either: parsing gives memory back, and deferring holds it.
+    /// while receive memory is short: parsing frees memory, and deferring holds it.
     #[inline(never)]
     fn is_budget_exhausted(&self, id: ConnId, started: usize, started_max: &mut usize) -> bool {
         let mut conns = self.conns.borrow_mut();
@@ -232,8 +235,8 @@ impl Engine {
         }
     }
 
-    /// Sends what is rendered and leaves `input`, and what is queued behind it, to a task: the
-    /// connection has started as many requests in this iteration as it may.
+    /// Sends the rendered responses, and leaves `input` and the queued input behind it to a task,
+    /// because the connection may start no more requests in this iteration.
     #[inline(never)]
     fn defer_input(self: &Rc<Self>, id: ConnId, input: Buf, out: &mut Vec<u8>) {
         let nothing = input.slice(0..0);
@@ -258,8 +261,8 @@ impl Engine {
         Some(self.conns.borrow_mut().get(id)?.active.is_some())
     }
 
-    /// The input to parse next: what is queued first, then `data`; joined when a head spans them.
-    /// `None` when the connection is gone.
+    /// Returns the input to parse next: queued input first, then `data`, joined if a head spans
+    /// them. `None` when the connection is gone.
     #[inline(never)]
     fn next_input(self: &Rc<Self>, id: ConnId, data: Option<Buf>) -> Option<Option<Buf>> {
         let data = data.filter(|data| !data.is_empty());
@@ -284,8 +287,8 @@ impl Engine {
         }
     }
 
-    /// [`Engine::join_head`] once more, after older heads have been evicted. It may be this one's
-    /// turn.
+    /// Calls [`Engine::join_head`] again after older heads have been evicted. The eviction may
+    /// close this connection, too.
     #[cold]
     fn join_head_after_reclaim(self: &Rc<Self>, id: ConnId) -> Option<Option<Buf>> {
         self.reclaim_memory();
@@ -301,8 +304,8 @@ impl Engine {
         joined.ok()
     }
 
-    /// The first two queued buffers as one, since a head began in the first and goes on behind it.
-    /// Fails when there is no memory for that; both are queued as before then.
+    /// Joins the first two queued buffers, because a head begins in the first and continues in the
+    /// second. Fails when there is no memory for that, and leaves both queued.
     fn join_head(&self, active: &mut Active) -> Result<Option<Buf>, NoMemory> {
         let Some(first) = active.pop_input() else {
             return Ok(None);
@@ -313,7 +316,7 @@ impl Engine {
         let bytes = first.len() + second.len();
         let mut block = match first.try_into_block() {
             Ok(block) if block.capacity() >= bytes => block,
-            // Twice the room, so that a head in many pieces is not copied for each of them.
+            // Twice the size, so that a head in many pieces is not copied for each of them.
             kept => {
                 let room = (bytes * 2).max(512);
                 let Some(mut block) = self.context.pool().take_exact(room) else {
@@ -379,7 +382,7 @@ impl Engine {
         }
     }
 
-    /// Throws away what an answered request left unread of its body.
+    /// Discards body bytes that a finished request left unread.
     fn drain_body(&self, conn: &mut Conn, mut data: Buf) -> Next {
         match conn.machine.receive_body(&data, self.limits()) {
             Ok(piece) => {
@@ -391,11 +394,11 @@ impl Engine {
                 rate_meter.record_bytes(piece.consumed);
                 Next::Again(data)
             }
-            Err(_) => Next::Last(Then::Linger), // The answer has left; none is due any more.
+            Err(_) => Next::Last(Then::Linger), // The response was already sent.
         }
     }
 
-    /// Keeps the beginning of a head until more of it comes.
+    /// Stores a partial head until more of it arrives.
     fn keep_partial(&self, id: ConnId, conn: &mut Conn, data: Buf) {
         if !conn.in_head {
             conn.in_head = true;
@@ -405,8 +408,8 @@ impl Engine {
         conn.active().unpop_input(kept);
     }
 
-    /// The same bytes; little is moved to a small block, so that slow clients do not hold large
-    /// ones for it.
+    /// Returns the same bytes. Copies few bytes to a small block, so that slow clients do not hold
+    /// large blocks.
     pub(super) fn shrink_block(&self, data: Buf) -> Buf {
         let is_small = data.len() * 4 < self.context.pool().block_bytes();
         match is_small && !data.is_empty() {
@@ -415,7 +418,7 @@ impl Engine {
         }
     }
 
-    /// Hands a request to the application and takes its answer if it is ready.
+    /// Passes a request to the application, and renders its response if it is ready at once.
     #[inline(always)]
     fn start_request(
         self: &Rc<Self>,
@@ -433,7 +436,7 @@ impl Engine {
         let bytes = self.take_head(&mut data, head_bytes);
         let mut body = None;
         if parts.head.framing() != Framing::None {
-            // Reading the body may send a 100, which must come behind earlier answers.
+            // Reading the body may send a 100 (Continue), which has to follow earlier responses.
             if self.send_or_keep(id, out).is_err() {
                 self.close(id, CloseReason::Broken);
                 return Next::Stop;
@@ -475,7 +478,7 @@ impl Engine {
             None => reply = None,
         }
         if has_body {
-            self.clear_body_reader(id); // It has its answer without what it waited for.
+            self.clear_body_reader(id); // The handler has responded and needs no more of the body.
         }
         let response = match &mut reply {
             Some(response) => response,
@@ -483,7 +486,7 @@ impl Engine {
         };
         match self.render_response(id, response, out, data.len()) {
             Rendered::Whole(After::KeepAlive) => {
-                // Most have nothing to drop. Their destructor is a call all the same.
+                // Most responses have nothing to drop, but calling their destructor has a cost.
                 if response.is_plain() {
                     std::mem::forget(reply);
                 }
@@ -493,7 +496,7 @@ impl Engine {
         }
     }
 
-    /// The head in front of `data`, which from then on begins behind it.
+    /// Splits the head off `data`.
     #[inline]
     fn take_head(&self, data: &mut Buf, head_bytes: usize) -> Buf {
         let bytes = data.slice(0..head_bytes);
@@ -504,8 +507,8 @@ impl Engine {
         bytes
     }
 
-    /// Moves the head, and what little is behind it, out of their block. More input than that needs
-    /// the block in any case.
+    /// Copies the head and the input behind it out of their block. Does nothing if there is much
+    /// input behind the head, because that needs the block in any case.
     #[inline(never)]
     fn compact_both(&self, bytes: Buf, data: &mut Buf) -> Buf {
         if data.len() * 4 >= self.context.pool().block_bytes() {
@@ -519,8 +522,8 @@ impl Engine {
         bytes
     }
 
-    /// Where so many handlers wait, this one may have to wait as well, and would hold a whole block
-    /// for its head.
+    /// Copies a small head out of its block. With many pending handlers, this one may become
+    /// pending as well, and would hold a whole block for its head.
     fn compact(&self, bytes: Buf) -> Buf {
         let small = bytes.len() * 2 <= self.context.pool().block_bytes();
         match small {
@@ -529,7 +532,7 @@ impl Engine {
         }
     }
 
-    /// The same bytes in a block of their own, with room for `room` of them; as they are when there
+    /// Copies the bytes to a new block with room for `room` bytes; returns them unchanged if there
     /// is no memory for that.
     fn copy_to_own_block(&self, room: usize, bytes: Buf) -> Buf {
         match self.context.pool().take_exact(room) {
@@ -541,7 +544,7 @@ impl Engine {
         }
     }
 
-    /// Begins to measure a request.
+    /// Starts to measure a request.
     #[inline(never)]
     fn measure(&self, head: &Head, bytes: &Buf) {
         let Some(recorder) = &self.recorder else {
@@ -552,7 +555,7 @@ impl Engine {
         self.measuring.replace(Some(measured));
     }
 
-    /// What follows an answer.
+    /// Returns what follows a response.
     #[inline(never)]
     fn after_handler(self: &Rc<Self>, id: ConnId, response: Rendered, data: Buf) -> Next {
         match response {
@@ -562,7 +565,8 @@ impl Engine {
         }
     }
 
-    /// Most of an answer may fit into the socket's buffer: tries before a task is made of it.
+    /// Polls the sending of a response once before it creates a task, because the response may fit
+    /// into the socket buffer.
     #[inline(never)]
     fn poll_send_now(self: &Rc<Self>, id: ConnId, mut sending: SendFuture, data: Buf) -> Next {
         self.limit_write(id, 0);
@@ -588,7 +592,7 @@ impl Engine {
         active.is_some_and(|active| active.input_bytes > 0)
     }
 
-    /// What follows an answer that was rendered at once.
+    /// Returns what follows a complete response.
     fn next_step(&self, id: ConnId, after: After, data: Buf) -> Next {
         match after {
             After::KeepAlive => {}
@@ -607,7 +611,7 @@ impl Engine {
         Next::Again(data)
     }
 
-    /// Sends `out`. When all of it has left, nothing is left to do for now.
+    /// Sends `out`, and makes the connection idle when all of it was sent at once.
     #[inline]
     fn flush_and_idle(self: &Rc<Self>, id: ConnId, out: &[u8]) {
         let sent = {
@@ -630,14 +634,14 @@ impl Engine {
         }
     }
 
-    /// Nothing is left to do for now.
+    /// Makes a connection wait for its next request.
     #[inline(never)]
     fn enter_idle(self: &Rc<Self>, id: ConnId) {
         let (ended, in_head) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             if conn.paused {
-                self.resume(id, conn); // Somebody read a body directly and answered at once.
+                self.resume(id, conn); // A body was read directly.
             }
             if !conn.in_head {
                 if !conn.draining_body {
@@ -648,20 +652,20 @@ impl Engine {
             (conn.ended, conn.in_head)
         };
         if ended {
-            self.close(id, CloseReason::Client); // A partial head will never be whole.
+            self.close(id, CloseReason::Client); // A partial head cannot become complete.
         } else if in_head {
             self.reclaim_memory();
         }
     }
 
-    /// How long a connection between two requests may wait for what comes next.
+    /// Sets the deadline of a connection that waits for its next request or for the rest of a body.
     fn set_idle_deadline(&self, id: ConnId, conn: &mut Conn) {
         let limit_ms = match (self.draining.get(), conn.draining_body) {
             (false, false) => self.limits().idle_timeout_ms,
             (true, _) => DRAIN_IDLE_MS,
             (false, true) => match self.is_fast_enough(conn, Wait::Body) {
                 true => self.limits().body_timeout_ms,
-                false => 1, // Nothing is owed for the rest of a body: the connection ends.
+                false => 1, // The response was sent, so the connection can be closed.
             },
         };
         self.set_limit(id, conn, limit_ms);

@@ -1,7 +1,5 @@
-//! Responses to request heads that break a rule, or come too slowly: the engine makes them, no
-//! handler sees the request, and the connection ends.
-//!
-//! Must not know how heads are received.
+//! Responses to request heads that break a rule or arrive too slowly. The engine generates them
+//! without a handler, and the connection ends.
 
 use super::Engine;
 use super::connection::{Conn, Then};
@@ -15,7 +13,7 @@ use onrush_rt::diagnose;
 use std::rc::Rc;
 
 impl Engine {
-    /// Renders the response to a head that breaks a rule; gives what follows it.
+    /// Renders the response to a head that breaks a rule; returns what follows it.
     #[cold]
     #[inline(never)]
     pub(super) fn reject_head(
@@ -34,8 +32,8 @@ impl Engine {
         conn.machine.finish_response()
     }
 
-    /// Answers a connection that broke a rule outside the loop, and ends it. `outcome` is what the
-    /// access log tells.
+    /// Sends an error response outside the request loop, and ends the connection. `outcome` is
+    /// recorded in the access log.
     pub(super) fn reject_request(self: &Rc<Self>, id: ConnId, reject: Reject, outcome: Outcome) {
         let mut out = Vec::new();
         let after = {

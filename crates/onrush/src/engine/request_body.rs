@@ -1,93 +1,77 @@
-//! Bytes of request bodies: from what has been received, or straight into the reader's memory.
+//! Receives request bodies, either from the driver's buffers or directly into the reader's memory.
 //!
-//! While a handler reads little at a time the driver goes on receiving into its buffers, up to a
-//! bound. For a large body the driver is paused and, once it is quiet, the reader's own memory is
-//! received into. Must not know what the bytes are for.
+//! While a handler reads small parts, the driver continues to receive into its buffers, up to a
+//! limit. For a large body the engine pauses the driver. When the driver is quiet, the engine
+//! receives directly into the reader's memory.
 
 use super::Engine;
 use super::connection::{Conn, Conns};
 use super::deadline::Wait;
-use crate::host::{BodyId, ConnId, Host};
-use crate::params::Template;
-use crate::worker::WorkerHandle;
+use crate::host::{BodyId, ConnId};
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
 use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::{coop, diagnose, user};
 use std::io;
-use std::net::SocketAddr;
-use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-/// Body bytes received ahead of the handler, per connection, before the client is slowed down.
+/// Body bytes that are received ahead of the handler, per connection, before the client is slowed
+/// down.
 pub(super) const AHEAD_BYTES_MAX: usize = 64 * 1024;
-/// Shorter runs are not worth switching the driver over for.
+/// Shorter runs of body bytes are not worth pausing the driver for.
 const DIRECT_BYTES_MIN: u64 = 32 * 1024;
 
-/// Body bytes dropped by one call at most. Zeroed memory of this size, which nobody touches.
+/// The most body bytes that one call discards. The size of zeroed memory, whose pages are not
+/// touched where the kernel drops the bytes itself.
 const DISCARD_BYTES: usize = 4 << 20;
-/// Who drops a body waits for so many bytes at a time: half the CPU of waiting for any.
+/// A reader that discards a body waits for this many bytes at a time, which needs half the CPU time
+/// of waiting for any.
 const DISCARD_LOW_WATER: u32 = 2 << 20;
-/// With less than this to come it is not worth two calls to wait for many bytes at a time.
+/// If fewer bytes than this are outstanding, waiting for many bytes at a time does not pay for its
+/// two system calls.
 const LOW_WATER_MIN: u64 = 128 * 1024;
 
-/// What one look at a body gave.
+/// The result of a search for body bytes in the queued input.
 enum NextPiece {
     Piece(Buf),
     End,
     Failed(io::Error),
-    /// Nothing has been received that was not used up.
+    /// No input is queued.
     Empty,
 }
 
-/// One receive past the driver's buffers.
+/// One receive that bypasses the driver's buffers.
 struct Direct {
-    /// Bytes there was room for.
+    /// The room that the call had, in bytes.
     room: usize,
     result: io::Result<usize>,
 }
 
-/// What an attempt to receive body bytes directly gave.
+/// The result of an attempt to receive body bytes directly.
 enum Attempt {
     Done(io::Result<usize>),
-    /// Nothing was there. `resume`: the driver is to receive into its buffers again.
+    /// No bytes were available. `resume`: the driver has to receive into its buffers again.
     Wait {
         resume: bool,
     },
 }
 
-/// The connection, as long as this body's request is the present one.
+/// The connection, if the body belongs to its present request.
 fn present(conns: &mut Conns, body: BodyId) -> Option<&mut Conn> {
     conns
         .get(body.connection)
         .filter(|conn| conn.response_count == body.response_count)
 }
 
-impl Host for Engine {
-    fn worker(&self) -> &WorkerHandle {
-        &self.handle
-    }
-
-    fn peer(&self, connection: ConnId) -> Option<SocketAddr> {
-        self.peer_of(connection)
-    }
-
-    fn limit_hit(&self) {
-        self.counters().limit_hits.add(1);
-    }
-
-    fn routed(&self, template: &Rc<Template>) {
-        self.context.poll_monitor().retag(template.id);
-        if self.recorder.is_some()
-            && let Some(measured) = self.measuring.borrow_mut().as_mut()
-        {
-            measured.route = Some(template.clone());
-        }
-    }
-
-    fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
-        ready!(coop::poll_operation(cx)); // Also for an end or an error: some ask on.
+impl Engine {
+    /// See [`Host::poll_piece`](crate::host::Host::poll_piece).
+    pub(super) fn poll_body_piece(
+        &self,
+        body: BodyId,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Buf>>> {
+        ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Some(Err(connection_gone())));
@@ -110,14 +94,15 @@ impl Host for Engine {
         }
     }
 
-    fn poll_fill(
+    /// See [`Host::poll_fill`](crate::host::Host::poll_fill).
+    pub(super) fn poll_fill_from_body(
         &self,
         body: BodyId,
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
         low_water: u32,
     ) -> Poll<io::Result<usize>> {
-        ready!(coop::poll_operation(cx)); // Also for an end or an error: some ask on.
+        ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Err(connection_gone()));
@@ -153,8 +138,13 @@ impl Host for Engine {
         Poll::Ready(Ok(filled))
     }
 
-    fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        ready!(coop::poll_operation(cx)); // Also for an end or an error: some ask on.
+    /// See [`Host::poll_discard`](crate::host::Host::poll_discard).
+    pub(super) fn poll_discard_body(
+        &self,
+        body: BodyId,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Err(connection_gone()));
@@ -184,13 +174,15 @@ impl Host for Engine {
         }
     }
 
-    fn body_remaining(&self, body: BodyId) -> Option<u64> {
+    /// See [`Host::body_remaining`](crate::host::Host::body_remaining).
+    pub(super) fn remaining_body_bytes(&self, body: BodyId) -> Option<u64> {
         let mut conns = self.conns.borrow_mut();
         let conn = present(&mut conns, body)?;
         conn.machine.body_remaining()
     }
 
-    fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()> {
+    /// See [`Host::limit_body`](crate::host::Host::limit_body).
+    pub(super) fn set_body_limit(&self, body: BodyId, bytes_max: u64) -> io::Result<()> {
         let mut conns = self.conns.borrow_mut();
         let conn = present(&mut conns, body).ok_or_else(connection_gone)?;
         conn.machine
@@ -198,7 +190,8 @@ impl Host for Engine {
             .map_err(|reject| reject_body(conn, reject))
     }
 
-    fn take_trailers(&self, body: BodyId) -> Option<Box<[u8]>> {
+    /// See [`Host::take_trailers`](crate::host::Host::take_trailers).
+    pub(super) fn take_body_trailers(&self, body: BodyId) -> Option<Box<[u8]>> {
         let mut conns = self.conns.borrow_mut();
         present(&mut conns, body)?.machine.take_trailers()
     }
@@ -208,7 +201,7 @@ fn connection_gone() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
 }
 
-/// Notes that the body cannot be read on and which answer is owed for it.
+/// Records that reading the body failed, and the response to send for it.
 fn reject_body(conn: &mut Conn, reject: Reject) -> io::Error {
     let kind = match reject.status {
         413 => io::ErrorKind::FileTooLarge,
@@ -219,7 +212,7 @@ fn reject_body(conn: &mut Conn, reject: Reject) -> io::Error {
     io::Error::new(kind, reject.reason)
 }
 
-/// Looks at up to `bytes_max` received bytes for the next piece of the body.
+/// Returns the next piece of the body from up to `bytes_max` received bytes.
 fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> NextPiece {
     loop {
         if let Some(kind) = conn.active().broken_body {
@@ -248,11 +241,11 @@ fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> NextPiece {
 }
 
 impl Engine {
-    /// Has the reader woken when more has come; fails when nothing more will come.
+    /// Stores the reader's waker until more bytes arrive. Fails when no more bytes will arrive.
     fn wait_for_body(&self, body: BodyId, cx: &mut Context<'_>, resume: bool) -> io::Result<()> {
         let id = body.connection;
         let waker = user::clone_waker(cx.waker());
-        let _replaced: Option<Waker>; // Dropped when the connections are free: it is user code.
+        let _replaced: Option<Waker>; // Dropped after the borrow ends: it is user code.
         let mut conns = self.conns.borrow_mut();
         let conn = present(&mut conns, body).ok_or_else(connection_gone)?;
         if conn.ended {
@@ -284,7 +277,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Has the driver receive again, as it does between bodies.
+    /// Resumes receiving into the driver's buffers.
     pub(super) fn resume(&self, id: ConnId, conn: &mut Conn) {
         conn.paused = false;
         diagnose!(DEBUG, connection = id.token(); "receiving resumed");
@@ -308,8 +301,8 @@ impl Engine {
         }
     }
 
-    /// Has body bytes received straight to where they go when enough of them are still to come.
-    /// Whoever has no use for few may wait until `low_water` have come.
+    /// Receives body bytes directly into the reader's memory, if enough of them are outstanding. A
+    /// reader that does not need few bytes may wait until `low_water` have arrived.
     fn try_direct(
         &self,
         id: ConnId,
@@ -329,11 +322,12 @@ impl Engine {
             conn.active().quiet = self.context.driver().pause(conn.stream);
         }
         if !conn.active().quiet {
-            // `Quiet` or the last of what was under way wakes the reader.
+            // `Quiet`, or a completion that was in progress, wakes the reader.
             return Attempt::Wait { resume: false };
         }
         let bytes_max = usize::try_from(run).unwrap_or(usize::MAX);
-        // What a short receive left behind has come since: little, or a reason to be told.
+        // After a short receive the socket was empty. What has arrived since is little, or the
+        // driver reports it.
         let received = match std::mem::take(&mut conn.active().emptied) {
             true => Err(io::ErrorKind::WouldBlock.into()),
             false => {
@@ -359,7 +353,8 @@ impl Engine {
                 if std::mem::take(&mut conn.active().final_poll) {
                     return Attempt::Done(Err(self.body_timeout_error(conn)));
                 }
-                // Never for more than is to come, or it would come and not be told.
+                // Never more than the outstanding bytes: the kernel would not report the end of the
+                // body.
                 let low_water = match run {
                     _ if conn.active().slow_sender => 1,
                     run if run < LOW_WATER_MIN && conn.active().low_water <= 1 => 1,
@@ -377,7 +372,7 @@ impl Engine {
         Attempt::Wait { resume: false }
     }
 
-    /// Waits, after an attempt to receive body bytes directly, if nothing was there.
+    /// Stores the reader's waker after an attempt to receive body bytes directly that found none.
     fn finish_attempt(
         &self,
         body: BodyId,
@@ -393,8 +388,8 @@ impl Engine {
         }
     }
 
-    /// More was received for a connection that is at work. Slows the client down when it is far
-    /// ahead of the handler; wakes the handler when it waits.
+    /// Queues input of a connection that is not idle. Pauses receiving when the client is far ahead
+    /// of the handler. Returns the waker of the handler if it waits for input.
     pub(super) fn queue_input(
         &self,
         id: ConnId,

@@ -1,6 +1,5 @@
-//! Bytes out: tried at once, kept when the peer is slow, and sent on when it takes them.
-//!
-//! Must not know what the bytes mean.
+//! Sends bytes: tries at once, keeps what the socket does not accept, and sends it when the socket
+//! becomes writable.
 
 use super::Engine;
 use super::connection::{Conn, Phase, Then};
@@ -15,10 +14,11 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// What the kernel takes for a new connection beyond what it has sent. More would be work for a
-/// client that may never read: one that asked for a large file made the worker send 3 MB of it.
+/// The limit on unsent bytes that the kernel holds for a new connection. Without it, a client that
+/// requested a large file and read nothing made the worker send 3 MB of it.
 pub(crate) const UNSENT_BYTES_MAX: u32 = 128 * 1024;
-/// A client whose kernel has taken so many bytes reads: the limit above is lifted for it.
+/// Once a connection has accepted this many bytes, its client evidently reads, and the limit above
+/// is lifted.
 const READS_FROM_BYTES: u32 = 1 << 20;
 
 /// The error for a connection that is gone.
@@ -28,8 +28,8 @@ pub(super) fn connection_gone() -> io::Error {
 }
 
 impl Engine {
-    /// Sends `out`, behind what waits already, and does `then` when all of it has left: at once, or
-    /// later when the peer was slow. `true` when at once.
+    /// Sends `out` behind the bytes that are already queued, and performs `then` when all of it has
+    /// been sent. `true` when that happened at once.
     pub(super) fn flush(self: &Rc<Self>, id: ConnId, out: &[u8], then: Then) -> bool {
         let sent = match then {
             Then::Close => self.send_last_or_keep(id, out),
@@ -38,7 +38,7 @@ impl Engine {
         self.sent(id, sent, then)
     }
 
-    /// [`Engine::flush`] behind the send.
+    /// The part of [`Engine::flush`] that follows the send.
     #[inline(never)]
     pub(super) fn sent(self: &Rc<Self>, id: ConnId, sent: io::Result<bool>, then: Then) -> bool {
         match sent {
@@ -54,10 +54,10 @@ impl Engine {
                 if let Some(conn) = conns.get(id) {
                     self.set_phase(id, conn, Phase::Flushing);
                     conn.active().after_flush = Some(then);
-                    self.pause_ahead(id, conn); // Nothing can be started before this has left.
+                    self.pause_ahead(id, conn); // No request can start before this is sent.
                     let response_count = conn.response_count;
                     conn.active().write_rate.continue_window(response_count);
-                    self.is_fast_enough(conn, Wait::Write); // It begins to be measured.
+                    self.is_fast_enough(conn, Wait::Write); // Starts the measurement.
                     self.set_limit(id, conn, self.limits().write_timeout_ms);
                 }
                 conns.list_unread(id);
@@ -70,8 +70,9 @@ impl Engine {
         }
     }
 
-    /// Ends a connection whose last answer has been taken. One that is closed while input lies
-    /// unread is reset, and its answer may be lost on the way or not even have left.
+    /// Ends a connection whose last response the kernel has accepted. Closing a socket with unread
+    /// input resets the connection, and the response could be lost; such a connection lingers
+    /// instead.
     fn finish_connection(self: &Rc<Self>, id: ConnId, then: Then) {
         let unread = |conn: &Conn| {
             let input = conn.active.as_ref().map_or(0, |active| active.input_bytes);
@@ -83,25 +84,25 @@ impl Engine {
         };
         match lingers {
             true => self.linger(id),
-            false => self.close(id, CloseReason::Answered),
+            false => self.close(id, CloseReason::Complete),
         }
     }
 
-    /// Sends `out`, or keeps what the kernel does not take. `Ok(true)`: nothing was kept.
+    /// Sends `out` and queues what the kernel does not accept. `Ok(true)`: nothing was queued.
     pub(super) fn send_or_keep(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
         let mut conns = self.conns.borrow_mut();
         self.send_now_or_keep(conns.get(id).ok_or_else(connection_gone)?, out)
     }
 
-    /// [`Engine::send_or_keep`] for the last bytes of a connection: they leave in one segment with
-    /// its end, which saves the peer a wake-up and both sides a packet.
+    /// [`Engine::send_or_keep`] for the last bytes of a connection. They leave in one segment with
+    /// the FIN, which saves the client a wake-up and both sides a packet.
     fn send_last_or_keep(&self, id: ConnId, out: &[u8]) -> io::Result<bool> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
         self.send_by(conn, out, Driver::send_more)
     }
 
-    /// [`Engine::send_or_keep`] for a connection that is at hand.
+    /// [`Engine::send_or_keep`] for a borrowed connection.
     #[inline]
     pub(super) fn send_now_or_keep(&self, conn: &mut Conn, out: &[u8]) -> io::Result<bool> {
         self.send_by(conn, out, Driver::send)
@@ -115,7 +116,7 @@ impl Engine {
         send: impl FnOnce(&mut Driver, StreamId, &[u8]) -> io::Result<usize>,
     ) -> io::Result<bool> {
         if let Some(recorder) = &self.recorder {
-            recorder.record(); // First: a client may ask for the figures as soon as it is answered.
+            recorder.record(); // First, so that a client finds its last request in the metrics.
         }
         if conn
             .active
@@ -135,7 +136,7 @@ impl Engine {
         }
     }
 
-    /// Keeps what the kernel did not take of `out`. `Ok(true)`: it has taken all.
+    /// Queues what the kernel did not accept of `out`. `Ok(true)`: it has accepted all.
     #[inline(never)]
     fn keep(&self, conn: &mut Conn, out: &[u8], sent: io::Result<usize>) -> io::Result<bool> {
         let sent = match sent {
@@ -157,14 +158,14 @@ impl Engine {
         Ok(false)
     }
 
-    /// The error for a peer that takes an answer too slowly, which is counted.
+    /// Counts a client that reads a response too slowly, and returns the error for it.
     fn slow_peer_error(&self) -> io::Error {
         self.counters.timed_out.count(TimeLimit::Write);
         io::ErrorKind::TimedOut.into()
     }
 
-    /// Sends what is kept. `Ok(true)`: nothing is left. An error of kind `TimedOut`: the peer takes
-    /// it too slowly.
+    /// Sends the queued bytes. `Ok(true)`: nothing is left. An error of kind `TimedOut`: the client
+    /// reads too slowly.
     fn send_kept(&self, id: ConnId) -> io::Result<bool> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
@@ -216,7 +217,7 @@ impl Engine {
         Ok(done)
     }
 
-    /// The peer takes bytes again.
+    /// The socket has become writable.
     pub(super) fn writable(self: &Rc<Self>, id: ConnId) {
         let sent = self.send_kept(id);
         let (writer, then) = {
@@ -250,8 +251,9 @@ impl Engine {
         }
     }
 
-    /// The peer's time to take bytes is over: whether it has taken some all the same, or whoever
-    /// sends will find out. The kernel tells of room only when there is much of it.
+    /// Handles an expired write time limit: sends once more, or wakes the task so that it does.
+    /// `false` when the client has taken nothing. The kernel reports a socket as writable only when
+    /// much room is free.
     pub(super) fn retry_send(self: &Rc<Self>, id: ConnId) -> bool {
         let unsent = || {
             let mut conns = self.conns.borrow_mut();
@@ -288,8 +290,8 @@ impl Engine {
         true
     }
 
-    /// A send of a task: `send` is tried when nothing is kept before it. `rendered_bytes`: of
-    /// memory for rendered responses that the task holds while it waits.
+    /// Performs a send for a task, after the queued bytes. `rendered_bytes`: memory for rendered
+    /// responses that the task holds while it waits.
     fn poll_with(
         &self,
         id: ConnId,
@@ -308,7 +310,8 @@ impl Engine {
         };
         if !kept {
             let last_try = std::mem::take(&mut conn.active().last_try);
-            // The driver is free again behind this statement: [`Engine::note_taken`] calls it.
+            // This statement ends the borrow of the driver; [`Engine::note_taken`] borrows it
+            // again.
             let sent = send(&mut self.context.driver(), conn.stream);
             match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -339,8 +342,8 @@ impl Engine {
         self.wait_for_room(id, cx)
     }
 
-    /// Counts bytes that the kernel took of a task's response, and lifts [`UNSENT_BYTES_MAX`] once
-    /// there are enough of them.
+    /// Counts bytes of a task's response that the kernel accepted, and lifts [`UNSENT_BYTES_MAX`]
+    /// at [`READS_FROM_BYTES`].
     fn note_taken(&self, conn: &mut Conn, bytes: usize) {
         let before = conn.active().taken_bytes;
         let after = before.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
@@ -350,11 +353,11 @@ impl Engine {
         }
     }
 
-    /// Has the task woken when the peer takes bytes again, which the driver was asked to tell;
-    /// fails when it takes them too slowly.
+    /// Stores the task's waker until the socket is writable, which the driver was asked to report.
+    /// Fails when the client reads too slowly.
     fn wait_for_room(&self, id: ConnId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let waker = user::clone_waker(cx.waker());
-        let replaced; // Dropped when the connections are free: it is user code.
+        let replaced; // Dropped after the borrow ends: it is user code.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
             return Poll::Ready(Err(connection_gone()));
@@ -373,7 +376,7 @@ impl Engine {
         polled
     }
 
-    /// Sends from memory; gives the bytes taken.
+    /// Sends from memory; returns the number of bytes accepted.
     pub(super) fn poll_send(
         &self,
         id: ConnId,
@@ -384,7 +387,8 @@ impl Engine {
         self.poll_with(id, cx, 0, |driver, stream| driver.send(stream, bytes))
     }
 
-    /// Sends rendered responses, which are memory of the engine's; gives the bytes taken.
+    /// Sends rendered responses, which count as memory of the engine; returns the number of bytes
+    /// accepted.
     pub(super) fn poll_send_rendered(
         &self,
         id: ConnId,
@@ -396,7 +400,7 @@ impl Engine {
         })
     }
 
-    /// Sends rendered responses that a file follows at once; gives the bytes taken.
+    /// Sends rendered responses that a file follows at once; returns the number of bytes accepted.
     pub(super) fn poll_send_more(
         &self,
         id: ConnId,
@@ -408,7 +412,8 @@ impl Engine {
         })
     }
 
-    /// Sends rendered responses and content behind them; gives the bytes taken of both.
+    /// Sends rendered responses and content behind them; returns the number of bytes accepted of
+    /// both.
     pub(super) fn poll_send_both(
         &self,
         id: ConnId,
@@ -423,11 +428,11 @@ impl Engine {
         })
     }
 
-    /// Sends from a file; gives the bytes taken, 0 at its end.
+    /// Sends from a file; returns the number of bytes accepted, 0 at the end of the file.
     ///
-    /// A call that takes fewer bytes than it may has most likely filled the socket. The next one
-    /// waits for room without a try: `sendfile(2)` looks the pages up before it finds that there
-    /// is none, which costs as much as sending them.
+    /// A call that accepts fewer bytes than requested has most likely filled the socket buffer. The
+    /// next call then waits for room without a try: `sendfile(2)` looks up the pages before it
+    /// finds that there is no room, which costs as much as sending them.
     pub(super) fn poll_send_file(
         &self,
         id: ConnId,
@@ -458,8 +463,9 @@ impl Engine {
         Poll::Ready(sent)
     }
 
-    /// Ends our direction and throws away what still comes, so that the peer can read the answer:
-    /// closing with bytes unread would reset the connection, and the reset may overtake it.
+    /// Shuts down our direction and discards further input, so that the client can read the
+    /// response. Closing with unread input would reset the connection, and the reset may overtake
+    /// the response.
     pub(super) fn linger(self: &Rc<Self>, id: ConnId) {
         let (ended, input) = {
             let mut conns = self.conns.borrow_mut();
@@ -482,7 +488,7 @@ impl Engine {
         };
         drop(input);
         if ended {
-            self.close(id, CloseReason::Answered);
+            self.close(id, CloseReason::Complete);
         }
     }
 }

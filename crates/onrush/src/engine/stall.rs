@@ -1,10 +1,10 @@
-//! Workers that are blocked: by a handler that computes for long, or that calls what blocks.
+//! Detects and reports blocked workers. A handler blocks its worker when it computes for long or
+//! makes a blocking call.
 //!
-//! A worker that was blocked reports it when it goes on. One that is still blocked is reported by
-//! the other workers of the server, which look ten times a second while any of them has something
-//! to do (see [`crate::watchdog`]): so a handler that never returns is seen, too. Meanwhile the
-//! others serve the new connections that wait for it, at its listeners and in its inbox. Must not
-//! know what a handler is.
+//! A worker that was blocked reports it when it continues. The other workers of the server report
+//! one that is still blocked, so that a handler that never returns is noticed. They check ten times
+//! per second while any of them is active (see [`crate::watchdog`]). Meanwhile they serve the new
+//! connections that wait for the blocked worker, at its listeners and in its inbox.
 
 use super::{Engine, count};
 use crate::worker_set::BLOCKED_MS;
@@ -13,38 +13,38 @@ use onrush_rt::worker::Blocked;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// How often a worker looks whether others are blocked, while any of them is active.
-const LOOK_MS: u64 = 100;
-/// A worker that has been in one iteration for longer may be about to be blocked. Shorter ones may
-/// be such looks.
-const AT_WORK_MS: u64 = 10;
-/// Connections accepted from the listeners of a blocked worker in one look, at most.
-const ACCEPTED_PER_LOOK: usize = 256;
-/// The payload of the timer for the next look: it names no connection, and only wakes the worker.
-const LOOK: u64 = u64::MAX >> 1;
-/// A worker logs that it was blocked at most once in this time; the counters miss nothing.
+/// How often a worker checks the others, while any worker is active.
+const CHECK_MS: u64 = 100;
+/// A worker whose iteration takes longer than this may become blocked. Shorter iterations may be
+/// the checks themselves.
+const LONG_ITERATION_MS: u64 = 10;
+/// The most connections that one check accepts from the listeners of a blocked worker.
+const ACCEPTED_PER_CHECK: usize = 256;
+/// The payload of the timer for the next check. It names no connection, and only wakes the worker.
+const CHECK_TIMER: u64 = u64::MAX >> 1;
+/// A worker logs that it was blocked at most once per this time. The counters include every case.
 const WARNING_MS: u64 = 1000;
-/// Another worker that is in one iteration for so long is reported while it still is. A worker that
-/// comes back earlier reports that itself.
+/// A worker is reported by the others when its iteration has taken this long. It reports shorter
+/// ones itself.
 const STALLED_MS: u64 = 2000;
 
-/// What a worker remembers of its reports.
+/// The state of a worker's reports.
 #[derive(Debug, Default)]
 pub(super) struct StallReports {
-    /// When it last logged that it was blocked.
+    /// When this worker last logged that it was blocked.
     warned_ms: Cell<Option<u64>>,
-    /// What it did not log since.
+    /// The number of cases that it has not logged since.
     suppressed: Cell<u64>,
-    /// Other workers that were told to be blocked, and have not come back since.
+    /// Other workers that were reported as blocked and have not continued since.
     stalled: RefCell<Vec<usize>>,
-    /// When the timer for the next look fires, in ms of the worker's clock.
-    look_ms: Cell<u64>,
-    /// Requests that had come by the last look.
+    /// When the timer for the next check fires, in ms of the worker's clock.
+    check_ms: Cell<u64>,
+    /// The number of requests at the last check.
     requests: Cell<u64>,
 }
 
 impl Engine {
-    /// This worker was blocked, and goes on.
+    /// Reports that this worker was blocked.
     #[cold]
     pub(super) fn report_own_stall(&self, blocked: Blocked) {
         let duration_ms = blocked.duration_ns / 1_000_000;
@@ -71,9 +71,9 @@ impl Engine {
         });
     }
 
-    /// Looks whether other workers are blocked, and has a timer set for the next look while any
-    /// worker is active. Gives whether this one is: requests have come, or it was not a timer that
-    /// woke it.
+    /// Checks whether other workers are blocked, and schedules the next check while any worker is
+    /// active. Returns whether this worker is active: it received requests, or something other than
+    /// a timer woke it.
     pub(super) fn check_workers(self: &Rc<Self>) -> bool {
         let (worker_set, watchdog) = (&self.settings.worker_set, &self.settings.watchdog);
         let (own, now_ms) = (self.context.index(), self.context.now_ms());
@@ -81,23 +81,23 @@ impl Engine {
             return true;
         }
         let by_timer = (self.context.next_timer_ms()).is_some_and(|due_ms| due_ms <= now_ms);
-        // One that has many timers may never be woken by anything else.
+        // A worker with many timers may always be woken by them.
         let requests = self.counters.requests.get();
         let is_active = self.stalls.requests.replace(requests) != requests || !by_timer;
         if is_active && watchdog.note_active(now_ms) {
             worker_set.wake_others(own);
         }
         self.report_stalls();
-        let goes_on =
-            watchdog.is_active(now_ms) || worker_set.is_any_busy_for(own, now_ms, AT_WORK_MS);
-        if goes_on && self.stalls.look_ms.get() <= now_ms {
-            self.stalls.look_ms.set(now_ms + LOOK_MS);
-            self.context.schedule(now_ms + LOOK_MS, LOOK);
+        let checks_again = watchdog.is_active(now_ms)
+            || worker_set.is_any_busy_for(own, now_ms, LONG_ITERATION_MS);
+        if checks_again && self.stalls.check_ms.get() <= now_ms {
+            self.stalls.check_ms.set(now_ms + CHECK_MS);
+            self.context.schedule(now_ms + CHECK_MS, CHECK_TIMER);
         }
         is_active
     }
 
-    /// Serves new connections that wait for a worker that is blocked.
+    /// Serves the new connections that wait for a blocked worker.
     #[cold]
     fn accept_for_blocked(self: &Rc<Self>, worker: usize) {
         let (worker_set, own) = (&self.settings.worker_set, self.context.index());
@@ -105,7 +105,7 @@ impl Engine {
             return;
         }
         self.accept_transfers(worker_set.take_inbox_of(own, worker));
-        for _ in 0..ACCEPTED_PER_LOOK {
+        for _ in 0..ACCEPTED_PER_CHECK {
             let Some(socket) = self.settings.watchdog.accept_for(worker) else {
                 return;
             };
@@ -113,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// Whether other workers are blocked now.
+    /// Reports other workers that are blocked, and serves their new connections.
     fn report_stalls(self: &Rc<Self>) {
         let (worker_set, now_ms) = (&self.settings.worker_set, self.context.now_ms());
         let own = self.context.index();

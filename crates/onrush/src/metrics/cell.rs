@@ -1,14 +1,24 @@
-//! Cells that one thread writes and others read. Must not know what is counted.
+//! Counters and histograms that one thread writes and any thread may read.
 
 use onrush_rt::durations::{self, Durations};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use durations::{BUCKETS as DURATION_BUCKETS, bucket as duration_bucket};
 
-/// A count that one thread adds to and any may read.
+/// A counter that one thread writes and any thread may read.
 ///
-/// Adding is a load and a store, no read-modify-write: with a second thread that adds, counts would
-/// be lost.
+/// Adding is a load and a store, not an atomic read-modify-write. If two threads added, counts
+/// would be lost.
+///
+/// # Examples
+/// ```
+/// # use onrush::{Limits, Request, Response, sim::Simulation};
+/// # async fn hello(_: Request) -> Response { Response::text("hello") }
+/// let mut sim = Simulation::new(1, &hello, Limits::default());
+/// let client = sim.connect();
+/// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// assert_eq!(sim.counters().requests.get(), 1);
+/// ```
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -19,20 +29,20 @@ impl Counter {
         self.0.store(before.wrapping_add(more), Ordering::Relaxed);
     }
 
-    /// Makes it this, for figures that fall as well.
+    /// Sets the value, for quantities that can decrease.
     #[inline]
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// The present value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// How many values there were up to each of some bounds, and beyond the last; and their sum.
+/// The number of values in each bucket, and the sum of all values.
 #[derive(Debug)]
 pub(crate) struct Histogram<const BUCKETS: usize> {
     counts: [Counter; BUCKETS],
@@ -49,7 +59,7 @@ impl<const BUCKETS: usize> Default for Histogram<BUCKETS> {
 }
 
 impl<const BUCKETS: usize> Histogram<BUCKETS> {
-    /// Counts a value `times` times.
+    /// Adds `times` equal values to `bucket`.
     #[inline]
     pub(crate) fn record(&self, bucket: usize, value: u64, times: u64) {
         if let Some(count) = self.counts.get(bucket) {
@@ -58,7 +68,7 @@ impl<const BUCKETS: usize> Histogram<BUCKETS> {
         }
     }
 
-    /// Adds what is here to `total`.
+    /// Adds this histogram to `total`.
     pub(crate) fn add_to(&self, total: &mut HistogramSnapshot<BUCKETS>) {
         for (sum, count) in total.counts.iter_mut().zip(&self.counts) {
             *sum += count.get();
@@ -67,7 +77,7 @@ impl<const BUCKETS: usize> Histogram<BUCKETS> {
     }
 }
 
-/// A histogram that was read.
+/// A snapshot of histograms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HistogramSnapshot<const BUCKETS: usize> {
     pub(crate) counts: [u64; BUCKETS],
@@ -84,7 +94,7 @@ impl<const BUCKETS: usize> Default for HistogramSnapshot<BUCKETS> {
 }
 
 impl HistogramSnapshot<DURATION_BUCKETS> {
-    /// Adds durations that somebody else has counted, in nanoseconds.
+    /// Adds durations in nanoseconds from another source.
     pub(crate) fn add(&mut self, durations: &Durations) {
         for (sum, count) in self.counts.iter_mut().zip(durations.counts) {
             *sum += count;
@@ -93,16 +103,17 @@ impl HistogramSnapshot<DURATION_BUCKETS> {
     }
 }
 
-/// The bounds of durations in seconds, but for the last, which has none.
+/// The upper bounds of the buckets of durations, in seconds. The last bucket has none.
 pub(crate) fn duration_bounds() -> impl Iterator<Item = String> {
     let seconds = durations::BOUNDS_NS.iter().map(|&ns| ns as f64 / 1e9);
     seconds.map(|seconds| seconds.to_string())
 }
 
-/// The first bound of sizes is this power of two; each is four times the one before.
+/// The first bound of sizes is this power of two. Each further bound is four times the previous
+/// one.
 const SIZE_FIRST_BITS: u32 = 8;
 
-/// Buckets of sizes: up to 256 bytes, 1 KiB, … 1 GiB, and beyond.
+/// The number of buckets of sizes: up to 256 bytes, 1 KiB, … 1 GiB, and larger.
 pub(crate) const SIZE_BUCKETS: usize = 13;
 
 #[inline]
@@ -112,7 +123,7 @@ pub(crate) fn size_bucket(bytes: u64) -> usize {
     bucket.min(SIZE_BUCKETS - 1)
 }
 
-/// The bounds of sizes in bytes, but for the last, which has none.
+/// The upper bounds of the buckets of sizes, in bytes. The last bucket has none.
 pub(crate) fn size_bounds() -> impl Iterator<Item = String> {
     (0..SIZE_BUCKETS - 1).map(|bucket| (1_u64 << (SIZE_FIRST_BITS + 2 * bucket as u32)).to_string())
 }
@@ -128,7 +139,7 @@ mod tests {
         assert_eq!((size_bucket(0), size_bucket(u64::MAX)), (0, 12));
         for (bucket, &bound) in bounds.iter().enumerate() {
             assert_eq!(size_bucket(bound), bucket, "{bound}");
-            assert_eq!(size_bucket(bound + 1), bucket + 1, "{bound} and one more");
+            assert_eq!(size_bucket(bound + 1), bucket + 1, "{bound} + 1");
         }
     }
 

@@ -1,20 +1,45 @@
-//! Kinds of what is counted apart: why connections ended, which limit was hit. Must not know how
-//! figures are written.
+//! Labels of counters: why connections ended, which limit was reached, why requests were rejected.
 
 use super::cell::Counter;
 use std::fmt;
 use std::marker::PhantomData;
 
 /// A label with a small fixed set of values.
+///
+/// # Examples
+/// ```
+/// use onrush::metrics::{Kind, TimeLimit};
+///
+/// let names: Vec<&str> = TimeLimit::ALL.iter().map(|limit| limit.name()).collect();
+/// assert_eq!(names, ["head", "body", "write", "total"]);
+/// ```
 pub trait Kind: Copy + PartialEq + fmt::Debug + 'static {
-    /// All values, each once.
+    /// All values, each of them once.
     const ALL: &'static [Self];
 
-    /// As it is told.
+    /// The value of the label in the metrics.
     fn name(self) -> &'static str;
 }
 
-/// A count for each value of `K`.
+/// A counter for each value of the label `K`.
+///
+/// # Examples
+/// ```
+/// # use onrush::{Limits, Request, Response, sim::Simulation};
+/// # async fn hello(_: Request) -> Response { Response::text("hello") }
+/// use onrush::metrics::CloseReason;
+///
+/// let mut sim = Simulation::new(1, &hello, Limits::default());
+/// let client = sim.connect();
+/// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// assert!(!client.receive()?.is_empty());
+/// drop(client); // The client closes its connection.
+/// sim.run();
+/// assert_eq!(sim.counters().done.of(CloseReason::Client), 1);
+/// assert_eq!(sim.counters().done.of(CloseReason::Idle), 0);
+/// assert_eq!(sim.counters().done.get(), 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct CountBy<K> {
     counts: Box<[Counter]>,
     kind: PhantomData<K>,
@@ -37,18 +62,18 @@ impl<K: Kind> CountBy<K> {
         }
     }
 
-    /// What was counted so far, of all kinds.
+    /// The sum for all values of the label.
     pub fn get(&self) -> u64 {
         self.counts.iter().map(Counter::get).sum()
     }
 
-    /// What was counted so far, by kind.
+    /// The count of each value of the label.
     pub fn each(&self) -> impl Iterator<Item = (K, u64)> {
         let counts = self.counts.iter().map(Counter::get);
         K::ALL.iter().copied().zip(counts)
     }
 
-    /// What was counted so far, of one kind.
+    /// The count of `kind`.
     pub fn of(&self, kind: K) -> u64 {
         self.each()
             .filter(|&(all, _)| all == kind)
@@ -64,36 +89,53 @@ impl<K: Kind> fmt::Debug for CountBy<K> {
 }
 
 /// Why a connection ended.
+///
+/// # Examples
+/// ```
+/// # use onrush::{Limits, Request, Response, sim::Simulation};
+/// # async fn hello(_: Request) -> Response { Response::text("hello") }
+/// use onrush::metrics::{CloseReason, Kind};
+///
+/// let limits = Limits { idle_timeout_ms: 1000, ..Limits::default() };
+/// let mut sim = Simulation::new(1, &hello, limits);
+/// let client = sim.connect();
+/// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// sim.advance(2000);
+/// assert_eq!(sim.counters().done.of(CloseReason::Idle), 1);
+/// assert_eq!(CloseReason::Idle.name(), "idle");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// Its last answer was sent, and closing was due: the client or a handler asked for it, or the
-    /// request was refused.
-    Answered,
-    /// The client ended it, owed nothing.
+    /// The last response was sent. The client or the handler had requested the close, or the
+    /// request was rejected.
+    Complete,
+    /// The client closed it while no response was due.
     Client,
-    /// It was silent for as long as it may be between two requests.
+    /// No request began within `Limits::idle_timeout_ms`, or `Limits::head_timeout_ms` for the
+    /// first one.
     Idle,
-    /// A limit on time ended it. See [`TimeLimit`].
+    /// The client exceeded a time limit while a request was in progress. See [`TimeLimit`].
     TimedOut,
-    /// The client or the network broke it off.
+    /// The client or the network reset it.
     Broken,
-    /// A handler's answer could not be finished.
+    /// The handler could not finish its response.
     Cut,
-    /// There were too many connections.
+    /// The maximum number of connections or descriptors was reached, and it was refused with 503.
     Refused,
-    /// The server ends, and it was idle.
+    /// It was idle while the server shut down.
     Drained,
-    /// The server ended before it was done.
+    /// The server ended while the connection was open.
     Stopped,
-    /// There was no memory, or no place, for what it needed.
+    /// Memory or another resource that it needed was exhausted.
     Exhausted,
-    /// There were too many connections, and it had been idle for longer than others.
+    /// The maximum number of connections or descriptors was reached, and it had been idle for the
+    /// longest time.
     Displaced,
 }
 
 impl Kind for CloseReason {
     const ALL: &'static [CloseReason] = &[
-        CloseReason::Answered,
+        CloseReason::Complete,
         CloseReason::Client,
         CloseReason::Idle,
         CloseReason::TimedOut,
@@ -108,7 +150,7 @@ impl Kind for CloseReason {
 
     fn name(self) -> &'static str {
         match self {
-            CloseReason::Answered => "answered",
+            CloseReason::Complete => "complete",
             CloseReason::Client => "client",
             CloseReason::Idle => "idle",
             CloseReason::TimedOut => "timed_out",
@@ -123,16 +165,32 @@ impl Kind for CloseReason {
     }
 }
 
-/// A limit on time that a client has missed.
+/// A time limit that a client has exceeded.
+///
+/// # Examples
+/// ```
+/// # use onrush::{Limits, Request, Response, sim::Simulation};
+/// # async fn hello(_: Request) -> Response { Response::text("hello") }
+/// use onrush::metrics::TimeLimit;
+///
+/// let limits = Limits { head_timeout_ms: 1000, ..Limits::default() };
+/// let mut sim = Simulation::new(1, &hello, limits);
+/// let client = sim.connect();
+/// sim.send(&client, b"GET / HTTP/1.1\r\nHost: exam");
+/// sim.advance(2000);
+/// assert!(client.receive()?.starts_with(b"HTTP/1.1 408 Request Timeout\r\n"));
+/// assert_eq!(sim.counters().timed_out.of(TimeLimit::Head), 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeLimit {
-    /// `Limits::head_timeout_ms`.
+    /// `Limits::head_timeout_ms`: the head of a request.
     Head,
-    /// `Limits::body_timeout_ms`.
+    /// `Limits::body_timeout_ms`, or the minimum rate: the body of a request.
     Body,
-    /// `Limits::write_timeout_ms`.
+    /// `Limits::write_timeout_ms`, or the minimum rate: the client accepts the response too slowly.
     Write,
-    /// `Limits::total_timeout_ms`.
+    /// `Limits::total_timeout_ms`: the whole exchange.
     Total,
 }
 
@@ -154,7 +212,20 @@ impl Kind for TimeLimit {
     }
 }
 
-/// The status that a request was refused with, before a handler saw it.
+/// The status with which a request was rejected before it reached a handler.
+///
+/// # Examples
+/// ```
+/// # use onrush::{Limits, Request, Response, sim::Simulation};
+/// # async fn hello(_: Request) -> Response { Response::text("hello") }
+/// use onrush::metrics::Kind;
+///
+/// let mut sim = Simulation::new(1, &hello, Limits::default());
+/// let client = sim.connect();
+/// sim.send(&client, b"GET / HTTP/1.1\r\n\r\n"); // Without `Host` (RFC 9112 §3.2).
+/// let rejected = sim.counters().rejected.each().find(|(_, count)| *count > 0);
+/// assert_eq!(rejected.map(|(refusal, count)| (refusal.name(), count)), Some(("400", 1)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal(&'static str);
 

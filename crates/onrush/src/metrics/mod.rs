@@ -1,12 +1,11 @@
-//! What the server counts, as text for Prometheus.
+//! Metrics of a server, as text for Prometheus.
 //!
-//! Each worker counts for itself, in cells that it alone writes, by plain loads and stores; whoever
-//! asks for the text adds them up. So no lock and no read-modify-write is on the path of a request,
-//! and no two workers touch the same line of memory. Names are OpenTelemetry's for HTTP servers, in
-//! Prometheus' spelling.
+//! Each worker has its own counters and writes them by plain loads and stores. Rendering adds the
+//! counters of all workers. So a request takes no lock and needs no atomic read-modify-write, and
+//! no two workers write to the same cache line. Metrics of requests have the names that
+//! OpenTelemetry defines for HTTP servers, in the spelling of Prometheus.
 //!
-//! Modules, lowest first: `cell` · `kinds` · `requests` · `text` · `offload` · `process`. Must not
-//! know connections.
+//! Modules, lowest first: `cell` · `kinds` · `requests` · `text` · `offload` · `process`.
 
 mod cell;
 mod kinds;
@@ -34,77 +33,94 @@ use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use text::{Family, Label, Text};
 
-/// Plain counters of one worker, since its start.
+/// The counters of one worker since its start.
+///
+/// # Examples
+/// ```
+/// # use onrush::{Limits, Request, Response, sim::Simulation};
+/// # async fn hello(_: Request) -> Response { Response::text("hello") }
+/// let mut sim = Simulation::new(1, &hello, Limits::default());
+/// let client = sim.connect();
+/// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+/// let counters = sim.counters();
+/// assert_eq!((counters.accepted.get(), counters.requests.get()), (1, 1));
+/// assert_eq!((counters.done.get(), counters.panicked.get()), (0, 0));
+/// ```
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Connections accepted.
+    /// Accepted connections.
     pub accepted: Counter,
-    /// Connections that began to be served here, whoever accepted them.
+    /// New connections assigned to this worker, whichever worker accepted them.
     pub placed: Counter,
-    /// Connections handed over to another worker, alive.
+    /// Established connections transferred to another worker.
     pub handed_over: Counter,
-    /// Connections taken over from another worker, alive.
+    /// Established connections transferred from another worker.
     pub taken_over: Counter,
-    /// Connections closed, for whatever reason.
+    /// Closed connections, by reason.
     pub done: CountBy<CloseReason>,
-    /// Connections refused because the cap was reached.
+    /// Connections refused with 503 because the maximum was reached.
     pub refused: Counter,
-    /// Requests given to the application.
+    /// Requests passed to the application.
     pub requests: Counter,
-    /// Requests refused before that.
+    /// Requests rejected before they reached the application, by status.
     pub rejected: CountBy<Refusal>,
-    /// Partial heads given up, and answered 408, because receive memory was short.
+    /// Connections closed because receive memory was short: partial heads, which receive 408, and
+    /// clients that do not read their responses, which are reset.
     pub evicted: Counter,
-    /// Limits on time that clients have missed.
+    /// Time limits that clients have exceeded.
     pub timed_out: CountBy<TimeLimit>,
     /// Handlers that panicked.
     pub panicked: Counter,
-    /// Panics that were caught by the event loop: of wakers, destructors and spawned tasks.
+    /// Panics of wakers, destructors and spawned tasks that the event loop caught.
     pub caught: Counter,
-    /// Event-loop iterations of more than 100 ms, and their time in milliseconds.
+    /// Event-loop iterations of more than 100 ms.
     pub blocked: Counter,
-    /// See [`Counters::blocked`].
+    /// The duration of the iterations in [`Counters::blocked`], in milliseconds.
     pub blocked_ms: Counter,
-    /// Bytes of receive memory that are taken, as of a moment ago. Not a count: it falls, too.
+    /// Bytes of receive memory in use when the worker was last awake. This value can decrease.
     pub receive_bytes: Counter,
-    /// Requests refused by [`limited`](crate::limited()).
+    /// Requests refused with 503 by [`limited`](crate::limited()).
     pub limit_hits: Counter,
 }
 
-/// The figures of a server, or of several that share them. Cheap to clone.
+/// The metrics of a server, or of several servers that share them. Cheap to clone.
 ///
-/// Given to [`Server::metrics`](crate::Server::metrics), and mounted where it is to be read, for it
-/// is a handler as well:
+/// [`Server::metrics`](crate::Server::metrics) connects them to a server. They are also a handler,
+/// which returns [`Format::OpenMetrics`] if the `Accept` field contains its media type, and
+/// [`Format::Prometheus`] otherwise. [`Admin`](crate::Admin) has a route to it.
 ///
+/// The duration of a request ends when its response is passed to the kernel. It begins when the
+/// worker has processed the earlier input of the same event-loop iteration. So it includes the wait
+/// for requests that arrived at the same time. It includes neither the time between two requests of
+/// a client, nor the wait for the response to an earlier request of the same connection. Pipelined
+/// requests whose responses are sent together have the same duration.
+///
+/// # Examples
 /// ```no_run
 /// use onrush::{Metrics, Request, Response, Router, Server};
+///
 /// async fn hello(_: Request) -> Response {
 ///     Response::text("Hello, World!")
 /// }
+///
 /// fn main() -> std::io::Result<()> {
 ///     let metrics = Metrics::new();
 ///     let router = Router::new().get("/", hello).get("/metrics", metrics.clone());
 ///     Server::bind("127.0.0.1:8080").metrics(&metrics).serve(router)
 /// }
 /// ```
-///
-/// A duration ends when the answer is handed to the kernel. It begins when the worker has dealt
-/// with what came before in the same turn: the wait behind requests that came at the same moment is
-/// in it, but neither the time that a client takes between two requests, nor the wait for the
-/// answer to an earlier request of the same connection. Pipelined requests whose answers leave
-/// together have begun and ended together.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Also those that have ended: what was counted must not become less.
+    /// The workers, including those that have ended, because a counter must not decrease.
     workers: Mutex<Vec<Worker>>,
-    /// The same of pools for CPU work.
+    /// The pools for CPU-bound work, including those that have ended.
     pools: Mutex<Vec<StatsHandle>>,
 }
 
-/// Where one worker's figures are.
+/// The sources of the metrics of one worker.
 #[derive(Clone, Debug)]
 struct Worker {
     index: usize,
@@ -116,7 +132,7 @@ struct Worker {
 }
 
 impl Metrics {
-    /// Figures of nobody yet.
+    /// Creates metrics without servers.
     pub fn new() -> Metrics {
         Metrics::default()
     }
@@ -131,7 +147,7 @@ impl Metrics {
         pools.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A server has this pool, perhaps with others together.
+    /// Adds the pool of a server. Servers may share a pool.
     pub(crate) fn offload_pool(&self, pool: StatsHandle) {
         let mut pools = self.pools();
         if !pools.iter().any(|known| known.is_same(&pool)) {
@@ -139,7 +155,7 @@ impl Metrics {
         }
     }
 
-    /// A worker begins, on this thread.
+    /// Adds a worker, which begins on this thread.
     pub(crate) fn worker(
         &self,
         context: &WorkerContext,
@@ -158,13 +174,32 @@ impl Metrics {
         Recorder::new(requests, context.clone())
     }
 
-    /// All figures of this moment. Those of one worker may be a moment apart.
+    /// Renders all metrics. Counters that change during the call may be inconsistent with each
+    /// other.
+    ///
+    /// # Examples
+    /// ```
+    /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # async fn hello(_: Request) -> Response { Response::text("hello") }
+    /// use onrush::metrics::{Format, Metrics};
+    /// use onrush_rt::driver::sim::Behaviour;
+    ///
+    /// let metrics = Metrics::new();
+    /// let (limits, network) = (Limits::default(), Behaviour::default());
+    /// let mut sim = Simulation::with_metrics(1, &hello, limits, network, &metrics);
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    ///
+    /// let text = metrics.render(Format::Prometheus);
+    /// assert!(text.contains("onrush_connections_accepted_total{worker=\"0\"} 1\n"));
+    /// assert!(text.contains("http_server_request_duration_seconds_count{"));
+    /// ```
     pub fn render(&self, format: Format) -> String {
         let workers = self.workers().clone();
         let mut text = Text::new(format);
-        text.family("onrush_build", Family::Info, "Which version this is.");
+        text.family("onrush_build", Family::Info, "Version of the server.");
         text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
-        let help = "How the workers ask the kernel.";
+        let help = "Drivers of the workers.";
         text.family("onrush_driver", Family::Info, help);
         let drivers: BTreeSet<&str> = workers.iter().map(|worker| worker.driver).collect();
         for driver in drivers {
@@ -179,8 +214,8 @@ impl Metrics {
     }
 }
 
-/// Sums of figures by worker: workers of servers that came one after the other are one. `values`
-/// gives each with its label, if it has one.
+/// Writes a family with the sums by worker index. `values` returns the values of a worker, each
+/// with its label, if it has one.
 fn by_worker<'w, F>(
     text: &mut Text,
     workers: &'w [Worker],
@@ -210,32 +245,32 @@ fn connections(text: &mut Text, workers: &[Worker]) {
         (
             "onrush_connections_accepted",
             Family::Counter,
-            "Connections accepted.",
+            "Accepted connections.",
             |counters| counters.accepted.get(),
         ),
         (
             "onrush_connections_placed",
             Family::Counter,
-            "Connections that began to be served by this worker, whoever accepted them.",
+            "New connections assigned to this worker, whichever worker accepted them.",
             |counters| counters.placed.get(),
         ),
         (
             "onrush_connections_handed_over",
             Family::Counter,
-            "Connections handed over to another worker, alive.",
+            "Established connections transferred to another worker.",
             |counters| counters.handed_over.get(),
         ),
         (
             "onrush_connections_taken_over",
             Family::Counter,
-            "Connections taken over from another worker, alive.",
+            "Established connections transferred from another worker.",
             |counters| counters.taken_over.get(),
         ),
         (
             "onrush_connections_open",
             Family::Gauge,
-            "Connections open.",
-            // Read in this order it is never less than nothing.
+            "Open connections.",
+            // In this order, a concurrent change cannot make the difference negative.
             |counters| {
                 let gone = counters.done.get() + counters.handed_over.get();
                 let come = counters.placed.get() + counters.taken_over.get();
@@ -245,13 +280,13 @@ fn connections(text: &mut Text, workers: &[Worker]) {
         (
             "onrush_connections_refused",
             Family::Counter,
-            "Connections answered 503 because there were too many.",
+            "Connections refused with 503 because the maximum was reached.",
             |counters| counters.refused.get(),
         ),
         (
             "onrush_heads_evicted",
             Family::Counter,
-            "Partial request heads answered 408 because receive memory was short.",
+            "Connections closed because receive memory was short.",
             |counters| counters.evicted.get(),
         ),
         (
@@ -269,13 +304,13 @@ fn connections(text: &mut Text, workers: &[Worker]) {
         (
             "onrush_worker_blocked",
             Family::Counter,
-            "Event-loop iterations of more than 100 ms: a handler that computes or blocks.",
+            "Event-loop iterations of more than 100 ms: a handler computed or blocked.",
             |counters| counters.blocked.get(),
         ),
         (
             "onrush_limit_hits",
             Family::Counter,
-            "Requests answered 503 because their handler was at work on as many as it may.",
+            "Requests refused with 503 because their handler had reached its limit.",
             |counters| counters.limit_hits.get(),
         ),
     ];
@@ -292,18 +327,15 @@ fn connections(text: &mut Text, workers: &[Worker]) {
         counts.each().map(told)
     }
     let counter = |name, help| (name, Family::Counter, help);
-    let family = counter("onrush_connections_done", "Connections closed, and why.");
+    let family = counter("onrush_connections_done", "Closed connections, by reason.");
     by_worker(text, workers, family, |worker| {
         kinds("reason", &worker.counters.done)
     });
-    let family = counter(
-        "onrush_timeouts",
-        "Limits on time that clients have missed.",
-    );
+    let family = counter("onrush_timeouts", "Time limits that clients have exceeded.");
     by_worker(text, workers, family, |worker| {
         kinds("limit", &worker.counters.timed_out)
     });
-    let help = "Requests refused before a handler saw them.";
+    let help = "Requests rejected before they reached a handler.";
     by_worker(
         text,
         workers,
@@ -315,13 +347,13 @@ fn connections(text: &mut Text, workers: &[Worker]) {
 fn at_work(text: &mut Text, workers: &[Worker]) {
     let now_ms = monotonic_ms();
     let alive = || workers.iter().filter(|worker| worker.busy.is_alive());
-    // Workers of two servers may have the same number.
+    // Workers of two servers may have the same index.
     let mut ratios: BTreeMap<usize, u32> = BTreeMap::new();
     for worker in alive() {
         let ratio = ratios.entry(worker.index).or_default();
         *ratio = worker.busy.permille(now_ms).max(*ratio);
     }
-    let help = "The share of time a worker was at work, lately.";
+    let help = "Recent share of time in which the worker was busy.";
     text.family("onrush_worker_busy_ratio", Family::Gauge, help);
     for (index, permille) in ratios {
         let ratio = f64::from(permille) / 1000.0;
@@ -331,7 +363,7 @@ fn at_work(text: &mut Text, workers: &[Worker]) {
     for worker in workers {
         *blocked.entry(worker.index).or_default() += worker.counters.blocked_ms.get();
     }
-    let help = "Time in event-loop iterations of more than 100 ms.";
+    let help = "Duration of event-loop iterations of more than 100 ms.";
     text.family("onrush_worker_blocked_seconds", Family::Counter, help);
     for (index, ms) in blocked {
         text.sample(&[("worker", &index.to_string())], ms as f64 / 1000.0);
@@ -342,19 +374,19 @@ fn at_work(text: &mut Text, workers: &[Worker]) {
         let longest = iterations.entry(worker.index).or_default();
         *longest = ms.max(*longest);
     }
-    let help = "How long the present event-loop iteration has taken; 0 while the worker sleeps.";
+    let help = "Duration of the present event-loop iteration so far; 0 while the worker sleeps.";
     text.family("onrush_worker_iteration_seconds", Family::Gauge, help);
     for (index, ms) in iterations {
         text.sample(&[("worker", &index.to_string())], ms as f64 / 1000.0);
     }
-    let help = "Memory for receiving when the worker was last awake: posted to the kernel, kept \
-                for reuse, or holding what was not dealt with yet.";
+    let help = "Receive memory when the worker was last awake: posted to the kernel, kept for \
+                reuse, or holding data that is not processed yet.";
     let family = ("onrush_receive_buffer_bytes", Family::Gauge, help);
     let alive: Vec<Worker> = alive().cloned().collect();
     by_worker(text, &alive, family, |worker| {
         [(None, worker.counters.receive_bytes.get())]
     });
-    let help = "Stacks of coroutines: with one on them, and kept for the next.";
+    let help = "Stacks of coroutines: in use, and kept for reuse.";
     let family = ("onrush_coroutine_stacks", Family::Gauge, help);
     by_worker(text, &alive, family, |worker| {
         let stacks = &worker.stacks;
@@ -362,12 +394,12 @@ fn at_work(text: &mut Text, workers: &[Worker]) {
             .map(|(state, count)| (Some(("state", state)), count))
     });
     let most = alive.iter().map(|worker| worker.stacks.touched_bytes_max());
-    let help = "The most memory that any one stack was seen to have touched.";
+    let help = "Largest memory that a stack of a coroutine has touched, by samples.";
     text.family("onrush_coroutine_stack_bytes_max", Family::Gauge, help);
     text.sample(&[], most.max().unwrap_or_default());
 }
 
-/// Series of all workers that have the same labels.
+/// The sum of the series of all workers that have the same labels.
 #[derive(Default)]
 struct Sums {
     duration_ns: HistogramSnapshot<DURATION_BUCKETS>,
@@ -379,11 +411,11 @@ fn requests(text: &mut Text, workers: &[Worker]) {
     let sum = |figure: &dyn Fn(&Requests) -> u64| -> u64 {
         workers.iter().map(|worker| figure(&worker.requests)).sum()
     };
-    let help = "Requests that ended without a whole answer.";
+    let help = "Requests that ended without a complete response.";
     text.family("onrush_requests_aborted", Family::Counter, help);
     text.sample(&[], sum(&|requests| requests.aborted.get()));
 
-    let help = "Requests being answered.";
+    let help = "Requests in progress.";
     text.family("http_server_active_requests", Family::Gauge, help);
     for (method, name) in METHODS.iter().enumerate() {
         let over = sum(&|requests| requests.over[method].get());
@@ -409,22 +441,22 @@ fn requests(text: &mut Text, workers: &[Worker]) {
     };
     histograms(
         "http_server_request_duration_seconds",
-        "From when the worker turned to the request to its answer handed to the kernel.",
+        "From the start of processing to the time when the response is passed to the kernel.",
         |text, labels, sums| text.histogram(labels, duration_bounds(), &sums.duration_ns, 1e-9),
     );
     histograms(
         "http_server_request_body_size_bytes",
-        "Bodies of requests, as announced.",
+        "Content-Length of requests; 0 without one.",
         |text, labels, sums| text.histogram(labels, size_bounds(), &sums.request_bytes, 1.0),
     );
     histograms(
         "http_server_response_body_size_bytes",
-        "Bodies of answers whose length was known ahead.",
+        "Bodies of responses whose length was known in advance.",
         |text, labels, sums| text.histogram(labels, size_bounds(), &sums.response_bytes, 1.0),
     );
 }
 
-/// Labels as OpenTelemetry names them.
+/// Calls `write` with the labels under the names of OpenTelemetry.
 fn labelled(labels: &Labels, write: impl FnOnce(&[Label<'_>])) {
     let status = labels.status.to_string();
     let version = format!("1.{}", labels.minor_version);

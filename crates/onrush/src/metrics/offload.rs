@@ -1,11 +1,11 @@
-//! The figures of the pools for CPU work, summed over all of them. Must not know what runs there.
+//! The metrics of the pools for CPU-bound work: the sums over all pools.
 
 use super::cell::{HistogramSnapshot, duration_bounds};
 use super::text::{Family, Text};
 use onrush_rt::durations::Durations;
 use onrush_rt::offload::{OffloadStats, StatsHandle};
 
-/// Nothing for no pool.
+/// Writes nothing if there is no pool.
 pub(super) fn render(text: &mut Text, pools: &[StatsHandle]) {
     if pools.is_empty() {
         return;
@@ -19,9 +19,9 @@ pub(super) fn render(text: &mut Text, pools: &[StatsHandle]) {
         text.family(name, Family::Histogram, help);
         text.histogram(&[], duration_bounds(), &spread, 1e-9);
     };
-    let help = "How long CPU jobs waited whose turn came in time.";
+    let help = "Waiting time of CPU jobs that were started.";
     histogram("onrush_offload_wait_seconds", help, |stats| &stats.wait);
-    let help = "How long CPU jobs ran, of the clock on the wall.";
+    let help = "Running time of CPU jobs, in wall-clock time.";
     histogram("onrush_offload_run_seconds", help, |stats| &stats.run);
 }
 
@@ -31,15 +31,15 @@ fn gauges(text: &mut Text, stats: &[OffloadStats]) {
     let families: [(_, _, Gauge); 3] = [
         (
             "onrush_offload_threads",
-            "Threads for CPU jobs, at work and asleep.",
+            "Threads for CPU jobs, busy and idle.",
             |stats| stats.threads,
         ),
         (
             "onrush_offload_queue_depth",
-            "CPU jobs waiting for a thread.",
+            "CPU jobs that wait for a thread.",
             |stats| stats.queued,
         ),
-        ("onrush_offload_running", "CPU jobs at work.", |stats| {
+        ("onrush_offload_running", "CPU jobs that run.", |stats| {
             stats.running
         }),
     ];
@@ -51,7 +51,7 @@ fn gauges(text: &mut Text, stats: &[OffloadStats]) {
 
 fn counters(text: &mut Text, stats: &[OffloadStats]) {
     let sum = |figure: fn(&OffloadStats) -> u64| stats.iter().map(figure).sum::<u64>();
-    let help = "CPU jobs that ran to their end.";
+    let help = "CPU jobs that completed.";
     text.family("onrush_offload_done", Family::Counter, help);
     text.sample(&[], sum(|stats| stats.done_total));
 
@@ -59,12 +59,12 @@ fn counters(text: &mut Text, stats: &[OffloadStats]) {
     text.family("onrush_offload_panicked", Family::Counter, help);
     text.sample(&[], sum(|stats| stats.panicked_total));
 
-    let help = "CPU jobs refused: no place, or too long a wait.";
+    let help = "CPU jobs refused because the queue was full or the wait too long.";
     text.family("onrush_offload_shed", Family::Counter, help);
     text.sample(&[("reason", "full")], sum(|stats| stats.full_total));
     text.sample(&[("reason", "late")], sum(|stats| stats.late_total));
 
-    let help = "CPU jobs that nobody waited for any more, by what they were doing then.";
+    let help = "CPU jobs that were cancelled, by their state at that time.";
     text.family("onrush_offload_cancelled", Family::Counter, help);
     text.sample(&[("while", "queued")], sum(|stats| stats.dropped_total));
     text.sample(&[("while", "running")], sum(|stats| stats.cancelled_total));

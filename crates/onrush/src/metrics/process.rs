@@ -1,5 +1,5 @@
-//! Figures of the whole process, as other programs tell them to Prometheus; from proc(5). What
-//! cannot be read is left out. Must not know what the process serves.
+//! Metrics of the process, with the names that Prometheus client libraries use. They come from
+//! proc(5); a metric that cannot be read is left out.
 
 use super::text::{Family, Text};
 use std::fs;
@@ -17,19 +17,19 @@ pub(super) fn write(text: &mut Text) {
     figure(
         "process_cpu_seconds",
         Family::Counter,
-        "CPU time used, in user space and in the kernel.",
+        "CPU time used in user space and in the kernel.",
         of(|stat| stat.cpu_seconds),
     );
     figure(
         "process_resident_memory_bytes",
         Family::Gauge,
-        "Memory in use.",
+        "Resident memory.",
         of(|stat| stat.resident_bytes),
     );
     figure(
         "process_virtual_memory_bytes",
         Family::Gauge,
-        "Address space in use.",
+        "Virtual memory.",
         of(|stat| stat.virtual_bytes),
     );
     figure(
@@ -42,7 +42,7 @@ pub(super) fn write(text: &mut Text) {
     figure(
         "process_start_time_seconds",
         Family::Gauge,
-        "When it was started, since 1970.",
+        "Start time of the process, in seconds since 1970.",
         start.map(|(stat, boot)| boot + stat.start_seconds),
     );
     figure(
@@ -54,16 +54,16 @@ pub(super) fn write(text: &mut Text) {
     figure(
         "process_max_fds",
         Family::Gauge,
-        "Descriptors that may be open.",
+        "Maximum number of open descriptors.",
         descriptors_max(),
     );
 }
 
-/// What proc_pid_stat(5) says.
+/// The used fields of proc_pid_stat(5).
 #[derive(Debug, PartialEq)]
 struct Stat {
     cpu_seconds: f64,
-    /// Since the machine was started.
+    /// Since the system booted.
     start_seconds: f64,
     threads: f64,
     virtual_bytes: f64,
@@ -72,10 +72,10 @@ struct Stat {
 
 impl Stat {
     fn of(line: &str) -> Option<Stat> {
-        // The name before this may hold anything, also spaces and parentheses.
+        // The name before this may contain spaces and parentheses.
         let (_, rest) = line.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        // Field 3 is the first behind the name.
+        // The first field after the name is field 3.
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
         let ticks = onrush_rt::worker::ticks_per_second() as f64;
         Some(Stat {
@@ -95,7 +95,7 @@ fn boot_seconds() -> Option<f64> {
 }
 
 fn open_descriptors() -> Option<f64> {
-    // Since Linux 6.2 the folder's size is their number; counting thousands of them takes time.
+    // Since Linux 6.2 the size of the directory is their number. Counting thousands takes time.
     match fs::metadata("/proc/self/fd").ok()?.len() {
         0 => Some(fs::read_dir("/proc/self/fd").ok()?.count() as f64),
         count => Some(count as f64),

@@ -1,10 +1,10 @@
-//! Requests as they are counted: what is remembered of one while it is answered, and the series it
-//! ends in. Must not know how the figures are shown.
+//! Measurements of requests: what is stored of a request until its response is sent, and the series
+//! that it is added to.
 //!
-//! Reading the clock is most of what a record costs, so it is read once for all answers that are
-//! handed to the kernel together. Such answers are most often alike, down to their sizes; a run of
-//! them is counted, and recorded as one. The begin of a request is a time that is known already:
-//! the last one read in this turn of the worker, or the beginning of the turn.
+//! Most of the cost of a measurement is reading the clock. So the clock is read once for all
+//! responses that are passed to the kernel together. Most of these are alike, including their
+//! sizes: a run of them is counted and recorded as one. The start of a request is a time that is
+//! already known: the last one read in this event-loop iteration, or the start of the iteration.
 
 use super::cell::{
     Counter, DURATION_BUCKETS, Histogram, SIZE_BUCKETS, duration_bucket, size_bucket,
@@ -17,23 +17,24 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The methods that are told apart (RFC 9110 §9, RFC 5789); the last stands for all others.
+/// The methods that have labels of their own (RFC 9110 §9, RFC 5789). The last one stands for all
+/// others.
 pub(crate) const METHODS: [&str; 10] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "_OTHER",
 ];
 
-/// What tells requests apart.
+/// The labels of a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Labels {
-    /// The route's template, never a path: there are only so many of them.
+    /// The template of the route, not the path, so that the number of series is bounded.
     pub(crate) route: Option<String>,
-    /// Of [`METHODS`].
+    /// An index of [`METHODS`].
     pub(crate) method: usize,
     pub(crate) status: u16,
     pub(crate) minor_version: u8,
 }
 
-/// Requests that are alike, on one worker.
+/// Requests of one worker that have the same labels.
 #[derive(Debug)]
 pub(crate) struct Series {
     pub(crate) labels: Labels,
@@ -42,15 +43,15 @@ pub(crate) struct Series {
     pub(crate) response_bytes: Histogram<SIZE_BUCKETS>,
 }
 
-/// What one worker has counted of requests.
+/// The measurements of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    /// By method, begun and over: their difference is at work.
+    /// Requests that have begun and ended, by method. The difference is in progress.
     pub(crate) begun: [Counter; METHODS.len()],
     pub(crate) over: [Counter; METHODS.len()],
-    /// Over without a whole answer.
+    /// Requests that ended without a complete response.
     pub(crate) aborted: Counter,
-    /// Locked by the worker for a combination of labels that is new, and by whoever reads.
+    /// The worker locks this only for a new combination of labels. Readers lock it, too.
     series: Mutex<Vec<Arc<Series>>>,
 }
 
@@ -61,7 +62,7 @@ impl Requests {
     }
 }
 
-/// A request that is being answered.
+/// A request in progress.
 #[derive(Debug)]
 pub(crate) struct Measured {
     begun_ns: u64,
@@ -70,25 +71,25 @@ pub(crate) struct Measured {
     request_bytes: u64,
     pub(crate) route: Option<Rc<Template>>,
     pub(crate) status: u16,
-    /// Of the body; `None` when that was not known ahead.
+    /// Length of the response body; `None` if it was not known in advance.
     pub(crate) response_bytes: Option<u64>,
 }
 
-/// The writing side, on the worker.
+/// Records the requests of one worker, on its thread.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     context: WorkerContext,
     requests: Arc<Requests>,
     known: RefCell<Known>,
-    /// When requests were last recorded, by the worker's clock.
+    /// When requests were last recorded, in ns of the worker's clock.
     recorded_ns: Cell<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Most requests are like the one before.
+    /// The last series; most requests have the same labels as the previous one.
     last: Option<(Key, Arc<Series>)>,
-    /// With the route that the key has the address of.
+    /// Each entry holds the route whose address is in its key.
     all: HashMap<Key, (Option<Rc<Template>>, Arc<Series>)>,
     run: Run,
 }
@@ -101,7 +102,7 @@ struct Key {
     minor_version: u8,
 }
 
-/// Requests that are over and not recorded yet: all of [`Known::last`], and alike.
+/// Ended requests that are not recorded yet. All are equal and belong to [`Known::last`].
 #[derive(Debug, Default)]
 struct Run {
     count: u64,
@@ -129,7 +130,7 @@ impl Recorder {
         }
     }
 
-    /// A request has come whole as far as its head goes.
+    /// Begins to measure a request whose head is complete.
     #[inline]
     pub(crate) fn begin(&self, method: &str, version: Version, request_bytes: u64) -> Measured {
         let method = match method {
@@ -154,8 +155,8 @@ impl Recorder {
         }
     }
 
-    /// It is answered. [`Recorder::record`] follows, at the latest when its answer is handed to
-    /// the kernel.
+    /// Ends a request. The caller calls [`Recorder::record`] before the response is passed to the
+    /// kernel.
     #[inline]
     pub(crate) fn end(&self, measured: &Measured) {
         let key = Key {
@@ -185,7 +186,7 @@ impl Recorder {
         };
     }
 
-    /// Records what is over, as of now.
+    /// Records the ended requests with the present time as their end.
     #[inline]
     pub(crate) fn record(&self) {
         let mut known = self.known.borrow_mut();
@@ -212,7 +213,7 @@ impl Recorder {
         }
     }
 
-    /// It is over without that: its connection went, or its answer was cut off.
+    /// Ends a request without a complete response.
     pub(crate) fn abort(&self, measured: &Measured) {
         self.requests.over[usize::from(measured.method)].add(1);
         self.requests.aborted.add(1);

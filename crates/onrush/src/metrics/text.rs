@@ -1,20 +1,29 @@
-//! The text that Prometheus reads: its own format, version 0.0.4, and OpenMetrics 1.0. Must not
-//! know what is counted.
+//! Renders metrics as text: in the Prometheus format 0.0.4 and in OpenMetrics 1.0.
 
 use super::cell::HistogramSnapshot;
 use std::fmt::{Display, Write};
 
-/// How figures are written.
+/// The text format of metrics.
+///
+/// # Examples
+/// ```
+/// use onrush::metrics::{Format, Metrics};
+///
+/// let metrics = Metrics::new();
+/// assert!(metrics.render(Format::Prometheus).starts_with("# HELP onrush_build_info "));
+/// assert!(metrics.render(Format::OpenMetrics).ends_with("# EOF\n"));
+/// assert!(Format::OpenMetrics.content_type().starts_with("application/openmetrics-text;"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// The Prometheus text format 0.0.4.
     Prometheus,
-    /// OpenMetrics 1.0, which Prometheus asks for by `Accept`.
+    /// OpenMetrics 1.0. Prometheus requests it by `Accept`.
     OpenMetrics,
 }
 
 impl Format {
-    /// The media type.
+    /// The media type, for `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -23,7 +32,7 @@ impl Format {
     }
 }
 
-/// What a family of samples is.
+/// The type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     Counter,
@@ -35,12 +44,12 @@ pub(crate) enum Family {
 /// A label and its value.
 pub(crate) type Label<'l> = (&'static str, &'l str);
 
-/// A page that grows.
+/// A text under construction.
 #[derive(Debug)]
 pub(crate) struct Text {
     out: String,
     format: Format,
-    /// Of the present family.
+    /// The name of the present family.
     name: &'static str,
     kind: Family,
 }
@@ -55,7 +64,7 @@ impl Text {
         }
     }
 
-    /// Begins a family. `name` is without the ending that its kind asks for.
+    /// Begins a family. `name` has no suffix; the type determines it.
     pub(crate) fn family(&mut self, name: &'static str, kind: Family, help: &str) {
         (self.name, self.kind) = (name, kind);
         let open = self.format == Format::OpenMetrics;
@@ -70,7 +79,7 @@ impl Text {
         let _ = writeln!(self.out, "# TYPE {name}{ending} {kind}");
     }
 
-    /// A sample of the present family.
+    /// Adds a sample of the present family.
     pub(crate) fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
         let ending = match self.kind {
             Family::Counter => "_total",
@@ -80,8 +89,8 @@ impl Text {
         self.line(ending, labels, None, value);
     }
 
-    /// A histogram of the present family: `bounds` of all buckets but the last, and what a unit of
-    /// its sum is as a share of one.
+    /// Adds a histogram of the present family. `bounds` are the upper bounds of all buckets but the
+    /// last. The sum is multiplied by `unit`.
     pub(crate) fn histogram<const BUCKETS: usize>(
         &mut self,
         labels: &[Label<'_>],
@@ -126,7 +135,7 @@ impl Text {
         let _ = writeln!(self.out, "{end} {value}");
     }
 
-    /// The whole page.
+    /// Returns the complete text.
     pub(crate) fn finish(mut self) -> String {
         if self.format == Format::OpenMetrics {
             self.out.push_str("# EOF\n");

@@ -1,4 +1,5 @@
-//! How far a server is: at work, draining or ending. Must not know what the workers do about it.
+//! The state of a server: running, draining or ending. Workers read it; this module wakes them when
+//! it changes.
 
 use onrush_rt::worker::Notifier;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,12 +16,12 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// A worker is there, to be woken when the state changes.
+    /// Registers a worker, which is woken when the state changes.
     pub(super) fn join(&self, worker: Notifier) {
         self.workers().push(worker);
     }
 
-    /// Goes on to a later state; never back.
+    /// Sets the state, unless the present state is a later one, and wakes the workers.
     pub(super) fn set(&self, state: u8) {
         self.state.fetch_max(state, Ordering::AcqRel);
         for worker in self.workers().iter() {

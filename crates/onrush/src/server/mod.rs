@@ -1,7 +1,6 @@
-//! The server: listening sockets, one thread per worker, and their end.
+//! The server: it binds the listening sockets, starts a thread for each worker, and ends them.
 //!
-//! Files, lowest first: `control` · `socket_file` · `worker_thread`. Must not know what the
-//! application does.
+//! Modules, lowest first: `control` · `socket_file` · `worker_thread`.
 
 mod control;
 mod socket_file;
@@ -33,6 +32,27 @@ use std::time::Duration;
 use worker_thread::WorkerThread;
 
 /// Builds and starts a server.
+///
+/// # Examples
+/// ```no_run
+/// use onrush::{AccessLog, Limits, Request, Response, Server};
+/// use std::time::Duration;
+///
+/// async fn hello(_: Request) -> Response {
+///     Response::text("Hello, World!")
+/// }
+///
+/// fn main() -> std::io::Result<()> {
+///     Server::bind("0.0.0.0:8080")
+///         .also_bind("unix:/run/hello.sock")
+///         .workers(4)
+///         .connections_max(10_000)
+///         .limits(Limits { body_bytes_max: 1 << 20, ..Limits::default() })
+///         .access_log(AccessLog::On)
+///         .drain_timeout(Duration::from_secs(10))
+///         .serve(hello)
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<String>,
@@ -59,9 +79,18 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for `address`: `"127.0.0.1:8080"`, `"[::1]:0"` (0: any free port), or
-    /// `"unix:/run/app.sock"`. Nothing is bound before [`Server::start`]. The file of a Unix socket
-    /// is removed when the server has ended.
+    /// Creates a server for `address`: `"127.0.0.1:8080"`, `"[::1]:0"` (port 0: any free port),
+    /// `"localhost:8080"` (the first address of the name), or `"unix:/run/app.sock"`.
+    ///
+    /// [`Server::serve`] and [`Server::start`] bind the address and report its errors. The file of
+    /// a Unix socket is removed when the server has ended.
+    ///
+    /// # Examples
+    /// ```
+    /// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+    /// let error = onrush::Server::bind("port 8080").start(hello).unwrap_err();
+    /// assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    /// ```
     pub fn bind(address: impl Into<String>) -> Server {
         Server {
             addresses: vec![address.into()],
@@ -92,15 +121,15 @@ impl Server {
         }
     }
 
-    /// Listens on this address too, written as for [`Server::bind`]. Every worker accepts from all
-    /// addresses.
+    /// Adds an address in the form of [`Server::bind`]. The workers accept from all addresses.
     pub fn also_bind(mut self, address: impl Into<String>) -> Server {
         self.addresses.push(address.into());
         self
     }
 
-    /// Takes `ONRUSH_WORKERS` (a number) and `ONRUSH_DRIVER` (`auto`, `io_uring`, `epoll`) from the
-    /// environment, where they are set. Fails with what is wrong with them.
+    /// Sets the number of workers from the environment variable `ONRUSH_WORKERS`, and the driver
+    /// from `ONRUSH_DRIVER` (`auto`, `io_uring`, `epoll`), if they are set. Fails with
+    /// `InvalidInput` and a message if a value is invalid.
     pub fn from_env(mut self) -> io::Result<Server> {
         let environment = Environment::read()?;
         self.workers = environment.workers.or(self.workers);
@@ -108,154 +137,179 @@ impl Server {
         Ok(self)
     }
 
-    /// Serves on listening sockets made by somebody else (a supervisor, say) instead of an address.
-    /// All workers share them.
+    /// Serves on these listening sockets, for example from a supervisor, instead of the addresses.
+    /// All workers share them. They are made non-blocking. Without sockets this has no effect.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+    /// use onrush::Server;
+    /// use std::net::TcpListener;
+    ///
+    /// let listener = TcpListener::bind("127.0.0.1:8080")?;
+    /// // The address is not bound.
+    /// Server::bind("127.0.0.1:0").inherit(vec![listener.into()]).serve(hello)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn inherit(mut self, sockets: Vec<OwnedFd>) -> Server {
         self.inherited = sockets;
         self
     }
 
-    /// The number of workers; by default one for each core this process may run on.
+    /// The number of workers, at least 1. Default: one for each core that the calling thread may
+    /// run on (`sched_getaffinity(2)`).
     pub fn workers(mut self, workers: usize) -> Server {
         self.workers = Some(workers.max(1));
         self
     }
 
-    /// Whether workers are pinned to one core each (default: yes, when there are cores enough).
+    /// Whether each worker is pinned to a core (`sched_setaffinity(2)`). Default: yes. Without
+    /// effect if there are more workers than cores.
     pub fn pinned(mut self, pinned: bool) -> Server {
         self.pinned = pinned;
         self
     }
 
-    /// Which driver to use.
+    /// The driver. Default: the better one of those that work on this system.
     pub fn driver(mut self, preference: Preference) -> Server {
         self.preference = preference;
         self
     }
 
-    /// Sizes the driver is built with.
+    /// The sizes of the driver's buffers, and the limit on the receive memory of each worker.
     pub fn driver_config(mut self, config: driver::Config) -> Server {
         self.driver = config;
         self
     }
 
-    /// How the workers accept from one address: with a listener each (the default), or with one.
+    /// How the workers accept from one address: with one listener each (the default,
+    /// `SO_REUSEPORT`), or with a shared one.
     pub fn listen_mode(mut self, listen_mode: ListenMode) -> Server {
         self.listen_mode = listen_mode;
         self
     }
 
-    /// Which worker a new connection is served by. Default: the one that has the fewest.
+    /// How new connections are distributed to the workers. Default: [`Placement::LeastLoaded`].
     pub fn placement(mut self, placement: Placement) -> Server {
         self.placement = placement;
         self
     }
 
-    /// Whether a worker that is busier than others passes live connections to them, between two
-    /// requests. On by default; workers look ten times a second.
+    /// Whether a worker that is busier than others transfers connections to them between two
+    /// requests. The workers compare their load ten times a second. Default: yes.
     pub fn rebalance(mut self, rebalance: bool) -> Server {
         self.rebalance = rebalance;
         self
     }
 
-    /// Whether a connection is accepted only when its first bytes have come, or after a second
-    /// without any (`TCP_DEFER_ACCEPT`, tcp(7)). On by default: it halves what a connection for a
-    /// single request costs. Who connects and is silent costs no descriptor meanwhile; when the
-    /// server ends within that second, such a client learns it only when it sends.
+    /// Whether a connection is accepted only when its first bytes have arrived, or after a second
+    /// without any (`TCP_DEFER_ACCEPT`, tcp(7)). Default: yes.
+    ///
+    /// This halves the cost of a connection for a single request. Until it is accepted, a silent
+    /// connection needs no descriptor. If the server ends within that second, a silent client
+    /// notices it only when it sends.
     pub fn defer_accept(mut self, defer: bool) -> Server {
         self.listen.defer_accept = defer;
         self
     }
 
-    /// Connections the kernel queues for each listener before it refuses more. Default 4096.
+    /// The number of connections that the kernel queues for each listener (`listen(2)`). Default:
+    /// 4096. The kernel caps it by `net.core.somaxconn`.
     pub fn backlog(mut self, connections: u32) -> Server {
         self.listen.backlog = connections;
         self
     }
 
-    /// Bounds on requests, in bytes and time.
+    /// The limits on requests, in bytes and in milliseconds.
     pub fn limits(mut self, limits: Limits) -> Server {
         self.limits = limits;
         self
     }
 
-    /// Open connections at most, all workers together. For one more, the worker that accepts it
-    /// closes the one that it has had idle for the longest time; when it has none, the new one is
-    /// answered 503. Unlimited by default: the number of descriptors ends it.
+    /// The maximum number of open connections of all workers together. Default: no limit other than
+    /// the number of descriptors.
+    ///
+    /// For a connection beyond the limit, the worker that accepts it closes the one of its
+    /// connections that has been idle for the longest time. If none is idle, the new connection
+    /// receives 503 and is closed.
     pub fn connections_max(mut self, connections: usize) -> Server {
         self.connections_max = connections;
         self
     }
 
-    /// Counts connections in a budget of descriptors that they share with files. When it has no
-    /// room, idle connections make it, as with [`Server::connections_max`]. Without a limit by
-    /// default.
+    /// Counts connections in a budget of descriptors that they share with files. If the budget is
+    /// used up, idle connections are closed as with [`Server::connections_max`]. Default: no limit.
     pub fn descriptors(mut self, descriptors: &Descriptors) -> Server {
         self.descriptors = descriptors.clone();
         self
     }
 
-    /// Whether each exchange makes a log event when it ends: see [`AccessLog::On`]. Default: off.
+    /// Whether the end of each exchange emits a log event: see [`AccessLog::On`]. Default: off.
     pub fn access_log(mut self, access_log: AccessLog) -> Server {
         self.access_log = access_log;
         self
     }
 
-    /// Has connections and requests counted in `metrics`. Not counted by default.
+    /// Counts connections and requests in `metrics`. Default: they are not counted.
     pub fn metrics(mut self, metrics: &Metrics) -> Server {
         self.metrics = Some(metrics.clone());
         self
     }
 
-    /// How long requests in flight may take when the server is told to end. Default 30 s.
+    /// The maximum duration of [`Handle::shutdown`]. Connections that are still open are then
+    /// closed. Default: 30 s.
     pub fn drain_timeout(mut self, timeout: Duration) -> Server {
         self.drain_timeout = timeout;
         self
     }
 
-    /// Threads for file work that may block, at most, for all workers. Default 16.
+    /// The maximum number of threads for [`WorkerHandle::blocking`], at least 1. All workers share
+    /// them. Default: 16.
     pub fn blocking_threads(mut self, threads: usize) -> Server {
         self.blocking_threads = threads.max(1);
         self
     }
 
-    /// Uses this pool for file work that may block, instead of one of its own: a store's, say, so
-    /// that both together keep to one number of threads.
+    /// Uses this pool for [`WorkerHandle::blocking`] instead of a new one, for example to share its
+    /// threads with a store.
     pub fn blocking_pool(mut self, pool: blocking::BlockingPool) -> Server {
         self.blocking_pool = Some(pool);
         self
     }
 
-    /// Bounds of the pool that [`offload()`](crate::offload()) gives CPU work to, one for all
-    /// workers: threads, queue, longest wait.
+    /// The limits of the pool for [`offload()`](crate::offload()): threads, queue and longest wait.
+    /// All workers share the pool.
     pub fn offload(mut self, options: offload::OffloadOptions) -> Server {
         self.offload = options;
         self
     }
 
-    /// Uses this pool for CPU work instead of one of its own: so that several servers of one
-    /// process keep to one number of threads together.
+    /// Uses this pool for [`offload()`](crate::offload()) instead of a new one, for example to
+    /// share its threads with another server of the process.
     pub fn offload_pool(mut self, pool: offload::OffloadPool) -> Server {
         self.offload_pool = Some(pool);
         self
     }
 
-    /// Address space of each stack that a handler runs on which is a coroutine, in bytes. Default:
-    /// 256 KiB. Memory is used only as far as a handler touches it; one that needs more than there
-    /// is ends the process. See [`crate::coroutine`].
+    /// The address space of the stack of each coroutine handler, in bytes, at least 32 KiB.
+    /// Default: 256 KiB. A handler uses only the memory that it touches. A handler that overflows
+    /// its stack ends the process. See [`crate::coroutine`].
     pub fn coroutine_stack_bytes(mut self, bytes: usize) -> Server {
         self.stacks.stack_bytes = bytes;
         self
     }
 
-    /// Serves until [`Handle::shutdown`] is called, or a worker fails.
+    /// Binds and serves until a worker fails. [`Server::start`] returns a handle that ends the
+    /// server.
     ///
-    /// The calling thread is one of the workers: with one worker there is no other thread, unless
-    /// for work that may block, and a process with one thread needs no reference to a descriptor
-    /// in each call (in the kernel, `fdget`). Afterwards it may run where it might before.
+    /// The calling thread runs one of the workers, and its CPU affinity is restored afterwards. So
+    /// a server with one worker has no other thread, except for blocking calls and CPU-bound work.
+    /// In a process with one thread, system calls need not count references to descriptors (`fdget`
+    /// in the kernel).
     ///
-    /// Fails as [`Server::start`] does, and with `WouldBlock` on a thread that runs a worker (in a
-    /// handler), which must not be blocked until another server ends.
+    /// # Errors
+    /// As for [`Server::start`], and `WouldBlock` in a handler, because the call would block its
+    /// worker.
     pub fn serve(self, application: impl Application) -> io::Result<()> {
         not_on_a_worker()?;
         let (mut running, mut jobs) = self.prepare(application)?;
@@ -265,17 +319,21 @@ impl Server {
         result.and(running.wait())
     }
 
-    /// Binds, starts the workers and returns while they serve.
+    /// Binds, starts a thread for each worker, and returns when all of them are ready to accept.
     ///
-    /// Fails, before any thread runs on, with a wrong or occupied address, a refused driver, or
-    /// whatever else a worker needs and cannot have.
+    /// # Errors
+    /// - `InvalidInput`: an address has an invalid form, or its host name cannot be resolved.
+    /// - `AddrInUse`, `AddrNotAvailable`, `PermissionDenied` and other errors of `bind(2)`.
+    /// - The error of `io_uring_setup(2)` if [`Server::driver`] requires a driver that the system
+    ///   refuses.
+    /// - Any error of a worker that starts. The other workers are ended before this returns.
     pub fn start(self, application: impl Application) -> io::Result<Running> {
         let (mut running, jobs) = self.prepare(application)?;
         running.spawn(jobs)?;
         Ok(running)
     }
 
-    /// Binds. Gives one job for each worker, the first of worker 0.
+    /// Binds and chooses the driver. Returns one job for each worker, in order of their index.
     fn prepare(
         mut self,
         application: impl Application,
@@ -329,7 +387,7 @@ impl Server {
         Ok((running, jobs))
     }
 
-    /// Those it was given, and others of its own.
+    /// The configured pools, or new ones.
     fn pools(&mut self) -> Pools {
         let blocking = self.blocking_pool.take();
         let offload = self.offload_pool.take();
@@ -357,12 +415,12 @@ impl Server {
         }
     }
 
-    /// Binds what is to be listened on.
+    /// Binds the addresses, or takes the inherited sockets.
     fn listen(&mut self, workers: usize) -> io::Result<Listening> {
         let mut lists: Vec<Vec<ListenSocket>> = (0..workers).map(|_| Vec::new()).collect();
         if !self.inherited.is_empty() {
             for socket in self.inherited.drain(..) {
-                // Those beyond the first are closed again where one worker is to accept.
+                // With `Placement::Single` only the first worker accepts.
                 let accepting = match self.placement {
                     Placement::Single => 1,
                     _ => workers,
@@ -402,11 +460,11 @@ impl Server {
     }
 }
 
-/// What a server listens on.
+/// The listening sockets of a server.
 struct Listening {
     /// One list for each worker.
     sockets: Vec<Vec<ListenSocket>>,
-    /// One or more, to be shown.
+    /// One or more addresses, for [`Running::addresses`].
     addresses: Vec<Address>,
     files: Vec<SocketFile>,
 }
@@ -446,27 +504,58 @@ fn explain(address: &Address, error: io::Error) -> io::Error {
 }
 
 /// Ends a server, from any thread. Cheap to clone.
+///
+/// # Examples
+/// ```no_run
+/// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+/// use onrush::Server;
+///
+/// let running = Server::bind("127.0.0.1:8080").start(hello)?;
+/// let handle = running.handle();
+/// std::thread::spawn(move || {
+///     let _ = std::io::stdin().read_line(&mut String::new());
+///     handle.shutdown();
+/// });
+/// running.wait()?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Handle(Arc<Control>);
 
 impl Handle {
-    /// Stops accepting, answers what is in flight within the drain time-out, then ends.
+    /// Shuts down gracefully. The server stops accepting, finishes the requests that it has
+    /// received, closes each connection as it becomes idle, and then ends. See
+    /// [`Server::drain_timeout`].
     pub fn shutdown(&self) {
         self.0.set(DRAINING);
     }
 
-    /// Ends at once; requests in flight are lost.
+    /// Ends the server immediately. Requests in progress are lost.
     pub fn shutdown_now(&self) {
         self.0.set(ENDING);
     }
 
-    /// Whether the server was told to end.
+    /// Whether a shutdown has begun.
     pub fn is_ending(&self) -> bool {
         self.0.state() != RUNNING
     }
 }
 
-/// A server at work.
+/// A running server. Dropping this value does not end the server.
+///
+/// # Examples
+/// ```no_run
+/// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+/// use onrush::Server;
+///
+/// let running = Server::bind("127.0.0.1:0").workers(2).start(hello)?;
+/// println!("listening on {}", running.address());
+/// println!("{}: {}", running.driver().name(), running.driver().reason());
+/// assert_eq!(running.workers(), 2);
+/// running.handle().shutdown();
+/// running.wait()?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Running {
     addresses: Vec<Address>,
@@ -476,15 +565,15 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a thread for each job and waits until all are ready. Fails with whatever one of them
-    /// fails with, when all have ended.
+    /// Starts a thread for each job and waits until all are ready. If one fails, ends the others,
+    /// waits for them, and returns its error.
     fn spawn(&mut self, jobs: Vec<WorkerThread>) -> io::Result<()> {
         let (ready, readiness) = mpsc::channel();
         for job in jobs {
             let ready = ready.clone();
             let thread = std::thread::Builder::new().name(format!("onrush-{}", job.index));
             let ready = move || {
-                let _ = ready.send(()); // Whoever waits may have given up on another worker.
+                let _ = ready.send(()); // The receiver is gone if another worker has failed.
             };
             match thread.spawn(move || job.run(ready)) {
                 Ok(thread) => self.threads.push(thread),
@@ -497,7 +586,7 @@ impl Running {
         }
         drop(ready);
         for _ in 0..self.threads.len() {
-            // A worker that ended before it was ready has dropped its end of the channel.
+            // All senders are gone: a worker has ended before it was ready.
             if readiness.recv().is_err() {
                 self.handle.shutdown_now();
                 self.join()?;
@@ -507,35 +596,35 @@ impl Running {
         Ok(())
     }
 
-    /// The address it serves; tells the port when 0 was asked for.
-    /// With several addresses, the one of [`Server::bind`].
+    /// The address of [`Server::bind`], with the actual port if port 0 was requested. With
+    /// [`Server::inherit`] it is the placeholder `unix:inherited`.
     pub fn address(&self) -> &Address {
         &self.addresses[0]
     }
 
-    /// All addresses that it serves, in the order in which they were given.
+    /// All addresses, in the order in which they were added.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// The driver in use, and why.
+    /// The driver, and the reason for its choice.
     pub fn driver(&self) -> &Choice {
         &self.driver
     }
 
-    /// Number of workers.
+    /// The number of workers.
     pub fn workers(&self) -> usize {
         self.threads.len()
     }
 
-    /// What ends it.
+    /// A handle that ends the server.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Waits until all workers have ended; gives the first failure among them, on which the others
-    /// are ended too. On a thread that runs a worker (in a handler) it fails with `WouldBlock`,
-    /// and the server goes on without anybody waiting for it.
+    /// Waits until all workers have ended. If a worker fails, the others are ended, too, and the
+    /// first error is returned. In a handler this fails with `WouldBlock`, because the call would
+    /// block its worker; the server continues.
     pub fn wait(mut self) -> io::Result<()> {
         not_on_a_worker()?;
         self.join()
@@ -554,18 +643,18 @@ impl Running {
     }
 }
 
-/// Fails where waiting for a server would block a worker, perhaps one of that very server.
+/// Fails on the thread of a worker: waiting for a server there would block the worker.
 fn not_on_a_worker() -> io::Result<()> {
     match WorkerHandle::current() {
         None => Ok(()),
         Some(_) => Err(io::Error::new(
             io::ErrorKind::WouldBlock,
-            "a handler cannot wait for a server: its worker would serve nobody meanwhile",
+            "a handler cannot wait for a server: that would block its worker",
         )),
     }
 }
 
-/// The end of a worker that panicked, or of an application that could not be made.
+/// The error of a worker that panicked, or whose application panicked when it was instantiated.
 fn panicked() -> io::Error {
     io::Error::other("a worker panicked")
 }

@@ -1,22 +1,21 @@
-//! Files of Unix sockets, which outlive the sockets unless they are removed. Must not know who
-//! listens on them.
+//! The files of Unix sockets. The kernel does not remove them when the socket is closed (unix(7)).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The file of a Unix socket that this server has bound. Dropping it removes the file, unless
-/// another server has replaced it meanwhile.
+/// The file of a Unix socket that this server has bound. Dropping this value removes the file,
+/// unless another server has replaced it.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
-    /// Device and inode, as bound.
+    /// Device and inode at the time of binding.
     identity: (u64, u64),
 }
 
 impl SocketFile {
-    /// The file at `path`, which was bound just now; `None` when it is gone already. The path is
-    /// made absolute, because the working directory may change.
+    /// The file at `path`, which was just bound; `None` if it no longer exists. The path is made
+    /// absolute, because the working directory may change.
     pub(super) fn new(path: &Path) -> Option<SocketFile> {
         Some(SocketFile {
             path: std::path::absolute(path).ok()?,
@@ -28,7 +27,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if identity(&self.path) == Some(self.identity) {
-            let _ = fs::remove_file(&self.path); // The next server replaces a file that stays.
+            let _ = fs::remove_file(&self.path); // The next server replaces a file that remains.
         }
     }
 }

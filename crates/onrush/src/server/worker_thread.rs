@@ -1,5 +1,4 @@
-//! One worker's thread, from its beginning to the end of its last connection. Must not know how
-//! many there are.
+//! The thread of one worker, from its start to the end of its last connection.
 
 use super::control::{Control, DRAINING, ENDING, RUNNING};
 use super::socket_file::SocketFile;
@@ -17,10 +16,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A timer payload that names no connection: it only wakes the worker.
+/// A timer payload that identifies no connection. It only wakes the worker.
 const WAKE_UP: u64 = u64::MAX >> 1;
 
-/// What one worker's thread needs.
+/// What the thread of one worker needs.
 pub(super) struct WorkerThread {
     pub(super) index: usize,
     pub(super) core: Option<usize>,
@@ -28,9 +27,9 @@ pub(super) struct WorkerThread {
     pub(super) config: driver::Config,
     pub(super) settings: Settings,
     pub(super) sockets: Vec<ListenSocket>,
-    /// Removed when the last worker has ended.
+    /// The files are removed when the last worker has ended.
     pub(super) _socket_files: Arc<Vec<SocketFile>>,
-    /// Somebody else made the sockets, and may go on listening on them.
+    /// The sockets were inherited, so another process may continue to listen on them.
     pub(super) inherited: bool,
     pub(super) pools: Pools,
     pub(super) application: Arc<dyn Application>,
@@ -40,7 +39,7 @@ pub(super) struct WorkerThread {
 }
 
 impl WorkerThread {
-    /// [`WorkerThread::run`] on the calling thread, which may run on all its cores again
+    /// Like [`WorkerThread::run`], on the calling thread. Restores the CPU affinity of the thread
     /// afterwards.
     pub(super) fn run_here(self) -> io::Result<()> {
         let unpin = self.core.is_some().then(restore_affinity);
@@ -52,7 +51,7 @@ impl WorkerThread {
         result
     }
 
-    /// Works until the server ends. Calls `ready` when it is about to accept.
+    /// Runs the worker until the server ends. Calls `ready` just before it accepts connections.
     pub(super) fn run(mut self, ready: impl FnOnce()) -> io::Result<()> {
         let _fall = EndOnPanic(self.control.clone());
         if let Some(core) = self.core
@@ -61,16 +60,16 @@ impl WorkerThread {
             tracing::warn!(core, %error, "a worker could not be pinned");
         }
         stacks::configure(&self.stacks);
-        // Around the whole life of the worker, so that handlers it drops are unwound.
+        // The scope outlives the worker, so that coroutines which the worker drops are unwound.
         let result = stacks::scope(|| self.serve(ready));
         if result.is_err() {
-            self.control.set(ENDING); // A server that lost a worker would serve unevenly for ever.
+            self.control.set(ENDING); // Without this worker the load would be uneven.
         }
         result
     }
 
     fn serve(&mut self, ready: impl FnOnce()) -> io::Result<()> {
-        // Dropped after the worker: the last reference to handlers, whose destructors may panic.
+        // The last reference to the handlers is dropped after the worker: destructors may panic.
         let _handlers;
         let mut worker = Worker::new(&self.choice, &self.config, self.pools.clone(), self.index)?;
         let handle = WorkerHandle::new(worker.context());
@@ -105,19 +104,20 @@ impl WorkerThread {
         Ok(())
     }
 
-    /// Turns on until nobody is connected, time is up, or the end is wanted at once.
+    /// Polls the worker until no connection is open, the drain time-out has passed, or the state is
+    /// [`ENDING`].
     fn drain(&mut self, worker: &mut Worker, event_handler: &EngineHandler) -> io::Result<()> {
         let engine = &event_handler.0;
         engine.drain();
         (self.sockets).extend(self.settings.watchdog.take_back(self.index));
         let mut closing = match self.inherited {
-            true => None, // Whoever connects waits for the next process.
+            true => None, // New connections wait in the queue for the next process.
             false => Closing::start(&self.sockets),
         };
         let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).unwrap_or(u64::MAX / 2);
         let end_ms = worker.context().now_ms() + timeout_ms;
         worker.context().schedule(end_ms, WAKE_UP);
-        // Some may be on their way here.
+        // Other workers may still transfer connections to this one.
         let (worker_set, index) = (self.settings.worker_set.clone(), self.index);
         let expected = || worker_set.open(index);
         let mut look_ms = 0;
@@ -128,7 +128,7 @@ impl WorkerThread {
                 None => {
                     closing = None;
                     engine.stop_accepting();
-                    self.sockets.clear(); // They close with the last handle on them.
+                    self.sockets.clear(); // A socket is closed with its last descriptor.
                 }
                 Some(pause) if now_ms >= look_ms => {
                     look_ms = now_ms + pause.as_millis() as u64 + 1;
@@ -152,8 +152,8 @@ impl WorkerThread {
     }
 }
 
-/// A worker's place among the others, given up however it ends: what it was passed too late is
-/// closed then, as all else is.
+/// The slot of a worker in the worker set. Dropping it gives the slot up, even after an error or a
+/// panic, and closes connections that were transferred too late.
 struct LeaveOnDrop(Settings, usize);
 
 impl LeaveOnDrop {
@@ -166,13 +166,13 @@ impl Drop for LeaveOnDrop {
     fn drop(&mut self) {
         for passed in self.now() {
             drop(passed);
-            self.0.release(); // It was counted by the worker that accepted it.
+            self.0.release(); // The worker that accepted it has counted it.
         }
     }
 }
 
-/// Closes the connections of a worker however it ends, also with an error: the budget of
-/// descriptors that they are counted in may outlive the server.
+/// Closes the connections of a worker when it ends, even with an error or a panic: they are counted
+/// in a budget of descriptors that may outlive the server.
 struct CloseOnDrop(Rc<Engine>);
 
 impl Drop for CloseOnDrop {
@@ -181,8 +181,8 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Ends the other workers when this one panics, which would be a bug, or its application cannot be
-/// made: nobody could wait for the server's end otherwise.
+/// Ends the other workers if this one panics: because of a bug, or because the application panicked
+/// when it was instantiated. Otherwise the server would not end.
 struct EndOnPanic(Arc<Control>);
 
 impl Drop for EndOnPanic {
@@ -193,8 +193,8 @@ impl Drop for EndOnPanic {
     }
 }
 
-/// The driver owns its listener; the job keeps one, so that a port stays taken until all workers
-/// drain or have ended.
+/// Duplicates a listening socket. The driver owns one descriptor; the thread keeps the other, so
+/// that the port stays in use until all workers drain or have ended.
 fn duplicate(socket: &ListenSocket) -> io::Result<ListenSocket> {
     match socket {
         ListenSocket::Os(fd) => Ok(ListenSocket::Os(fd.try_clone()?)),

@@ -1,4 +1,4 @@
-//! The application that the scripts of these tests talk to.
+//! The application that the scripts use.
 
 use onrush::{Body, Bytes, Request, Response};
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A stream of pieces that is not ready every other time it is asked.
+/// A stream of pieces that is pending at every second poll.
 pub struct Pieces {
     left: VecDeque<io::Result<Bytes>>,
     waits: bool,
@@ -41,7 +41,7 @@ impl futures_core::Stream for Pieces {
     }
 }
 
-/// As many bytes as a `Big` says, in pieces of 64 KiB, made one by one.
+/// A stream of a given number of bytes, in pieces of 64 KiB, made one by one.
 pub struct Endless {
     pub left: u64,
 }
@@ -124,7 +124,7 @@ async fn echo(mut request: Request) -> Response {
     while let Some(piece) = request.body().next().await {
         match piece {
             Ok(piece) => all.extend_from_slice(&piece),
-            // A success, which the server must not let pass.
+            // A success, which the server must not send.
             Err(_) => return Response::text("read a part"),
         }
     }
@@ -135,7 +135,7 @@ async fn echo(mut request: Request) -> Response {
     Response::with_body(all)
 }
 
-/// Tells length and sum of a body read into memory of our own, full to its brim or as it comes.
+/// Reads a body into its own buffer, full or in parts, and responds with its length and sum.
 async fn fill(mut request: Request, whole: bool) -> Response {
     let (mut bytes, mut sum) = (0, 0u64);
     let mut room = Vec::with_capacity(100_000);

@@ -1,4 +1,4 @@
-//! A server whose jobs wait at a gate, and tell what becomes of them.
+//! A server whose jobs wait at a gate and count their outcomes.
 
 use onrush::offload::{CancellationToken, OffloadError};
 use onrush::{Application, Request, Response, offload, offload_with};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Where jobs wait until they are let through, and what is known of them.
+/// Blocks jobs until it is opened, and counts them.
 #[derive(Default)]
 pub struct Gate {
     open: Mutex<bool>,
@@ -34,7 +34,8 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// Jobs that have begun, were cancelled at work, and are gone in any way.
+    /// The numbers of jobs that have begun, were cancelled while running, and have ended in any
+    /// way.
     pub fn seen(&self) -> (usize, usize, usize) {
         let read = |count: &AtomicUsize| count.load(Ordering::SeqCst);
         (
@@ -45,7 +46,7 @@ impl Gate {
     }
 }
 
-/// In each job: tells that it is gone.
+/// Owned by each job. Counts its end.
 struct Inside(Arc<Gate>);
 
 impl Drop for Inside {
@@ -77,7 +78,7 @@ pub fn application(gate: &Arc<Gate>) -> impl Application + Clone + use<> {
     move |request| handle(request, gate.clone())
 }
 
-/// Waits for something that another thread is about to do; a watchdog bounds it.
+/// Waits for an action of another thread. A watchdog limits the time.
 pub fn until(mut done: impl FnMut() -> bool) {
     while !done() {
         thread::sleep(Duration::from_millis(1));

@@ -1,5 +1,5 @@
-//! What the tests of the server share: a watchdog, servers on each driver, a scripted client that
-//! runs on the simulated network and on real sockets, and the application that scripts talk to.
+//! Shared by the tests of the engine: a watchdog, servers on each driver, a scripted client for the
+//! simulated network and real sockets, and the application that the scripts use.
 // Each test binary includes this file and uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
@@ -16,7 +16,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Ends the process when the test holding this is not over in two minutes: a hang is a failure.
+/// Aborts the process if the test that owns this takes more than two minutes: a hang is a failure.
 pub struct Watchdog(mpsc::Sender<()>);
 
 pub fn watchdog(what: &'static str) -> Watchdog {
@@ -24,7 +24,7 @@ pub fn watchdog(what: &'static str) -> Watchdog {
     std::thread::spawn(move || {
         let limit = Duration::from_secs(120);
         if gone.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // Not `eprintln!`: the test harness would keep it to itself, and abort loses that.
+            // Not `eprintln!`: the test harness would capture the text, and abort loses it.
             let _ = writeln!(io::stderr(), "{what}: hangs");
             std::process::abort();
         }
@@ -32,7 +32,7 @@ pub fn watchdog(what: &'static str) -> Watchdog {
     Watchdog(alive)
 }
 
-/// The kernel drivers that work here; says so where one is refused.
+/// The available kernel drivers. Prints a line for one that is refused.
 pub fn drivers() -> Vec<DriverPreference> {
     let works = |&driver: &DriverPreference| {
         let config = onrush_rt::driver::Config::default();
@@ -48,10 +48,10 @@ pub fn drivers() -> Vec<DriverPreference> {
         .collect()
 }
 
-/// A server on a free port of 127.0.0.1; ended at once when dropped.
+/// A server on a free port of 127.0.0.1. Dropping it ends it at once.
 pub struct Served(Option<Running>);
 
-/// As configured by `configure`, which begins with one worker.
+/// Starts a server. `configure` gets one with a single worker.
 pub fn serve_with(
     driver: DriverPreference,
     application: impl Application,
@@ -68,7 +68,7 @@ pub fn serve(driver: DriverPreference, application: impl Application) -> Served 
 
 impl Served {
     pub fn running(&self) -> &Running {
-        self.0.as_ref().expect("there until it is dropped")
+        self.0.as_ref().expect("present until dropped")
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -78,9 +78,9 @@ impl Served {
         }
     }
 
-    /// A connection whose reads fail rather than wait for ever.
+    /// A connection whose reads and writes have a timeout.
     pub fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address()).expect("it listens");
+        let stream = TcpStream::connect(self.address()).expect("the server listens");
         stream.set_nodelay(true).expect("an option");
         let limit = Some(Duration::from_secs(60));
         stream.set_read_timeout(limit).expect("an option");
@@ -88,7 +88,7 @@ impl Served {
         stream
     }
 
-    /// The answer to one request for `path`, on a connection of its own.
+    /// The response to one request for `path`, on its own connection.
     pub fn get(&self, path: &str) -> Vec<u8> {
         let mut stream = self.connect();
         write!(
@@ -97,13 +97,13 @@ impl Served {
         )
         .unwrap();
         let mut response = Vec::new();
-        stream.read_to_end(&mut response).expect("an answer");
+        stream.read_to_end(&mut response).expect("a response");
         response
     }
 
-    /// Ends it as told by the handle, whatever that says, and gives how it ended.
+    /// Waits for the end of the server and returns its result.
     pub fn wait(mut self) -> io::Result<()> {
-        self.0.take().expect("there until it is dropped").wait()
+        self.0.take().expect("present until dropped").wait()
     }
 }
 
@@ -119,7 +119,7 @@ impl Drop for Served {
     }
 }
 
-/// Reads what is there. Reads with a time limit are not begun again after a signal.
+/// Reads available bytes. Repeats a read that a signal interrupted.
 pub fn read_some(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.read(into) {
@@ -129,7 +129,7 @@ pub fn read_some(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// A network that neither splits nor delays.
+/// A network without splits and delays.
 pub fn plain(pipe_bytes: usize) -> Behaviour {
     Behaviour {
         pipe_bytes,
@@ -138,24 +138,24 @@ pub fn plain(pipe_bytes: usize) -> Behaviour {
     }
 }
 
-/// A simulation without surprises, for tests of time and memory.
+/// A simulation without splits and delays, for tests of time and memory.
 pub fn calm(application: &impl Application, limits: Limits) -> Simulation {
     Simulation::with_behaviour(1, application, limits, plain(64 * 1024))
 }
 
-/// The answer to one request, on a connection that is kept.
+/// The response to one request on a persistent connection.
 pub fn ask(sim: &mut Simulation, client: &Client, request: &str) -> String {
     assert_eq!(sim.send(client, request.as_bytes()), request.len());
     sim.run();
-    text(&client.receive().expect("an answer"))
+    text(&client.receive().expect("a response"))
 }
 
-/// A `GET` with the fields that have to be there.
+/// A `GET` with the required fields.
 pub fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n")
 }
 
-/// Whether a new client is answered.
+/// Whether a new client gets a response.
 pub fn is_served(sim: &mut Simulation) -> bool {
     let client = sim.connect();
     ask(sim, &client, &get("/hello")).ends_with("\r\n\r\nhello")
@@ -165,7 +165,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The status codes of a run of answers whose content does not look like one.
+/// The status codes of several responses whose content does not look like a status line.
 pub fn statuses(responses: &[u8]) -> Vec<u16> {
     let responses = text(responses);
     let lines = responses.split("HTTP/1.1 ").skip(1);
@@ -174,13 +174,13 @@ pub fn statuses(responses: &[u8]) -> Vec<u16> {
         .collect()
 }
 
-/// What follows the first head.
+/// The bytes after the first head.
 pub fn content(response: &[u8]) -> &[u8] {
     let end = response.windows(4).position(|w| w == b"\r\n\r\n");
     &response[end.expect("a whole head") + 4..]
 }
 
-/// The same answers with every date made the same.
+/// The responses with every date replaced.
 pub fn mask_dates(responses: &[u8]) -> String {
     let responses = text(responses);
     let mut masked = String::with_capacity(responses.len());
@@ -193,7 +193,7 @@ pub fn mask_dates(responses: &[u8]) -> String {
     masked
 }
 
-/// Decodes a chunked body that is whole.
+/// Decodes a complete chunked body.
 pub fn dechunk(mut body: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -202,7 +202,7 @@ pub fn dechunk(mut body: &[u8]) -> Vec<u8> {
         let size = usize::from_str_radix(size, 16).expect("a size in hex");
         body = &body[line + 2..];
         if size == 0 {
-            assert_eq!(body, b"\r\n", "the end and nothing behind it");
+            assert_eq!(body, b"\r\n", "the end of the body");
             return all;
         }
         all.extend_from_slice(&body[..size]);
@@ -211,13 +211,13 @@ pub fn dechunk(mut body: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Bytes that tell their place, so that a lost, doubled or swapped one shows.
+/// Bytes that depend on their position, so that a lost, duplicated or reordered one is detected.
 pub fn pattern(bytes: usize) -> Vec<u8> {
     let value = |i: usize| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0];
     (0..bytes).map(value).collect()
 }
 
-/// Memory of this process that is in use, in bytes.
+/// The resident memory of this process in bytes.
 pub fn resident_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

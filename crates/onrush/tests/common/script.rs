@@ -1,4 +1,4 @@
-//! Scripts: what a client sends, and what must come back, on every driver the same.
+//! Scripts: what a client sends and what it must receive, the same on every driver.
 
 use super::{Served, mask_dates, statuses, text};
 use onrush::{Limits, sim::Simulation};
@@ -9,18 +9,18 @@ use std::net::{Shutdown, TcpStream};
 #[derive(Clone, Debug)]
 pub enum Step {
     Send(Vec<u8>),
-    /// Waits until the answers so far end with this.
+    /// Waits until the responses so far end with these bytes.
     Await(&'static [u8]),
 }
 
-/// Who ends the conversation.
+/// The side that ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The client ends its direction when it has said everything.
+    /// The client ends its direction after its last byte.
     Client,
-    /// The server does, while the client would go on.
+    /// The server ends it, although the client would continue.
     Server,
-    /// As `Server`, so that the client sees that the answer is not whole.
+    /// As `Server`, and the client sees that the response is incomplete.
     Cut,
 }
 
@@ -30,11 +30,11 @@ pub struct Script {
     pub steps: Vec<Step>,
     pub statuses: Vec<u16>,
     pub end: End,
-    /// To be sent in one piece.
+    /// Whether everything is sent in one piece.
     pub whole: bool,
 }
 
-/// A script of one send.
+/// A script with one send.
 pub fn script(sent: impl AsRef<[u8]>, statuses: &[u16], end: End) -> Script {
     let sent = sent.as_ref().to_vec();
     let shown = &sent[..sent.len().min(200)];
@@ -48,21 +48,21 @@ pub fn script(sent: impl AsRef<[u8]>, statuses: &[u16], end: End) -> Script {
 }
 
 impl Script {
-    /// What the client sends beyond what it said was its last must come at once with that: a
-    /// connection that is closed before is reset, and the simulated network forgets the answer.
+    /// Sends everything in one piece. Bytes after the announced last request must arrive together
+    /// with it: otherwise the connection is reset, and the simulated network drops the response.
     pub fn whole(mut self) -> Script {
         self.whole = true;
         self
     }
 
-    /// Then waits for this and sends that.
+    /// Then waits for `awaited` and sends `sent`.
     pub fn then(mut self, awaited: &'static [u8], sent: impl AsRef<[u8]>) -> Script {
         self.steps.push(Step::Await(awaited));
         self.steps.push(Step::Send(sent.as_ref().to_vec()));
         self
     }
 
-    /// The answers on a simulated network that splits and delays as the seed says, dates masked.
+    /// The responses on a simulated network with splits and delays by seed. Dates are masked.
     pub fn on_sim(&self, seed: u64, split: bool) -> String {
         let behaviour = Behaviour {
             pipe_bytes: if split { 1 << 14 } else { 1 << 20 },
@@ -119,7 +119,7 @@ impl Script {
         }
         assert!(client.at_end(), "{}: {}", self.name, text(&responses));
         if self.end != End::Cut {
-            // A simulated reset takes what was not received, so nothing of it can be compared.
+            // A simulated reset drops unreceived bytes, so they cannot be compared.
             self.check(&responses, cut);
         }
         drop(client);
@@ -129,11 +129,11 @@ impl Script {
         mask_dates(&responses)
     }
 
-    /// The answers of a real server, dates masked. The sends are cut at `cuts`.
+    /// The responses of a real server. Dates are masked, and the sends are split at `cuts`.
     pub fn on_server(&self, server: &Served, cuts: &[usize]) -> String {
         let mut stream = server.connect();
         let (mut responses, mut refused) = (Vec::new(), false);
-        // Else a large send and a large answer could wait for each other.
+        // Otherwise a large send and a large response could wait for each other.
         let mut writer = stream.try_clone().expect("another handle");
         for (index, step) in self.steps.iter().enumerate() {
             match step {
@@ -142,7 +142,7 @@ impl Script {
                     let cuts = cuts.iter().filter(|&&at| index == 0 && at < bytes.len());
                     for &at in cuts.chain([&bytes.len()]) {
                         if writer.write_all(&bytes[from..at]).is_err() {
-                            refused = true; // Before it was whole.
+                            refused = true; // Before everything was sent.
                             break;
                         }
                         from = at;
@@ -169,7 +169,7 @@ impl Script {
         }
         let ended = stream.read_to_end(&mut responses);
         let cut = match ended {
-            // A reset is told once, to whoever comes first: the last write, perhaps.
+            // A reset is reported once, perhaps to the last write.
             Ok(_) => refused && self.end == End::Cut,
             Err(error) if error.kind() == ErrorKind::ConnectionReset => true,
             Err(error) => panic!("{}: {error}: {}", self.name, text(&responses)),
@@ -191,7 +191,7 @@ impl Script {
     }
 }
 
-/// Reads what comes for as long as `wanted` says so.
+/// Reads while `wanted` is true.
 fn read_while(stream: &mut TcpStream, responses: &mut Vec<u8>, wanted: impl Fn() -> bool) {
     let limit = stream.read_timeout().unwrap();
     let moment = std::time::Duration::from_millis(10);

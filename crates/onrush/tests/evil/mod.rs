@@ -1,5 +1,5 @@
-//! Handler code that panics, or calls back into the engine, in every call that the engine makes of
-//! user code: and an application of it.
+//! An application whose code panics, or calls back into the engine, in every call from the engine
+//! to user code.
 // Each test binary uses a part of this.
 #![allow(dead_code, unreachable_pub)]
 
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// What hostile code does when it is called.
+/// The behaviour of hostile code when it is called.
 #[derive(Clone, Copy)]
 pub enum Evil {
     Nothing,
@@ -26,17 +26,17 @@ pub enum Evil {
     CallBack,
 }
 
-/// How often hostile code ran: an attack that never happened proves nothing.
+/// The number of calls of hostile code. The tests check that each attack really ran.
 pub static FIRED: AtomicUsize = AtomicUsize::new(0);
 
-/// One test at a time, since all count in [`FIRED`].
+/// Runs one test at a time, because all count in [`FIRED`].
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {
-    /// What hostile code of a `Send` type finds on the worker's thread.
+    /// Values that hostile code of a `Send` type uses on the worker's thread.
     static STASH: RefCell<Vec<Stashed>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -86,7 +86,7 @@ impl Evil {
     }
 }
 
-/// Is evil when it is dropped.
+/// Runs hostile code when it is dropped.
 pub struct Bomb(pub Evil);
 
 impl Drop for Bomb {
@@ -114,7 +114,7 @@ impl Wake for EvilWaker {
     }
 }
 
-/// Polls once, with a waker of the handler's own.
+/// Polls once, with a hostile waker.
 pub fn poll_with<F: Future + Unpin>(future: &mut F, evil: (Evil, Evil)) -> Poll<F::Output> {
     let waker = Waker::from(Arc::new(EvilWaker {
         on_wake: evil.0,
@@ -123,7 +123,7 @@ pub fn poll_with<F: Future + Unpin>(future: &mut F, evil: (Evil, Evil)) -> Poll<
     Pin::new(future).poll(&mut Context::from_waker(&waker))
 }
 
-/// Holds what a hostile waker is left with until that has been called.
+/// Keeps a value until a hostile waker that waits for it has been called.
 pub fn keep_a_while(worker: &WorkerHandle, kept: impl Sized + 'static) {
     let nap = worker.sleep(Duration::from_millis(30));
     let hold = async move {
@@ -164,7 +164,7 @@ pub struct EvilError;
 impl std::fmt::Display for EvilError {
     fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         FIRED.fetch_add(1, Ordering::SeqCst);
-        panic!("on purpose: told");
+        panic!("on purpose: displayed");
     }
 }
 
@@ -196,7 +196,7 @@ pub const WAKERS: [&str; 5] = [
     "drop-calls-back",
 ];
 
-/// Futures of the server that a handler may poll with a waker of its own.
+/// Futures of the server that a handler may poll with its own waker.
 pub const POLLED: [&str; 8] = [
     "sleep",
     "blocking",
@@ -235,7 +235,7 @@ pub async fn polls(mut request: Request, what: &str, evil: (Evil, Evil)) -> Resp
             let on = worker.clone();
             let mut other = Box::pin(async move { on.yield_now().await });
             let polled = std::panic::AssertUnwindSafe(|| poll_with(&mut other, evil));
-            let _ = std::panic::catch_unwind(polled); // Wakes, and so panics, at once.
+            let _ = std::panic::catch_unwind(polled); // Wakes at once, and so panics.
         }
         "channel" => {
             let (mut sender, response) = Body::channel(10);
@@ -258,7 +258,7 @@ pub async fn polls(mut request: Request, what: &str, evil: (Evil, Evil)) -> Resp
                 }
             });
             assert!(poll_with(&mut next, evil).is_pending());
-            // Twice: the first waker is replaced, and dropped for that.
+            // Twice, so that the first waker is replaced and dropped.
             assert!(poll_with(&mut next, evil).is_pending());
             worker.sleep(Duration::from_millis(40)).await;
         }
@@ -267,7 +267,7 @@ pub async fn polls(mut request: Request, what: &str, evil: (Evil, Evil)) -> Resp
     Response::text("done")
 }
 
-/// Attacks without an evil waker.
+/// Attacks without a hostile waker.
 pub const OTHERS: [&str; 22] = [
     "bytes-small",
     "bytes-large",
@@ -405,7 +405,7 @@ pub async fn others(request: Request, what: &str) -> Response {
             return Response::with_body(reply);
         }
         "kept-response" => {
-            // An answer that is never given.
+            // A response that is never sent.
             let response = Response::with_body(Bytes::from_owner(bomb()));
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(response)));
         }
@@ -414,7 +414,7 @@ pub async fn others(request: Request, what: &str) -> Response {
     Response::text("done")
 }
 
-/// Leaves something for [`Evil::CallBack`].
+/// Stores values for [`Evil::CallBack`].
 pub async fn stash(mut request: Request) -> Response {
     let body = std::mem::take(request.body());
     let (sender, response) = Body::channel(1);
@@ -437,7 +437,7 @@ pub async fn app(request: Request) -> Response {
         (Some("other"), what, _) => others(request, what).await,
         (Some("stash"), ..) => stash(request).await,
         (Some("quiet"), ..) => {
-            // A handler counts as a task once it has waited. When it is the only one left, the
+            // A handler counts as a task after its first wait. When it is the only task left, the
             // attack is over.
             loop {
                 request.worker().sleep(Duration::from_millis(1)).await;
@@ -451,12 +451,12 @@ pub async fn app(request: Request) -> Response {
     }
 }
 
-/// One request on a connection that is kept.
+/// One request on a persistent connection.
 pub fn ask(stream: &mut TcpStream, path: &str) -> String {
     stream.write_all(get(path).as_bytes()).unwrap();
     let (mut response, mut piece) = (Vec::new(), [0; 4096]);
     while !text(&response).contains("\r\n\r\n") || content(&response).is_empty() {
-        let n = read_some(stream, &mut piece).expect("an answer");
+        let n = read_some(stream, &mut piece).expect("a response");
         assert!(n > 0, "{path}: {}", text(&response));
         response.extend_from_slice(&piece[..n]);
     }

@@ -1,4 +1,4 @@
-//! The library on coroutines. Must not know its other half, from which it differs in these names.
+//! The library on coroutines. It differs from `threads` only in the imported names.
 
 use onrush::coroutine::{
     self, Config, TcpListener, TcpStream,
@@ -9,6 +9,8 @@ use std::{io, net::SocketAddr};
 #[path = "library.rs"]
 mod library;
 
-pub(super) fn serve(address: SocketAddr, behind: SocketAddr) -> io::Result<()> {
-    coroutine::run(Config::from_env()?, move || library::serve(address, behind))
+pub(super) fn serve(address: SocketAddr, backend: SocketAddr) -> io::Result<()> {
+    coroutine::run(Config::from_env()?, move || {
+        library::serve(address, backend)
+    })
 }

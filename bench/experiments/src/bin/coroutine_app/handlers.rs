@@ -1,10 +1,6 @@
-//! Handlers of Onrush: the same ones as `async fn` and as plain functions, so that nothing else
-//! differs. Must not know the library.
+//! Handlers of Onrush: the same ones as `async fn` and as plain functions.
 
-use crate::{
-    HELLO, SLEEP,
-    back::{self, BYTES_MAX, REQUEST},
-};
+use crate::backend::{self, BYTES_MAX, HELLO, REQUEST, SLEEP, SLEPT};
 use onrush::{
     Metrics, Response, Router, Server,
     coroutine::{self, TcpStream, handler},
@@ -17,22 +13,22 @@ use std::{
 };
 
 thread_local! {
-    /// Connections to the server behind that nobody uses now.
-    static STREAMS: RefCell<Vec<Stream>> = const { RefCell::new(Vec::new()) };
-    static BLOCKING: RefCell<Vec<TcpStream>> = const { RefCell::new(Vec::new()) };
+    /// Idle connections to the backend.
+    static IDLE_ASYNC: RefCell<Vec<Stream>> = const { RefCell::new(Vec::new()) };
+    static IDLE_BLOCKING: RefCell<Vec<TcpStream>> = const { RefCell::new(Vec::new()) };
 }
 
-pub(super) fn of_async(address: SocketAddr, behind: SocketAddr) -> io::Result<()> {
+pub(super) fn serve_async(address: SocketAddr, backend: SocketAddr) -> io::Result<()> {
     let call = move |request: onrush::Request| async move {
-        let _held = request; // Until there is an answer, as the plain function holds it.
-        match call_async(behind).await {
+        let _held = request; // Until there is a response, like the plain function.
+        match call_async(backend).await {
             Ok(content) => Response::text(content),
             Err(_) => Response::new(502),
         }
     };
     let sleep = async |request: onrush::Request| {
         request.worker().sleep(SLEEP).await;
-        Response::text("It took its time.\n")
+        Response::text(SLEPT)
     };
     let router = Router::new()
         .get("/", async |_: onrush::Request| Response::text(HELLO))
@@ -41,13 +37,13 @@ pub(super) fn of_async(address: SocketAddr, behind: SocketAddr) -> io::Result<()
     serve(address, router)
 }
 
-async fn call_async(behind: SocketAddr) -> io::Result<Vec<u8>> {
-    let kept = STREAMS.with_borrow_mut(Vec::pop);
-    let mut stream = match kept {
+async fn call_async(backend: SocketAddr) -> io::Result<Vec<u8>> {
+    let idle = IDLE_ASYNC.with_borrow_mut(Vec::pop);
+    let mut stream = match idle {
         Some(stream) => stream,
         None => {
             let worker = WorkerContext::current().expect("a handler runs on a worker");
-            Stream::connect(&worker, behind).await?
+            Stream::connect(&worker, backend).await?
         }
     };
     stream.write_all(REQUEST).await?;
@@ -58,51 +54,43 @@ async fn call_async(behind: SocketAddr) -> io::Result<Vec<u8>> {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
             more => have += more,
         }
-        if let Some(content) = back::content(&received[..have])? {
+        if let Some(content) = backend::content(&received[..have])? {
             break content.to_vec();
         }
     };
-    STREAMS.with_borrow_mut(|kept| kept.push(stream));
+    IDLE_ASYNC.with_borrow_mut(|idle| idle.push(stream));
     Ok(content)
 }
 
-pub(super) fn of_coroutines(address: SocketAddr, behind: SocketAddr) -> io::Result<()> {
+pub(super) fn serve_coroutines(address: SocketAddr, backend: SocketAddr) -> io::Result<()> {
     type Request = coroutine::RequestReader;
     type Response = coroutine::ResponseWriter;
     let hello = |_: &mut Request, response: &mut Response| {
         response.set_content_type("text/plain; charset=utf-8");
         response.write_all(HELLO.as_bytes())
     };
-    let call = move |_: &mut Request, response: &mut Response| match call(behind) {
-        Ok(content) => {
-            response.set_content_type("text/plain; charset=utf-8");
-            response.write_all(&content)
-        }
-        Err(_) => {
-            response.set_status(502);
-            Ok(())
-        }
-    };
+    let call =
+        move |_: &mut Request, response: &mut Response| match backend::call(&IDLE_BLOCKING, || {
+            TcpStream::connect(backend)
+        }) {
+            Ok(content) => {
+                response.set_content_type("text/plain; charset=utf-8");
+                response.write_all(&content)
+            }
+            Err(_) => {
+                response.set_status(502);
+                Ok(())
+            }
+        };
     let sleep = |_: &mut Request, response: &mut Response| {
         coroutine::sleep(SLEEP);
-        response.write_all(b"It took its time.\n")
+        response.write_all(SLEPT.as_bytes())
     };
     let router = Router::new()
         .get("/", handler(hello))
         .get("/call", handler(call))
         .get("/sleep", handler(sleep));
     serve(address, router)
-}
-
-fn call(behind: SocketAddr) -> io::Result<Vec<u8>> {
-    let kept = BLOCKING.with_borrow_mut(Vec::pop);
-    let mut stream = match kept {
-        Some(stream) => stream,
-        None => TcpStream::connect(behind)?,
-    };
-    let content = back::ask(&mut stream)?;
-    BLOCKING.with_borrow_mut(|kept| kept.push(stream));
-    Ok(content)
 }
 
 fn serve(address: SocketAddr, router: Router) -> io::Result<()> {

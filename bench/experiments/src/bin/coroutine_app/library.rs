@@ -1,9 +1,9 @@
-//! A server as they are written on `std`: an accept loop, and a thread for each connection, which
-//! reads lines and writes an answer. `examples/http_threads.rs` is the like of it with bodies. Must
-//! not know whose `TcpStream` it is.
+//! A server in the style of `std`: an accept loop, and a thread for each connection, which reads
+//! lines and writes responses. `examples/http_threads.rs` is similar, with bodies. The parent
+//! module imports the types, from `std` or from Onrush.
 
 use super::{TcpListener, TcpStream, sleep, spawn};
-use crate::{HELLO, SLEEP, back};
+use crate::backend::{self, HELLO, SLEEP, SLEPT};
 use std::{
     cell::RefCell,
     io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write},
@@ -11,42 +11,42 @@ use std::{
     time::Duration,
 };
 
-/// Bounds on a head, in bytes of a line and in lines.
+/// The longest line of a head, in bytes, and the most lines.
 const LINE_BYTES_MAX: u64 = 8 * 1024;
 const LINES_MAX: usize = 100;
 
 thread_local! {
-    /// Connections to the server behind that nobody uses now.
-    static KEPT: RefCell<Vec<TcpStream>> = const { RefCell::new(Vec::new()) };
+    /// Idle connections to the backend.
+    static IDLE: RefCell<Vec<TcpStream>> = const { RefCell::new(Vec::new()) };
 }
 
-pub(super) fn serve(address: SocketAddr, behind: SocketAddr) -> io::Result<()> {
+pub(super) fn serve(address: SocketAddr, backend: SocketAddr) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     for stream in listener.incoming() {
         match stream {
-            // Whatever goes wrong concerns this connection alone.
-            Ok(stream) => drop(spawn(move || drop(connection(&stream, behind)))),
-            // Too many are open, most likely.
+            // An error ends only this connection.
+            Ok(stream) => drop(spawn(move || drop(connection(&stream, backend)))),
+            // Most likely too many descriptors are open.
             Err(_) => sleep(Duration::from_millis(10)),
         }
     }
     Ok(())
 }
 
-fn connection(stream: &TcpStream, behind: SocketAddr) -> io::Result<()> {
+fn connection(stream: &TcpStream, backend: SocketAddr) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = BufWriter::new(stream.try_clone()?);
     while let Some((target, closes)) = request(&mut reader)? {
         let (status, content) = match target.as_str() {
             "/" => ("200 OK", HELLO.as_bytes().to_vec()),
-            "/call" => match call(behind) {
+            "/call" => match backend::call(&IDLE, || TcpStream::connect(backend)) {
                 Ok(content) => ("200 OK", content),
                 Err(_) => ("502 Bad Gateway", Vec::new()),
             },
             "/sleep" => {
                 sleep(SLEEP);
-                ("200 OK", b"It took its time.\n".to_vec())
+                ("200 OK", SLEPT.as_bytes().to_vec())
             }
             _ => ("404 Not Found", Vec::new()),
         };
@@ -65,7 +65,8 @@ fn connection(stream: &TcpStream, behind: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// The target of the next request, and whether it is the last; `None` when there is no other.
+/// The target of the next request, and whether it is the last one. `None` at the end of the
+/// connection.
 fn request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(String, bool)>> {
     let wrong = || io::Error::from(ErrorKind::InvalidData);
     let mut line = String::new();
@@ -93,15 +94,4 @@ fn request(reader: &mut BufReader<TcpStream>) -> io::Result<Option<(String, bool
             name.eq_ignore_ascii_case("Connection") && value.trim().eq_ignore_ascii_case("close");
     }
     Err(wrong())
-}
-
-fn call(behind: SocketAddr) -> io::Result<Vec<u8>> {
-    let kept = KEPT.with_borrow_mut(Vec::pop);
-    let mut stream = match kept {
-        Some(stream) => stream,
-        None => TcpStream::connect(behind)?,
-    };
-    let content = back::ask(&mut stream)?;
-    KEPT.with_borrow_mut(|kept| kept.push(stream));
-    Ok(content)
 }

@@ -1,31 +1,26 @@
-//! `experiment-coroutine-app MODE PORT [BACK]`: the same three answers, written as `async fn`, as
-//! plain functions that are coroutines, and on a library that gives each connection a thread, which
-//! runs on threads or on coroutines. Must not know who measures it.
+//! `experiment-coroutine-app MODE PORT [BACKEND]`: the same three responses from `async fn`s, from
+//! plain functions that are coroutines, and from a library with one thread per connection, which
+//! runs on threads or on coroutines.
 //!
-//! `/` greets, `/call` asks the server at port BACK and answers with what that said, `/sleep` takes
-//! ten minutes. Connections to BACK are kept, by each worker or thread for itself.
+//! `/` sends a greeting. `/call` sends a request to the server at port BACKEND and responds with
+//! its content. `/sleep` takes ten minutes. Each worker or thread keeps its connections to BACKEND.
 //!
 //! | mode | |
 //! | --- | --- |
-//! | `async`, `handler` | handlers of Onrush; `ONRUSH_WORKERS` and `ONRUSH_DRIVER` as always |
+//! | `async`, `handler` | handlers of Onrush; `ONRUSH_WORKERS` and `ONRUSH_DRIVER` apply |
 //! | `coroutines`, `threads` | the library; it has no `/metrics` |
 //!
-//! With `APP_METRICS=on` the first two count, and tell at `/metrics`.
+//! With `APP_METRICS=on` the first two have metrics at `/metrics`.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::duplicate_mod, reason = "one library, by two sets of names")]
+#![allow(clippy::duplicate_mod, reason = "one library with two sets of imports")]
 
-mod back;
+mod backend;
 mod coroutines;
 mod handlers;
 mod threads;
 
-use std::{io, net::SocketAddr, process::ExitCode, time::Duration};
-
-/// Longer than anybody waits.
-const SLEEP: Duration = Duration::from_secs(600);
-
-const HELLO: &str = "Hello, World!";
+use std::{io, net::SocketAddr, process::ExitCode};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -40,10 +35,10 @@ fn main() -> ExitCode {
 
 fn serve(arguments: &[String]) -> io::Result<()> {
     let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
-    let (mode, port, back) = match arguments {
+    let (mode, port, backend) = match arguments {
         [mode, port] => (mode, port, "0"),
-        [mode, port, back] => (mode, port, back.as_str()),
-        _ => return Err(wrong("usage: MODE PORT [BACK]".to_owned())),
+        [mode, port, backend] => (mode, port, backend.as_str()),
+        _ => return Err(wrong("usage: MODE PORT [BACKEND]".to_owned())),
     };
     let address = |port: &str| {
         let number = port
@@ -51,12 +46,12 @@ fn serve(arguments: &[String]) -> io::Result<()> {
             .map_err(|_| wrong(format!("not a port: {port}")));
         number.map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
     };
-    let (address, back) = (address(port)?, address(back)?);
+    let (address, backend) = (address(port)?, address(backend)?);
     match mode.as_str() {
-        "async" => handlers::of_async(address, back),
-        "handler" => handlers::of_coroutines(address, back),
-        "coroutines" => coroutines::serve(address, back),
-        "threads" => threads::serve(address, back),
-        other => Err(wrong(format!("no mode is called '{other}'"))),
+        "async" => handlers::serve_async(address, backend),
+        "handler" => handlers::serve_coroutines(address, backend),
+        "coroutines" => coroutines::serve(address, backend),
+        "threads" => threads::serve(address, backend),
+        other => Err(wrong(format!("no mode has the name '{other}'"))),
     }
 }

@@ -1,4 +1,4 @@
-//! The library on threads. Must not know its other half, from which it differs in these names.
+//! The library on threads. It differs from `coroutines` only in the imported names.
 
 use std::{
     io,
@@ -9,6 +9,6 @@ use std::{
 #[path = "library.rs"]
 mod library;
 
-pub(super) fn serve(address: SocketAddr, behind: SocketAddr) -> io::Result<()> {
-    library::serve(address, behind)
+pub(super) fn serve(address: SocketAddr, backend: SocketAddr) -> io::Result<()> {
+    library::serve(address, backend)
 }

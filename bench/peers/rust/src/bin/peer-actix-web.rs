@@ -1,4 +1,4 @@
-//! `peer-actix-web PORT`: actix-web with one worker. It accepts on a thread of its own.
+//! `peer-actix-web PORT`: actix-web with one worker. It accepts on a separate thread.
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +38,7 @@ fn main() -> io::Result<()> {
                 .route("/json", web::get().to(json))
                 .route("/echo", web::post().to(echo))
         };
-        // The default of 5 s would end idle connections while they are counted.
+        // The default of 5 s would close idle connections during the measurement.
         HttpServer::new(routes)
             .workers(1)
             .keep_alive(KeepAlive::Timeout(Duration::from_secs(75)))

@@ -1,4 +1,4 @@
-//! `peer-may-minihttp PORT`: may_minihttp with one worker of may's.
+//! `peer-may-minihttp PORT`: may_minihttp with one worker of the may scheduler.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ impl HttpService for Routes {
     }
 }
 
-/// Its fields can only be constants, so the request's `Content-Type` is not kept.
+/// Response fields must be constants, so the echo does not have the `Content-Type` of the request.
 fn echo(request: Request, response: &mut Response) -> io::Result<()> {
     let mut body = Vec::new();
     let mut rest = request.body().take(ECHO_BYTES_MAX as u64 + 1);

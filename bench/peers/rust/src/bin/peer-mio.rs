@@ -1,4 +1,4 @@
-//! `peer-mio PORT`: a loop over mio, written by hand, with httparse. One thread.
+//! `peer-mio PORT`: an event loop over mio with httparse. One thread.
 
 #![forbid(unsafe_code)]
 
@@ -9,28 +9,28 @@ use slab::Slab;
 use std::io::{self, ErrorKind, Read, Write};
 
 const LISTENER: Token = Token(usize::MAX);
-/// Received at once at most: a body of 64 KiB and its head fit.
+/// Size of the receive buffer. A body of 64 KiB and its head fit.
 const RECEIVE_BYTES: usize = 128 * 1024;
 
 struct Connection {
     stream: TcpStream,
-    /// The beginning of a request whose rest has not come.
+    /// An incomplete request.
     inbox: Vec<u8>,
-    /// Bytes of that request that are worth looking at it again.
+    /// The length of the incomplete request at which it is parsed again.
     needed: usize,
-    /// Answers that did not fit into the kernel. Nothing is received before they have left.
+    /// Responses that did not fit into the socket. The connection receives after they are sent.
     outbox: Vec<u8>,
     closing: bool,
 }
 
-/// Whether a connection goes on.
+/// What follows for a connection.
 #[derive(PartialEq)]
-enum Fate {
-    Kept,
-    Over,
+enum Next {
+    Open,
+    Close,
 }
 
-/// What all connections share, because one at a time is worked on.
+/// Memory that all connections share.
 struct Shared {
     dated: Dated,
     received: Vec<u8>,
@@ -48,12 +48,12 @@ impl Connection {
         }
     }
 
-    /// Receives and answers until nothing is there. `ended`: the peer has said that it sends no
-    /// more, so there will be no other event.
-    fn receive(&mut self, shared: &mut Shared, ended: bool) -> io::Result<Fate> {
+    /// Receives and responds until no data is available. `ended`: the client has ended its
+    /// direction, so there is no further event.
+    fn receive(&mut self, shared: &mut Shared, ended: bool) -> io::Result<Next> {
         while self.outbox.is_empty() {
             let count = match self.stream.read(&mut shared.received) {
-                Ok(0) => return Ok(Fate::Over),
+                Ok(0) => return Ok(Next::Close),
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -61,16 +61,16 @@ impl Connection {
             };
             self.respond(count, shared)?;
             if self.closing && self.outbox.is_empty() {
-                return Ok(Fate::Over);
+                return Ok(Next::Close);
             }
             if count < shared.received.len() && !ended {
-                break; // The socket is empty; what comes makes an event.
+                break; // The socket is empty. New data causes an event.
             }
         }
-        Ok(Fate::Kept)
+        Ok(Next::Open)
     }
 
-    /// Answers what is complete with the `count` bytes that have just been received.
+    /// Responds to the requests that are complete with the last `count` bytes.
     fn respond(&mut self, count: usize, shared: &mut Shared) -> io::Result<()> {
         let received = &shared.received[..count];
         shared.out.clear();
@@ -94,7 +94,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives how many bytes the kernel took.
+    /// Returns the number of bytes that the kernel accepted.
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         while sent < bytes.len() {
@@ -108,29 +108,29 @@ impl Connection {
         Ok(sent)
     }
 
-    /// Sends what had to wait.
-    fn flush(&mut self) -> io::Result<Fate> {
+    /// Sends the waiting responses.
+    fn flush(&mut self) -> io::Result<Next> {
         let bytes = std::mem::take(&mut self.outbox);
         let sent = self.send(&bytes)?;
         if sent < bytes.len() {
             self.outbox = bytes;
             self.outbox.drain(..sent);
         } else if self.closing {
-            return Ok(Fate::Over);
+            return Ok(Next::Close);
         }
-        Ok(Fate::Kept)
+        Ok(Next::Open)
     }
 
-    fn turn(&mut self, event: &mio::event::Event, shared: &mut Shared) -> io::Result<Fate> {
+    fn on_event(&mut self, event: &mio::event::Event, shared: &mut Shared) -> io::Result<Next> {
         let waited = !self.outbox.is_empty();
-        if waited && self.flush()? == Fate::Over {
-            return Ok(Fate::Over);
+        if waited && self.flush()? == Next::Close {
+            return Ok(Next::Close);
         }
-        // Its bytes may have come while the answers waited, and their event is gone.
+        // Data may have arrived while responses waited. It causes no further event.
         if event.is_readable() || waited {
             return self.receive(shared, event.is_read_closed());
         }
-        Ok(Fate::Kept)
+        Ok(Next::Open)
     }
 }
 
@@ -158,16 +158,19 @@ fn main() -> io::Result<()> {
                 continue;
             }
             let key = event.token().0;
-            // An error is the peer's end.
-            if !matches!(connections[key].turn(event, &mut shared), Ok(Fate::Kept)) {
+            // The client causes errors.
+            if !matches!(
+                connections[key].on_event(event, &mut shared),
+                Ok(Next::Open)
+            ) {
                 connections.remove(key);
             }
         }
     }
 }
 
-/// Accepts all that wait. They are asked for both directions once: with edges, a direction in which
-/// nothing happens makes no event.
+/// Accepts all waiting connections. Each is registered once for both directions: edge-triggered
+/// events report only changes.
 fn accept(
     listener: &TcpListener,
     registry: &mio::Registry,

@@ -1,5 +1,5 @@
-//! `peer-ntex PORT`: ntex's HTTP/1 service without its web framework, on its own runtime with one
-//! worker. It accepts on a thread of its own.
+//! `peer-ntex PORT`: the HTTP/1 service of ntex without its web framework, on the runtime of ntex
+//! with one worker. It accepts on a separate thread.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ async fn echo(mut request: Request) -> Result<Response, io::Error> {
         .body(body))
 }
 
-/// The length that the request states, or 0; it was checked by the parser.
+/// The length that the request states, or 0. The parser has checked it.
 fn announced(request: &Request) -> usize {
     let length = request.headers().get(CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok());
@@ -49,7 +49,7 @@ fn announced(request: &Request) -> usize {
 
 #[ntex::main]
 async fn main() -> io::Result<()> {
-    // The defaults of 5 s and 1 s would end idle connections while they are counted.
+    // The defaults of 5 s and 1 s would close idle connections during the measurement.
     let http = HttpServiceConfig::new()
         .set_keepalive(KeepAlive::Timeout(Seconds(75)))
         .set_client_timeout(Seconds(15));

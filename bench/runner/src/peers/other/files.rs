@@ -1,5 +1,4 @@
-//! Servers that are made for files: caddy, dufs and static-web-server. Must not know what is
-//! measured of them.
+//! File servers: caddy, dufs and static-web-server.
 
 use super::{
     super::{Kind, Launch, Peer, Role, Setup},
@@ -20,11 +19,11 @@ pub(super) const CADDY: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Files],
-    told: "GOMAXPROCS=1, HTTP/1.1 only, no access log, no admin listener; \
-        / and /json are answered by `respond`, files by `file_server`.",
-    skips: &[
-        "json: the text is canned, not serialised",
-        "no time limit on a head",
+    configuration: "GOMAXPROCS=1, HTTP/1.1 only, no access log, no admin listener; `respond` \
+        serves / and /json, `file_server` serves files.",
+    omits: &[
+        "json: the text is constant, not serialised",
+        "no time limit for heads",
         "lenient framing: Content-Length with Transfer-Encoding, bare LF, obs-fold",
     ],
     install: |_| need(&[("caddy", "caddy")]),
@@ -62,13 +61,13 @@ struct Tool {
     version: &'static str,
 }
 
-/// The newest when this was written.
+/// The latest release.
 const DUFS_TOOL: Tool = Tool {
     name: "dufs",
     version: "0.47.0",
 };
 
-/// The newest that is no preview of another.
+/// The latest release that is not a preview.
 const STATIC_WEB_SERVER_TOOL: Tool = Tool {
     name: "static-web-server",
     version: "2.44.1",
@@ -79,13 +78,13 @@ impl Tool {
         binaries(setup).join(self.name)
     }
 
-    /// Asks the program itself.
+    /// The version that the program prints.
     fn version(&self, setup: &Setup) -> Outcome<String> {
         asked(Command::new(self.file(setup)).arg("--version"))
     }
 
-    /// Builds it without its default features: what they add is TLS, compression, users and pages,
-    /// and none of it is used here.
+    /// Builds it without its default features (TLS, compression, users and pages), which are not
+    /// used here.
     fn install(&self, setup: &Setup) -> Outcome {
         if self.version(setup).is_ok_and(|found| found == self.version) {
             return Ok(());
@@ -99,9 +98,9 @@ impl Tool {
             .arg(&tools)
             .env("CARGO_TARGET_DIR", &build)
             .env_remove("RUSTFLAGS");
-        // From outside the workspace: neither its settings nor its lock file are meant for this.
+        // From outside the workspace, whose settings and lock file do not apply.
         run(install.current_dir("/"))?;
-        // Half a gigabyte that nobody needs again.
+        // These 500 MB are not needed again.
         let _ = fs::remove_dir_all(&build);
         Ok(())
     }
@@ -112,16 +111,17 @@ pub(super) const DUFS: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Files, Role::Put],
-    told: "Built without TLS, one tokio worker, no access log; for PUT uploading and deleting \
-        are allowed, for without the latter it replaces nothing. Head and content leave apart and \
-        with Nagle's algorithm, so a small file waits for an acknowledgement.",
-    skips: &[
+    configuration: "Built without TLS, one tokio worker, no access log; for PUT, uploads and \
+        deletions are allowed, because it replaces no file without the latter. It sends head and \
+        content separately and with Nagle's algorithm, so a small file waits for an \
+        acknowledgement.",
+    omits: &[
         "no Server field",
         "no time limits",
         "Host is not checked",
         "lenient framing: Content-Length with Transfer-Encoding, bare LF",
-        "put: the file is written in place, so that readers see half of it",
-        "put: conditions are not looked at",
+        "put: writes the file in place, so readers see incomplete files",
+        "put: ignores preconditions",
     ],
     install: |setup| DUFS_TOOL.install(setup),
     version: |setup| DUFS_TOOL.version(setup),
@@ -144,14 +144,14 @@ pub(super) const STATIC_WEB_SERVER: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Files],
-    told: "Built without its default features, one tokio worker for each core it is given, which \
-        is one, no access log.",
-    skips: &[
+    configuration: "Built without its default features, one tokio worker for its only core, no \
+        access log.",
+    omits: &[
         "no Server field",
         "no time limits",
         "Host is not checked",
         "lenient framing: Content-Length with Transfer-Encoding, bare LF",
-        "files: no ETag, and a second range is not looked at",
+        "files: no ETag, ignores a second range",
     ],
     install: |setup| STATIC_WEB_SERVER_TOOL.install(setup),
     version: |setup| STATIC_WEB_SERVER_TOOL.version(setup),
@@ -163,7 +163,7 @@ pub(super) const STATIC_WEB_SERVER: Peer = Peer {
             .arg(launch.port.to_string())
             .arg("--root")
             .arg(absolute(&launch.folder)?)
-            // A configuration file in the folder it is started in would count as well.
+            // It reads a configuration file in the current folder, and this one has none.
             .current_dir(&launch.scratch);
         Ok(command)
     },
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_role_of_caddy_has_a_whole_configuration() {
+    fn every_role_of_caddy_has_a_complete_configuration() {
         for role in CADDY.roles {
             let launch = Launch {
                 role: *role,

@@ -1,7 +1,5 @@
-//! The servers that are no Rust programs of ours: what they are told, and how they are had and
-//! started. Must not know what is measured of them.
-//!
-//! A skip that begins with a role's name and a colon, such as `json: `, is about that role only.
+//! Peers that are not written in Rust, and complete servers: their configuration, installation and
+//! start.
 
 mod files;
 mod runtimes;
@@ -31,7 +29,8 @@ pub(crate) const PEERS: &[Peer] = &[
     files::STATIC_WEB_SERVER,
 ];
 
-/// A program that is installed. Servers are often where only root's `PATH` looks.
+/// The path of an installed program. Servers are often in a folder that only root's `PATH`
+/// contains.
 fn program(name: &str) -> Outcome<PathBuf> {
     let beside = || Some(Path::new("/usr/sbin").join(name)).filter(|file| is_executable(file));
     which(name)
@@ -39,21 +38,21 @@ fn program(name: &str) -> Outcome<PathBuf> {
         .ok_or_else(|| format!("{name} is not installed"))
 }
 
-/// Fails with the toolchain's name and what it is wanted for.
+/// The path of a toolchain. Fails with its name and its purpose.
 fn toolchain(name: &str, builds: &str) -> Outcome<PathBuf> {
     which(name).ok_or_else(|| format!("{builds} needs `{name}`, which is not on the PATH"))
 }
 
-/// The version that a program prints when it is called so.
+/// The version that a command prints.
 fn asked(command: &mut Command) -> Outcome<String> {
     let (ok, text) = capture(command)?;
     version_in(&text)
         .filter(|_| ok)
         .map(str::to_owned)
-        .ok_or_else(|| format!("`{}` tells no version", shown(command)))
+        .ok_or_else(|| format!("`{}` prints no version", shown(command)))
 }
 
-/// The first thing in `text` that looks like a version: digits, dots and what may follow.
+/// The first word in `text` that looks like a version: a digit first, and a dot.
 fn version_in(text: &str) -> Option<&str> {
     let words = text.split(|c: char| c.is_whitespace() || "\"/(),".contains(c));
     words
@@ -61,20 +60,20 @@ fn version_in(text: &str) -> Option<&str> {
         .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.'))
 }
 
-/// Whether this is root, who must tell some servers to stay so: they would become somebody who
-/// may not read the files.
+/// Whether this process is root. Some servers must then be configured to stay root, because another
+/// user may not read the files.
 fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// Descriptors for as many connections and some 20,000 open files, or what this process may have.
+/// Descriptors for all connections and 20,000 open files, up to the limit of this process.
 fn descriptors(launch: &Launch) -> u64 {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let wanted = u64::from(launch.connections) + 21_000;
     hard_limit(&limits).map_or(wanted, |most| wanted.min(most))
 }
 
-/// The most open files that a process with these limits may ask for; none if unlimited.
+/// The hard limit of open files. `None` if unlimited.
 fn hard_limit(limits: &str) -> Option<u64> {
     let line = limits
         .lines()
@@ -82,22 +81,23 @@ fn hard_limit(limits: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// For servers that take a path to be beneath something else than the current folder.
+/// The absolute path, for servers that do not resolve paths against the current folder.
 fn absolute(path: &Path) -> Outcome<PathBuf> {
     std::path::absolute(path).map_err(|error| format!("no current folder: {error}"))
 }
 
-/// What `mkdir -p` does, with an error in one sentence.
+/// Creates a folder and its parents.
 fn make_folder(folder: &Path) -> Outcome {
-    fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))
+    fs::create_dir_all(folder)
+        .map_err(|error| format!("cannot create {}: {error}", folder.display()))
 }
 
-/// Writes one file of a server's own folder.
+/// Writes a configuration file.
 fn write(file: &Path, text: &str) -> Outcome {
     fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
 }
 
-/// Where peers that are built here are put: where `cargo install` puts those that it builds.
+/// The folder for peers that are built here. `cargo install` uses it, too.
 fn binaries(setup: &Setup) -> PathBuf {
     setup.tools().join("bin")
 }
@@ -109,26 +109,29 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn every_peer_says_what_it_was_told() {
+    fn every_peer_describes_its_configuration() {
         let mut names = HashSet::new();
         for peer in PEERS {
-            assert!(names.insert(peer.name), "{} is there twice", peer.name);
+            assert!(names.insert(peer.name), "{} occurs twice", peer.name);
             assert_eq!((peer.kind, peer.driver), (Kind::Peer, None));
             assert!(!peer.roles.is_empty());
-            let told = peer.told;
-            assert!(told.ends_with('.') && told.contains(' '), "{told}");
-            assert!(!told.contains("  "), "{told}");
-            for skip in peer.skips {
-                assert!(!skip.ends_with('.') && !skip.contains("  "), "{skip}");
+            let text = peer.configuration;
+            assert!(text.ends_with('.') && text.contains(' '), "{text}");
+            assert!(!text.contains("  "), "{text}");
+            for omitted in peer.omits {
+                assert!(
+                    !omitted.ends_with('.') && !omitted.contains("  "),
+                    "{omitted}"
+                );
             }
         }
     }
 
     #[test]
-    fn a_skip_of_one_role_is_about_a_role_that_the_peer_has() {
+    fn omitted_work_belongs_to_a_role_of_the_peer() {
         for peer in PEERS {
-            for skip in peer.skips {
-                let role = match skip.split(": ").next() {
+            for omitted in peer.omits {
+                let role = match omitted.split(": ").next() {
                     Some("json") => Role::Json,
                     Some("echo") => Role::Echo,
                     Some("files") => Role::Files,
@@ -136,13 +139,13 @@ mod tests {
                     Some("mixed") => Role::Mixed,
                     _ => continue,
                 };
-                assert!(peer.roles.contains(&role), "{}: {skip}", peer.name);
+                assert!(peer.roles.contains(&role), "{}: {omitted}", peer.name);
             }
         }
     }
 
     #[test]
-    fn versions_are_found_in_what_programs_print() {
+    fn versions_are_found_in_the_output_of_programs() {
         let printed = [
             ("nginx version: nginx/1.22.1\n", "1.22.1"),
             ("h2o version 2.2.5\nOpenSSL: OpenSSL 3.0.19\n", "2.2.5"),

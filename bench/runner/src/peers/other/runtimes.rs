@@ -1,5 +1,4 @@
 //! Servers on runtimes with a garbage collector: Go's net/http and fasthttp, node and Rapidoid.
-//! Must not know what is measured of them.
 
 use super::{
     super::{Kind, Launch, Peer, Role, Setup},
@@ -24,9 +23,9 @@ pub(super) const GO: Peer = Peer {
         Role::Files,
         Role::Mixed,
     ],
-    told: "net/http with GOMAXPROCS=1 and its defaults, connections accepted with data; \
-        encoding/json for each answer, files by `http.FileServer`, uploads by `io.Copy`.",
-    skips: &[
+    configuration: "net/http with GOMAXPROCS=1 and its defaults, deferred accept; encoding/json \
+        for each response, files by `http.FileServer`, uploads by `io.Copy`.",
+    omits: &[
         "no Server field",
         "no time limits",
         "lenient framing: Content-Length with Transfer-Encoding, bare LF, obs-fold",
@@ -42,20 +41,19 @@ pub(super) const FASTHTTP: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Echo, Role::Files],
-    told: "GOMAXPROCS=1 and its defaults, connections accepted with data; encoding/json for each \
-        answer, files by `fasthttp.FS` with byte ranges on, which looks at a file again after \
-        10 s.",
-    skips: &[
+    configuration: "GOMAXPROCS=1 and its defaults, deferred accept; encoding/json for each \
+        response, files by `fasthttp.FS` with byte ranges, which checks a file again after 10 s.",
+    omits: &[
         "no time limits",
         "lenient framing: Content-Length with Transfer-Encoding, obs-fold, any version",
-        "files: no ETag, If-Match is not looked at, one range only",
+        "files: no ETag, ignores If-Match, one range only",
     ],
     install: install_go,
     version: |setup| go_version(setup, "peer-fasthttp"),
     launch: |setup, launch| launch_go(setup, launch, "peer-fasthttp"),
 };
 
-/// Builds both programs. Go itself knows whether there is anything to do.
+/// Builds both programs. Go itself detects whether they are up to date.
 fn install_go(setup: &Setup) -> Outcome {
     let go = toolchain("go", "the peers in Go")?;
     let out = binaries(setup);
@@ -70,9 +68,9 @@ fn install_go(setup: &Setup) -> Outcome {
     run(&mut build)
 }
 
-/// As the program tells it: it knows both its library and its runtime.
+/// The version that the program prints: that of its library and that of its runtime.
 fn go_version(setup: &Setup, name: &str) -> Outcome<String> {
-    told_by(Command::new(binaries(setup).join(name)).arg("--version"))
+    printed_by(Command::new(binaries(setup).join(name)).arg("--version"))
 }
 
 fn launch_go(setup: &Setup, launch: &Launch, name: &str) -> Outcome<Command> {
@@ -89,12 +87,9 @@ pub(super) const NODE: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Echo],
-    told: "node:http in one process, idle connections kept for 75 s, other defaults; \
-        JSON.stringify for each answer.",
-    skips: &[
-        "no Server field",
-        "Host is not checked, only that there is one",
-    ],
+    configuration: "node:http in one process, keep-alive 75 s, otherwise defaults; JSON.stringify \
+        for each response.",
+    omits: &["no Server field", "the value of Host is not checked"],
     install: |_| toolchain("node", "the peer in JavaScript").map(drop),
     version: |_| asked(Command::new(toolchain("node", "the peer")?).arg("--version")),
     launch: |setup, launch| {
@@ -111,20 +106,20 @@ pub(super) const RAPIDOID: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Echo],
-    told: "Its low-level HTTP (rapidoid-http-fast) with one worker thread, 512 MiB of heap, \
-        as much buffer memory as it asks for and the serial collector; its own JSON serialiser \
-        for each answer.",
-    skips: &[
-        "Host is not looked at",
+    configuration: "Its low-level HTTP (rapidoid-http-fast) with one worker thread, 512 MiB of \
+        heap, as much buffer memory as it requests, and the serial collector; its own JSON \
+        serialiser for each response.",
+    omits: &[
+        "Host is not checked",
         "lenient framing: two lengths, bare LF, obs-fold, NUL, any version",
-        "chunked bodies and the bodies of a GET are not read",
-        "no limit on the time of a whole head",
+        "reads no chunked bodies and no bodies of GET",
+        "no time limit for complete heads",
     ],
     install: install_rapidoid,
-    version: |setup| told_by(rapidoid(setup, 0)?.arg("--version")),
+    version: |setup| printed_by(rapidoid(setup, 0)?.arg("--version")),
     launch: |setup, launch| {
         let mut command = rapidoid(setup, launch.connections)?;
-        // It looks for configuration where it is started.
+        // It reads configuration from the current folder.
         command
             .arg(launch.port.to_string())
             .current_dir(&launch.scratch);
@@ -132,7 +127,7 @@ pub(super) const RAPIDOID: Peer = Peer {
     },
 };
 
-/// Where Maven puts what it builds and the libraries it fetches.
+/// The folder for the program that Maven builds, and for its libraries.
 fn rapidoid_folder(setup: &Setup) -> PathBuf {
     setup.target.join("bench/rapidoid")
 }
@@ -146,11 +141,11 @@ fn install_rapidoid(setup: &Setup) -> Outcome {
     let maven = toolchain("mvn", "rapidoid")?;
     let sources = setup.sources().join("rapidoid");
     let project = sources.join("pom.xml");
-    let made_of = [
+    let inputs = [
         project.clone(),
         sources.join("src/main/java/peer/Main.java"),
     ];
-    if is_current(&rapidoid_jar(setup), &made_of) {
+    if is_current(&rapidoid_jar(setup), &inputs) {
         return Ok(());
     }
     println!("Building rapidoid, once.");
@@ -161,10 +156,11 @@ fn install_rapidoid(setup: &Setup) -> Outcome {
     run(build.arg("package"))
 }
 
-/// What the buffers of one connection may take, and those of the rest, in MiB. It gives none back.
+/// Memory for the buffers of one connection, and for all other buffers, in MiB. Rapidoid releases
+/// no buffers.
 const RAPIDOID_BUFFERS_MIB: (u32, u32) = (1, 512);
 
-/// The virtual machine and its program, without arguments for it.
+/// The virtual machine with the program, without the program's arguments.
 fn rapidoid(setup: &Setup, connections: u32) -> Outcome<Command> {
     let mut path = absolute(&rapidoid_jar(setup))?.into_os_string();
     path.push(":");
@@ -182,20 +178,20 @@ fn rapidoid(setup: &Setup, connections: u32) -> Outcome<Command> {
     Ok(command)
 }
 
-/// The one line a program of ours prints about itself.
-fn told_by(command: &mut Command) -> Outcome<String> {
+/// The line that one of the programs in `bench/peers` prints about itself.
+fn printed_by(command: &mut Command) -> Outcome<String> {
     let (ok, text) = capture(command)?;
     match ok {
         true => Ok(text.trim().to_owned()),
-        false => Err(format!("it tells no version, but: {}", text.trim())),
+        false => Err(format!("it prints no version, but: {}", text.trim())),
     }
 }
 
-/// Whether `made` is there and no older than any of what it is made of.
-fn is_current(made: &Path, of: &[PathBuf]) -> bool {
+/// Whether `output` exists and is not older than any of its `inputs`.
+fn is_current(output: &Path, inputs: &[PathBuf]) -> bool {
     let changed = |file: &Path| -> Option<SystemTime> { fs::metadata(file).ok()?.modified().ok() };
-    let made = changed(made);
-    made.is_some() && of.iter().all(|file| changed(file) <= made)
+    let built = changed(output);
+    built.is_some() && inputs.iter().all(|file| changed(file) <= built)
 }
 
 #[cfg(test)]
@@ -203,11 +199,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_not_current() {
+    fn a_missing_file_is_not_current() {
         let here = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-        let discard_buffer = here.join("nowhere");
+        let missing = here.join("missing");
         assert!(is_current(&here, std::slice::from_ref(&here)));
-        assert!(!is_current(&discard_buffer, &[here]));
-        assert!(!is_current(&discard_buffer, &[]));
+        assert!(!is_current(&missing, &[here]));
+        assert!(!is_current(&missing, &[]));
     }
 }

@@ -1,13 +1,12 @@
-//! Configuration files from the templates in `bench/peers/conf`. Must not know any server.
+//! Configuration files from the templates in `bench/peers/conf`.
 
 use super::absolute;
 use std::path::Path;
 use xtask::shell::Outcome;
 
-/// A template with each `{name}` replaced. What is put in is not looked at again.
+/// Replaces each `{name}` in a template by its value. Values may contain braces.
 ///
-/// Fails if a name is left without a value, or if a value is for no name: then template and
-/// program do not belong together.
+/// Fails if a name has no value, or if a value is not used.
 pub(super) fn fill(template: &str, values: &[(&str, &str)]) -> Outcome<String> {
     let mut filled = String::with_capacity(template.len() + 256);
     let mut unused: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
@@ -27,7 +26,8 @@ pub(super) fn fill(template: &str, values: &[(&str, &str)]) -> Outcome<String> {
     }
 }
 
-/// The first `{name}`: what is before it, the name, what is after it. Other braces are syntax.
+/// The first `{name}`: the text before it, the name, and the text after it. All other braces are
+/// syntax of the configuration.
 fn next_name(text: &str) -> Option<(&str, &str, &str)> {
     text.match_indices('{').find_map(|(open, _)| {
         let inner = &text[open + 1..];
@@ -38,8 +38,7 @@ fn next_name(text: &str) -> Option<(&str, &str, &str)> {
     })
 }
 
-/// A path, made absolute, as it can stand between double quotes in every one of the configuration
-/// languages.
+/// The absolute path, if it can be written between double quotes in all configuration languages.
 pub(super) fn quotable(path: &Path) -> Outcome<String> {
     let path = absolute(path)?;
     let special = |c: char| c.is_control() || "\"\\$`{}#%".contains(c);
@@ -48,7 +47,7 @@ pub(super) fn quotable(path: &Path) -> Outcome<String> {
         .map(str::to_owned)
         .ok_or_else(|| {
             let shown = path.display();
-            format!("{shown} has a character that configuration files of servers cannot hold")
+            format!("{shown} has a character that configuration files cannot contain")
         })
 }
 
@@ -65,7 +64,7 @@ mod tests {
         assert_eq!(
             filled,
             Ok("a { port 80; x \"/{port}/y\" } 80".to_owned()),
-            "a value is not filled in turn"
+            "values are not templates"
         );
         let json = r#"{"message":"{}"} {A} {a b} {"#;
         assert_eq!(fill(json, &[]), Ok(json.to_owned()));
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_would_be_syntax_are_refused() {
+    fn paths_with_special_characters_are_rejected() {
         assert_eq!(
             quotable(Path::new("/srv/a b/c-d_e.f")),
             Ok("/srv/a b/c-d_e.f".to_owned())

@@ -1,5 +1,4 @@
-//! The web servers in C: nginx, h2o and lighttpd, as Debian builds them. Must not know what is
-//! measured of them.
+//! The web servers in C: nginx, h2o and lighttpd, from Debian's packages.
 
 use super::{
     super::{Kind, Launch, Peer, Role, Setup},
@@ -14,11 +13,11 @@ const NGINX_CONF: &str = include_str!("../../../../peers/conf/nginx.conf");
 const H2O_CONF: &str = include_str!("../../../../peers/conf/h2o.conf");
 const LIGHTTPD_CONF: &str = include_str!("../../../../peers/conf/lighttpd.conf");
 
-/// Places in a server's table beyond the connections of the load.
+/// Minimum number of connections that a server permits in addition to those of the load.
 const SPARE_CONNECTIONS_MIN: u32 = 256;
 
 const HELLO: &str = "Hello, World!";
-/// Where its only file is, in the scratch folder.
+/// The folder of the only file, in the scratch folder.
 const HELLO_FOLDER: &str = "hello";
 
 pub(super) const NGINX: Peer = Peer {
@@ -26,14 +25,14 @@ pub(super) const NGINX: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Json, Role::Files, Role::Put, Role::Mixed],
-    told: "One worker, no access log, connections accepted with data and without an end; / and \
-        /json are answered by `return`, files by sendfile with tcp_nopush and an open_file_cache \
-        that looks again after 30 s, PUT by the DAV module, which renames a temporary file into \
-        place without a sync; /stream is a long sparse file that is read into buffers.",
-    skips: &[
-        "json: the text is canned, not serialised",
-        "put: conditions are not looked at",
-        "bare LF is taken for a line end",
+    configuration: "One worker, no access log, deferred accept, unlimited requests per connection; \
+        `return` serves / and /json, sendfile with tcp_nopush and an open_file_cache that checks \
+        again after 30 s serves files, and the DAV module, which renames a temporary file into \
+        place without a sync, stores PUT; /stream is a long sparse file that is read into buffers.",
+    omits: &[
+        "json: the text is constant, not serialised",
+        "put: ignores preconditions",
+        "accepts a bare LF as line end",
     ],
     install: |_| need(&[("nginx", "nginx-light")]),
     version: |_| asked(Command::new(program("nginx")?).arg("-v")),
@@ -44,7 +43,7 @@ fn launch_nginx(_: &Setup, launch: &Launch) -> Outcome<Command> {
     let file = absolute(&launch.scratch)?.join("nginx.conf");
     write(&file, &nginx_conf(launch)?)?;
     let mut command = Command::new(program("nginx")?);
-    // What it says before it has read its configuration goes nowhere but to us either.
+    // Errors before it has read its configuration go to standard error, too.
     command
         .args(["-e", "stderr", "-p"])
         .arg(absolute(&launch.scratch)?);
@@ -53,7 +52,7 @@ fn launch_nginx(_: &Setup, launch: &Launch) -> Outcome<Command> {
 }
 
 fn nginx_conf(launch: &Launch) -> Outcome<String> {
-    // It stays root where it is started so: otherwise it could not read everybody's folder.
+    // If it is started as root, it stays root. Otherwise it could not read the folder.
     let user = if is_root() { "user root;" } else { "" };
     let writes = matches!(launch.role, Role::Put | Role::Mixed);
     let values = [
@@ -79,22 +78,22 @@ pub(super) const H2O: Peer = Peer {
         Role::Files,
         Role::Mixed,
     ],
-    told: "One thread, no access log, idle connections kept for 75 s; / is a file of 13 bytes \
-        (`file.file`, cheaper than its mruby, and it has no canned answers), /json and /echo are \
-        mruby handlers, files are `file.dir` with its open file cache; /stream is a long sparse \
-        file.",
-    skips: &[
+    configuration: "One thread, no access log, keep-alive 75 s; / is a file of 13 bytes \
+        (`file.file`, which needs less CPU than mruby; there are no constant responses), /json and \
+        /echo are mruby handlers, files are `file.dir` with its open file cache; /stream is a long \
+        sparse file.",
+    omits: &[
         "Host is not checked",
         "lenient framing: Content-Length with Transfer-Encoding, two lengths, bare LF, obs-fold",
-        "files: If-Match is not looked at",
-        "mixed: no uploads, for it stores no objects",
+        "files: ignores If-Match",
+        "mixed: no uploads, because it stores no objects",
     ],
     install: |_| need(&[("h2o", "h2o")]),
     version: |_| asked(Command::new(program("h2o")?).arg("--version")),
     launch: launch_h2o,
 };
 
-/// Ruby for the two roles that a file cannot play.
+/// Ruby for the two roles that need a handler.
 const H2O_JSON: &str = r#"        mruby.handler: |
           lambda do |env|
             body = JSON.generate({"message" => "Hello, World!"})
@@ -142,15 +141,15 @@ pub(super) const LIGHTTPD: Peer = Peer {
     kind: Kind::Peer,
     driver: None,
     roles: &[Role::Hello, Role::Files, Role::Put],
-    told: "One process, no access log, epoll and sendfile, connections accepted with data and \
-        kept for 75 s without and for 65,535 with requests, its most; / is a file of 13 bytes, \
-        files are looked at again when inotify says so, PUT is by mod_webdav without locks, which \
-        renames a temporary file into place without a sync.",
-    skips: &[
+    configuration: "One process, no access log, epoll and sendfile, deferred accept, keep-alive 75 \
+        s and 65,535 requests, its maximum; / is a file of 13 bytes, files are checked again after \
+        inotify events, and mod_webdav without locks, which renames a temporary file into place \
+        without a sync, stores PUT.",
+    omits: &[
         "lenient framing: obs-fold",
-        "no limit on the time of a whole head",
-        "files: If-Match and a second range are not looked at",
-        "put: missing folders are not made",
+        "no time limit for complete heads",
+        "files: ignores If-Match and a second range",
+        "put: creates no missing folders",
     ],
     install: |_| {
         need(&[
@@ -196,12 +195,13 @@ fn lighttpd_conf(launch: &Launch) -> Outcome<String> {
     fill(LIGHTTPD_CONF, &values)
 }
 
-/// The answer of those that have no other way than a file.
+/// The response of servers that can only send a file.
 fn write_hello(folder: &Path) -> Outcome {
     write(&folder.join("hello.txt"), HELLO)
 }
 
-/// A table with room to spare: nginx begins to close idle connections when a sixteenth is left.
+/// The connections that a server permits. There must be spare ones: nginx begins to close idle
+/// connections when a sixteenth is left.
 fn places(launch: &Launch) -> String {
     let spare = (launch.connections / 4).max(SPARE_CONNECTIONS_MIN);
     (launch.connections + spare).to_string()
@@ -221,9 +221,9 @@ mod tests {
         }
     }
 
-    /// Filling fails if a template and what is put into it do not belong together.
+    /// [`fill`] fails if a template and its values do not match.
     #[test]
-    fn every_role_has_a_whole_configuration() {
+    fn every_role_has_a_complete_configuration() {
         type Conf = fn(&Launch) -> Outcome<String>;
         let confs: [(&Peer, Conf); 3] = [
             (&NGINX, nginx_conf),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_would_be_syntax_is_refused() {
+    fn a_path_with_special_characters_is_rejected() {
         let mut odd = launch(Role::Files);
         odd.folder = "/srv/a\"; root /etc; #".into();
         assert!(nginx_conf(&odd).is_err() && lighttpd_conf(&odd).is_err());
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_have_places_to_spare() {
+    fn servers_permit_spare_connections() {
         assert_eq!(places(&launch(Role::Hello)), "6250");
         let few = Launch {
             connections: 1,

@@ -1,11 +1,10 @@
-//! Latency of small GETs on one worker that is kept busy by transfers that never end. Must not know
-//! how servers and loads are run.
+//! Latency of small GETs on one worker that is also busy with endless transfers.
 
 mod sample;
 
 use super::{Step, others};
 use crate::{
-    bench::Bench,
+    bench::{Bench, NO_TIME},
     peers::{Driver, Kind, Role},
     plan::Subject,
     row::{About, Metrics, Round, Row, Side, Target},
@@ -15,7 +14,7 @@ use sample::{Mix, Sample, Trial, Window};
 use std::time::Duration;
 use xtask::shell::{Outcome, cargo, run};
 
-/// What is beside the small GETs, by name; the last is all of it.
+/// The background loads by name. The last one is all of them together.
 const MIXES: [(&str, Mix); 5] = [
     (
         "four uploads",
@@ -46,7 +45,7 @@ const MIXES: [(&str, Mix); 5] = [
         },
     ),
     (
-        "all of it",
+        "all of them",
         Mix {
             uploads: 4,
             streams: 4,
@@ -56,17 +55,18 @@ const MIXES: [(&str, Mix); 5] = [
     ),
 ];
 
-/// Rounds of a row at most. Each takes [`Trial`]s of several seconds.
+/// Rounds of a row at most. Each round is one or two [`Trial`]s of several seconds.
 const ROUNDS_MAX: u32 = 5;
 
-/// Rounds in which the generator was late are repeated, so many at most.
+/// Number of rounds that are repeated at most because the generator was late.
 const REPEATS_MAX: u32 = 3;
 
-/// The 99th percentile beside the background, by that without it.
+/// Targets: the 99th percentile with the background divided by that without it, and absolute
+/// values.
 const FACTOR_MAX: f64 = 3.0;
 const P99_MS_MAX: f64 = 5.0;
 const MAX_MS_MAX: f64 = 50.0;
-/// Throughput of the background, by that of the build before.
+/// Target for the throughput of the background relative to the other build.
 const THROUGHPUT_MIN: f64 = 0.97;
 
 pub(super) struct Task {
@@ -82,7 +82,7 @@ pub(super) fn mixed(bench: &Bench) -> Vec<Step> {
         .filter_map(|&driver| bench.field.ours(driver))
         .collect();
     subjects.extend(others(bench, Role::Mixed));
-    // A quick run measures the last mix only.
+    // A quick run measures only the last mix.
     let first = if bench.effort.quick {
         MIXES.len() - 1
     } else {
@@ -110,7 +110,7 @@ pub(super) fn mixed(bench: &Bench) -> Vec<Step> {
 #[derive(Default)]
 struct Rounds {
     now: Vec<Sample>,
-    /// Of the build before, at about the same time; as many, or none.
+    /// The other build at about the same time: the same number of samples, or none.
     before: Vec<Sample>,
     voids: Vec<String>,
 }
@@ -124,12 +124,12 @@ impl Task {
         let is_ours = self.subject.peer.kind == Kind::Onrush;
         let at_most = |most: f64| is_ours.then_some(Target::AtMost(most));
         let factor = |sample: &Sample| Round {
-            server: sample.beside.metrics(sample.beside.p99_us),
+            server: sample.loaded.metrics(sample.loaded.p99_us),
             reference: sample.alone.metrics(sample.alone.p99_us),
         };
         let bound = |ms: fn(&Window) -> f64, most: f64| {
             let round = move |sample: &Sample| Round {
-                server: sample.beside.metrics(ms(&sample.beside)),
+                server: sample.loaded.metrics(ms(&sample.loaded)),
                 reference: Metrics::only(most),
             };
             rounds.now.iter().map(round).collect()
@@ -140,7 +140,7 @@ impl Task {
                 target: at_most(FACTOR_MAX),
                 rounds: rounds.now.iter().map(factor).collect(),
                 note: note(&rounds.now),
-                ..self.row(bench, &format!("p99 beside {name}"), "µs", "without it")
+                ..self.row(bench, &format!("p99 during {name}"), "µs", "without it")
             },
             Row {
                 about: About::Bound,
@@ -148,28 +148,28 @@ impl Task {
                 rounds: bound(|window| window.p99_us / 1e3, P99_MS_MAX),
                 ..self.row(
                     bench,
-                    &format!("p99 beside {name}, bound"),
+                    &format!("p99 during {name}, absolute"),
                     "ms",
-                    "promised",
+                    "target",
                 )
             },
             Row {
                 about: About::Bound,
                 target: at_most(1.0),
                 rounds: bound(|window| window.max_us / 1e3, MAX_MS_MAX),
-                ..self.row(bench, &format!("longest beside {name}"), "ms", "promised")
+                ..self.row(bench, &format!("maximum during {name}"), "ms", "target")
             },
         ];
         if !rounds.before.is_empty() {
             let is_whole = self.mix == MIXES[MIXES.len() - 1].1;
             let reference = format!("{} before", self.subject.label);
             let throughput = |(now, before): (&Sample, &Sample)| Round {
-                server: now.beside.metrics(now.moved.mb_per_s()),
-                reference: before.beside.metrics(before.moved.mb_per_s()),
+                server: now.loaded.metrics(now.moved.mb_per_s()),
+                reference: before.loaded.metrics(before.moved.mb_per_s()),
             };
             let both = rounds.now.iter().zip(&rounds.before);
             rows.push(Row {
-                // Fairness moves throughput between the parts of the whole mix.
+                // Fairness moves throughput between the parts of the complete mix.
                 target: (!is_whole).then_some(Target::AtLeast(THROUGHPUT_MIN)),
                 rounds: both.map(throughput).collect(),
                 note: format!("before: {}", note(&rounds.before)),
@@ -220,7 +220,7 @@ impl Task {
                 break;
             }
             if bench.clock.row_is_over(trial.time() * builds) {
-                rounds.voids.push("left out: time was up".to_owned());
+                rounds.voids.push(NO_TIME.to_owned());
                 break;
             }
             let now = trial.sample(bench, &self.subject, None)?;
@@ -243,12 +243,12 @@ impl Task {
     }
 }
 
-/// What a reader must know beside the latency: throughput and CPU, as medians.
+/// The note of a row: throughput and CPU, as medians.
 fn note(samples: &[Sample]) -> String {
     if samples.is_empty() {
         return String::new();
     }
-    let of = |figure: fn(&Sample) -> f64| median(samples.iter().map(figure));
+    let of = |metric: fn(&Sample) -> f64| median(samples.iter().map(metric));
     let parts = [
         (
             "uploads",
@@ -274,7 +274,7 @@ fn note(samples: &[Sample]) -> String {
         .collect();
     texts.push(format!(
         "CPU {:.0} % of a core, {:.0} % without it",
-        of(|s| s.cpu_beside * 100.0),
+        of(|s| s.cpu_loaded * 100.0),
         of(|s| s.cpu_alone * 100.0)
     ));
     let late = of(Sample::late_us);
@@ -305,13 +305,13 @@ impl Trial {
             true => Trial {
                 mix,
                 alone: seconds(1),
-                beside: seconds(2),
+                loaded: seconds(2),
                 large_bytes: 1 << 28,
             },
             false => Trial {
                 mix,
                 alone: seconds(3),
-                beside: seconds(5),
+                loaded: seconds(5),
                 large_bytes: 1 << 30,
             },
         }

@@ -1,5 +1,5 @@
-//! One trial: a server is started, its latency measured alone and beside a background, and stopped.
-//! Must not know what is promised of it.
+//! One trial: starts a server, measures its latency without and with the background load, and stops
+//! it.
 
 use crate::{
     bench::Bench,
@@ -23,30 +23,30 @@ use std::{
 };
 use xtask::shell::{Outcome, cannot_run, capture};
 
-/// Connections of small GETs, and their requests a second, together. The rate is a small part of
-/// what a core can serve, so that the latency is that of a server with time for them.
+/// Connections of small GETs, and their total rate per second. The rate is a small part of the
+/// capacity of a core, so the latency without the background is that of a lightly loaded server.
 const CONNECTIONS: u32 = 64;
 const RATE: u32 = 2000;
 
-/// How late the generator may be with 99 of 100 requests. Latency runs from the moment a request is
-/// due, so that this is an error upwards; it is a fraction of the milliseconds that are promised.
+/// Maximum delay of the generator (99th percentile). Latency counts from the due time, so a delay
+/// increases it; this maximum is a fraction of the target.
 const LATE_MAX_US: u32 = 1500;
 
 const SMALL_BYTES: u64 = 1024;
 
-/// Length of the file that is an endless response of servers that cannot make one.
+/// Length of the file that replaces the endless response of servers that have none.
 const STREAM_BYTES: u64 = 1 << 42;
 
-/// Longest wait for a line of the background load, which may run only when its core is idle.
+/// Longest wait for a line of the background load, which may run only while its core is idle.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The beginning of a window that does not count.
+/// Warm-up at the beginning of a window. It does not count.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// What starting and stopping take, as far as planning is concerned.
+/// Estimated time for the start and the stop.
 const OVERHEAD: Duration = Duration::from_secs(3);
 
-/// Clients of the background.
+/// Numbers of clients of the background load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mix {
     pub(super) uploads: u32,
@@ -64,44 +64,44 @@ impl Mix {
     };
 }
 
-/// How a sample is taken.
+/// The parameters of a trial.
 pub(super) struct Trial {
     pub(super) mix: Mix,
-    /// Length of the window without the background.
+    /// Duration of the window without the background.
     pub(super) alone: Duration,
-    /// Length of the window with it.
-    pub(super) beside: Duration,
-    /// Length of downloads and of uploads.
+    /// Duration of the window with the background.
+    pub(super) loaded: Duration,
+    /// Length of downloads and uploads.
     pub(super) large_bytes: u64,
 }
 
-/// What one trial gave.
+/// The result of a trial.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) alone: Window,
-    pub(super) beside: Window,
-    /// What the background moved meanwhile.
+    pub(super) loaded: Window,
+    /// Throughput of the background.
     pub(super) moved: Moved,
     /// CPU of the server, as a share of a core.
     pub(super) cpu_alone: f64,
-    pub(super) cpu_beside: f64,
-    /// A part of the mix that the server cannot do.
+    pub(super) cpu_loaded: f64,
+    /// The part of the mix that the server does not support.
     pub(super) without: Option<String>,
 }
 
 impl Sample {
-    /// Whether the generator delayed requests: the sample then says nothing about the server.
+    /// Whether the generator delayed requests. Such a sample does not describe the server.
     pub(super) fn is_late(&self) -> bool {
-        self.alone.is_late || self.beside.is_late
+        self.alone.is_late || self.loaded.is_late
     }
 
-    /// How late the generator was with 99 of 100 requests, in the worse of both windows.
+    /// Delay of the generator (99th percentile) in the worse of the two windows.
     pub(super) fn late_us(&self) -> f64 {
-        self.alone.late_us.max(self.beside.late_us)
+        self.alone.late_us.max(self.loaded.late_us)
     }
 }
 
-/// Latency of the small GETs, from the moment each was due.
+/// Latency of the small GETs, measured from their due times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Window {
     pub(super) requests_per_s: f64,
@@ -109,7 +109,7 @@ pub(super) struct Window {
     pub(super) p99_us: f64,
     pub(super) p999_us: f64,
     pub(super) max_us: f64,
-    /// How late the generator was with 99 of 100 requests.
+    /// Delay of the generator (99th percentile).
     pub(super) late_us: f64,
     pub(super) is_late: bool,
 }
@@ -134,7 +134,7 @@ impl Window {
         })
     }
 
-    /// The figures of a row about `value`.
+    /// The metrics of a row about `value`.
     pub(super) fn metrics(&self, value: f64) -> Metrics {
         Metrics {
             value,
@@ -153,14 +153,14 @@ pub(super) struct Moved {
     pub(super) streamed_bytes_per_s: f64,
     pub(super) downloaded_bytes_per_s: f64,
     pub(super) pipelined_per_s: f64,
-    /// Transfers that failed, and why the last one did.
+    /// The number of failed transfers, and the reason of the last failure.
     pub(super) failures: f64,
     pub(super) failure: String,
     pub(super) clients_without_progress: f64,
 }
 
 impl Moved {
-    /// Between two snapshots.
+    /// The throughput between two snapshots.
     fn between(first: &Value, last: &Value) -> Moved {
         let of = |snapshot: &Value, name: &str| snapshot[name].as_f64().unwrap_or(f64::NAN);
         let grown = |name: &str| of(last, name) - of(first, name);
@@ -176,7 +176,7 @@ impl Moved {
         }
     }
 
-    /// Content of all transfers together.
+    /// Content of all transfers together, in MB per second.
     pub(super) fn mb_per_s(&self) -> f64 {
         let bytes = self.uploaded_bytes_per_s
             + self.streamed_bytes_per_s
@@ -187,12 +187,12 @@ impl Moved {
 }
 
 impl Trial {
-    /// How long a sample takes, about.
+    /// Estimated duration of a trial.
     pub(super) fn time(&self) -> Duration {
-        self.alone + self.beside + OVERHEAD
+        self.alone + self.loaded + OVERHEAD
     }
 
-    /// Measures `subject`; of the build in the folder `target`, if there is one.
+    /// Measures `subject`, from the build in the folder `target` if that is given.
     pub(super) fn sample(
         &self,
         bench: &mut Bench,
@@ -206,7 +206,7 @@ impl Trial {
         let folder = bench.work.mixed(self.large_bytes, STREAM_BYTES)?;
         let scratch = bench.work.empty(Place::Memory)?;
         let sampled = self.sample_in(bench, &setup, subject, &folder, &scratch);
-        // Gigabytes of memory: also what a server had not finished.
+        // The folders contain gigabytes of memory, including incomplete uploads.
         for folder in [folder, scratch] {
             let removed = fs::remove_dir_all(&folder);
             removed.map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -238,19 +238,19 @@ impl Trial {
         let mut background =
             Background::start(tools, server.address, priority, mix, self.large_bytes)?;
         let first = background.snapshot()?;
-        let (beside, cpu_beside) = measure(tools, &server, priority, self.beside)?;
+        let (loaded, cpu_loaded) = measure(tools, &server, priority, self.loaded)?;
         let last = background.snapshot()?;
         Ok(Sample {
             alone,
-            beside,
+            loaded,
             moved: Moved::between(&first, &last),
             cpu_alone,
-            cpu_beside,
+            cpu_loaded,
             without,
         })
     }
 
-    /// The part of the mix that the server can do, and what it cannot.
+    /// The part of the mix that the server supports, and a text about the rest.
     fn possible(&self, server: &Server) -> Outcome<(Mix, Option<String>)> {
         let small = probe(
             server.address,
@@ -259,7 +259,7 @@ impl Trial {
         if (small.status, small.body.len() as u64) != (200, SMALL_BYTES) {
             let length = small.body.len();
             return Err(format!(
-                "/small was answered {} with {length} bytes",
+                "GET /small: status {} with {length} bytes",
                 small.status
             ));
         }
@@ -275,7 +275,7 @@ impl Trial {
                     uploads: 0,
                     ..self.mix
                 };
-                let reason = format!("PUT is answered {status}");
+                let reason = format!("PUT has status {status}");
                 match mix == Mix::NONE {
                     true => Err(reason),
                     false => Ok((mix, Some(format!("without uploads: {reason}")))),
@@ -285,7 +285,7 @@ impl Trial {
     }
 }
 
-/// Latency of the small GETs for `time`, and the server's CPU meanwhile.
+/// Measures the latency of the small GETs for `time`, and the server's CPU in this time.
 fn measure(
     tools: &Setup,
     server: &Server,
@@ -311,13 +311,14 @@ fn measure(
     }
 }
 
-/// What separates the generator of small requests from the background load on their core.
+/// The priorities of the generator of small requests and of the background load, which share a
+/// core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Priority {
     /// The generator has a real-time priority (`SCHED_FIFO`, sched(7)), so that no other program
     /// delays it.
     RealTime,
-    /// Where that is not permitted (`CAP_SYS_NICE`), the background load runs only when its core
+    /// Where that is not permitted (`CAP_SYS_NICE`), the background load runs only while its core
     /// is idle (`SCHED_IDLE`), so that at least this load does not delay the generator.
     Idle,
 }
@@ -359,7 +360,7 @@ fn prefixed(prefix: &[&str], command: &Command) -> Command {
     prefixed
 }
 
-/// The background load, at work until this is dropped.
+/// The background load. It is killed when this is dropped.
 struct Background {
     child: Child,
     requests: ChildStdin,
@@ -367,7 +368,7 @@ struct Background {
 }
 
 impl Background {
-    /// Starts it, and waits until all transfers have begun.
+    /// Starts it and waits until all transfers have begun.
     fn start(
         tools: &Setup,
         address: SocketAddr,
@@ -394,7 +395,7 @@ impl Background {
         let requests = child.stdin.take().ok_or("no pipe")?;
         let out = BufReader::new(child.stdout.take().ok_or("no pipe")?);
         let (send, lines) = mpsc::channel();
-        // It ends with the pipe.
+        // The thread ends with the pipe.
         thread::spawn(move || {
             let lines = out.lines().map_while(Result::ok);
             lines
@@ -418,7 +419,7 @@ impl Background {
         line.map_err(|error| format!("the background load prints nothing: {error}"))
     }
 
-    /// What was transferred so far.
+    /// The totals so far.
     fn snapshot(&mut self) -> Outcome<Value> {
         let sent = self.requests.write_all(b"\n");
         sent.map_err(|error| format!("the background load ended: {error}"))?;
@@ -440,7 +441,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn throughput_is_what_grew_between_two_snapshots() {
+    fn throughput_is_the_growth_between_two_snapshots() {
         let snapshot = |seconds: f64, bytes: u64, requests: u64| {
             json!({
                 "seconds": seconds, "uploaded_bytes": bytes, "streamed_bytes": 0,
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_read_whole_or_refused() {
+    fn an_incomplete_window_is_rejected() {
         let window = json!({
             "achieved_rate": 2000.0, "p50_us": 1.0, "p99_us": 2.0, "p999_us": 3.0,
             "max_us": 4.0, "late_us_p99": 5.0, "marks": ["errors", "generator late"],

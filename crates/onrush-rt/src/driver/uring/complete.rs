@@ -3,13 +3,13 @@
 //! Does not build submissions; it queues what is to be submitted.
 #![allow(unsafe_code)]
 
-use super::{COMPLETIONS, Kind, POLL_END, POLL_READ, POLL_WRITE, Receive, Stream, Uring};
+use super::{COMPLETIONS, GENERATION_MASK, Kind, POLL_END, POLL_READ, POLL_WRITE, Receive, Stream};
+use super::{Slot, Uring, tag};
 use crate::buf::{Block, Buf};
-use crate::driver::{ACCEPT_PAUSE, Event, ListenerId, Socket, StreamId, direct};
+use crate::driver::{Event, StreamId, direct};
 use io_uring::cqueue;
-use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use rustix::fd::AsFd;
 use std::io;
-use std::time::Instant;
 
 impl Uring {
     #[inline]
@@ -31,7 +31,7 @@ impl Uring {
             let entry = self.ring.completion().next()?;
             self.taken += 1;
             let (result, flags, data) = (entry.result(), entry.flags(), entry.user_data());
-            let (index, generation) = (data as u32, (data >> 32) as u32 & 0xff_ffff);
+            let (index, generation) = (data as u32, (data >> 32) as u32 & GENERATION_MASK);
             let event = match data >> 56 {
                 k if k == Kind::Receive as u64 => self.received(index, generation, result, flags),
                 k if k == Kind::Accept as u64 => self.accepted(index, result, flags),
@@ -56,11 +56,28 @@ impl Uring {
         }
     }
 
+    /// Whether the completion queue holds received bytes of this stream. Costs a look at each
+    /// completion that is not processed yet.
+    pub(in crate::driver) fn has_completed_receive(&mut self, id: StreamId) -> bool {
+        let in_kernel = |stream: &mut Slot<Stream>| {
+            matches!(stream.receive, Receive::Armed | Receive::Cancelling)
+        };
+        if !self.streams.get_mut(id).is_some_and(in_kernel) {
+            return false;
+        }
+        let data = tag(Kind::Receive, id.index, id.generation);
+        let mut completions = self.ring.completion();
+        let found = completions.any(|entry| entry.user_data() == data && entry.result() > 0);
+        // Dropping this view would mark the entries as processed.
+        std::mem::forget(completions);
+        found
+    }
+
     /// Receives by a plain call what a stream sent before it was attached.
     fn next_fresh(&mut self) -> Option<Event> {
         while let Some(id) = self.fresh.pop() {
-            let due = |stream: &&mut Stream| stream.receive == Receive::Queued;
-            if self.stream(id).filter(due).is_none() {
+            let due = |stream: &&mut Slot<Stream>| stream.receive == Receive::Queued;
+            if self.streams.get_mut(id).filter(due).is_none() {
                 continue;
             }
             // Without a block, the ring's own receive waits for a buffer.
@@ -94,14 +111,14 @@ impl Uring {
     fn data(&mut self, id: StreamId, data: Buf) -> Option<Event> {
         Some(Event::Data {
             stream: id,
-            token: self.stream(id)?.token,
+            token: self.streams.get_mut(id)?.token,
             data,
         })
     }
 
     /// Ends receiving for the owner.
     fn end(&mut self, id: StreamId, result: io::Result<()>) -> Option<Event> {
-        let stream = self.stream(id)?;
+        let stream = self.streams.get_mut(id)?;
         (stream.receive, stream.wanted) = (Receive::Off, false);
         Some(Event::End {
             stream: id,
@@ -121,7 +138,7 @@ impl Uring {
         let data = cqueue::buffer_select(flags).map(|id| self.buffers.take(id, result.max(0)));
         let id = StreamId { index, generation };
         let over = !cqueue::more(flags);
-        let stream = self.stream(id)?; // Dropping the buffer, if any, returns it.
+        let stream = self.streams.get_mut(id)?; // Dropping the buffer, if any, returns it.
         let token = stream.token;
         if result > 0 {
             if over {
@@ -172,7 +189,7 @@ impl Uring {
 
     /// A multishot receive ended with data, or without an error: arms it again if it is wanted.
     fn receive_ended(&mut self, id: StreamId) {
-        let Some(stream) = self.stream(id) else {
+        let Some(stream) = self.streams.get_mut(id) else {
             return;
         };
         stream.receive = Receive::Off;
@@ -185,7 +202,7 @@ impl Uring {
 
     /// Reports the end of the receive that `pause` cancelled.
     fn quiet(&mut self, id: StreamId) -> Option<Event> {
-        let stream = self.stream(id)?;
+        let stream = self.streams.get_mut(id)?;
         let token = stream.token;
         let due = std::mem::take(&mut stream.quiet_due);
         if due && stream.polls & POLL_END != 0 {
@@ -200,7 +217,7 @@ impl Uring {
 
     fn polled(&mut self, index: u32, generation: u32, write: bool) -> Option<Event> {
         let id = StreamId { index, generation };
-        let stream = self.stream(id)?;
+        let stream = self.streams.get_mut(id)?;
         let token = stream.token;
         stream.polls &= !(if write { POLL_WRITE } else { POLL_READ });
         if !write && stream.receive == Receive::Polled {
@@ -222,7 +239,7 @@ impl Uring {
     fn polled_end(&mut self, index: u32, generation: u32) -> Option<Event> {
         let id = StreamId { index, generation };
         let is_starved = self.starved.contains(&id);
-        let stream = self.stream(id)?;
+        let stream = self.streams.get_mut(id)?;
         stream.polls &= !POLL_END;
         let is_paused = !stream.wanted && !stream.readable_due && stream.receive == Receive::Off;
         let waits_for_memory = is_starved && stream.receive == Receive::Queued;
@@ -237,7 +254,7 @@ impl Uring {
         // waits for memory again, and polls again.
         let last = waits_for_memory.then(|| self.buffers.pool().take_last())??;
         let received = self.receive_into(id, last);
-        self.stream(id)?.receive = Receive::Off;
+        self.streams.get_mut(id)?.receive = Receive::Off;
         self.again.push(id);
         match received {
             Ok(data) if !data.is_empty() => self.data(id, data),
@@ -248,7 +265,7 @@ impl Uring {
     /// A plain receive for a stream that became readable.
     fn receive_polled(&mut self, id: StreamId) -> Option<Event> {
         let received = self.receive_block(id);
-        let stream = self.stream(id)?;
+        let stream = self.streams.get_mut(id)?;
         (stream.receive, stream.bulk) = (Receive::Off, false);
         match received {
             Some(Ok(data)) if !data.is_empty() => {
@@ -263,77 +280,6 @@ impl Uring {
             None => {
                 self.arm(id); // The ring's own receive waits for a buffer.
                 None
-            }
-        }
-    }
-
-    /// Accepts the connections queued at closing listeners: closing at once would reset them.
-    fn accept_rest(&mut self) -> Option<Event> {
-        use rustix::io::Errno;
-        use rustix::net::SocketFlags;
-        while let Some(&index) = self.closing.last() {
-            if self.taken >= COMPLETIONS {
-                return None;
-            }
-            self.taken += 1;
-            let entry = &mut self.listeners[index as usize];
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let accepted = entry.socket.as_ref().map(|socket| {
-                loop {
-                    match rustix::net::accept_with(socket, flags) {
-                        Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {}
-                        result => return result,
-                    }
-                }
-            });
-            if let Some(Ok(socket)) = accepted {
-                return Some(Event::Accepted {
-                    listener: ListenerId(index),
-                    socket: Socket::Os(socket),
-                });
-            }
-            entry.socket = None;
-            self.closing.pop();
-        }
-        None
-    }
-
-    fn accepted(&mut self, index: u32, result: i32, flags: u32) -> Option<Event> {
-        let listener = ListenerId(index);
-        if !cqueue::more(flags) {
-            self.listeners[index as usize].armed = false;
-        }
-        if result >= 0 {
-            // SAFETY: the kernel has just created this descriptor; nothing else owns it.
-            let socket = unsafe { OwnedFd::from_raw_fd(result) };
-            if !cqueue::more(flags) {
-                self.queue_accept(index);
-            }
-            // Also if accepting has stopped meanwhile: the connection came before.
-            return Some(Event::Accepted {
-                listener,
-                socket: Socket::Os(socket),
-            });
-        }
-        if cqueue::more(flags) || self.listeners[index as usize].closing {
-            return None;
-        }
-        let error = io::Error::from_raw_os_error(-result);
-        match -result {
-            // The failure of one connection, or no failure: the next accept may succeed at once.
-            libc::EINTR
-            | libc::EAGAIN
-            | libc::ECANCELED
-            | libc::ECONNABORTED
-            | libc::EPROTO
-            | libc::EPERM => {
-                self.queue_accept(index);
-                None
-            }
-            _ => {
-                let entry = &mut self.listeners[index as usize];
-                entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
-                Some(Event::AcceptPaused { listener, error })
             }
         }
     }

@@ -6,28 +6,35 @@
 //! closed and reused for another connection in between. Completions carry the generation as well; a
 //! completion of a closed stream only returns its buffer.
 //!
-//! Modules, lowest first: `setup` · `submit` · `complete`. It does not depend on the other drivers.
+//! Modules, lowest first: `setup` · `accept` (listeners) · `submit` · `complete`. They do not
+//! depend on the other drivers.
 
+mod accept;
 mod complete;
 mod setup;
 mod submit;
+#[cfg(test)]
+mod tests;
 
 pub use setup::Setup;
 
 use super::bufring::BufferRing;
-use super::{Config, ListenSocket, ListenerId, Socket, StreamId};
-use super::{direct, pauses_over, stale};
+use super::slots::{Slot, Slots};
+use super::{Config, Socket, StreamId, direct, stale};
 use crate::buf::{Budget, BufferPool};
+use accept::Listener;
 use io_uring::{IoUring, types};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::mem::MaybeUninit;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The only group of provided buffers.
 const GROUP: u16 = 0;
 const SUBMISSIONS: u32 = 1024;
 const COMPLETIONS: u32 = 8192;
+/// Generations share the data of a completion with its kind, so they have 24 bits.
+const GENERATION_MASK: u32 = 0xff_ffff;
 
 /// The operation of a completion: `kind << 56 | generation << 32 | index`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +58,7 @@ enum Kind {
 }
 
 fn tag(kind: Kind, index: u32, generation: u32) -> u64 {
-    (kind as u64) << 56 | u64::from(generation & 0xff_ffff) << 32 | u64::from(index)
+    (kind as u64) << 56 | u64::from(generation & GENERATION_MASK) << 32 | u64::from(index)
 }
 
 /// The receive state of one stream: Off → Armed → Cancelling → Off, and Off → Polled → Off.
@@ -74,10 +81,9 @@ enum Receive {
     Polled,
 }
 
+/// What the driver stores with a stream.
 #[derive(Debug)]
 struct Stream {
-    socket: Option<OwnedFd>,
-    generation: u32,
     receive: Receive,
     /// The owner wants *buffers*; this may be true again while `Cancelling`.
     wanted: bool,
@@ -96,19 +102,6 @@ const POLL_READ: u8 = 1;
 const POLL_WRITE: u8 = 2;
 const POLL_END: u8 = 4;
 
-#[derive(Debug)]
-struct Listener {
-    socket: Option<OwnedFd>,
-    /// While accepting is paused: when to try again.
-    paused_until: Option<Instant>,
-    /// Accepting is stopped until `accept_again`.
-    held: bool,
-    /// The accept is queued or in the ring; a cancelled one until its last completion.
-    armed: bool,
-    /// To be closed when its queue is empty.
-    closing: bool,
-}
-
 /// A submission for the next `poll_events`.
 #[derive(Clone, Copy, Debug)]
 struct Submission {
@@ -122,8 +115,7 @@ pub struct Uring {
     // The ring is dropped first: it ends every receive before the buffers are freed.
     ring: IoUring,
     buffers: BufferRing,
-    streams: Vec<Stream>,
-    free: Vec<u32>,
+    streams: Slots<Stream, GENERATION_MASK>,
     listeners: Vec<Listener>,
     submissions: Vec<Submission>,
     /// Streams that were attached since the last `poll_events`. Most have sent something already,
@@ -157,8 +149,7 @@ impl Uring {
         Ok(Uring {
             ring,
             buffers,
-            streams: Vec::new(),
-            free: Vec::new(),
+            streams: Slots::new(),
             listeners: Vec::new(),
             submissions: Vec::new(),
             fresh: Vec::new(),
@@ -196,128 +187,30 @@ impl Uring {
         self.follow.is_some() || !self.closing.is_empty()
     }
 
-    /// Resumes listeners whose pause is over; returns the timeout shortened to the next such end.
-    fn resume_listeners(&mut self, timeout: Option<Duration>) -> Option<Duration> {
-        let pauses = self.listeners.iter().map(|l| l.paused_until);
-        let (over, timeout) = pauses_over(pauses, timeout);
-        for index in over {
-            self.resume_listener(index);
-        }
-        timeout
-    }
-
-    fn resume_listener(&mut self, index: usize) {
-        self.listeners[index].paused_until = None;
-        self.queue_accept(index as u32);
-    }
-
-    /// Queues an accept, if the listener should accept and has none.
-    fn queue_accept(&mut self, index: u32) {
-        let entry = &mut self.listeners[index as usize];
-        if !entry.closing && !entry.held && !std::mem::replace(&mut entry.armed, true) {
-            self.queue_submission(Kind::Accept, index, 0);
-        }
-    }
-
-    pub(super) fn hold_accepting(&mut self, listener: ListenerId) {
-        let Some(entry) = self.listeners.get_mut(listener.0 as usize) else {
-            return;
-        };
-        if !std::mem::replace(&mut entry.held, true) && entry.armed && !entry.closing {
-            self.queue_submission(Kind::HoldAccept, listener.0, 0);
-        }
-    }
-
-    pub(super) fn accept_again(&mut self, listener: ListenerId) {
-        let Some(entry) = self.listeners.get_mut(listener.0 as usize) else {
-            return;
-        };
-        // If the accept is still armed, it is about to be cancelled; its last completion queues it
-        // again.
-        if std::mem::take(&mut entry.held) && entry.paused_until.is_none() {
-            self.queue_accept(listener.0);
-        }
-    }
-
-    pub(super) fn listen(&mut self, socket: ListenSocket) -> io::Result<ListenerId> {
-        let ListenSocket::Os(socket) = socket else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        let index = self.listeners.len() as u32;
-        self.listeners.push(Listener {
-            socket: Some(socket),
-            paused_until: None,
-            held: false,
-            armed: false,
-            closing: false,
-        });
-        self.queue_accept(index);
-        Ok(ListenerId(index))
-    }
-
-    pub(super) fn unlisten(&mut self, listener: ListenerId) {
-        let Some(entry) = self.listeners.get_mut(listener.0 as usize) else {
-            return;
-        };
-        entry.paused_until = None;
-        if !std::mem::replace(&mut entry.closing, true) {
-            // First cancel the accept in the ring, in the next `poll_events`.
-            self.queue_submission(Kind::Unlisten, listener.0, 0);
-        }
-    }
-
-    pub(super) fn is_listening(&self) -> bool {
-        self.listeners.iter().any(|l| l.socket.is_some())
-    }
-
     pub(super) fn attach(&mut self, socket: Socket, token: u64) -> io::Result<StreamId> {
         let Socket::Os(socket) = socket else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let (receive, wanted, quiet_due) = (Receive::Off, false, false);
-        let stream = |generation| Stream {
-            socket: Some(socket),
-            generation,
-            receive,
-            wanted,
-            quiet_due,
+        let id = self.streams.insert(socket, |_| Stream {
+            receive: Receive::Off,
+            wanted: false,
+            quiet_due: false,
             bulk: false,
             polls: 0,
             readable_due: false,
             token,
-        };
-        let index = match self.free.pop() {
-            Some(index) => {
-                let place = &mut self.streams[index as usize];
-                *place = stream(place.generation);
-                index
-            }
-            None => {
-                self.streams.push(stream(0));
-                self.streams.len() as u32 - 1
-            }
-        };
-        let generation = self.streams[index as usize].generation;
-        let id = StreamId { index, generation };
+        });
         self.fresh.push(id);
         Ok(id)
     }
 
     #[inline]
-    fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
-        let stream = self.streams.get_mut(id.index as usize)?;
-        (stream.generation == id.generation && stream.socket.is_some()).then_some(stream)
-    }
-
-    #[inline]
     pub(super) fn descriptor(&self, id: StreamId) -> Option<BorrowedFd<'_>> {
-        let stream = self.streams.get(id.index as usize)?;
-        let fits = stream.generation == id.generation;
-        stream.socket.as_ref().filter(|_| fits).map(AsFd::as_fd)
+        self.streams.descriptor(id)
     }
 
     pub(super) fn receive(&mut self, id: StreamId) {
-        let Some(stream) = self.stream(id) else {
+        let Some(stream) = self.streams.get_mut(id) else {
             return;
         };
         stream.wanted = true;
@@ -329,7 +222,7 @@ impl Uring {
 
     /// Begins a receive, multishot or after a poll.
     fn arm(&mut self, id: StreamId) {
-        let Some(stream) = self.stream(id) else {
+        let Some(stream) = self.streams.get_mut(id) else {
             return;
         };
         if stream.bulk {
@@ -345,8 +238,8 @@ impl Uring {
     fn arm_again(&mut self) {
         let mut again = std::mem::take(&mut self.again);
         for id in again.drain(..) {
-            let due = |stream: &&mut Stream| stream.wanted && stream.receive == Receive::Off;
-            if self.stream(id).filter(due).is_some() {
+            let due = |stream: &&mut Slot<Stream>| stream.wanted && stream.receive == Receive::Off;
+            if self.streams.get_mut(id).filter(due).is_some() {
                 self.arm(id);
             }
         }
@@ -354,7 +247,7 @@ impl Uring {
     }
 
     pub(super) fn pause(&mut self, id: StreamId) -> bool {
-        let Some(stream) = self.stream(id) else {
+        let Some(stream) = self.streams.get_mut(id) else {
             return true;
         };
         stream.wanted = false;
@@ -379,7 +272,11 @@ impl Uring {
     }
 
     pub(super) fn watch_end(&mut self, id: StreamId) {
-        if self.stream(id).is_some_and(|stream| !stream.wanted) {
+        if self
+            .streams
+            .get_mut(id)
+            .is_some_and(|stream| !stream.wanted)
+        {
             self.poll(id, Kind::PollEnd, POLL_END);
         }
     }
@@ -389,14 +286,14 @@ impl Uring {
     }
 
     pub(super) fn want_read(&mut self, id: StreamId) {
-        if let Some(stream) = self.stream(id) {
+        if let Some(stream) = self.streams.get_mut(id) {
             stream.readable_due = true;
             self.poll(id, Kind::PollRead, POLL_READ);
         }
     }
 
     fn poll(&mut self, id: StreamId, kind: Kind, bit: u8) {
-        let Some(stream) = self.stream(id) else {
+        let Some(stream) = self.streams.get_mut(id) else {
             return;
         };
         if stream.polls & bit == 0 {
@@ -410,12 +307,12 @@ impl Uring {
     }
 
     pub(super) fn close(&mut self, id: StreamId) {
-        let Some(stream) = self.stream(id) else {
+        let Some(stream) = self.streams.get_mut(id) else {
             return;
         };
         let held =
             stream.polls != 0 || matches!(stream.receive, Receive::Armed | Receive::Cancelling);
-        if let Some(socket) = self.remove(id)
+        if let Some(socket) = self.streams.remove(id)
             && held
         {
             // The kernel's operation holds the socket open: end it, or no FIN is sent.
@@ -425,22 +322,14 @@ impl Uring {
     }
 
     pub(super) fn reset(&mut self, id: StreamId) {
-        if let Some(socket) = self.remove(id) {
+        if let Some(socket) = self.streams.remove(id) {
             abort(socket);
             self.descriptor_freed();
         }
     }
 
-    fn descriptor_freed(&mut self) {
-        for index in 0..self.listeners.len() {
-            if self.listeners[index].paused_until.is_some() {
-                self.resume_listener(index);
-            }
-        }
-    }
-
     pub(super) fn detach(&mut self, id: StreamId) -> Option<Socket> {
-        let polls = self.stream(id)?.polls;
+        let polls = self.streams.get_mut(id)?.polls;
         // A poll left in the ring would hold the socket open when its next owner closes it.
         for (bit, kind) in [
             (POLL_READ, Kind::ForgetRead),
@@ -451,15 +340,7 @@ impl Uring {
                 self.queue_submission(kind, id.index, id.generation);
             }
         }
-        self.remove(id).map(Socket::Os)
-    }
-
-    fn remove(&mut self, id: StreamId) -> Option<OwnedFd> {
-        let stream = self.stream(id)?;
-        stream.generation = (stream.generation + 1) & 0xff_ffff;
-        let socket = stream.socket.take();
-        self.free.push(id.index);
-        socket
+        self.streams.remove(id).map(Socket::Os)
     }
 }
 
@@ -500,10 +381,8 @@ impl Drop for Uring {
         // The kernel must release every buffer before it is freed, and closing a ring only begins
         // that. Synchronous cancellation (Linux 6.0) completes it. On older kernels, shutting the
         // sockets down ends their receives.
-        for stream in &mut self.streams {
-            if let Some(socket) = stream.socket.take() {
-                let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
-            }
+        for socket in self.streams.take_sockets() {
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         }
         // If that fails or takes too long, a receive may remain that writes to a buffer.
         let cancelled = self.cancel_everything();
@@ -523,113 +402,5 @@ impl std::fmt::Debug for Uring {
         f.debug_struct("Uring")
             .field("streams", &self.streams.len())
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::driver::Event;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-    /// What an owner may do when the last bytes arrive together with the end of a cancelled
-    /// receive.
-    enum Then {
-        Nothing,
-        Close,
-        Receive,
-        PauseAgain,
-    }
-
-    /// The events after those bytes, or `None` where io_uring is refused.
-    fn after_last_bytes(then: &Then) -> Option<Vec<Event>> {
-        let mut driver = Setup::LADDER
-            .iter()
-            .find_map(|&setup| Uring::new(setup, &Config::default()).ok())?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-        let (ours, _theirs) = pair.unwrap();
-        let id = driver.attach(Socket::Os(ours), 1).unwrap();
-        driver.receive(id);
-        // As if armed and cancelled; the test plays the kernel's part, with the first buffer.
-        driver.submissions.clear();
-        driver.stream(id).unwrap().receive = Receive::Armed;
-        assert!(!driver.pause(id));
-        driver.submissions.clear();
-        const BUFFER: u32 = 1;
-        let event = driver.received(id.index, id.generation, 3, BUFFER);
-        assert!(matches!(event, Some(Event::Data { data, .. }) if data.len() == 3));
-        match then {
-            Then::Nothing => {}
-            Then::Close => driver.close(id),
-            Then::Receive => driver.receive(id),
-            Then::PauseAgain => assert!(!driver.pause(id), "a `Quiet` is due"),
-        }
-        Some(std::iter::from_fn(|| driver.next()).collect())
-    }
-
-    /// Drops the driver with a receive in the ring, and returns whether its posted blocks are used
-    /// again. `None` where io_uring is refused.
-    fn blocks_are_used_again(cancel_fails: Option<i32>) -> Option<bool> {
-        let config = Config {
-            ring_buffers: 4,
-            ..Config::default()
-        };
-        let mut driver = Setup::LADDER
-            .iter()
-            .find_map(|&setup| Uring::new(setup, &config).ok())?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-        let (ours, theirs) = pair.unwrap();
-        let id = driver.attach(Socket::Os(ours), 1).unwrap();
-        driver.receive(id);
-        for _ in 0..3 {
-            driver.poll_events(Some(Duration::ZERO)).unwrap();
-            while driver.next().is_some() {}
-        }
-        assert_eq!(driver.stream(id).unwrap().receive, Receive::Armed);
-        let posted = driver.buffers.addresses();
-        assert_eq!(posted.len(), 4);
-        let pool = driver.pool().clone();
-        let used_bytes = pool.budget().used_bytes();
-        driver.cancel_fails = cancel_fails;
-        drop(driver);
-        assert_eq!(pool.budget().used_bytes(), used_bytes, "kept, or leaked");
-        let _ = rustix::io::write(&theirs, b"late");
-        let blocks: Vec<_> = (0..4).map(|_| pool.take().unwrap()).collect();
-        let again = |block: &crate::buf::Block| posted.contains(&block.as_ptr());
-        assert!(blocks.iter().all(again) || !blocks.iter().any(again));
-        Some(again(&blocks[0]))
-    }
-
-    #[test]
-    fn buffers_that_the_kernel_may_still_have_are_leaked() {
-        for (cancel_fails, again) in [
-            (None, true),
-            (Some(libc::ETIME), false),
-            (Some(libc::EINVAL), false),
-        ] {
-            match blocks_are_used_again(cancel_fails) {
-                Some(found) => assert_eq!(found, again, "{cancel_fails:?}"),
-                None => println!("skipped: io_uring is refused"),
-            }
-        }
-    }
-
-    #[test]
-    fn quiet_follows_the_last_bytes_unless_it_is_not_owed_any_more() {
-        for (then, quiet) in [
-            (Then::Nothing, 1),
-            (Then::Close, 0),
-            (Then::Receive, 0),
-            (Then::PauseAgain, 1),
-        ] {
-            let Some(events) = after_last_bytes(&then) else {
-                println!("skipped: io_uring is refused");
-                return;
-            };
-            assert_eq!(events.len(), quiet, "{events:?}");
-            assert!(events.iter().all(|e| matches!(e, Event::Quiet { .. })));
-        }
     }
 }

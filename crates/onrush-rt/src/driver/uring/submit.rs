@@ -104,7 +104,7 @@ impl Uring {
                 opcode::AcceptMulti::new(fd).flags(flags).build()
             }
             Kind::Receive => {
-                let stream = self.stream(StreamId { index, generation })?;
+                let stream = self.streams.get_mut(StreamId { index, generation })?;
                 if stream.receive != Receive::Queued {
                     return None;
                 }
@@ -113,7 +113,7 @@ impl Uring {
                 opcode::RecvMulti::new(fd, GROUP).build()
             }
             Kind::Cancel => {
-                let stream = self.stream(StreamId { index, generation })?;
+                let stream = self.streams.get_mut(StreamId { index, generation })?;
                 if stream.receive != Receive::Cancelling {
                     return None;
                 }
@@ -124,7 +124,7 @@ impl Uring {
             Kind::ForgetWrite => cancel(Kind::PollWrite, index, generation),
             Kind::ForgetEnd => cancel(Kind::PollEnd, index, generation),
             Kind::PollRead | Kind::PollWrite | Kind::PollEnd => {
-                let stream = self.stream(StreamId { index, generation })?;
+                let stream = self.streams.get_mut(StreamId { index, generation })?;
                 let fd = types::Fd(stream.socket.as_ref()?.as_raw_fd());
                 let events = match kind {
                     Kind::PollRead => libc::POLLIN,

@@ -3,13 +3,11 @@
 //!
 //! This module does not depend on handles, operation numbers or injected faults.
 
+use super::change::{Change, EntryChange, Keep};
 use super::{Random, errno};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::mem;
-
-/// The unit that a disk writes atomically.
-const SECTOR_BYTES: usize = 512;
 
 /// The number of recently unnamed inodes that are considered for reuse.
 const REUSE_CANDIDATES: usize = 4;
@@ -57,13 +55,6 @@ pub(super) struct Content {
     pending: Vec<Change>,
 }
 
-#[derive(Debug)]
-enum Change {
-    Write(usize, Vec<u8>),
-    SetLen(usize),
-    SetModified(i64),
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     pub(super) now: BTreeMap<Vec<u8>, u64>,
@@ -71,24 +62,6 @@ pub(super) struct Entries {
     pending: Vec<EntryChange>,
     /// Removed while open: nothing can be created in it any more.
     pub(super) removed: bool,
-}
-
-#[derive(Debug)]
-struct EntryChange {
-    order: u64,
-    name: Vec<u8>,
-    /// `None` removes the name.
-    to: Option<u64>,
-}
-
-/// Which unsynced changes survive a power cut.
-#[derive(Clone, Copy)]
-enum Keep {
-    Nothing,
-    All,
-    /// The changes before this number.
-    Until(u64),
-    Some,
 }
 
 /// The result of a path lookup.
@@ -435,42 +408,6 @@ impl Content {
     }
 }
 
-impl Change {
-    fn apply(&self, to: &mut Vec<u8>) {
-        match self {
-            Change::Write(offset, bytes) => {
-                let end = offset + bytes.len();
-                if to.len() < end {
-                    to.resize(end, 0);
-                }
-                to[*offset..end].copy_from_slice(bytes);
-            }
-            Change::SetLen(len) => to.resize(*len, 0),
-            Change::SetModified(_) => {}
-        }
-    }
-
-    /// Any sectors of a write may survive, and the size without them.
-    fn apply_some(&self, to: &mut Vec<u8>, random: &mut Random) {
-        match self {
-            Change::Write(offset, bytes) => {
-                if to.len() < offset + bytes.len() && random.coin() {
-                    to.resize(offset + bytes.len(), 0);
-                }
-                for (number, sector) in bytes.chunks(SECTOR_BYTES).enumerate() {
-                    let at = offset + number * SECTOR_BYTES;
-                    if random.coin() && at < to.len() {
-                        let end = (at + sector.len()).min(to.len());
-                        to[at..end].copy_from_slice(&sector[..end - at]);
-                    }
-                }
-            }
-            Change::SetLen(_) if random.coin() => self.apply(to),
-            Change::SetLen(_) | Change::SetModified(_) => {}
-        }
-    }
-}
-
 impl Entries {
     fn resolve_pending(&mut self, keep: Keep, random: &mut Random) {
         // Changes of one name keep their order: any prefix of them survives, separately for each
@@ -491,15 +428,6 @@ impl Entries {
         }
         self.now.clone_from(&self.durable);
         self.removed = false;
-    }
-}
-
-impl EntryChange {
-    fn apply(&self, to: &mut BTreeMap<Vec<u8>, u64>) {
-        match self.to {
-            Some(inode) => to.insert(self.name.clone(), inode),
-            None => to.remove(&self.name),
-        };
     }
 }
 

@@ -12,6 +12,7 @@
 //!
 //! This module depends neither on the kernel nor on users of the files.
 
+mod change;
 mod disk;
 mod handle;
 

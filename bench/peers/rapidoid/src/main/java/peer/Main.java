@@ -12,11 +12,11 @@ import org.rapidoid.net.abstracts.Channel;
 import org.rapidoid.net.impl.RapidoidHelper;
 
 /**
- * A server on Rapidoid's low-level HTTP, for measuring: {@code Main PORT} answers /, /json and POST
- * /echo on one worker thread; {@code Main --version} says what it is.
+ * A server on the low-level HTTP of Rapidoid, for measurements. {@code Main PORT} serves /, /json
+ * and POST /echo on one worker thread; {@code Main --version} prints the version.
  *
- * <p>A body is echoed from memory, as this level of Rapidoid gives no other way, and chunked bodies
- * are not known to it.
+ * <p>Rapidoid echoes a body from memory. At this level it has no other way, and it does not support
+ * chunked bodies.
  */
 public final class Main extends AbstractHttpServer {
 
@@ -27,7 +27,7 @@ public final class Main extends AbstractHttpServer {
   private static final byte[] JSON_PATH = bytes("/json");
   private static final byte[] ECHO_PATH = bytes("/echo");
 
-  /** What {@code /json} answers; read by Rapidoid's own serialiser for every answer. */
+  /** The content of {@code /json}, which Rapidoid serialises for every response. */
   public static final class Message {
     public String getMessage() {
       return "Hello, World!";

@@ -1,0 +1,214 @@
+//! Renders responses. Small ones are appended to one buffer; `send_response` sends larger ones.
+
+use super::connection::Conn;
+use super::send_response::SMALL_BYTES;
+use super::{DRAIN_BYTES, Engine, requests_within};
+use crate::body::Content;
+use crate::host::ConnId;
+use crate::response::Response;
+use onrush_proto::connection::{After, SendAs};
+use onrush_proto::response::ContentLength;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// Sends the rest of a response. Its output is what follows, or `None` when the connection had to
+/// be closed.
+pub(super) type SendFuture = Pin<Box<dyn Future<Output = Option<After>>>>;
+
+/// The result of rendering a response.
+pub(super) enum Rendered {
+    /// The connection is gone.
+    Gone,
+    /// The buffer holds the complete response.
+    Whole(After),
+    /// The future has taken the buffer, and sends it with the rest of the response.
+    Sending(SendFuture),
+}
+
+impl Engine {
+    /// [`Engine::render_response`], not inlined: for responses that were not ready at once.
+    #[inline(never)]
+    pub(super) fn render_response_cold(
+        self: &Rc<Self>,
+        id: ConnId,
+        response: &mut Response,
+        out: &mut Vec<u8>,
+    ) -> Rendered {
+        self.render_response(id, response, out, 0)
+    }
+
+    /// Appends a response to `out`, or prepares a future that sends it. `behind`: bytes received
+    /// behind this request, in addition to the queued input.
+    #[inline(always)]
+    pub(super) fn render_response(
+        self: &Rc<Self>,
+        id: ConnId,
+        response: &mut Response,
+        out: &mut Vec<u8>,
+        behind: usize,
+    ) -> Rendered {
+        match self.log.is_some() {
+            true => self.render_logged(id, behind, response, out),
+            false => self.render::<false>(id, behind, response, out),
+        }
+    }
+
+    #[inline(never)]
+    fn render_logged(
+        self: &Rc<Self>,
+        id: ConnId,
+        behind: usize,
+        response: &mut Response,
+        out: &mut Vec<u8>,
+    ) -> Rendered {
+        self.render::<true>(id, behind, response, out)
+    }
+
+    /// [`Engine::render_response`], compiled once with an access log and once without: the values
+    /// that the log needs occupy registers on the hot path.
+    #[inline(always)]
+    fn render<const LOGS: bool>(
+        self: &Rc<Self>,
+        id: ConnId,
+        behind: usize,
+        response: &mut Response,
+        out: &mut Vec<u8>,
+    ) -> Rendered {
+        let date = self.date();
+        let rendered_before = out.len();
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else {
+            return Rendered::Gone;
+        };
+        let reject = conn.active.as_mut().and_then(|active| active.reject.take());
+        if let Some(reject) = reject.filter(|_| response.status.0 < 400) {
+            // The body broke a rule after the handler had started, so the response is an error.
+            conn.machine.send_reject(reject, &date, out);
+            self.record_response(conn, reject.status, None);
+            if LOGS {
+                self.log_short_response(conn, reject.status, rendered_before, out);
+            }
+            return Rendered::Whole(self.next_request(conn));
+        }
+        let length = response.body.length();
+        let close = response.close || (self.draining.get() && self.is_last(id, conn, behind));
+        let send_as = match length {
+            Some(bytes) if response.fields.is_empty() && !close => conn.machine.send_plain_head(
+                response.status.0,
+                response.content_type,
+                bytes,
+                &date,
+                &mut self.head_cache.borrow_mut(),
+                out,
+            ),
+            _ => conn.machine.send_head(
+                response.status.0,
+                response.content_type,
+                response.fields.as_bytes(),
+                length.map_or(ContentLength::Unknown, ContentLength::Known),
+                &date,
+                close,
+                out,
+            ),
+        };
+        if self.recorder.is_some() {
+            let body_bytes = match send_as {
+                SendAs::Nothing => Some(0),
+                _ => length,
+            };
+            self.record_response(conn, response.status.0, body_bytes);
+        }
+        let head_bytes = out.len() - rendered_before;
+        match (send_as, &response.body.0) {
+            (SendAs::Nothing, _) => {}
+            (SendAs::Length(_), Content::Static(bytes)) if bytes.len() <= SMALL_BYTES => {
+                out.extend_from_slice(bytes);
+            }
+            (SendAs::Length(_), Content::Bytes(bytes)) if bytes.get().len() <= SMALL_BYTES => {
+                out.extend_from_slice(bytes.get());
+            }
+            (SendAs::Length(_), Content::Pooled(kept)) if kept.0.len() <= SMALL_BYTES => {
+                out.extend_from_slice(&kept.0);
+            }
+            _ => {
+                if LOGS {
+                    let status = response.status.0;
+                    self.log_response(conn, status, rendered_before, head_bytes, None);
+                }
+                let (head, content) = (std::mem::take(out), std::mem::take(&mut response.body.0));
+                return Rendered::Sending(self.sending(id, head, content, send_as));
+            }
+        }
+        if LOGS {
+            let bytes = Some(out.len() - rendered_before);
+            self.log_response(conn, response.status.0, rendered_before, head_bytes, bytes);
+        }
+        Rendered::Whole(self.next_request(conn))
+    }
+
+    /// Whether a response is the last one of its connection while the server drains: no request was
+    /// pipelined behind it before the drain began.
+    #[cold]
+    fn is_last(&self, id: ConnId, conn: &Conn, behind: usize) -> bool {
+        let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
+        let received = (behind + queued) as u64;
+        let is_behind = match conn.machine.body_ended() {
+            true => received > 0 || self.context.driver().has_unread(conn.stream),
+            // The rest of this request's body precedes the next request. Its length must be known,
+            // and all of it received.
+            false => (conn.machine.body_remaining()).is_some_and(|rest| received > rest),
+        };
+        let mut left = self.drain_requests.borrow_mut();
+        let left = left
+            .entry(id)
+            .or_insert_with(|| requests_within(DRAIN_BYTES));
+        *left = left.saturating_sub(1);
+        !is_behind || *left == 0
+    }
+
+    #[inline(never)]
+    fn sending(
+        self: &Rc<Self>,
+        id: ConnId,
+        head: Vec<u8>,
+        content: Content,
+        send_as: SendAs,
+    ) -> SendFuture {
+        Box::pin(self.clone().send_response(id, head, content, send_as))
+    }
+
+    /// Stores the status and size of a response in its measurement.
+    #[inline(never)]
+    fn record_response(&self, conn: &mut Conn, status: u16, body_bytes: Option<u64>) {
+        let mut measuring = self.measuring.borrow_mut();
+        let measured = match measuring.as_mut() {
+            Some(measured) => Some(measured),
+            None => (conn.active.as_mut()).and_then(|active| active.measured.as_mut()),
+        };
+        if let Some(measured) = measured {
+            (measured.status, measured.response_bytes) = (status, body_bytes);
+        }
+    }
+
+    /// Ends the present request after its response; returns what follows. Its body can no longer be
+    /// read.
+    #[inline]
+    pub(super) fn next_request(&self, conn: &mut Conn) -> After {
+        if self.recorder.is_some() {
+            self.finish_measurement(conn);
+        }
+        conn.response_count = conn.response_count.wrapping_add(1);
+        conn.machine.finish_response()
+    }
+
+    /// Records the measurement of the present request.
+    #[inline(never)]
+    fn finish_measurement(&self, conn: &mut Conn) {
+        let waiting = || conn.active.as_mut()?.measured.take();
+        let measured = self.measuring.take().or_else(waiting);
+        if let Some((recorder, measured)) = self.recorder.as_ref().zip(measured) {
+            recorder.end(&measured);
+        }
+    }
+}
