@@ -10,7 +10,7 @@ use tracing::field::{Field, Visit};
 /// The fields of an entry. Their names are those of the engine's event.
 #[derive(Debug, Default)]
 pub(crate) struct Combined {
-    request: Option<String>,
+    request: Option<Vec<u8>>,
     method: String,
     target: String,
     version: String,
@@ -18,21 +18,30 @@ pub(crate) struct Combined {
     status: Option<String>,
     body_bytes: u64,
     duration_us: u64,
-    user_agent: Option<String>,
-    referer: Option<String>,
+    user_agent: Option<Vec<u8>>,
+    referer: Option<Vec<u8>>,
 }
 
 impl Visit for Combined {
     fn record_str(&mut self, field: &Field, value: &str) {
         let value = value.to_owned();
         match field.name() {
-            "request" => self.request = Some(value),
             "method" => self.method = value,
             "target" => self.target = value,
             "version" => self.version = value,
-            "user_agent" => self.user_agent = Some(value),
-            "referer" => self.referer = Some(value),
-            _ => {}
+            name => {
+                if let Some(bytes) = self.bytes_of(name) {
+                    bytes.get_or_insert_with(|| value.into_bytes());
+                }
+            }
+        }
+    }
+
+    /// The exact bytes of a value that is not UTF-8 take precedence over its text.
+    fn record_bytes(&mut self, field: &Field, value: &[u8]) {
+        let name = field.name().strip_suffix("_bytes");
+        if let Some(bytes) = name.and_then(|name| self.bytes_of(name)) {
+            *bytes = Some(value.to_vec());
         }
     }
 
@@ -53,6 +62,16 @@ impl Visit for Combined {
 }
 
 impl Combined {
+    /// The value of a field that may contain any bytes.
+    fn bytes_of(&mut self, field: &str) -> Option<&mut Option<Vec<u8>>> {
+        match field {
+            "request" => Some(&mut self.request),
+            "user_agent" => Some(&mut self.user_agent),
+            "referer" => Some(&mut self.referer),
+            _ => None,
+        }
+    }
+
     /// Writes the entry as a line. `now_us`: microseconds since the epoch. The entry contains the
     /// time of the request, in UTC.
     ///
@@ -77,9 +96,9 @@ impl Combined {
             Some(request) => escape(request, line)?,
             None if self.method.is_empty() => line.write_char('-')?,
             None => {
-                escape(&self.method, line)?;
+                escape(self.method.as_bytes(), line)?;
                 line.write_char(' ')?;
-                escape(&self.target, line)?;
+                escape(self.target.as_bytes(), line)?;
                 write!(line, " {}", self.version)?;
             }
         }
@@ -90,7 +109,7 @@ impl Combined {
         }
         for value in [&self.referer, &self.user_agent] {
             line.write_str(" \"")?;
-            escape(value.as_deref().unwrap_or("-"), line)?;
+            escape(value.as_deref().unwrap_or(b"-"), line)?;
             line.write_char('"')?;
         }
         line.write_char('\n')
@@ -99,8 +118,8 @@ impl Combined {
 
 /// Writes a value as Apache does (`ap_escape_logitem`): a backslash before `"` and `\`, C escapes,
 /// and `\xhh` for every other byte that is not printable ASCII.
-fn escape(value: &str, line: &mut dyn Write) -> fmt::Result {
-    for byte in value.bytes() {
+fn escape(value: &[u8], line: &mut dyn Write) -> fmt::Result {
+    for &byte in value {
         match byte {
             b'"' => line.write_str("\\\"")?,
             b'\\' => line.write_str("\\\\")?,
@@ -136,14 +155,14 @@ mod tests {
             status: Some("206".to_owned()),
             body_bytes: 1234,
             duration_us: 600_000,
-            referer: Some("http://t/\u{e9}\\".to_owned()),
-            user_agent: Some("a\t\u{7f}\u{b}\u{8}\u{1b}[31m \"b\"".to_owned()),
+            referer: Some("http://t/\u{e9}\\".into()),
+            user_agent: Some(b"a\t\x7f\x0b\x08\x1b[31m \"b\"\xe9\xff".to_vec()),
             ..Combined::default()
         };
         assert_eq!(
             line(&entry),
             "2001:db8::1 - - [06/Nov/1994:08:49:36 +0000] \"GET /a%20b?c=\\\"d\\\" HTTP/1.1\" \
-             206 1234 \"http://t/\\xc3\\xa9\\\\\" \"a\\t\\x7f\\v\\b\\x1b[31m \\\"b\\\"\"\n"
+             206 1234 \"http://t/\\xc3\\xa9\\\\\" \"a\\t\\x7f\\v\\b\\x1b[31m \\\"b\\\"\\xe9\\xff\"\n"
         );
     }
 
@@ -156,7 +175,7 @@ mod tests {
             format!("- - - {date} \"-\" - - \"-\" \"-\"\n")
         );
         let entry = Combined {
-            request: Some("not a request\r\nline".to_owned()),
+            request: Some(b"not a request\r\nline".to_vec()),
             status: Some("400".to_owned()),
             ..Combined::default()
         };

@@ -53,6 +53,16 @@ fn combined_format_equals_that_of_apache() {
             "127.0.0.1 - - [TIME] \"GET /object.txt?get HTTP/1.1\" 200 5 \
              \"http://t/\\xc3\\xa9\" \"a \\\"b\\\"\\tc\\\\\""
         );
+        let mut latin_1 = b"GET /object.txt?latin HTTP/1.1\r\nHost: localhost\r\n".to_vec();
+        latin_1.extend_from_slice(b"Connection: close\r\nUser-Agent: caf\xe9\r\n\r\n");
+        assert!(server.exchange(&latin_1).starts_with("HTTP/1.1 200"));
+        assert_eq!(
+            line(&server, "?latin"),
+            "127.0.0.1 - - [TIME] \"GET /object.txt?latin HTTP/1.1\" 200 5 \"-\" \"caf\\xe9\"",
+            "bytes that are not UTF-8"
+        );
+        server.exchange(b"GET /?rejected\xe9 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert!(line(&server, "?rejected").contains("\"GET /?rejected\\xe9 HTTP/1.1\" 400 "));
         ask("HEAD", "/object.txt?head", "");
         assert_eq!(
             line(&server, "?head"),

@@ -45,6 +45,9 @@ pub enum AccessLog {
     /// - `duration_us`: the time from the complete request head to the end, in microseconds.
     /// - `user_agent`, `referer`: the fields as sent (RFC 9110 §10.1.3, §10.1.5), if present. Bytes
     ///   that are not UTF-8 are replaced by U+FFFD.
+    /// - `request_bytes`, `user_agent_bytes`, `referer_bytes`: the exact bytes of the field without
+    ///   `_bytes` ([`Visit::record_bytes`](tracing::field::Visit::record_bytes)), only if they are
+    ///   not UTF-8.
     On,
 }
 
@@ -83,7 +86,7 @@ pub(crate) enum RequestLine {
         version: &'static str,
     },
     /// The first line of a rejected head, as far as it is known.
-    Raw(Option<String>),
+    Raw(Option<Vec<u8>>),
 }
 
 /// A request and its response, until the last byte of the response has been accepted.
@@ -91,8 +94,8 @@ pub(crate) enum RequestLine {
 pub(crate) struct Exchange {
     pub(crate) line: RequestLine,
     pub(crate) peer: Option<SocketAddr>,
-    pub(crate) user_agent: Option<String>,
-    pub(crate) referer: Option<String>,
+    pub(crate) user_agent: Option<Vec<u8>>,
+    pub(crate) referer: Option<Vec<u8>>,
     /// By the worker's clock.
     pub(crate) begun_ns: u64,
     pub(crate) received_bytes: u64,
@@ -219,9 +222,9 @@ pub(crate) struct Ended {
 
 impl Ended {
     fn log(&self) {
-        let (mut request, mut method, mut target, mut version) = (None, None, None, None);
+        let (mut raw, mut method, mut target, mut version) = (None, None, None, None);
         match &self.exchange.line {
-            RequestLine::Raw(line) => request = line.as_deref(),
+            RequestLine::Raw(line) => raw = line.as_deref(),
             RequestLine::Parsed {
                 method: of,
                 target: to,
@@ -232,10 +235,11 @@ impl Ended {
             }
         }
         let exchange = &self.exchange;
+        let (agent, referer) = (exchange.user_agent.as_deref(), exchange.referer.as_deref());
         panic_guard::log(|| {
             tracing::info!(
                 target: "onrush::access",
-                request,
+                request = raw.map(String::from_utf8_lossy).as_deref(),
                 method,
                 target,
                 peer = exchange.peer.map(tracing::field::display),
@@ -246,11 +250,18 @@ impl Ended {
                 body_bytes = self.body_bytes,
                 duration_us = self.ended_ns.saturating_sub(exchange.begun_ns) / 1000,
                 version,
-                user_agent = exchange.user_agent.as_deref(),
-                referer = exchange.referer.as_deref(),
+                user_agent = agent.map(String::from_utf8_lossy).as_deref(),
+                referer = referer.map(String::from_utf8_lossy).as_deref(),
+                request_bytes = raw.filter(is_not_utf8),
+                user_agent_bytes = agent.filter(is_not_utf8),
+                referer_bytes = referer.filter(is_not_utf8),
             )
         });
     }
+}
+
+fn is_not_utf8(bytes: &&[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err()
 }
 
 /// The ended exchanges of one worker that are not logged yet. A subscriber is user code, which must

@@ -38,10 +38,7 @@ impl Engine {
     /// Records the start of a request with the head `bytes`.
     #[inline(never)]
     pub(super) fn log_request(&self, id: ConnId, head: &Head, bytes: &[u8]) {
-        let field = |name| {
-            let value = head.header(bytes, name)?;
-            Some(String::from_utf8_lossy(value).into_owned())
-        };
+        let field = |name| head.header(bytes, name).map(<[u8]>::to_vec);
         let line = RequestLine::Parsed {
             method: head.method(bytes).to_owned(),
             // The parser accepts no control characters and nothing outside ASCII in a target.
@@ -94,7 +91,7 @@ impl Engine {
         let begin = received.iter().take_while(|&byte| is_end(byte)).count();
         let line = received[begin..].split(is_end).next().unwrap_or_default();
         let line = &line[..line.len().min(RAW_LINE_BYTES_MAX)];
-        let line = (!line.is_empty()).then(|| String::from_utf8_lossy(line).into_owned());
+        let line = (!line.is_empty()).then(|| line.to_vec());
         let exchange = Exchange {
             outcome,
             ..self.exchange(conn, RequestLine::Raw(line), received.len())
