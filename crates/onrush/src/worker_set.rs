@@ -288,14 +288,17 @@ impl<T> WorkerSet<T> {
 
     /// The next worker after `own` that may have an idle connection to close.
     pub(crate) fn next_with_idle(&self, own: usize, now_ms: u64) -> Option<usize> {
+        if self.is_draining() {
+            return None;
+        }
         let may_have_idle = |&other: &usize| {
             let no_idle_until_ms = &self.slots[other].no_idle_until_ms;
             self.is_receiving(other)
                 && no_idle_until_ms.load(Ordering::Relaxed) <= now_ms
                 && !self.is_blocked(other, now_ms)
         };
-        let others = (own + 1..self.slots.len()).chain(0..own);
-        others.filter(|_| !self.is_draining()).find(may_have_idle)
+        let mut others = (own + 1..self.slots.len()).chain(0..own);
+        others.find(may_have_idle)
     }
 
     /// Whether another worker than the accepting one may serve a connection.

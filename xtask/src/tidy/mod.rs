@@ -76,6 +76,18 @@ pub(crate) fn check() -> Outcome {
     }
 }
 
+/// The lines of the complaints of one check about one file.
+#[cfg(test)]
+fn complaint_lines(
+    check: impl Fn(&Source, &mut Vec<Complaint>),
+    path: &str,
+    text: &str,
+) -> Vec<usize> {
+    let mut found = Vec::new();
+    check(&Source::new(path.to_owned(), text.to_owned()), &mut found);
+    found.into_iter().map(|complaint| complaint.line).collect()
+}
+
 fn complaints(files: &[Source]) -> Vec<Complaint> {
     let mut found = Vec::new();
     for file in files {

@@ -185,13 +185,11 @@ fn begins_with(words: &[Word<'_>], phrase: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::complaint_lines, *};
 
     /// The lines with complaints.
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        let mut found = Vec::new();
-        check(&Source::new(path.to_owned(), text.to_owned()), &mut found);
-        found.into_iter().map(|complaint| complaint.line).collect()
+        complaint_lines(check, path, text)
     }
 
     #[test]

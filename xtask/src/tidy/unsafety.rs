@@ -67,12 +67,10 @@ fn is_reason(comment: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::complaint_lines, *};
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        let mut found = Vec::new();
-        check(&Source::new(path.to_owned(), text.to_owned()), &mut found);
-        found.into_iter().map(|complaint| complaint.line).collect()
+        complaint_lines(check, path, text)
     }
 
     fn in_runtime(text: &str) -> Vec<usize> {

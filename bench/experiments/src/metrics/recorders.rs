@@ -7,6 +7,7 @@ use crate::{
     run::Run,
     table::{Table, median_and_range},
 };
+use onrush_rt::durations::{BUCKETS, bucket};
 use rustix::time::{ClockId, clock_gettime};
 use std::{
     hint::black_box,
@@ -18,28 +19,6 @@ use std::{
     time::Instant,
 };
 use xtask::shell::Outcome;
-
-/// Upper bounds of the buckets, in nanoseconds. The last bucket has none.
-const BOUNDS_NS: [u64; 17] = [
-    50_000,
-    100_000,
-    250_000,
-    500_000,
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-    250_000_000,
-    500_000_000,
-    1_000_000_000,
-    2_500_000_000,
-    5_000_000_000,
-    10_000_000_000,
-];
-const BUCKETS: usize = BOUNDS_NS.len() + 1;
 
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 
@@ -247,8 +226,7 @@ fn record<R: Recorder>(recorders: &[&R], each: u64) -> Cost {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
             let ns = 20_000 + (state >> 40) % 180_000;
-            let bucket = BOUNDS_NS.iter().position(|&bound| ns <= bound);
-            recorder.record(bucket.unwrap_or(BUCKETS - 1), ns);
+            recorder.record(bucket(ns), ns);
         }
         (begun, Instant::now(), thread_cpu_ns() - before)
     };

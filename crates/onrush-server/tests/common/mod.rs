@@ -300,10 +300,27 @@ impl Host {
 
     /// Receives up to the end of the connection.
     pub fn receive(&mut self, connection: &mut Connection) -> Vec<u8> {
+        self.receive_until(connection, |_| false)
+    }
+
+    /// Receives until the bytes are complete, or up to the end of the connection.
+    pub fn receive_until(
+        &mut self,
+        connection: &mut Connection,
+        is_complete: impl Fn(&[u8]) -> bool,
+    ) -> Vec<u8> {
         let mut all = Vec::new();
         match (&mut self.backend, connection) {
             (_, Connection::Real(stream)) => {
-                let _ = stream.read_to_end(&mut all);
+                let mut piece = vec![0; 64 * 1024];
+                while !is_complete(&all) {
+                    match stream.read(&mut piece) {
+                        Ok(0) => break,
+                        Ok(bytes) => all.extend_from_slice(&piece[..bytes]),
+                        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                        Err(_) => break,
+                    }
+                }
             }
             (Backend::Sim { sim, .. }, Connection::Sim(client)) => {
                 for _ in 0..200_000 {
@@ -313,7 +330,7 @@ impl Host {
                         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                         Err(_) => break,
                     }
-                    if client.at_end() {
+                    if client.at_end() || is_complete(&all) {
                         break;
                     }
                 }

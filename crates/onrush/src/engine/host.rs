@@ -1,14 +1,18 @@
 //! What requests need of the engine: [`Host`], the interface between the two.
 
 use super::Engine;
+use super::deadline::Wait;
+use super::request_body::{DISCARD_BYTES, DISCARD_LOW_WATER, Direct, NextPiece};
+use super::request_body::{connection_gone, next_piece, present, reject_body};
 use crate::host::{BodyId, ConnId, Host};
 use crate::params::Template;
 use crate::worker::WorkerHandle;
 use onrush_rt::buf::Buf;
+use onrush_rt::coop;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 impl Host for Engine {
     fn worker(&self) -> &WorkerHandle {
@@ -33,7 +37,27 @@ impl Host for Engine {
     }
 
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
-        self.poll_body_piece(body, cx)
+        ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = present(&mut conns, body) else {
+            return Poll::Ready(Some(Err(connection_gone())));
+        };
+        match next_piece(conn, self.limits(), usize::MAX) {
+            NextPiece::Piece(piece) => {
+                coop::spend(piece.len());
+                self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
+                Poll::Ready(Some(Ok(piece)))
+            }
+            NextPiece::End => Poll::Ready(None),
+            NextPiece::Failed(error) => Poll::Ready(Some(Err(error))),
+            NextPiece::Empty => {
+                drop(conns);
+                match self.wait_for_body(body, cx, true) {
+                    Ok(()) => Poll::Pending,
+                    Err(error) => Poll::Ready(Some(Err(error))),
+                }
+            }
+        }
     }
 
     fn poll_fill(
@@ -43,22 +67,89 @@ impl Host for Engine {
         into: &mut Vec<u8>,
         low_water: u32,
     ) -> Poll<io::Result<usize>> {
-        self.poll_fill_from_body(body, cx, into, low_water)
+        ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = present(&mut conns, body) else {
+            return Poll::Ready(Err(connection_gone()));
+        };
+        let mut filled = 0;
+        loop {
+            let room = into.capacity() - into.len();
+            if room == 0 {
+                break;
+            }
+            match next_piece(conn, self.limits(), room) {
+                NextPiece::Piece(piece) => {
+                    into.extend_from_slice(&piece);
+                    filled += piece.len();
+                }
+                NextPiece::Empty | NextPiece::End if filled > 0 => break,
+                NextPiece::End => return Poll::Ready(Ok(0)),
+                NextPiece::Failed(error) => return Poll::Ready(Err(error)),
+                NextPiece::Empty => {
+                    let id = body.connection;
+                    let attempt = self.try_direct(id, conn, low_water, |driver, stream, run| {
+                        let room = run.min(into.capacity() - into.len());
+                        let result = driver.recv_append(stream, into, run);
+                        Direct { room, result }
+                    });
+                    drop(conns);
+                    return self.finish_attempt(body, cx, attempt);
+                }
+            }
+        }
+        coop::spend(filled);
+        self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
+        Poll::Ready(Ok(filled))
     }
 
     fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.poll_discard_body(body, cx)
+        ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = present(&mut conns, body) else {
+            return Poll::Ready(Err(connection_gone()));
+        };
+        match next_piece(conn, self.limits(), usize::MAX) {
+            NextPiece::Piece(piece) => {
+                coop::spend(piece.len());
+                self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
+                Poll::Ready(Ok(piece.len()))
+            }
+            NextPiece::End => Poll::Ready(Ok(0)),
+            NextPiece::Failed(error) => Poll::Ready(Err(error)),
+            NextPiece::Empty => {
+                let mut discard_buffer = self.discard_buffer.borrow_mut();
+                if discard_buffer.is_empty() {
+                    *discard_buffer = vec![0; DISCARD_BYTES];
+                }
+                let (id, low_water) = (body.connection, DISCARD_LOW_WATER);
+                let attempt = self.try_direct(id, conn, low_water, |driver, stream, run| {
+                    let room = run.min(DISCARD_BYTES);
+                    let result = driver.discard(stream, &mut discard_buffer[..room]);
+                    Direct { room, result }
+                });
+                drop((discard_buffer, conns));
+                self.finish_attempt(body, cx, attempt)
+            }
+        }
     }
 
     fn body_remaining(&self, body: BodyId) -> Option<u64> {
-        self.remaining_body_bytes(body)
+        let mut conns = self.conns.borrow_mut();
+        let conn = present(&mut conns, body)?;
+        conn.machine.body_remaining()
     }
 
     fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()> {
-        self.set_body_limit(body, bytes_max)
+        let mut conns = self.conns.borrow_mut();
+        let conn = present(&mut conns, body).ok_or_else(connection_gone)?;
+        conn.machine
+            .set_body_limit(bytes_max)
+            .map_err(|reject| reject_body(conn, reject))
     }
 
     fn take_trailers(&self, body: BodyId) -> Option<Box<[u8]>> {
-        self.take_body_trailers(body)
+        let mut conns = self.conns.borrow_mut();
+        present(&mut conns, body)?.machine.take_trailers()
     }
 }

@@ -14,7 +14,7 @@ use onrush_rt::buf::Buf;
 use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::{coop, diagnose, user};
 use std::io;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
 /// Body bytes that are received ahead of the handler, per connection, before the client is slowed
 /// down.
@@ -24,16 +24,16 @@ const DIRECT_BYTES_MIN: u64 = 32 * 1024;
 
 /// The most body bytes that one call discards. The size of zeroed memory, whose pages are not
 /// touched where the kernel drops the bytes itself.
-const DISCARD_BYTES: usize = 4 << 20;
+pub(super) const DISCARD_BYTES: usize = 4 << 20;
 /// A reader that discards a body waits for this many bytes at a time, which needs half the CPU time
 /// of waiting for any.
-const DISCARD_LOW_WATER: u32 = 2 << 20;
+pub(super) const DISCARD_LOW_WATER: u32 = 2 << 20;
 /// If fewer bytes than this are outstanding, waiting for many bytes at a time does not pay for its
 /// two system calls.
 const LOW_WATER_MIN: u64 = 128 * 1024;
 
 /// The result of a search for body bytes in the queued input.
-enum NextPiece {
+pub(super) enum NextPiece {
     Piece(Buf),
     End,
     Failed(io::Error),
@@ -42,14 +42,14 @@ enum NextPiece {
 }
 
 /// One receive that bypasses the driver's buffers.
-struct Direct {
+pub(super) struct Direct {
     /// The room that the call had, in bytes.
-    room: usize,
-    result: io::Result<usize>,
+    pub(super) room: usize,
+    pub(super) result: io::Result<usize>,
 }
 
 /// The result of an attempt to receive body bytes directly.
-enum Attempt {
+pub(super) enum Attempt {
     Done(io::Result<usize>),
     /// No bytes were available. `resume`: the driver has to receive into its buffers again.
     Wait {
@@ -58,151 +58,18 @@ enum Attempt {
 }
 
 /// The connection, if the body belongs to its present request.
-fn present(conns: &mut Conns, body: BodyId) -> Option<&mut Conn> {
+pub(super) fn present(conns: &mut Conns, body: BodyId) -> Option<&mut Conn> {
     conns
         .get(body.connection)
         .filter(|conn| conn.response_count == body.response_count)
 }
 
-impl Engine {
-    /// See [`Host::poll_piece`](crate::host::Host::poll_piece).
-    pub(super) fn poll_body_piece(
-        &self,
-        body: BodyId,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<io::Result<Buf>>> {
-        ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = present(&mut conns, body) else {
-            return Poll::Ready(Some(Err(connection_gone())));
-        };
-        match next_piece(conn, self.limits(), usize::MAX) {
-            NextPiece::Piece(piece) => {
-                coop::spend(piece.len());
-                self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
-                Poll::Ready(Some(Ok(piece)))
-            }
-            NextPiece::End => Poll::Ready(None),
-            NextPiece::Failed(error) => Poll::Ready(Some(Err(error))),
-            NextPiece::Empty => {
-                drop(conns);
-                match self.wait_for_body(body, cx, true) {
-                    Ok(()) => Poll::Pending,
-                    Err(error) => Poll::Ready(Some(Err(error))),
-                }
-            }
-        }
-    }
-
-    /// See [`Host::poll_fill`](crate::host::Host::poll_fill).
-    pub(super) fn poll_fill_from_body(
-        &self,
-        body: BodyId,
-        cx: &mut Context<'_>,
-        into: &mut Vec<u8>,
-        low_water: u32,
-    ) -> Poll<io::Result<usize>> {
-        ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = present(&mut conns, body) else {
-            return Poll::Ready(Err(connection_gone()));
-        };
-        let mut filled = 0;
-        loop {
-            let room = into.capacity() - into.len();
-            if room == 0 {
-                break;
-            }
-            match next_piece(conn, self.limits(), room) {
-                NextPiece::Piece(piece) => {
-                    into.extend_from_slice(&piece);
-                    filled += piece.len();
-                }
-                NextPiece::Empty | NextPiece::End if filled > 0 => break,
-                NextPiece::End => return Poll::Ready(Ok(0)),
-                NextPiece::Failed(error) => return Poll::Ready(Err(error)),
-                NextPiece::Empty => {
-                    let id = body.connection;
-                    let attempt = self.try_direct(id, conn, low_water, |driver, stream, run| {
-                        let room = run.min(into.capacity() - into.len());
-                        let result = driver.recv_append(stream, into, run);
-                        Direct { room, result }
-                    });
-                    drop(conns);
-                    return self.finish_attempt(body, cx, attempt);
-                }
-            }
-        }
-        coop::spend(filled);
-        self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
-        Poll::Ready(Ok(filled))
-    }
-
-    /// See [`Host::poll_discard`](crate::host::Host::poll_discard).
-    pub(super) fn poll_discard_body(
-        &self,
-        body: BodyId,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
-        ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = present(&mut conns, body) else {
-            return Poll::Ready(Err(connection_gone()));
-        };
-        match next_piece(conn, self.limits(), usize::MAX) {
-            NextPiece::Piece(piece) => {
-                coop::spend(piece.len());
-                self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
-                Poll::Ready(Ok(piece.len()))
-            }
-            NextPiece::End => Poll::Ready(Ok(0)),
-            NextPiece::Failed(error) => Poll::Ready(Err(error)),
-            NextPiece::Empty => {
-                let mut discard_buffer = self.discard_buffer.borrow_mut();
-                if discard_buffer.is_empty() {
-                    *discard_buffer = vec![0; DISCARD_BYTES];
-                }
-                let (id, low_water) = (body.connection, DISCARD_LOW_WATER);
-                let attempt = self.try_direct(id, conn, low_water, |driver, stream, run| {
-                    let room = run.min(DISCARD_BYTES);
-                    let result = driver.discard(stream, &mut discard_buffer[..room]);
-                    Direct { room, result }
-                });
-                drop((discard_buffer, conns));
-                self.finish_attempt(body, cx, attempt)
-            }
-        }
-    }
-
-    /// See [`Host::body_remaining`](crate::host::Host::body_remaining).
-    pub(super) fn remaining_body_bytes(&self, body: BodyId) -> Option<u64> {
-        let mut conns = self.conns.borrow_mut();
-        let conn = present(&mut conns, body)?;
-        conn.machine.body_remaining()
-    }
-
-    /// See [`Host::limit_body`](crate::host::Host::limit_body).
-    pub(super) fn set_body_limit(&self, body: BodyId, bytes_max: u64) -> io::Result<()> {
-        let mut conns = self.conns.borrow_mut();
-        let conn = present(&mut conns, body).ok_or_else(connection_gone)?;
-        conn.machine
-            .set_body_limit(bytes_max)
-            .map_err(|reject| reject_body(conn, reject))
-    }
-
-    /// See [`Host::take_trailers`](crate::host::Host::take_trailers).
-    pub(super) fn take_body_trailers(&self, body: BodyId) -> Option<Box<[u8]>> {
-        let mut conns = self.conns.borrow_mut();
-        present(&mut conns, body)?.machine.take_trailers()
-    }
-}
-
-fn connection_gone() -> io::Error {
+pub(super) fn connection_gone() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
 }
 
 /// Records that reading the body failed, and the response to send for it.
-fn reject_body(conn: &mut Conn, reject: Reject) -> io::Error {
+pub(super) fn reject_body(conn: &mut Conn, reject: Reject) -> io::Error {
     let kind = match reject.status {
         413 => io::ErrorKind::FileTooLarge,
         _ => io::ErrorKind::InvalidData,
@@ -213,7 +80,7 @@ fn reject_body(conn: &mut Conn, reject: Reject) -> io::Error {
 }
 
 /// Returns the next piece of the body from up to `bytes_max` received bytes.
-fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> NextPiece {
+pub(super) fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> NextPiece {
     loop {
         if let Some(kind) = conn.active().broken_body {
             return NextPiece::Failed(kind.into());
@@ -242,7 +109,12 @@ fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> NextPiece {
 
 impl Engine {
     /// Stores the reader's waker until more bytes arrive. Fails when no more bytes will arrive.
-    fn wait_for_body(&self, body: BodyId, cx: &mut Context<'_>, resume: bool) -> io::Result<()> {
+    pub(super) fn wait_for_body(
+        &self,
+        body: BodyId,
+        cx: &mut Context<'_>,
+        resume: bool,
+    ) -> io::Result<()> {
         let id = body.connection;
         let waker = user::clone_waker(cx.waker());
         let _replaced: Option<Waker>; // Dropped after the borrow ends: it is user code.
@@ -303,7 +175,7 @@ impl Engine {
 
     /// Receives body bytes directly into the reader's memory, if enough of them are outstanding. A
     /// reader that does not need few bytes may wait until `low_water` have arrived.
-    fn try_direct(
+    pub(super) fn try_direct(
         &self,
         id: ConnId,
         conn: &mut Conn,
@@ -373,7 +245,7 @@ impl Engine {
     }
 
     /// Stores the reader's waker after an attempt to receive body bytes directly that found none.
-    fn finish_attempt(
+    pub(super) fn finish_attempt(
         &self,
         body: BodyId,
         cx: &mut Context<'_>,

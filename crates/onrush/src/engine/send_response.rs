@@ -219,22 +219,14 @@ impl Engine {
                 continue;
             };
             coop::spend(0); // Counts an empty item, too.
-            let piece = match item {
-                None => break,
-                Some(Err(error)) => Err(error),
-                Some(Ok(bytes)) => {
-                    let bytes = PanicGuard::new(bytes);
-                    match left.checked_sub(bytes.get().len() as u64) {
-                        Some(rest) => Ok((bytes, rest)),
-                        None => Err(io::ErrorKind::InvalidData.into()),
-                    }
-                }
-            };
+            let Some(item) = item else { break };
+            let piece = item.map(PanicGuard::new).and_then(|bytes| {
+                let length = bytes.get().len() as u64;
+                left = left.checked_sub(length).ok_or(io::ErrorKind::InvalidData)?;
+                Ok(bytes)
+            });
             let bytes = match piece {
-                Ok((bytes, rest)) => {
-                    left = rest;
-                    bytes
-                }
+                Ok(bytes) => bytes,
                 Err(error) => {
                     // The client receives the bytes that precede the error.
                     self.send_rendered(id, &pending).await?;
@@ -244,19 +236,16 @@ impl Engine {
             self.send_piece(id, &mut pending, bytes.get(), send_as)
                 .await?;
         }
-        match send_as {
-            SendAs::Chunked => {
-                let mut conns = self.conns.borrow_mut();
-                let conn = conns.get(id).ok_or(io::ErrorKind::ConnectionAborted)?;
-                conn.machine.send_end(&[], &mut pending);
-            }
-            SendAs::Length(_) if left > 0 => {
-                self.send_rendered(id, &pending).await?;
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            _ => {}
+        if send_as == SendAs::Chunked {
+            let mut conns = self.conns.borrow_mut();
+            let conn = conns.get(id).ok_or(io::ErrorKind::ConnectionAborted)?;
+            conn.machine.send_end(&[], &mut pending);
         }
-        self.send_rendered(id, &pending).await
+        self.send_rendered(id, &pending).await?;
+        match send_as {
+            SendAs::Length(_) if left > 0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Appends one piece to the pending bytes, as a chunk if the response is chunked. Sends all but
