@@ -22,10 +22,11 @@ const MEMORY_BYTES_MAX: usize = 16 * 1024;
 const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 
 /// The maximum number of bytes that a worker writes without a pool before other tasks may run. A
-/// write to memory takes much longer than a receive of as many bytes, because it allocates and
-/// clears pages. It therefore spends `INLINE_COST` times its bytes of the cooperative budget.
-const INLINE_BYTES_MAX: usize = 64 * 1024;
-const INLINE_COST: usize = 4;
+/// write to memory takes about twice as long as a receive of as many bytes, because it allocates
+/// and clears pages. It therefore spends `INLINE_COST` times its bytes of the cooperative budget.
+/// (CPU time of 40 MB uploads from 4 clients: with steps of 64 KiB 1.04 of this, of 256 KiB 1.01.)
+const INLINE_BYTES_MAX: usize = 128 * 1024;
+const INLINE_COST: usize = 2;
 
 /// The number of attempts when a parent folder is deleted meanwhile.
 const ATTEMPTS: usize = 4;
