@@ -4,21 +4,17 @@
 //! renders the response. The responses to all requests of one receive are sent together. A handler
 //! that is not ready at once becomes a task, and the loop continues after its response.
 
-use super::connection::{Active, AfterFlush, BURST_MAX, Conn, Phase};
-use super::deadline::{DRAIN_IDLE_MS, Wait};
+use super::connection::{AfterFlush, BURST_MAX, Conn, Phase};
 use super::render::{Rendered, SendFuture};
 use super::request_body::AHEAD_BYTES_MAX;
-use super::send::{Sent, connection_gone};
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
-use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
 use crate::params::UNROUTED;
 use crate::request::RequestParts;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
-use onrush_proto::reject::Reject;
-use onrush_rt::buf::{Block, Buf};
+use onrush_rt::buf::Buf;
 use onrush_rt::{coop, diagnose, user};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -27,10 +23,6 @@ use std::task::{Context, Poll};
 const OUT_FLUSH_BYTES: usize = 128 * 1024;
 /// The response buffer is freed after a call that made it larger than this.
 const OUT_KEPT_BYTES: usize = 256 * 1024;
-
-/// The deadline of a connection that can be closed, because its response was sent and the client
-/// sends the rest of the body too slowly.
-const CLOSE_SOON_MS: u32 = 1;
 
 /// How the loop continues after one step.
 enum LoopStep {
@@ -43,9 +35,6 @@ enum LoopStep {
     /// Leave the loop: the rendered response is the last one.
     End(AfterFlush),
 }
-
-/// The receive memory of the worker is exhausted.
-struct NoMemory;
 
 impl Engine {
     /// Handles received `data`.
@@ -107,13 +96,14 @@ impl Engine {
         self.process_input(id, None, None);
     }
 
-    /// Parses `next`, `data` and queued input as far as possible, and sends the responses. See
-    /// [`Engine::next_input`] for the order of `data` and queued input.
-    fn process_input(self: &Rc<Self>, id: ConnId, next: Option<Buf>, data: Option<Buf>) {
+    /// Parses input as far as possible, and sends the responses. `in_place`: input that no queued
+    /// input precedes, so it is parsed first, where it is. `data`: input that may continue a
+    /// partial head; see [`Engine::next_input`].
+    fn process_input(self: &Rc<Self>, id: ConnId, in_place: Option<Buf>, data: Option<Buf>) {
         let mut out = self.out.take();
         out.clear();
         let mut steps = 0;
-        let then = self.process_input_into(id, next, data, &mut out, &mut steps);
+        let then = self.process_input_into(id, in_place, data, &mut out, &mut steps);
         if steps > 1 {
             self.note_started(id, steps);
         }
@@ -131,33 +121,19 @@ impl Engine {
         }
     }
 
-    /// Called when nothing is left to send here. Records finished requests, and drops the
-    /// measurement of a request whose connection was closed.
-    #[inline(never)]
-    fn record_without_send(self: &Rc<Self>) {
-        self.reclaim_memory();
-        let Some(recorder) = &self.recorder else {
-            return;
-        };
-        recorder.record();
-        if let Some(measured) = self.measuring.take() {
-            recorder.abort(&measured);
-        }
-    }
-
     /// Returns what follows when `out` has been sent; `None` when nothing is left to do here.
     /// Counts parse steps in `steps`. After [`BURST_MAX`], or when the budget is used up, a task
     /// takes the rest, unless a head is incomplete or memory is short.
     fn process_input_into(
         self: &Rc<Self>,
         id: ConnId,
-        next: Option<Buf>,
+        in_place: Option<Buf>,
         mut data: Option<Buf>,
         out: &mut Vec<u8>,
         steps: &mut usize,
     ) -> Option<AfterFlush> {
         let mut responses = 0;
-        let mut remaining = next;
+        let mut remaining = in_place;
         let mut steps_max = 1;
         loop {
             let input = match remaining.take() {
@@ -237,14 +213,6 @@ impl Engine {
             && !self.is_short()
     }
 
-    #[inline(never)]
-    fn note_started(&self, id: ConnId, requests: usize) {
-        if let Some(conn) = self.conns.borrow_mut().get(id) {
-            let requests = u8::try_from(requests).unwrap_or(u8::MAX);
-            conn.note_started(self.context.iteration(), requests);
-        }
-    }
-
     /// Sends the rendered responses, and leaves `input` and the queued input behind it to a task,
     /// because the connection may start no more requests in this iteration.
     #[inline(never)]
@@ -263,87 +231,6 @@ impl Engine {
         if sent {
             self.resume_in_task(id, nothing);
         }
-    }
-
-    /// Whether there may be queued input; `None` when the connection is gone.
-    #[inline]
-    fn may_have_queued_input(&self, id: ConnId) -> Option<bool> {
-        Some(self.conns.borrow_mut().get(id)?.active.is_some())
-    }
-
-    /// Returns the input to parse next; `None` when the connection is gone. Outside a head nothing
-    /// is queued when `data` arrives, so `data` is parsed as it is. Inside a head, `data` is queued
-    /// and joined.
-    #[inline(never)]
-    fn next_input(self: &Rc<Self>, id: ConnId, data: Option<Buf>) -> Option<Option<Buf>> {
-        let data = data.filter(|data| !data.is_empty());
-        let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id)?;
-        let Some(active) = conn.active.as_mut() else {
-            return Some(data);
-        };
-        if conn.head_timer_runs {
-            if let Some(data) = data {
-                active.push_input(data);
-            }
-            if let Ok(joined) = self.join_head(active) {
-                return Some(joined);
-            }
-            drop(conns);
-            return self.join_head_after_reclaim(id);
-        }
-        match data {
-            Some(data) => Some(Some(data)),
-            None => Some(active.pop_input()),
-        }
-    }
-
-    /// Calls [`Engine::join_head`] again after older heads have been evicted. The eviction may
-    /// close this connection, too.
-    #[cold]
-    fn join_head_after_reclaim(self: &Rc<Self>, id: ConnId) -> Option<Option<Buf>> {
-        self.reclaim_memory();
-        let joined = {
-            let mut conns = self.conns.borrow_mut();
-            let conn = conns.get(id).filter(|conn| conn.phase == Phase::Ready)?;
-            self.join_head(conn.active())
-        };
-        if joined.is_err() {
-            let reject = Reject::new(503, "server is low on memory");
-            self.reject_request(id, reject, Outcome::Evicted);
-        }
-        joined.ok()
-    }
-
-    /// Joins the first two queued buffers, because a head begins in the first and continues in the
-    /// second. Fails when there is no memory for that, and leaves both queued.
-    fn join_head(&self, active: &mut Active) -> Result<Option<Buf>, NoMemory> {
-        let Some(first) = active.pop_input() else {
-            return Ok(None);
-        };
-        let Some(second) = active.pop_input() else {
-            return Ok(Some(first));
-        };
-        let bytes = first.len() + second.len();
-        let mut block = match first.try_into_block() {
-            Ok(block) if block.capacity() >= bytes => block,
-            // Twice the size, so that a head in many pieces is not copied for each of them.
-            kept => {
-                let room = (bytes * 2).max(512);
-                let Some(mut block) = self.context.pool().take_exact(room) else {
-                    active.unpop_input(second);
-                    active.unpop_input(kept.map_or_else(|shared| shared, Block::into_buf));
-                    return Err(NoMemory);
-                };
-                match kept {
-                    Ok(old) => block.extend(old.filled()),
-                    Err(old) => block.extend(&old),
-                };
-                block
-            }
-        };
-        block.extend(&second);
-        Ok(Some(block.into_buf()))
     }
 
     /// Drains body bytes, or parses one head and starts its request.
@@ -369,7 +256,7 @@ impl Engine {
                     Ok(head_bytes)
                 }
                 Ok(Step::NeedMore) => {
-                    self.keep_partial(id, conn, data);
+                    self.queue_partial_head(id, conn, data);
                     conns.list_head(id);
                     drop(conns);
                     self.request_pool.give(parts);
@@ -407,26 +294,6 @@ impl Engine {
                 LoopStep::Parse(data)
             }
             Err(_) => LoopStep::End(AfterFlush::Linger), // The response was already sent.
-        }
-    }
-
-    /// Stores a partial head until more of it arrives.
-    fn keep_partial(&self, id: ConnId, conn: &mut Conn, data: Buf) {
-        if !conn.head_timer_runs {
-            conn.head_timer_runs = true;
-            self.set_timeout(id, conn, self.limits().head_timeout_ms);
-        }
-        let kept = self.copy_if_small(data);
-        conn.active().unpop_input(kept);
-    }
-
-    /// Returns the same bytes. If there are few bytes, copies them to a small block, so that slow
-    /// clients do not hold large blocks.
-    pub(super) fn copy_if_small(&self, data: Buf) -> Buf {
-        let is_small = data.len() * 4 < self.context.pool().block_bytes();
-        match is_small && !data.is_empty() {
-            true => self.copy_to_exact_block((data.len() * 2).max(512), data),
-            false => data,
         }
     }
 
@@ -508,54 +375,6 @@ impl Engine {
         }
     }
 
-    /// Splits the head off `data`.
-    #[inline]
-    fn take_head(&self, data: &mut Buf, head_bytes: usize) -> Buf {
-        let bytes = data.slice(0..head_bytes);
-        data.advance(head_bytes);
-        if self.waiting.get() >= self.waiting_with_blocks_max {
-            return self.copy_head_and_rest_if_small(bytes, data);
-        }
-        bytes
-    }
-
-    /// Copies the head and the input behind it out of their block. Does nothing if there is much
-    /// input behind the head, because that needs the block in any case.
-    #[inline(never)]
-    fn copy_head_and_rest_if_small(&self, bytes: Buf, data: &mut Buf) -> Buf {
-        if data.len() * 4 >= self.context.pool().block_bytes() {
-            return bytes;
-        }
-        let bytes = self.copy_head_if_small(bytes);
-        *data = match data.is_empty() {
-            true => bytes.slice(0..0),
-            false => self.copy_if_small(std::mem::replace(data, bytes.slice(0..0))),
-        };
-        bytes
-    }
-
-    /// Copies a small head out of its block. With many pending handlers, this one may become
-    /// pending as well, and would hold a whole block for its head.
-    fn copy_head_if_small(&self, bytes: Buf) -> Buf {
-        let small = bytes.len() * 2 <= self.context.pool().block_bytes();
-        match small {
-            true => self.copy_to_exact_block(bytes.len(), bytes),
-            false => bytes,
-        }
-    }
-
-    /// Copies the bytes to a new block with room for `room` bytes; returns them unchanged if there
-    /// is no memory for that.
-    fn copy_to_exact_block(&self, room: usize, bytes: Buf) -> Buf {
-        match self.context.pool().take_exact(room) {
-            Some(mut block) => {
-                block.extend(&bytes);
-                block.into_buf()
-            }
-            None => bytes,
-        }
-    }
-
     /// Starts to measure a request.
     #[inline(never)]
     fn measure(&self, head: &Head, bytes: &Buf) {
@@ -598,12 +417,6 @@ impl Engine {
         }
     }
 
-    pub(super) fn has_input(&self, id: ConnId) -> bool {
-        let mut conns = self.conns.borrow_mut();
-        let active = conns.get(id).and_then(|conn| conn.active.as_ref());
-        active.is_some_and(|active| active.input_bytes > 0)
-    }
-
     /// Returns what follows a complete response.
     fn after_response(&self, id: ConnId, after: After, data: Buf) -> LoopStep {
         match after {
@@ -616,70 +429,32 @@ impl Engine {
             last => {
                 return LoopStep::End(AfterFlush::following(
                     last,
-                    !data.is_empty() || self.has_input(id),
+                    !data.is_empty() || self.has_queued_input(id),
                 ));
             }
         }
         LoopStep::Parse(data)
     }
 
-    /// Sends `out`, and makes the connection idle when all of it was sent at once.
-    #[inline]
-    fn flush_and_idle(self: &Rc<Self>, id: ConnId, out: &[u8]) {
-        let sent = {
-            let mut conns = self.conns.borrow_mut();
-            match conns.get(id) {
-                Some(conn) => match self.send_or_queue_conn(conn, out) {
-                    Ok(Sent::All) if conn.needs_no_work() && !self.draining.get() => {
-                        conn.release_active();
-                        return self.set_timeout(id, conn, self.limits().idle_timeout_ms);
-                    }
-                    sent => sent,
-                },
-                None => Err(connection_gone()),
-            }
-        };
-        if self.after_send(id, sent, AfterFlush::Continue) {
-            self.enter_idle(id);
-        } else {
-            self.reclaim_memory();
-        }
-    }
-
-    /// Makes a connection wait for its next request.
     #[inline(never)]
-    fn enter_idle(self: &Rc<Self>, id: ConnId) {
-        let (ended, head_timer_runs) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            if conn.paused {
-                self.resume(id, conn); // Receiving was paused while a body was read directly.
-            }
-            if !conn.head_timer_runs {
-                if !conn.draining_body {
-                    conn.release_active();
-                }
-                self.set_idle_deadline(id, conn);
-            }
-            (conn.ended, conn.head_timer_runs)
-        };
-        if ended {
-            self.close(id, CloseReason::Client); // A partial head cannot become complete.
-        } else if head_timer_runs {
-            self.reclaim_memory();
+    fn note_started(&self, id: ConnId, requests: usize) {
+        if let Some(conn) = self.conns.borrow_mut().get(id) {
+            let requests = u8::try_from(requests).unwrap_or(u8::MAX);
+            conn.note_started(self.context.iteration(), requests);
         }
     }
 
-    /// Sets the deadline of a connection that waits for its next request or for the rest of a body.
-    fn set_idle_deadline(&self, id: ConnId, conn: &mut Conn) {
-        let limit_ms = match (self.draining.get(), conn.draining_body) {
-            (false, false) => self.limits().idle_timeout_ms,
-            (true, _) => DRAIN_IDLE_MS,
-            (false, true) => match self.begin_measured_wait(conn, Wait::Body) {
-                true => self.limits().body_timeout_ms,
-                false => CLOSE_SOON_MS,
-            },
+    /// Called when nothing is left to send here. Records finished requests, and drops the
+    /// measurement of a request whose connection was closed.
+    #[inline(never)]
+    fn record_without_send(self: &Rc<Self>) {
+        self.reclaim_memory();
+        let Some(recorder) = &self.recorder else {
+            return;
         };
-        self.set_timeout(id, conn, limit_ms);
+        recorder.record();
+        if let Some(measured) = self.measuring.take() {
+            recorder.abort(&measured);
+        }
     }
 }
