@@ -184,7 +184,7 @@ impl Engine {
     ) -> Rc<Engine> {
         let counters = Arc::<Counters>::default();
         let recorder = (settings.metrics.as_ref()).map(|metrics| {
-            let busy = settings.worker_set.busy(context.index());
+            let busy = settings.worker_set.load(context.index());
             metrics.worker(context, &counters, busy)
         });
         let log = match settings.access_log {

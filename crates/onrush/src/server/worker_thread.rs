@@ -44,7 +44,7 @@ impl WorkerThread {
     pub(super) fn run_here(self) -> io::Result<()> {
         let unpin = self.core.is_some().then(restore_affinity);
         let run = AssertUnwindSafe(|| self.run(|| {}));
-        let result = catch_unwind(run).unwrap_or_else(|_| Err(super::panicked()));
+        let result = catch_unwind(run).unwrap_or_else(|_| Err(panicked()));
         if let Some(unpin) = unpin {
             unpin();
         }
@@ -200,4 +200,9 @@ fn duplicate(socket: &ListenSocket) -> io::Result<ListenSocket> {
         ListenSocket::Os(fd) => Ok(ListenSocket::Os(fd.try_clone()?)),
         ListenSocket::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
     }
+}
+
+/// The error of a worker that panicked, or whose application panicked when it was instantiated.
+pub(super) fn panicked() -> io::Error {
+    io::Error::other("a worker panicked")
 }
