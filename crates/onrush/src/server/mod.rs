@@ -266,15 +266,16 @@ impl Server {
         self
     }
 
-    /// The maximum number of threads for [`WorkerHandle::blocking`](crate::WorkerHandle::blocking), at least 1. All workers share
+    /// The maximum number of threads for
+    /// [`WorkerHandle::blocking`](crate::WorkerHandle::blocking), at least 1. All workers share
     /// them. Default: 16.
     pub fn blocking_threads(mut self, threads: usize) -> Server {
         self.blocking_threads = threads.max(1);
         self
     }
 
-    /// Uses this pool for [`WorkerHandle::blocking`](crate::WorkerHandle::blocking) instead of a new one, for example to share its
-    /// threads with a store.
+    /// Uses this pool for [`WorkerHandle::blocking`](crate::WorkerHandle::blocking) instead of a
+    /// new one, for example to share its threads with a store.
     pub fn blocking_pool(mut self, pool: blocking::BlockingPool) -> Server {
         self.blocking_pool = Some(pool);
         self
