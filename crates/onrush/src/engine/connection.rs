@@ -154,7 +154,7 @@ pub(crate) struct Active {
     /// The last send accepted fewer bytes than it was given: the socket buffer is full.
     pub(crate) socket_full: bool,
     /// Bytes that the kernel has accepted of responses that tasks send, up to [`u32::MAX`].
-    pub(crate) taken_bytes: u32,
+    pub(crate) accepted_bytes: u32,
     /// The rates at which the client sends body bytes and takes response bytes.
     pub(super) body_rate: RateMeter,
     pub(super) write_rate: RateMeter,

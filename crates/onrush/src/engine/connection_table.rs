@@ -50,11 +50,13 @@ impl Conns {
         self.free.push(id.index);
     }
 
+    /// Fills a reserved entry.
     pub(crate) fn insert(&mut self, id: ConnId, conn: Conn) {
         self.entries[id.index as usize].conn = Some(conn);
         self.open += 1;
     }
 
+    /// The connection with this id, if it is open.
     #[inline]
     pub(crate) fn get(&mut self, id: ConnId) -> Option<&mut Conn> {
         let entry = self.entries.get_mut(id.index as usize)?;
@@ -79,6 +81,7 @@ impl Conns {
         Some(conn)
     }
 
+    /// The number of open connections.
     pub(crate) fn open(&self) -> usize {
         self.open
     }

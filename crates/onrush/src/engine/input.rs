@@ -131,7 +131,7 @@ impl Engine {
         waker
     }
 
-    /// Splits the head off `data`.
+    /// Splits the head off `data`. Copies both to smaller blocks if many handlers are pending.
     #[inline]
     pub(super) fn take_head(&self, data: &mut Buf, head_bytes: usize) -> Buf {
         let bytes = data.slice(0..head_bytes);

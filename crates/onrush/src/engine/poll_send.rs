@@ -189,9 +189,9 @@ impl Engine {
     /// Counts bytes of a task's response that the kernel accepted, and lifts the limit on unsent
     /// bytes at [`LIFT_UNSENT_LIMIT_AFTER_BYTES`].
     fn count_accepted(&self, conn: &mut Conn, bytes: usize) {
-        let before = conn.active().taken_bytes;
+        let before = conn.active().accepted_bytes;
         let after = before.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
-        conn.active().taken_bytes = after;
+        conn.active().accepted_bytes = after;
         if before < LIFT_UNSENT_LIMIT_AFTER_BYTES && after >= LIFT_UNSENT_LIMIT_AFTER_BYTES {
             self.context.driver().lift_unsent_max(conn.stream);
         }

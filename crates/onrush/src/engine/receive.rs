@@ -105,6 +105,7 @@ impl Engine {
         let mut steps = 0;
         let then = self.process_input_into(id, in_place, data, &mut out, &mut steps);
         if steps > 1 {
+            // Only bursts are limited, so a single request is not counted.
             self.note_started(id, steps);
         }
         match then {
@@ -134,7 +135,7 @@ impl Engine {
     ) -> Option<AfterFlush> {
         let mut responses = 0;
         let mut remaining = in_place;
-        let mut steps_max = 1;
+        let mut steps_max = 1; // `must_defer` finds the limit when a second request follows.
         loop {
             let input = match remaining.take() {
                 Some(remaining) => remaining, // No partial head precedes it.
@@ -298,6 +299,7 @@ impl Engine {
     }
 
     /// Passes a request to the application, and renders its response if it is ready at once.
+    /// `data`: the head, `head_bytes` long, and the input behind it.
     #[inline(always)]
     fn start_request(
         self: &Rc<Self>,
@@ -312,7 +314,7 @@ impl Engine {
             return then.map_or(LoopStep::Yield, LoopStep::End);
         }
         count(&self.counters.requests);
-        let bytes = self.take_head(&mut data, head_bytes);
+        let head = self.take_head(&mut data, head_bytes);
         let mut body = None;
         if parts.head.framing() != Framing::None {
             // Reading the body may send a 100 (Continue), which has to follow earlier responses.
@@ -326,7 +328,7 @@ impl Engine {
                 return LoopStep::Yield;
             };
             conn.active()
-                .unpop_input(std::mem::replace(&mut data, bytes.slice(0..0)));
+                .unpop_input(std::mem::replace(&mut data, head.slice(0..0)));
             let response_count = conn.response_count;
             body = Some(BodyId {
                 connection: id,
@@ -334,13 +336,13 @@ impl Engine {
             });
         }
         if self.log.is_some() {
-            self.log_request(id, &parts.head, &bytes);
+            self.log_request(id, &parts.head, &head);
         }
         if self.recorder.is_some() {
-            self.measure(&parts.head, &bytes);
+            self.measure(&parts.head, &head);
         }
         let has_body = body.is_some();
-        let request = parts.into_request(bytes, id, body);
+        let request = parts.into_request(head, id, body);
         let mut reply = None;
         self.context.begin_poll(UNROUTED);
         let started = {
@@ -349,12 +351,12 @@ impl Engine {
             guarded(self, || self.service.start(request, &mut cx, &mut reply))
         };
         match started {
-            Some(None) => {}
+            Some(None) => {} // The response is in `reply`.
             Some(Some(pending)) => {
                 self.make_handler_task(id, data, out, pending);
                 return LoopStep::Yield;
             }
-            None => reply = None,
+            None => reply = None, // The handler has panicked.
         }
         if has_body {
             self.clear_body_reader(id); // The handler has responded and needs no more of the body.
@@ -375,7 +377,7 @@ impl Engine {
         }
     }
 
-    /// Starts to measure a request.
+    /// Starts to measure a request. `bytes`: the bytes that `head` refers to.
     #[inline(never)]
     fn measure(&self, head: &Head, bytes: &Buf) {
         let Some(recorder) = &self.recorder else {
@@ -436,6 +438,7 @@ impl Engine {
         LoopStep::Parse(data)
     }
 
+    /// Counts requests that the connection has started, for the limit [`BURST_MAX`].
     #[inline(never)]
     fn note_started(&self, id: ConnId, requests: usize) {
         if let Some(conn) = self.conns.borrow_mut().get(id) {

@@ -50,7 +50,10 @@ use std::task::{Context, Poll};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct RequestBody(Option<BodySource>);
+pub struct RequestBody(
+    /// `None` if the request has no body.
+    Option<BodySource>,
+);
 
 /// Where a body is read from.
 struct BodySource {
@@ -65,6 +68,7 @@ impl std::fmt::Debug for BodySource {
 }
 
 impl RequestBody {
+    /// A body that `host` receives.
     #[inline]
     pub(super) fn new(host: Rc<dyn Host>, id: BodyId) -> RequestBody {
         RequestBody(Some(BodySource { host, id }))
