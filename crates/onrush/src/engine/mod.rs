@@ -1,8 +1,8 @@
 //! The connections of one worker, from accept to close. The `server` module creates the workers.
 //!
-//! The engine handles driver events as an [`EventHandler`] and passes requests to the application.
-//! It holds no borrow of its cells while user code runs, because user code calls back into the
-//! engine: it reads a body or drops a request. Dropping a task runs user code as well.
+//! The engine handles driver events (`events`) and passes requests to the application. It holds no
+//! borrow of its cells while user code runs, because user code calls back into the engine: it reads
+//! a body or drops a request. Dropping a task runs user code as well.
 //!
 //! Modules, lowest first: `rate_meter` (transfer rates) · `connection` (state of a connection) ·
 //! `connection_table` (all connections of a worker) · `deadline` (time limits) · `access` (access
