@@ -3,9 +3,11 @@
 mod common;
 
 use common::app::{Endless, app};
+use common::memory::hello;
 use common::{ask, calm, get, plain, statuses};
 use onrush::sim::Simulation;
 use onrush::{Body, Bytes, Limits, Request, Response};
+use onrush_rt::driver::sim::Behaviour;
 use std::time::Duration;
 
 /// All limits differ, so that a test detects which one fired.
@@ -426,4 +428,38 @@ fn disabled_limits_never_fire() {
     assert!(ask(&mut sim, &half, "lo HTTP/1.1\r\nHost: t\r\n\r\n").ends_with("hello"));
     assert!(ask(&mut sim, &body, &"x".repeat(96)).ends_with(&"x".repeat(96)));
     assert_eq!(sim.open_connections(), 5);
+}
+
+/// The clock jumps while requests wait in the network, as for a process that was stopped.
+#[test]
+fn arrived_input_is_read_before_a_time_limit_applies() {
+    for seed in 0..100 {
+        let limits = Limits::default();
+        let mut sim = Simulation::with_behaviour(seed, &hello, limits, Behaviour::default());
+        let (idle, begun, fresh, silent) =
+            (sim.connect(), sim.connect(), sim.connect(), sim.connect());
+        assert!(ask(&mut sim, &idle, &get("/")).ends_with("hello"));
+        assert!(ask(&mut sim, &silent, &get("/")).ends_with("hello"));
+        let request = get("/");
+        let (first, rest) = request.as_bytes().split_at(20);
+        assert_eq!(sim.send(&begun, first), first.len());
+        let waiting = [
+            (&idle, request.as_bytes()),
+            (&begun, rest),
+            (&fresh, request.as_bytes()),
+        ];
+        for (client, bytes) in waiting {
+            let mut sent = 0;
+            while sent < bytes.len() {
+                sent += client.send(&bytes[sent..]).unwrap(); // The network takes a part at a time.
+            }
+        }
+        sim.net().advance(1_000_000);
+        sim.run();
+        for (client, _) in waiting {
+            let response = client.receive().unwrap();
+            assert_eq!(statuses(&response), [200], "seed {seed}");
+        }
+        assert!(silent.at_end(), "its time limit has passed");
+    }
 }

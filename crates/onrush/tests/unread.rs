@@ -5,23 +5,19 @@
 mod common;
 
 use common::gate::until;
-use common::{drivers, get, read_some, resident_bytes, serve_with, statuses, watchdog};
-use onrush::metrics::Format;
+use common::memory::{MEMORY, assert_prompt, limits, metric, serve_limited};
+use common::{drivers, get, resident_bytes, watchdog};
 use onrush::{Body, Limits, Metrics, Request, Response};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// The budget of the single worker.
-const MEMORY: usize = 4 << 20;
 const ATTACKERS: usize = 600;
 /// A response that shares a buffer with others, and one that is too large for that.
 static PIECE: [u8; 16_000] = [b'x'; 16_000];
 static LARGE: [u8; 4 << 20] = [b'x'; 4 << 20];
 /// Memory of the process beside the budget. Without a budget, 600 clients use 70 to 128 KiB each.
 const SLACK: usize = 8 << 20;
-/// The time limit of a response during an attack. The target is 1 s, but tests share their cores.
-const SOON: Duration = Duration::from_secs(5);
 
 async fn sized(request: Request) -> Response {
     match request.path() {
@@ -29,24 +25,6 @@ async fn sized(request: Request) -> Response {
         "/large" => Response::with_body(Body::from(&LARGE[..])),
         _ => Response::with_body(Body::from(PIECE.to_vec())),
     }
-}
-
-/// One request on a persistent connection, with a response in time.
-#[track_caller]
-fn assert_prompt(stream: &mut TcpStream) {
-    let begun = Instant::now();
-    stream.write_all(get("/hello").as_bytes()).unwrap();
-    let mut response = [0; 4096];
-    let bytes = read_some(stream, &mut response).expect("no reset");
-    assert_eq!(statuses(&response[..bytes]), [200]);
-    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
-}
-
-fn metric(metrics: &Metrics, name: &str) -> u64 {
-    let text = metrics.render(Format::OpenMetrics);
-    let lines = text.lines().filter(|line| line.starts_with(name));
-    let value = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
-    lines.filter_map(value).sum()
 }
 
 /// A connection with a small receive buffer, so that it takes little before its client reads.
@@ -68,20 +46,11 @@ fn unread_responses_stay_within_the_budget() {
     ];
     for driver in drivers() {
         let metrics = Metrics::new();
-        let config = onrush_rt::driver::Config {
-            receive_bytes_max: MEMORY,
-            ..onrush_rt::driver::Config::default()
-        };
         let limits = Limits {
-            head_timeout_ms: 100_000,
-            idle_timeout_ms: 100_000,
             write_timeout_ms: 100_000,
-            ..Limits::default()
+            ..limits()
         };
-        let server = serve_with(driver, sized, |server| {
-            let server = server.driver_config(config).limits(limits);
-            server.metrics(&metrics)
-        });
+        let server = serve_limited(driver, sized, limits, &metrics);
         let mut established = server.connect();
         assert_prompt(&mut established);
         let before = resident_bytes();
@@ -96,16 +65,16 @@ fn unread_responses_stay_within_the_budget() {
             if number % 50 == 0 {
                 assert_prompt(&mut established);
                 assert_prompt(&mut server.connect());
-                most = most.max(metric(&metrics, "onrush_receive_buffer_bytes{"));
+                most = most.max(metric(&metrics, "onrush_receive_buffer_bytes"));
             }
         }
         until(|| {
             std::thread::sleep(Duration::from_millis(10));
             assert_prompt(&mut server.connect());
-            most = most.max(metric(&metrics, "onrush_receive_buffer_bytes{"));
+            most = most.max(metric(&metrics, "onrush_receive_buffer_bytes"));
             // Workers publish their usage from time to time.
             let is_counted = most > 1 << 20;
-            is_counted && metric(&metrics, "onrush_memory_evictions_total{") > ATTACKERS as u64 / 4
+            is_counted && metric(&metrics, "onrush_memory_evictions_total") > ATTACKERS as u64 / 4
         });
         let grown = resident_bytes().saturating_sub(before);
         assert!(grown < MEMORY + SLACK, "{driver:?}: {grown} bytes");
@@ -118,7 +87,7 @@ fn unread_responses_stay_within_the_budget() {
         assert_prompt(&mut established);
         assert_prompt(&mut server.connect());
         drop(attackers);
-        until(|| metric(&metrics, "onrush_connections_open{") == 1);
+        until(|| metric(&metrics, "onrush_connections_open") == 1);
         assert_prompt(&mut established);
     }
 }

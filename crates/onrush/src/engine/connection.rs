@@ -18,11 +18,10 @@
 //!   `Lingering` the connection is closed instead; `Leaving` becomes `Ready` first.
 //! - `reader` is set in `Busy` only, while a handler waits for its request's body.
 //! - `over_limit` occurs in `Flushing` and `Lingering` only.
-//! - `links` (the entry is in a list of [`Conns`]): in `Ready` with a partial head, and in `Busy`
-//!   and `Flushing` while the client does not take responses.
+//! - `links` (the entry is in a list of `connection_table`): in `Ready` with a partial head, and in
+//!   `Busy` and `Flushing` while the client does not take responses.
 //!
-//! This module stores the state and the lists of connections; the other modules of the engine
-//! change it.
+//! This module stores the state; the other modules of the engine change it.
 
 use super::rate_meter::RateMeter;
 use crate::host::ConnId;
@@ -33,10 +32,8 @@ use onrush_rt::buf::{Block, Buf};
 use onrush_rt::driver::StreamId;
 use onrush_rt::executor::TaskHandle;
 use onrush_rt::timer::TimerId;
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
-use std::rc::Rc;
 use std::task::Waker;
 
 /// What a connection is doing, which decides how events are handled.
@@ -134,7 +131,7 @@ pub(crate) struct Active {
     /// Received and not processed: a partial head, body bytes, pipelined requests.
     pub(crate) input: VecDeque<Buf>,
     pub(crate) input_bytes: usize,
-    /// The position in a list of [`Conns`], while the connection is in one.
+    /// The position in a list of `connection_table`, while the connection is in one.
     pub(crate) links: Option<Links>,
     /// The head or idle time limit was extended once, because unread input was present.
     pub(crate) extended: bool,
@@ -157,7 +154,7 @@ pub(crate) struct Active {
     /// The last send accepted fewer bytes than it was given: the socket buffer is full.
     pub(crate) socket_full: bool,
     /// Bytes that the kernel has accepted of responses that tasks send, up to [`u32::MAX`].
-    pub(crate) taken_bytes: u32,
+    pub(crate) accepted_bytes: u32,
     /// The rates at which the client sends body bytes and takes response bytes.
     pub(super) body_rate: RateMeter,
     pub(super) write_rate: RateMeter,
@@ -184,6 +181,17 @@ pub(crate) struct Active {
     pub(crate) exchanges: Exchanges,
     /// The measurement of the present request, when its response was not ready at once.
     pub(crate) measured: Option<Measured>,
+}
+
+/// The position of a connection in a list of `connection_table`, and the memory that it holds:
+/// blocks of input, and rendered responses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Links {
+    pub(super) list: usize,
+    pub(super) bytes: usize,
+    pub(super) unsent_bytes: usize,
+    pub(super) previous: Option<ConnId>,
+    pub(super) next: Option<ConnId>,
 }
 
 impl Active {
@@ -230,7 +238,7 @@ impl Active {
     }
 
     /// Memory of rendered responses that the client has not taken, in bytes.
-    fn unsent_bytes(&self) -> usize {
+    pub(super) fn unsent_bytes(&self) -> usize {
         let kept = match self.unsent().is_empty() {
             true => 0,
             false => self.out.capacity(),
@@ -308,258 +316,5 @@ impl Conn {
         if self.active.as_ref().is_some_and(|active| active.is_idle()) {
             self.active = None;
         }
-    }
-}
-
-/// The connections of one worker.
-#[derive(Debug, Default)]
-pub(crate) struct Conns {
-    entries: Vec<Entry>,
-    free: Vec<u32>,
-    open: usize,
-    heads: Heads,
-    /// Bytes of rendered responses that listed connections hold.
-    unsent_bytes: Rc<Cell<usize>>,
-}
-
-/// Aligned to two cache lines. Without the alignment an entry touches three, and with thousands of
-/// connections each of them is a cache miss.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Entry {
-    generation: u32,
-    conn: Option<Conn>,
-}
-
-const _: () = assert!(size_of::<Entry>() == 128);
-
-impl Conns {
-    /// Reserves an entry and returns its id, before the driver knows the connection.
-    pub(crate) fn reserve(&mut self) -> ConnId {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry {
-                generation: 0,
-                conn: None,
-            });
-            self.entries.len() as u32 - 1
-        });
-        ConnId {
-            index,
-            generation: self.entries[index as usize].generation,
-        }
-    }
-
-    /// Cancels a reservation.
-    pub(crate) fn release(&mut self, id: ConnId) {
-        self.free.push(id.index);
-    }
-
-    pub(crate) fn insert(&mut self, id: ConnId, conn: Conn) {
-        self.entries[id.index as usize].conn = Some(conn);
-        self.open += 1;
-    }
-
-    #[inline]
-    pub(crate) fn get(&mut self, id: ConnId) -> Option<&mut Conn> {
-        let entry = self.entries.get_mut(id.index as usize)?;
-        if entry.generation == id.generation {
-            entry.conn.as_mut()
-        } else {
-            None
-        }
-    }
-
-    /// Removes a connection. The caller drops it outside any borrow, because its task is user code.
-    pub(crate) fn remove(&mut self, id: ConnId) -> Option<Conn> {
-        self.unlist(id);
-        let entry = self.entries.get_mut(id.index as usize)?;
-        if entry.generation != id.generation {
-            return None;
-        }
-        let conn = entry.conn.take()?;
-        entry.generation = (entry.generation + 1) & 0x7fff_ffff;
-        self.free.push(id.index);
-        self.open -= 1;
-        Some(conn)
-    }
-
-    pub(crate) fn open(&self) -> usize {
-        self.open
-    }
-
-    /// The ids of all open connections.
-    pub(crate) fn ids(&self) -> Vec<ConnId> {
-        let id = |(index, entry): (usize, &Entry)| {
-            entry.conn.as_ref()?;
-            Some(ConnId {
-                index: index as u32,
-                generation: entry.generation,
-            })
-        };
-        self.entries.iter().enumerate().filter_map(id).collect()
-    }
-}
-
-/// A partial head of at least this size is a large one.
-const LARGE_HEAD_BYTES: usize = 4096;
-
-/// The position of a connection in its list, and the memory that it holds: blocks of input, and
-/// rendered responses.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Links {
-    list: usize,
-    bytes: usize,
-    unsent_bytes: usize,
-    previous: Option<ConnId>,
-    next: Option<ConnId>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct List {
-    oldest: Option<ConnId>,
-    newest: Option<ConnId>,
-}
-
-const SMALL: usize = 0;
-const LARGE: usize = 1;
-const UNREAD: usize = 2;
-
-/// The connections that may be evicted: those that hold a partial head, and those whose client does
-/// not take its responses. The engine does not process the input of the latter.
-#[derive(Debug, Default)]
-struct Heads {
-    lists: [List; 3],
-    /// Bytes of input that all listed connections hold, and those in the list [`UNREAD`].
-    bytes: usize,
-    unread_bytes: usize,
-}
-
-impl Conns {
-    /// Adds a connection with a partial head to its list, or moves it to the list of large heads.
-    pub(crate) fn list_head(&mut self, id: ConnId) {
-        let active = self.get(id).and_then(|conn| conn.active.as_ref());
-        let is_large = active.is_some_and(|active| active.input_bytes >= LARGE_HEAD_BYTES);
-        self.list(id, if is_large { LARGE } else { SMALL });
-    }
-
-    /// Adds a connection whose client does not take its responses to the list [`UNREAD`], if it
-    /// holds input or rendered responses.
-    pub(crate) fn list_unread(&mut self, id: ConnId) {
-        let active = self.get(id).and_then(|conn| conn.active.as_ref());
-        if active.is_some_and(|active| active.input_bytes > 0 || active.unsent_bytes() > 0) {
-            self.list(id, UNREAD);
-        }
-    }
-
-    /// Called when the client has taken bytes. A listed connection that still holds memory becomes
-    /// the newest of its list.
-    pub(crate) fn list_unread_anew(&mut self, id: ConnId) {
-        if self.get(id).is_some_and(|conn| conn.is_listed()) {
-            self.unlist(id);
-            self.list_unread(id);
-        }
-    }
-
-    fn list(&mut self, id: ConnId, list: usize) {
-        let Some(active) = self.get(id).and_then(|conn| conn.active.as_ref()) else {
-            return;
-        };
-        let bytes: usize = active.input.iter().map(Buf::block_bytes).sum();
-        let unsent_bytes = active.unsent_bytes();
-        match active.links {
-            Some(links) if links.list == list => {
-                self.uncount(links);
-                self.count(list, bytes, unsent_bytes);
-                return self.with_links(id, |links| {
-                    (links.bytes, links.unsent_bytes) = (bytes, unsent_bytes);
-                });
-            }
-            Some(_) => self.unlist(id),
-            None => {}
-        }
-        self.count(list, bytes, unsent_bytes);
-        let previous = self.heads.lists[list].newest.replace(id);
-        match previous {
-            Some(previous) => self.with_links(previous, |links| links.next = Some(id)),
-            None => self.heads.lists[list].oldest = Some(id),
-        }
-        let links = Links {
-            list,
-            bytes,
-            unsent_bytes,
-            previous,
-            next: None,
-        };
-        if let Some(conn) = self.get(id) {
-            conn.active().links = Some(links);
-        }
-    }
-
-    /// Removes a connection from its list, if it is in one.
-    pub(crate) fn unlist(&mut self, id: ConnId) {
-        let active = self.get(id).and_then(|conn| conn.active.as_mut());
-        let Some(links) = active.and_then(|active| active.links.take()) else {
-            return;
-        };
-        self.uncount(links);
-        match links.previous {
-            Some(previous) => self.with_links(previous, |other| other.next = links.next),
-            None => self.heads.lists[links.list].oldest = links.next,
-        }
-        match links.next {
-            Some(next) => self.with_links(next, |other| other.previous = links.previous),
-            None => self.heads.lists[links.list].newest = links.previous,
-        }
-    }
-
-    fn count(&mut self, list: usize, bytes: usize, unsent_bytes: usize) {
-        self.heads.bytes += bytes;
-        self.heads.unread_bytes += if list == UNREAD { bytes } else { 0 };
-        self.unsent_bytes
-            .set(self.unsent_bytes.get() + unsent_bytes);
-    }
-
-    fn uncount(&mut self, links: Links) {
-        self.heads.bytes -= links.bytes;
-        self.heads.unread_bytes -= if links.list == UNREAD { links.bytes } else { 0 };
-        self.unsent_bytes
-            .set(self.unsent_bytes.get() - links.unsent_bytes);
-    }
-
-    fn with_links(&mut self, id: ConnId, change: impl FnOnce(&mut Links)) {
-        let active = self.get(id).and_then(|conn| conn.active.as_mut());
-        if let Some(links) = active.and_then(|active| active.links.as_mut()) {
-            change(links);
-        }
-    }
-
-    /// Input that listed connections hold, in bytes.
-    pub(crate) fn head_bytes(&self) -> usize {
-        self.heads.bytes
-    }
-
-    /// A cell with the bytes of rendered responses that listed connections hold. It is always
-    /// current.
-    pub(crate) fn unsent_bytes(&self) -> &Rc<Cell<usize>> {
-        &self.unsent_bytes
-    }
-
-    /// Whether connections whose clients do not take their responses hold more memory than partial
-    /// heads do.
-    pub(crate) fn is_mostly_unread(&self) -> bool {
-        let unread = self.heads.unread_bytes;
-        unread + self.unsent_bytes.get() > self.heads.bytes - unread
-    }
-
-    /// The partial head to evict next: the oldest large one, or else the oldest small one.
-    pub(crate) fn head_to_evict(&self) -> Option<ConnId> {
-        self.heads.lists[LARGE]
-            .oldest
-            .or(self.heads.lists[SMALL].oldest)
-    }
-
-    /// The connection to reset next among those whose client does not take its responses.
-    pub(crate) fn unread_to_evict(&self) -> Option<ConnId> {
-        self.heads.lists[UNREAD].oldest
     }
 }

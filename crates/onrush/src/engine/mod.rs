@@ -1,24 +1,31 @@
 //! The connections of one worker, from accept to close. The `server` module creates the workers.
 //!
-//! The engine handles driver events as an [`EventHandler`] and passes requests to the application.
-//! It holds no borrow of its cells while user code runs, because user code calls back into the
-//! engine: it reads a body or drops a request. Dropping a task runs user code as well.
+//! The engine handles driver events (`events`) and passes requests to the application. It holds no
+//! borrow of its cells while user code runs, because user code calls back into the engine: it reads
+//! a body or drops a request. Dropping a task runs user code as well.
 //!
 //! Modules, lowest first: `rate_meter` (transfer rates) · `connection` (state of a connection) ·
-//! `deadline` (time limits) · `access` (access log) · `send` (sending) · `reject` (requests that
-//! break a rule) · `request_body` (receiving bodies) · `pressure` (shortage of receive memory) ·
-//! `host` (the interface to requests) · `send_response` (large responses) · `render` (responses) ·
-//! `pending` (responses that are not ready at once) · `receive` (requests) · `migration`
-//! (connections that move between workers) · `admission` (which new connections are served) ·
-//! `rebalance` (which connections move) · `stall` (blocked workers).
+//! `connection_table` (all connections of a worker) · `deadline` (time limits) · `access` (access
+//! log) · `send` (sending) · `poll_send` (sends of tasks) · `reject` (requests that break a rule) ·
+//! `request_body` (receiving bodies) · `pressure` (shortage of receive memory) · `host` (the
+//! interface to requests) · `input` (queued input) · `idle` (waiting for requests) ·
+//! `send_response` (large responses) · `render` (responses) · `pending` (responses that are not
+//! ready at once) · `receive` (requests) · `migration` (connections that move between workers) ·
+//! `admission` (which new connections are served) · `rebalance` (which connections move) · `stall`
+//! (blocked workers) · `events` (events of the driver and the worker).
 
 mod access;
 mod admission;
 mod connection;
+mod connection_table;
 mod deadline;
+mod events;
 mod host;
+mod idle;
+mod input;
 mod migration;
 mod pending;
+mod poll_send;
 mod pressure;
 mod rate_meter;
 mod rebalance;
@@ -41,16 +48,18 @@ use crate::watchdog::Watchdog;
 use crate::worker::WorkerHandle;
 use crate::worker_set::WorkerSet;
 use admission::IdleOrder;
-use connection::{Conn, Conns, Phase};
+use connection::{Conn, Phase};
+use connection_table::Conns;
+pub(crate) use events::EngineHandler;
 pub(crate) use migration::Transfer;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::diagnose;
-use onrush_rt::driver::{Event, ListenSocket, ListenerId, Socket};
+use onrush_rt::driver::{ListenSocket, ListenerId, Socket};
 use onrush_rt::executor::TaskSlot;
 use onrush_rt::user;
-use onrush_rt::worker::{Blocked, EventHandler, WorkerContext};
+use onrush_rt::worker::WorkerContext;
 use rebalance::RebalanceState;
 pub(crate) use send::UNSENT_BYTES_MAX;
 use stall::StallReports;
@@ -175,7 +184,7 @@ impl Engine {
     ) -> Rc<Engine> {
         let counters = Arc::<Counters>::default();
         let recorder = (settings.metrics.as_ref()).map(|metrics| {
-            let busy = settings.worker_set.busy(context.index());
+            let busy = settings.worker_set.load(context.index());
             metrics.worker(context, &counters, busy)
         });
         let log = match settings.access_log {
@@ -432,38 +441,6 @@ impl Engine {
         onrush_rt::net::peer_address(self.context.driver().descriptor(conn.stream)?)
     }
 
-    /// Handles the end of the client's direction (`Ok`) or a broken connection.
-    fn on_peer_end(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
-        if result.is_err() {
-            return self.close(id, CloseReason::Broken);
-        }
-        let mut ending = CloseReason::Client;
-        let reader = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            conn.ended = true;
-            diagnose!(TRACE, connection = id.token(), phase = conn.phase.name();
-                "the client has half-closed (EOF)");
-            if conn.phase == Phase::Lingering {
-                ending = CloseReason::Complete;
-            }
-            match conn.phase {
-                Phase::Ready | Phase::Lingering => None,
-                Phase::Busy => Some(self.take_reader(id, conn)),
-                Phase::Flushing => Some(None),
-                Phase::Leaving => {
-                    drop(conns);
-                    return self.cancel_migration(id);
-                }
-            }
-        };
-        match reader {
-            None => self.close(id, ending),
-            Some(Some(reader)) => user::wake(reader),
-            Some(None) => {} // The task or the pending send notices it.
-        }
-    }
-
     /// Handles a panic that reached the event loop or the poll of a task. Its origin is a waker, a
     /// destructor of user code, a log subscriber, or the engine itself. It ends only the connection
     /// that was being served.
@@ -490,27 +467,6 @@ impl Engine {
             self.abort(id, CloseReason::Cut);
         }
     }
-
-    /// The socket of a connection whose body is read directly is readable, or the driver has
-    /// stopped receiving.
-    fn on_readable(self: &Rc<Self>, id: ConnId, receive_stopped: bool) {
-        let reader = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            if receive_stopped && conn.phase == Phase::Leaving {
-                drop(conns);
-                return self.finish_migration(id);
-            }
-            let Some(active) = conn.active.as_mut() else {
-                return;
-            };
-            active.receive_stopped |= receive_stopped;
-            self.take_reader(id, conn)
-        };
-        if let Some(reader) = reader {
-            user::wake(reader);
-        }
-    }
 }
 
 impl std::fmt::Debug for Engine {
@@ -518,52 +474,6 @@ impl std::fmt::Debug for Engine {
         f.debug_struct("Engine")
             .field("counters", &self.counters)
             .finish_non_exhaustive()
-    }
-}
-
-/// The engine as the event handler of its worker.
-#[derive(Debug)]
-pub(crate) struct EngineHandler(pub(crate) Rc<Engine>);
-
-impl EventHandler for EngineHandler {
-    #[inline]
-    fn on_event(&self, event: Event) {
-        match event {
-            Event::Data { token, data, .. } => self.0.on_data(ConnId::from_token(token), data),
-            Event::Accepted { socket, .. } => self.0.accept(socket),
-            Event::End { token, result, .. } => {
-                self.0.on_peer_end(ConnId::from_token(token), result)
-            }
-            Event::ReceiveStopped { token, .. } => {
-                self.0.on_readable(ConnId::from_token(token), true)
-            }
-            Event::Readable { token, .. } => self.0.on_readable(ConnId::from_token(token), false),
-            Event::Writable { token, .. } => self.0.on_writable(ConnId::from_token(token)),
-            Event::AcceptPaused { error, .. } => self.0.accept_paused(&error),
-        }
-    }
-
-    fn on_timer(&self, payload: u64) {
-        self.0.timer_fired(ConnId::from_token(payload));
-    }
-
-    fn on_notify(&self) {
-        self.0.receive_transfers();
-    }
-
-    #[inline]
-    fn on_wake(&self) {
-        self.0.rebalance_tick();
-        self.0.reclaim_memory(); // The driver may have allocated memory for receiving.
-    }
-
-    fn on_blocked(&self, blocked: Blocked) {
-        self.0.report_own_stall(blocked);
-    }
-
-    fn on_panic(&self, token: Option<u64>) -> bool {
-        self.0.recover_from_panic(token.map(ConnId::from_token));
-        true
     }
 }
 

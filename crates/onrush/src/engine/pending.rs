@@ -171,7 +171,11 @@ impl Engine {
         if let Some(reader) = reader {
             user::wake(reader); // Another task: its read fails, because the request is over.
         }
-        if self.send_then(id, out, AfterFlush::following(after, self.has_input(id))) {
+        if self.send_then(
+            id,
+            out,
+            AfterFlush::following(after, self.has_queued_input(id)),
+        ) {
             return self.resume_reading(id);
         }
         self.reclaim_memory();

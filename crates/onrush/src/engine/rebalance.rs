@@ -65,7 +65,7 @@ impl Engine {
         };
         let (time, idle) = (now.0 - last.0, now.1 - last.1);
         let busy = 1000 - (1000 * idle).checked_div(time).unwrap_or(0).min(1000) as u32;
-        worker_set.set_busy(own, busy, now_ms);
+        worker_set.publish_load(own, busy, now_ms);
         let unsent_bytes = self.unsent_bytes.get();
         let receive_bytes = self.context.pool().budget().used_bytes() + unsent_bytes;
         self.counters.receive_bytes.set(receive_bytes as u64);
@@ -112,7 +112,7 @@ impl Engine {
             }
             left -= moved;
             // Connections on their way count at once, because other workers read this load, too.
-            worker_set.set_busy(other.index, other.busy + moved, now_ms);
+            worker_set.publish_load(other.index, other.busy + moved, now_ms);
             for id in chosen {
                 self.migrate_to(id, other.index);
             }

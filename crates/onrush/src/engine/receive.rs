@@ -4,21 +4,17 @@
 //! renders the response. The responses to all requests of one receive are sent together. A handler
 //! that is not ready at once becomes a task, and the loop continues after its response.
 
-use super::connection::{Active, AfterFlush, BURST_MAX, Conn, Phase};
-use super::deadline::{DRAIN_IDLE_MS, Wait};
+use super::connection::{AfterFlush, BURST_MAX, Conn, Phase};
 use super::render::{Rendered, SendFuture};
 use super::request_body::AHEAD_BYTES_MAX;
-use super::send::{Sent, connection_gone};
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
-use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
 use crate::params::UNROUTED;
 use crate::request::RequestParts;
 use onrush_proto::connection::{After, Step};
 use onrush_proto::head::{Framing, Head};
-use onrush_proto::reject::Reject;
-use onrush_rt::buf::{Block, Buf};
+use onrush_rt::buf::Buf;
 use onrush_rt::{coop, diagnose, user};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -27,10 +23,6 @@ use std::task::{Context, Poll};
 const OUT_FLUSH_BYTES: usize = 128 * 1024;
 /// The response buffer is freed after a call that made it larger than this.
 const OUT_KEPT_BYTES: usize = 256 * 1024;
-
-/// The deadline of a connection that can be closed, because its response was sent and the client
-/// sends the rest of the body too slowly.
-const CLOSE_SOON_MS: u32 = 1;
 
 /// How the loop continues after one step.
 enum LoopStep {
@@ -43,9 +35,6 @@ enum LoopStep {
     /// Leave the loop: the rendered response is the last one.
     End(AfterFlush),
 }
-
-/// The receive memory of the worker is exhausted.
-struct NoMemory;
 
 impl Engine {
     /// Handles received `data`.
@@ -107,14 +96,16 @@ impl Engine {
         self.process_input(id, None, None);
     }
 
-    /// Parses `next`, `data` and queued input as far as possible, and sends the responses. See
-    /// [`Engine::next_input`] for the order of `data` and queued input.
-    fn process_input(self: &Rc<Self>, id: ConnId, next: Option<Buf>, data: Option<Buf>) {
+    /// Parses input as far as possible, and sends the responses. `in_place`: input that no queued
+    /// input precedes, so it is parsed first, where it is. `data`: input that may continue a
+    /// partial head; see [`Engine::next_input`].
+    fn process_input(self: &Rc<Self>, id: ConnId, in_place: Option<Buf>, data: Option<Buf>) {
         let mut out = self.out.take();
         out.clear();
         let mut steps = 0;
-        let then = self.process_input_into(id, next, data, &mut out, &mut steps);
+        let then = self.process_input_into(id, in_place, data, &mut out, &mut steps);
         if steps > 1 {
+            // Only bursts are limited, so a single request is not counted.
             self.note_started(id, steps);
         }
         match then {
@@ -131,34 +122,20 @@ impl Engine {
         }
     }
 
-    /// Called when nothing is left to send here. Records finished requests, and drops the
-    /// measurement of a request whose connection was closed.
-    #[inline(never)]
-    fn record_without_send(self: &Rc<Self>) {
-        self.reclaim_memory();
-        let Some(recorder) = &self.recorder else {
-            return;
-        };
-        recorder.record();
-        if let Some(measured) = self.measuring.take() {
-            recorder.abort(&measured);
-        }
-    }
-
     /// Returns what follows when `out` has been sent; `None` when nothing is left to do here.
     /// Counts parse steps in `steps`. After [`BURST_MAX`], or when the budget is used up, a task
     /// takes the rest, unless a head is incomplete or memory is short.
     fn process_input_into(
         self: &Rc<Self>,
         id: ConnId,
-        next: Option<Buf>,
+        in_place: Option<Buf>,
         mut data: Option<Buf>,
         out: &mut Vec<u8>,
         steps: &mut usize,
     ) -> Option<AfterFlush> {
         let mut responses = 0;
-        let mut remaining = next;
-        let mut steps_max = 1;
+        let mut remaining = in_place;
+        let mut steps_max = 1; // `must_defer` finds the limit when a second request follows.
         loop {
             let input = match remaining.take() {
                 Some(remaining) => remaining, // No partial head precedes it.
@@ -237,14 +214,6 @@ impl Engine {
             && !self.is_short()
     }
 
-    #[inline(never)]
-    fn note_started(&self, id: ConnId, requests: usize) {
-        if let Some(conn) = self.conns.borrow_mut().get(id) {
-            let requests = u8::try_from(requests).unwrap_or(u8::MAX);
-            conn.note_started(self.context.iteration(), requests);
-        }
-    }
-
     /// Sends the rendered responses, and leaves `input` and the queued input behind it to a task,
     /// because the connection may start no more requests in this iteration.
     #[inline(never)]
@@ -263,87 +232,6 @@ impl Engine {
         if sent {
             self.resume_in_task(id, nothing);
         }
-    }
-
-    /// Whether there may be queued input; `None` when the connection is gone.
-    #[inline]
-    fn may_have_queued_input(&self, id: ConnId) -> Option<bool> {
-        Some(self.conns.borrow_mut().get(id)?.active.is_some())
-    }
-
-    /// Returns the input to parse next; `None` when the connection is gone. Outside a head nothing
-    /// is queued when `data` arrives, so `data` is parsed as it is. Inside a head, `data` is queued
-    /// and joined.
-    #[inline(never)]
-    fn next_input(self: &Rc<Self>, id: ConnId, data: Option<Buf>) -> Option<Option<Buf>> {
-        let data = data.filter(|data| !data.is_empty());
-        let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id)?;
-        let Some(active) = conn.active.as_mut() else {
-            return Some(data);
-        };
-        if conn.head_timer_runs {
-            if let Some(data) = data {
-                active.push_input(data);
-            }
-            if let Ok(joined) = self.join_head(active) {
-                return Some(joined);
-            }
-            drop(conns);
-            return self.join_head_after_reclaim(id);
-        }
-        match data {
-            Some(data) => Some(Some(data)),
-            None => Some(active.pop_input()),
-        }
-    }
-
-    /// Calls [`Engine::join_head`] again after older heads have been evicted. The eviction may
-    /// close this connection, too.
-    #[cold]
-    fn join_head_after_reclaim(self: &Rc<Self>, id: ConnId) -> Option<Option<Buf>> {
-        self.reclaim_memory();
-        let joined = {
-            let mut conns = self.conns.borrow_mut();
-            let conn = conns.get(id).filter(|conn| conn.phase == Phase::Ready)?;
-            self.join_head(conn.active())
-        };
-        if joined.is_err() {
-            let reject = Reject::new(503, "server is low on memory");
-            self.reject_request(id, reject, Outcome::Evicted);
-        }
-        joined.ok()
-    }
-
-    /// Joins the first two queued buffers, because a head begins in the first and continues in the
-    /// second. Fails when there is no memory for that, and leaves both queued.
-    fn join_head(&self, active: &mut Active) -> Result<Option<Buf>, NoMemory> {
-        let Some(first) = active.pop_input() else {
-            return Ok(None);
-        };
-        let Some(second) = active.pop_input() else {
-            return Ok(Some(first));
-        };
-        let bytes = first.len() + second.len();
-        let mut block = match first.try_into_block() {
-            Ok(block) if block.capacity() >= bytes => block,
-            // Twice the size, so that a head in many pieces is not copied for each of them.
-            kept => {
-                let room = (bytes * 2).max(512);
-                let Some(mut block) = self.context.pool().take_exact(room) else {
-                    active.unpop_input(second);
-                    active.unpop_input(kept.map_or_else(|shared| shared, Block::into_buf));
-                    return Err(NoMemory);
-                };
-                match kept {
-                    Ok(old) => block.extend(old.filled()),
-                    Err(old) => block.extend(&old),
-                };
-                block
-            }
-        };
-        block.extend(&second);
-        Ok(Some(block.into_buf()))
     }
 
     /// Drains body bytes, or parses one head and starts its request.
@@ -369,7 +257,7 @@ impl Engine {
                     Ok(head_bytes)
                 }
                 Ok(Step::NeedMore) => {
-                    self.keep_partial(id, conn, data);
+                    self.queue_partial_head(id, conn, data);
                     conns.list_head(id);
                     drop(conns);
                     self.request_pool.give(parts);
@@ -410,27 +298,8 @@ impl Engine {
         }
     }
 
-    /// Stores a partial head until more of it arrives.
-    fn keep_partial(&self, id: ConnId, conn: &mut Conn, data: Buf) {
-        if !conn.head_timer_runs {
-            conn.head_timer_runs = true;
-            self.set_timeout(id, conn, self.limits().head_timeout_ms);
-        }
-        let kept = self.copy_if_small(data);
-        conn.active().unpop_input(kept);
-    }
-
-    /// Returns the same bytes. If there are few bytes, copies them to a small block, so that slow
-    /// clients do not hold large blocks.
-    pub(super) fn copy_if_small(&self, data: Buf) -> Buf {
-        let is_small = data.len() * 4 < self.context.pool().block_bytes();
-        match is_small && !data.is_empty() {
-            true => self.copy_to_exact_block((data.len() * 2).max(512), data),
-            false => data,
-        }
-    }
-
     /// Passes a request to the application, and renders its response if it is ready at once.
+    /// `data`: the head, `head_bytes` long, and the input behind it.
     #[inline(always)]
     fn start_request(
         self: &Rc<Self>,
@@ -445,7 +314,7 @@ impl Engine {
             return then.map_or(LoopStep::Yield, LoopStep::End);
         }
         count(&self.counters.requests);
-        let bytes = self.take_head(&mut data, head_bytes);
+        let head = self.take_head(&mut data, head_bytes);
         let mut body = None;
         if parts.head.framing() != Framing::None {
             // Reading the body may send a 100 (Continue), which has to follow earlier responses.
@@ -459,7 +328,7 @@ impl Engine {
                 return LoopStep::Yield;
             };
             conn.active()
-                .unpop_input(std::mem::replace(&mut data, bytes.slice(0..0)));
+                .unpop_input(std::mem::replace(&mut data, head.slice(0..0)));
             let response_count = conn.response_count;
             body = Some(BodyId {
                 connection: id,
@@ -467,13 +336,13 @@ impl Engine {
             });
         }
         if self.log.is_some() {
-            self.log_request(id, &parts.head, &bytes);
+            self.log_request(id, &parts.head, &head);
         }
         if self.recorder.is_some() {
-            self.measure(&parts.head, &bytes);
+            self.measure(&parts.head, &head);
         }
         let has_body = body.is_some();
-        let request = parts.into_request(bytes, id, body);
+        let request = parts.into_request(head, id, body);
         let mut reply = None;
         self.context.begin_poll(UNROUTED);
         let started = {
@@ -482,12 +351,12 @@ impl Engine {
             guarded(self, || self.service.start(request, &mut cx, &mut reply))
         };
         match started {
-            Some(None) => {}
+            Some(None) => {} // The response is in `reply`.
             Some(Some(pending)) => {
                 self.make_handler_task(id, data, out, pending);
                 return LoopStep::Yield;
             }
-            None => reply = None,
+            None => reply = None, // The handler has panicked.
         }
         if has_body {
             self.clear_body_reader(id); // The handler has responded and needs no more of the body.
@@ -508,55 +377,7 @@ impl Engine {
         }
     }
 
-    /// Splits the head off `data`.
-    #[inline]
-    fn take_head(&self, data: &mut Buf, head_bytes: usize) -> Buf {
-        let bytes = data.slice(0..head_bytes);
-        data.advance(head_bytes);
-        if self.waiting.get() >= self.waiting_with_blocks_max {
-            return self.copy_head_and_rest_if_small(bytes, data);
-        }
-        bytes
-    }
-
-    /// Copies the head and the input behind it out of their block. Does nothing if there is much
-    /// input behind the head, because that needs the block in any case.
-    #[inline(never)]
-    fn copy_head_and_rest_if_small(&self, bytes: Buf, data: &mut Buf) -> Buf {
-        if data.len() * 4 >= self.context.pool().block_bytes() {
-            return bytes;
-        }
-        let bytes = self.copy_head_if_small(bytes);
-        *data = match data.is_empty() {
-            true => bytes.slice(0..0),
-            false => self.copy_if_small(std::mem::replace(data, bytes.slice(0..0))),
-        };
-        bytes
-    }
-
-    /// Copies a small head out of its block. With many pending handlers, this one may become
-    /// pending as well, and would hold a whole block for its head.
-    fn copy_head_if_small(&self, bytes: Buf) -> Buf {
-        let small = bytes.len() * 2 <= self.context.pool().block_bytes();
-        match small {
-            true => self.copy_to_exact_block(bytes.len(), bytes),
-            false => bytes,
-        }
-    }
-
-    /// Copies the bytes to a new block with room for `room` bytes; returns them unchanged if there
-    /// is no memory for that.
-    fn copy_to_exact_block(&self, room: usize, bytes: Buf) -> Buf {
-        match self.context.pool().take_exact(room) {
-            Some(mut block) => {
-                block.extend(&bytes);
-                block.into_buf()
-            }
-            None => bytes,
-        }
-    }
-
-    /// Starts to measure a request.
+    /// Starts to measure a request. `bytes`: the bytes that `head` refers to.
     #[inline(never)]
     fn measure(&self, head: &Head, bytes: &Buf) {
         let Some(recorder) = &self.recorder else {
@@ -598,12 +419,6 @@ impl Engine {
         }
     }
 
-    pub(super) fn has_input(&self, id: ConnId) -> bool {
-        let mut conns = self.conns.borrow_mut();
-        let active = conns.get(id).and_then(|conn| conn.active.as_ref());
-        active.is_some_and(|active| active.input_bytes > 0)
-    }
-
     /// Returns what follows a complete response.
     fn after_response(&self, id: ConnId, after: After, data: Buf) -> LoopStep {
         match after {
@@ -616,70 +431,33 @@ impl Engine {
             last => {
                 return LoopStep::End(AfterFlush::following(
                     last,
-                    !data.is_empty() || self.has_input(id),
+                    !data.is_empty() || self.has_queued_input(id),
                 ));
             }
         }
         LoopStep::Parse(data)
     }
 
-    /// Sends `out`, and makes the connection idle when all of it was sent at once.
-    #[inline]
-    fn flush_and_idle(self: &Rc<Self>, id: ConnId, out: &[u8]) {
-        let sent = {
-            let mut conns = self.conns.borrow_mut();
-            match conns.get(id) {
-                Some(conn) => match self.send_or_queue_conn(conn, out) {
-                    Ok(Sent::All) if conn.needs_no_work() && !self.draining.get() => {
-                        conn.release_active();
-                        return self.set_timeout(id, conn, self.limits().idle_timeout_ms);
-                    }
-                    sent => sent,
-                },
-                None => Err(connection_gone()),
-            }
-        };
-        if self.after_send(id, sent, AfterFlush::Continue) {
-            self.enter_idle(id);
-        } else {
-            self.reclaim_memory();
-        }
-    }
-
-    /// Makes a connection wait for its next request.
+    /// Counts requests that the connection has started, for the limit [`BURST_MAX`].
     #[inline(never)]
-    fn enter_idle(self: &Rc<Self>, id: ConnId) {
-        let (ended, head_timer_runs) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            if conn.paused {
-                self.resume(id, conn); // Receiving was paused while a body was read directly.
-            }
-            if !conn.head_timer_runs {
-                if !conn.draining_body {
-                    conn.release_active();
-                }
-                self.set_idle_deadline(id, conn);
-            }
-            (conn.ended, conn.head_timer_runs)
-        };
-        if ended {
-            self.close(id, CloseReason::Client); // A partial head cannot become complete.
-        } else if head_timer_runs {
-            self.reclaim_memory();
+    fn note_started(&self, id: ConnId, requests: usize) {
+        if let Some(conn) = self.conns.borrow_mut().get(id) {
+            let requests = u8::try_from(requests).unwrap_or(u8::MAX);
+            conn.note_started(self.context.iteration(), requests);
         }
     }
 
-    /// Sets the deadline of a connection that waits for its next request or for the rest of a body.
-    fn set_idle_deadline(&self, id: ConnId, conn: &mut Conn) {
-        let limit_ms = match (self.draining.get(), conn.draining_body) {
-            (false, false) => self.limits().idle_timeout_ms,
-            (true, _) => DRAIN_IDLE_MS,
-            (false, true) => match self.begin_measured_wait(conn, Wait::Body) {
-                true => self.limits().body_timeout_ms,
-                false => CLOSE_SOON_MS,
-            },
+    /// Called when nothing is left to send here. Records finished requests, and drops the
+    /// measurement of a request whose connection was closed.
+    #[inline(never)]
+    fn record_without_send(self: &Rc<Self>) {
+        self.reclaim_memory();
+        let Some(recorder) = &self.recorder else {
+            return;
         };
-        self.set_timeout(id, conn, limit_ms);
+        recorder.record();
+        if let Some(measured) = self.measuring.take() {
+            recorder.abort(&measured);
+        }
     }
 }

@@ -5,7 +5,8 @@
 //! engine receives directly into the reader's memory.
 
 use super::Engine;
-use super::connection::{Conn, Conns};
+use super::connection::Conn;
+use super::connection_table::Conns;
 use super::deadline::Wait;
 use crate::host::{BodyId, ConnId};
 use onrush_proto::limits::Limits;
@@ -258,22 +259,5 @@ impl Engine {
                 Err(error) => Poll::Ready(Err(error)),
             },
         }
-    }
-
-    /// Queues input of a connection that is not idle. Pauses receiving when the client is far ahead
-    /// of the handler. Returns the waker of the handler if it waits for input.
-    pub(super) fn queue_input(
-        &self,
-        id: ConnId,
-        conn: &mut Conn,
-        data: Buf,
-    ) -> Option<std::task::Waker> {
-        let waker = self.take_reader(id, conn);
-        let active = conn.active();
-        active.gather_input(data, self.context.pool().block_bytes());
-        if active.input_bytes >= self.ahead_bytes_max() && !conn.paused {
-            self.pause_receiving(id, conn);
-        }
-        waker
     }
 }

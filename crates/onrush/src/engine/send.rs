@@ -1,29 +1,20 @@
-//! Sends bytes: tries at once, keeps what the socket does not accept, and sends it when the socket
-//! becomes writable.
+//! Sends rendered responses: tries at once, queues what the socket does not accept, and sends the
+//! rest when the socket becomes writable. `poll_send` has the sends of tasks.
 
 use super::Engine;
 use super::connection::{AfterFlush, Conn, Phase};
 use super::deadline::Wait;
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, TimeLimit};
-use onrush_rt::coop;
 use onrush_rt::driver::{Driver, StreamId};
-use onrush_rt::fs::File;
 use onrush_rt::user;
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
 
-/// The limit on unsent bytes that the kernel holds for a new connection. Without it, a client that
-/// requested a large file and read nothing made the worker send 3 MB of it.
+/// The limit on unsent bytes that the kernel holds for a new connection (`TCP_NOTSENT_LOWAT`,
+/// tcp(7)). Without it, a client that requested a large file and read nothing made the worker send
+/// 3 MB of it.
 pub(crate) const UNSENT_BYTES_MAX: u32 = 128 * 1024;
-/// Once a connection has accepted this many bytes, its client evidently reads, and the limit above
-/// (`TCP_NOTSENT_LOWAT`) is lifted.
-const LIFT_UNSENT_LIMIT_AFTER_BYTES: u32 = 1 << 20;
-
-/// A byte of a file costs as much of the cooperative budget as so many other bytes: on loopback,
-/// `sendfile(2)` does most of the receiver's work as well.
-const FILE_COST: usize = 2;
 
 /// What became of bytes to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,13 +169,13 @@ impl Engine {
     }
 
     /// Counts a client that reads a response too slowly, and returns the error for it.
-    fn record_slow_peer(&self) -> io::Error {
+    pub(super) fn record_slow_peer(&self) -> io::Error {
         self.counters.timed_out.count(TimeLimit::Write);
         io::ErrorKind::TimedOut.into()
     }
 
     /// Sends the queued bytes. An error of kind `TimedOut`: the client reads too slowly.
-    fn send_queued(&self, id: ConnId) -> io::Result<Sent> {
+    pub(super) fn send_queued(&self, id: ConnId) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
         let stream = conn.stream;
@@ -307,181 +298,6 @@ impl Engine {
             user::wake(writer);
         }
         true
-    }
-
-    /// Performs a send for a task, after the queued bytes. `rendered_bytes`: memory for rendered
-    /// responses that the task holds while it waits.
-    fn poll_send_with(
-        &self,
-        id: ConnId,
-        cx: &mut Context<'_>,
-        rendered_bytes: usize,
-        send: impl FnOnce(&mut Driver, StreamId) -> io::Result<usize>,
-    ) -> Poll<io::Result<usize>> {
-        ready!(coop::poll_proceed(cx));
-        let kept = match self.send_queued(id) {
-            Ok(sent) => sent == Sent::Queued,
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else {
-            return Poll::Ready(Err(connection_gone()));
-        };
-        if !kept {
-            let last_try = std::mem::take(&mut conn.active().last_try);
-            // This statement ends the borrow of the driver; [`Engine::count_accepted`] borrows it
-            // again.
-            let sent = send(&mut self.context.driver(), conn.stream);
-            match sent {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if last_try {
-                        return Poll::Ready(Err(self.record_slow_peer()));
-                    }
-                }
-                result => {
-                    let bytes = *result.as_ref().unwrap_or(&0);
-                    coop::spend(bytes);
-                    self.set_wait_timeout(id, conn, Wait::Write, 0);
-                    conn.active().write_rate.record_bytes(bytes);
-                    conn.active().rendered_bytes = 0;
-                    self.count_accepted(conn, bytes);
-                    if self.log.is_some() {
-                        self.log_accepted(conn, bytes);
-                    }
-                    if conn.is_listed() {
-                        conns.unlist(id);
-                    }
-                    return Poll::Ready(result);
-                }
-            }
-        }
-        self.context.driver().want_write(conn.stream);
-        conn.active().rendered_bytes = rendered_bytes;
-        drop(conns);
-        self.wait_for_room(id, cx)
-    }
-
-    /// Counts bytes of a task's response that the kernel accepted, and lifts [`UNSENT_BYTES_MAX`]
-    /// at [`LIFT_UNSENT_LIMIT_AFTER_BYTES`].
-    fn count_accepted(&self, conn: &mut Conn, bytes: usize) {
-        let before = conn.active().taken_bytes;
-        let after = before.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
-        conn.active().taken_bytes = after;
-        if before < LIFT_UNSENT_LIMIT_AFTER_BYTES && after >= LIFT_UNSENT_LIMIT_AFTER_BYTES {
-            self.context.driver().lift_unsent_max(conn.stream);
-        }
-    }
-
-    /// Stores the task's waker. The caller has already requested a `Writable` event. Fails when the
-    /// client reads too slowly.
-    fn wait_for_room(&self, id: ConnId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let waker = user::clone_waker(cx.waker());
-        let replaced; // Dropped after the borrow ends: it is user code.
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else {
-            return Poll::Ready(Err(connection_gone()));
-        };
-        replaced = conn.active().writer.replace(waker);
-        let mut polled = Poll::Pending;
-        if conn.active().write_deadline_ms.is_none() {
-            self.set_wait_timeout(id, conn, Wait::Write, self.limits().write_timeout_ms);
-            if !self.begin_measured_wait(conn, Wait::Write) {
-                polled = Poll::Ready(Err(self.record_slow_peer()));
-            }
-        }
-        conns.list_unread(id);
-        drop(conns);
-        drop(replaced);
-        polled
-    }
-
-    /// Sends from memory; returns the number of bytes accepted.
-    pub(super) fn poll_send(
-        &self,
-        id: ConnId,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let bytes = &bytes[..bytes.len().min(coop::operation_bytes_max())];
-        self.poll_send_with(id, cx, 0, |driver, stream| driver.send(stream, bytes))
-    }
-
-    /// Sends rendered responses, which count as memory of the engine; returns the number of bytes
-    /// accepted.
-    pub(super) fn poll_send_rendered(
-        &self,
-        id: ConnId,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_send_with(id, cx, bytes.len(), |driver, stream| {
-            driver.send(stream, bytes)
-        })
-    }
-
-    /// Sends rendered responses with `MSG_MORE`, because a file follows; returns the number of
-    /// bytes accepted.
-    pub(super) fn poll_send_more(
-        &self,
-        id: ConnId,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_send_with(id, cx, bytes.len(), |driver, stream| {
-            driver.send_more(stream, bytes)
-        })
-    }
-
-    /// Sends rendered responses and content behind them; returns the number of bytes accepted of
-    /// both.
-    pub(super) fn poll_send_head_and_content(
-        &self,
-        id: ConnId,
-        cx: &mut Context<'_>,
-        first: &[u8],
-        second: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let second = &second[..second.len().min(coop::operation_bytes_max())];
-        let parts = [io::IoSlice::new(first), io::IoSlice::new(second)];
-        self.poll_send_with(id, cx, first.len(), |driver, stream| {
-            driver.send_vectored(stream, &parts)
-        })
-    }
-
-    /// Sends from a file; returns the number of bytes accepted, 0 at the end of the file.
-    ///
-    /// A call that accepts fewer bytes than requested has most likely filled the socket buffer. The
-    /// next call then waits for room without a try: `sendfile(2)` looks up the pages before it
-    /// finds that there is no room, which costs as much as sending them.
-    pub(super) fn poll_send_file(
-        &self,
-        id: ConnId,
-        cx: &mut Context<'_>,
-        file: &File,
-        offset: u64,
-        bytes: usize,
-    ) -> Poll<io::Result<usize>> {
-        let mut conns = self.conns.borrow_mut();
-        if let Some(conn) = conns.get(id)
-            && std::mem::take(&mut conn.active().socket_full)
-        {
-            self.context.driver().want_write_anew(conn.stream);
-            drop(conns);
-            return self.wait_for_room(id, cx);
-        }
-        drop(conns);
-        let bytes = bytes.min(coop::operation_bytes_max() / FILE_COST);
-        let sent = ready!(self.poll_send_with(id, cx, 0, |driver, stream| {
-            driver.send_file(stream, file, offset, bytes)
-        }));
-        coop::spend(*sent.as_ref().unwrap_or(&0) * (FILE_COST - 1));
-        if let Ok(sent) = sent
-            && (1..bytes).contains(&sent)
-            && let Some(conn) = self.conns.borrow_mut().get(id)
-        {
-            conn.active().socket_full = true;
-        }
-        Poll::Ready(sent)
     }
 
     /// Shuts down the sending side (`SHUT_WR`) and discards further input, so that the client can

@@ -118,7 +118,7 @@ impl Engine {
         let (worker_set, now_ms) = (&self.settings.worker_set, self.context.now_ms());
         let own = self.context.index();
         for worker in (0..worker_set.workers()).filter(|&worker| worker != own) {
-            let iteration = worker_set.busy(worker).iteration(now_ms);
+            let iteration = worker_set.load(worker).iteration(now_ms);
             if iteration.is_some_and(|(duration_ms, _)| duration_ms > BLOCKED_MS) {
                 self.accept_for_blocked(worker);
             }

@@ -1,8 +1,11 @@
-//! The server: it binds the listening sockets, starts a thread for each worker, and ends them.
+//! The server: its settings (here), its listening sockets, and its threads.
 //!
-//! Modules, lowest first: `control` · `socket_file` · `worker_thread`.
+//! Modules, lowest first: `control` (the state of a server) · `socket_file` (files of Unix sockets)
+//! · `listening` (binding) · `worker_thread` (the thread of a worker) · `running` (all threads).
 
 mod control;
+mod listening;
+mod running;
 mod socket_file;
 mod worker_thread;
 
@@ -12,22 +15,22 @@ use crate::log::AccessLog;
 use crate::metrics::Metrics;
 use crate::offload;
 use crate::watchdog::Watchdog;
-use crate::worker::WorkerHandle;
 use crate::worker_set::{Placement, WorkerSet};
-use control::{Control, DRAINING, ENDING, RUNNING};
+use control::Control;
+use listening::Listening;
 use onrush_proto::limits::Limits;
 use onrush_rt::blocking;
 use onrush_rt::coroutine as stacks;
 use onrush_rt::descriptors::Descriptors;
-use onrush_rt::driver::{self, Choice, ListenSocket, Preference, choose};
+use onrush_rt::driver::{self, Preference, choose};
 use onrush_rt::environment::Environment;
-use onrush_rt::net::{self, Address, ListenMode, ListenOptions};
+use onrush_rt::net::{ListenMode, ListenOptions};
 use onrush_rt::worker::{Pools, affinity};
-use socket_file::SocketFile;
+use running::not_on_a_worker;
+pub use running::{Handle, Running};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::Duration;
 use worker_thread::WorkerThread;
 
@@ -263,15 +266,16 @@ impl Server {
         self
     }
 
-    /// The maximum number of threads for [`WorkerHandle::blocking`], at least 1. All workers share
+    /// The maximum number of threads for
+    /// [`WorkerHandle::blocking`](crate::WorkerHandle::blocking), at least 1. All workers share
     /// them. Default: 16.
     pub fn blocking_threads(mut self, threads: usize) -> Server {
         self.blocking_threads = threads.max(1);
         self
     }
 
-    /// Uses this pool for [`WorkerHandle::blocking`] instead of a new one, for example to share its
-    /// threads with a store.
+    /// Uses this pool for [`WorkerHandle::blocking`](crate::WorkerHandle::blocking) instead of a
+    /// new one, for example to share its threads with a store.
     pub fn blocking_pool(mut self, pool: blocking::BlockingPool) -> Server {
         self.blocking_pool = Some(pool);
         self
@@ -312,9 +316,9 @@ impl Server {
     /// worker.
     pub fn serve(self, application: impl Application) -> io::Result<()> {
         not_on_a_worker()?;
-        let (mut running, mut jobs) = self.prepare(application)?;
-        let own = jobs.remove(0);
-        running.spawn(jobs)?;
+        let (mut running, mut threads) = self.prepare(application)?;
+        let own = threads.remove(0);
+        running.spawn(threads)?;
         let result = own.run_here();
         result.and(running.wait())
     }
@@ -328,12 +332,13 @@ impl Server {
     ///   refuses.
     /// - Any error of a worker that starts. The other workers are ended before this returns.
     pub fn start(self, application: impl Application) -> io::Result<Running> {
-        let (mut running, jobs) = self.prepare(application)?;
-        running.spawn(jobs)?;
+        let (mut running, threads) = self.prepare(application)?;
+        running.spawn(threads)?;
         Ok(running)
     }
 
-    /// Binds and chooses the driver. Returns one job for each worker, in order of their index.
+    /// Binds and chooses the driver. Returns the threads of the workers, not started yet, in order
+    /// of their index.
     fn prepare(
         mut self,
         application: impl Application,
@@ -362,7 +367,7 @@ impl Server {
         let application: Arc<dyn Application> = Arc::new(application);
         let pinned = self.pinned && workers <= cores.len();
         let settings = self.settings(workers);
-        let job = |(index, sockets)| WorkerThread {
+        let thread = |(index, sockets)| WorkerThread {
             index,
             core: pinned.then(|| cores[index]),
             choice: choice.clone(),
@@ -377,14 +382,24 @@ impl Server {
             control: control.clone(),
             drain_timeout: self.drain_timeout,
         };
-        let jobs = sockets.into_iter().enumerate().map(job).collect();
-        let running = Running {
-            addresses,
-            driver: choice.clone(),
-            handle: Handle(control.clone()),
-            threads: Vec::new(),
+        let threads = sockets.into_iter().enumerate().map(thread).collect();
+        Ok((
+            Running::new(addresses, choice.clone(), control.clone()),
+            threads,
+        ))
+    }
+
+    /// Binds the addresses, or takes the inherited sockets.
+    fn listen(&mut self, workers: usize) -> io::Result<Listening> {
+        let accepting = match self.placement {
+            Placement::Single => 1, // Only the first worker accepts.
+            _ => workers,
         };
-        Ok((running, jobs))
+        if !self.inherited.is_empty() {
+            return Listening::inherit(std::mem::take(&mut self.inherited), workers, accepting);
+        }
+        let (mode, options) = (self.listen_mode, &self.listen);
+        Listening::bind(&self.addresses, mode, options, workers, accepting)
     }
 
     /// The configured pools, or new ones.
@@ -414,247 +429,4 @@ impl Server {
             rebalance: self.rebalance,
         }
     }
-
-    /// Binds the addresses, or takes the inherited sockets.
-    fn listen(&mut self, workers: usize) -> io::Result<Listening> {
-        let mut lists: Vec<Vec<ListenSocket>> = (0..workers).map(|_| Vec::new()).collect();
-        if !self.inherited.is_empty() {
-            for socket in self.inherited.drain(..) {
-                // With `Placement::Single` only the first worker accepts.
-                let accepting = match self.placement {
-                    Placement::Single => 1,
-                    _ => workers,
-                };
-                for (list, socket) in lists.iter_mut().zip(net::share(socket, accepting)?) {
-                    list.push(socket);
-                }
-            }
-            return Ok(Listening {
-                sockets: lists,
-                addresses: vec![Address::Unix("inherited".into())],
-                files: Vec::new(),
-            });
-        }
-        let listening = match self.placement {
-            Placement::Single => 1,
-            _ => workers,
-        };
-        let (mut addresses, mut files) = (Vec::new(), Vec::new());
-        for address in &self.addresses {
-            let address = parse_address(address)?;
-            let result = net::listen(&address, self.listen_mode, listening, &self.listen);
-            let (sockets, address) = result.map_err(|error| explain(&address, error))?;
-            if let Address::Unix(path) = &address {
-                files.extend(SocketFile::new(path));
-            }
-            for (list, socket) in lists.iter_mut().zip(sockets) {
-                list.push(socket);
-            }
-            addresses.push(address);
-        }
-        Ok(Listening {
-            sockets: lists,
-            addresses,
-            files,
-        })
-    }
-}
-
-/// The listening sockets of a server.
-struct Listening {
-    /// One list for each worker.
-    sockets: Vec<Vec<ListenSocket>>,
-    /// One or more addresses, for [`Running::addresses`].
-    addresses: Vec<Address>,
-    files: Vec<SocketFile>,
-}
-
-fn parse_address(text: &str) -> io::Result<Address> {
-    use std::net::ToSocketAddrs;
-    if let Some(path) = text.strip_prefix("unix:") {
-        return Ok(Address::Unix(path.into()));
-    }
-    let wrong =
-        |what: String| io::Error::new(io::ErrorKind::InvalidInput, format!("{text}: {what}"));
-    let mut addresses = text.to_socket_addrs().map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidInput => wrong("not an address and port".to_owned()),
-        // "failed to lookup address information: Name or service not known"
-        _ => match error.to_string().rsplit_once(": ") {
-            Some((_, why)) => wrong(format!("no such host ({why})")),
-            None => wrong("no such host".to_owned()),
-        },
-    })?;
-    let first = addresses.next();
-    (first.map(Address::Tcp)).ok_or_else(|| wrong("no such host".to_owned()))
-}
-
-fn explain(address: &Address, error: io::Error) -> io::Error {
-    let is_unix = matches!(address, Address::Unix(_));
-    let what = match error.kind() {
-        io::ErrorKind::AddrInUse if is_unix => "is in use".to_owned(),
-        io::ErrorKind::PermissionDenied if is_unix => "may not be created by this user".to_owned(),
-        io::ErrorKind::AddrInUse => "is in use by another server; choose another port".to_owned(),
-        io::ErrorKind::PermissionDenied => {
-            "may not be bound by this user; ports below 1024 need a privilege".to_owned()
-        }
-        io::ErrorKind::AddrNotAvailable => "is not an address of this machine".to_owned(),
-        _ => format!("cannot be listened on: {error}"),
-    };
-    io::Error::new(error.kind(), format!("{address} {what}"))
-}
-
-/// Ends a server, from any thread. Cheap to clone.
-///
-/// # Examples
-/// ```no_run
-/// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
-/// use onrush::Server;
-///
-/// let running = Server::bind("127.0.0.1:8080").start(hello)?;
-/// let handle = running.handle();
-/// std::thread::spawn(move || {
-///     let _ = std::io::stdin().read_line(&mut String::new());
-///     handle.shutdown();
-/// });
-/// running.wait()?;
-/// # Ok::<(), std::io::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct Handle(Arc<Control>);
-
-impl Handle {
-    /// Shuts down gracefully. The server stops accepting, finishes the requests that it has
-    /// received, closes each connection as it becomes idle, and then ends. See
-    /// [`Server::drain_timeout`].
-    pub fn shutdown(&self) {
-        self.0.set(DRAINING);
-    }
-
-    /// Ends the server immediately. Requests in progress are lost.
-    pub fn shutdown_now(&self) {
-        self.0.set(ENDING);
-    }
-
-    /// Whether a shutdown has begun.
-    pub fn is_ending(&self) -> bool {
-        self.0.state() != RUNNING
-    }
-}
-
-/// A running server. Dropping this value does not end the server.
-///
-/// # Examples
-/// ```no_run
-/// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
-/// use onrush::Server;
-///
-/// let running = Server::bind("127.0.0.1:0").workers(2).start(hello)?;
-/// println!("listening on {}", running.address());
-/// println!("{}: {}", running.driver().name(), running.driver().reason());
-/// assert_eq!(running.workers(), 2);
-/// running.handle().shutdown();
-/// running.wait()?;
-/// # Ok::<(), std::io::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct Running {
-    addresses: Vec<Address>,
-    driver: Choice,
-    handle: Handle,
-    threads: Vec<JoinHandle<io::Result<()>>>,
-}
-
-impl Running {
-    /// Starts a thread for each job and waits until all are ready. If one fails, ends the others,
-    /// waits for them, and returns its error.
-    fn spawn(&mut self, jobs: Vec<WorkerThread>) -> io::Result<()> {
-        let (ready, readiness) = mpsc::channel();
-        for job in jobs {
-            let ready = ready.clone();
-            let thread = std::thread::Builder::new().name(format!("onrush-{}", job.index));
-            let ready = move || {
-                let _ = ready.send(()); // The receiver is gone if another worker has failed.
-            };
-            match thread.spawn(move || job.run(ready)) {
-                Ok(thread) => self.threads.push(thread),
-                Err(error) => {
-                    self.handle.shutdown_now();
-                    self.join()?;
-                    return Err(error);
-                }
-            }
-        }
-        drop(ready);
-        for _ in 0..self.threads.len() {
-            // All senders are gone: a worker has ended before it was ready.
-            if readiness.recv().is_err() {
-                self.handle.shutdown_now();
-                self.join()?;
-                return Err(io::Error::other("a worker ended at once"));
-            }
-        }
-        Ok(())
-    }
-
-    /// The address of [`Server::bind`], with the actual port if port 0 was requested. With
-    /// [`Server::inherit`] it is the placeholder `unix:inherited`.
-    pub fn address(&self) -> &Address {
-        &self.addresses[0]
-    }
-
-    /// All addresses, in the order in which they were added.
-    pub fn addresses(&self) -> &[Address] {
-        &self.addresses
-    }
-
-    /// The driver, and the reason for its choice.
-    pub fn driver(&self) -> &Choice {
-        &self.driver
-    }
-
-    /// The number of workers.
-    pub fn workers(&self) -> usize {
-        self.threads.len()
-    }
-
-    /// A handle that ends the server.
-    pub fn handle(&self) -> Handle {
-        self.handle.clone()
-    }
-
-    /// Waits until all workers have ended. If a worker fails, the others are ended, too, and the
-    /// first error is returned. In a handler this fails with `WouldBlock`, because the call would
-    /// block its worker; the server continues.
-    pub fn wait(mut self) -> io::Result<()> {
-        not_on_a_worker()?;
-        self.join()
-    }
-
-    fn join(&mut self) -> io::Result<()> {
-        let mut result = Ok(());
-        for thread in self.threads.drain(..) {
-            let ended = thread.join().unwrap_or_else(|_| Err(panicked()));
-            if ended.is_err() && result.is_ok() {
-                result = ended;
-                self.handle.shutdown_now();
-            }
-        }
-        result
-    }
-}
-
-/// Fails on the thread of a worker: waiting for a server there would block the worker.
-fn not_on_a_worker() -> io::Result<()> {
-    match WorkerHandle::current() {
-        None => Ok(()),
-        Some(_) => Err(io::Error::new(
-            io::ErrorKind::WouldBlock,
-            "a handler cannot wait for a server: that would block its worker",
-        )),
-    }
-}
-
-/// The error of a worker that panicked, or whose application panicked when it was instantiated.
-fn panicked() -> io::Error {
-    io::Error::other("a worker panicked")
 }

@@ -44,7 +44,7 @@ impl WorkerThread {
     pub(super) fn run_here(self) -> io::Result<()> {
         let unpin = self.core.is_some().then(restore_affinity);
         let run = AssertUnwindSafe(|| self.run(|| {}));
-        let result = catch_unwind(run).unwrap_or_else(|_| Err(super::panicked()));
+        let result = catch_unwind(run).unwrap_or_else(|_| Err(panicked()));
         if let Some(unpin) = unpin {
             unpin();
         }
@@ -53,7 +53,7 @@ impl WorkerThread {
 
     /// Runs the worker until the server ends. Calls `ready` just before it accepts connections.
     pub(super) fn run(mut self, ready: impl FnOnce()) -> io::Result<()> {
-        let _fall = EndOnPanic(self.control.clone());
+        let _end_on_panic = EndOnPanic(self.control.clone());
         if let Some(core) = self.core
             && let Err(error) = pin_to(core)
         {
@@ -78,7 +78,7 @@ impl WorkerThread {
         _handlers = PanicGuard::new(service.clone());
         let engine = Engine::new(worker.context(), self.settings.clone(), service);
         let event_handler = EngineHandler(engine.clone());
-        let _close = CloseOnDrop(engine.clone());
+        let _close_on_drop = CloseOnDrop(engine.clone());
         for socket in &self.sockets {
             engine.listen(duplicate(socket)?)?;
         }
@@ -120,7 +120,7 @@ impl WorkerThread {
         // Other workers may still transfer connections to this one.
         let (worker_set, index) = (self.settings.worker_set.clone(), self.index);
         let expected = || worker_set.open(index);
-        let mut look_ms = 0;
+        let mut next_check_ms = 0;
         loop {
             let now_ms = worker.context().now_ms();
             let waits = closing.as_mut().filter(|_| self.control.state() != ENDING);
@@ -130,9 +130,9 @@ impl WorkerThread {
                     engine.stop_accepting();
                     self.sockets.clear(); // A socket is closed with its last descriptor.
                 }
-                Some(pause) if now_ms >= look_ms => {
-                    look_ms = now_ms + pause.as_millis() as u64 + 1;
-                    worker.context().schedule(look_ms, WAKE_UP);
+                Some(pause) if now_ms >= next_check_ms => {
+                    next_check_ms = now_ms + pause.as_millis() as u64 + 1;
+                    worker.context().schedule(next_check_ms, WAKE_UP);
                 }
                 Some(_) => {}
             }
@@ -164,8 +164,8 @@ impl LeaveOnDrop {
 
 impl Drop for LeaveOnDrop {
     fn drop(&mut self) {
-        for passed in self.now() {
-            drop(passed);
+        for transfer in self.now() {
+            drop(transfer);
             self.0.release(); // The worker that accepted it has counted it.
         }
     }
@@ -200,4 +200,9 @@ fn duplicate(socket: &ListenSocket) -> io::Result<ListenSocket> {
         ListenSocket::Os(fd) => Ok(ListenSocket::Os(fd.try_clone()?)),
         ListenSocket::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
     }
+}
+
+/// The error of a worker that panicked, or whose application panicked when it was instantiated.
+pub(super) fn panicked() -> io::Error {
+    io::Error::other("a worker panicked")
 }

@@ -6,6 +6,7 @@
 pub mod app;
 pub mod attack;
 pub mod gate;
+pub mod memory;
 pub mod script;
 
 use onrush::{Application, DriverPreference, Limits, Running, Server, sim::Simulation};

@@ -1,0 +1,113 @@
+//! The engine as the event handler of its worker. Handles the ends of connections and events of
+//! readability, and passes the other events to the module that handles them.
+
+use super::Engine;
+use super::connection::Phase;
+use crate::host::ConnId;
+use crate::metrics::CloseReason;
+use onrush_rt::driver::Event;
+use onrush_rt::worker::{Blocked, EventHandler};
+use onrush_rt::{diagnose, user};
+use std::io;
+use std::rc::Rc;
+
+/// The engine as the event handler of its worker.
+#[derive(Debug)]
+pub(crate) struct EngineHandler(pub(crate) Rc<Engine>);
+
+impl EventHandler for EngineHandler {
+    #[inline]
+    fn on_event(&self, event: Event) {
+        match event {
+            Event::Data { token, data, .. } => self.0.on_data(ConnId::from_token(token), data),
+            Event::Accepted { socket, .. } => self.0.accept(socket),
+            Event::End { token, result, .. } => {
+                self.0.on_peer_end(ConnId::from_token(token), result)
+            }
+            Event::ReceiveStopped { token, .. } => {
+                self.0.on_readable(ConnId::from_token(token), true)
+            }
+            Event::Readable { token, .. } => self.0.on_readable(ConnId::from_token(token), false),
+            Event::Writable { token, .. } => self.0.on_writable(ConnId::from_token(token)),
+            Event::AcceptPaused { error, .. } => self.0.accept_paused(&error),
+        }
+    }
+
+    fn on_timer(&self, payload: u64) {
+        self.0.timer_fired(ConnId::from_token(payload));
+    }
+
+    fn on_notify(&self) {
+        self.0.receive_transfers();
+    }
+
+    #[inline]
+    fn on_wake(&self) {
+        self.0.rebalance_tick();
+        self.0.reclaim_memory(); // The driver may have allocated memory for receiving.
+    }
+
+    fn on_blocked(&self, blocked: Blocked) {
+        self.0.report_own_stall(blocked);
+    }
+
+    fn on_panic(&self, token: Option<u64>) -> bool {
+        self.0.recover_from_panic(token.map(ConnId::from_token));
+        true
+    }
+}
+
+impl Engine {
+    /// The client has half-closed (`Ok`), or the connection is broken.
+    fn on_peer_end(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
+        if result.is_err() {
+            return self.close(id, CloseReason::Broken);
+        }
+        let mut ending = CloseReason::Client;
+        let reader = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            conn.ended = true;
+            diagnose!(TRACE, connection = id.token(), phase = conn.phase.name();
+                "the client has half-closed (EOF)");
+            if conn.phase == Phase::Lingering {
+                ending = CloseReason::Complete;
+            }
+            match conn.phase {
+                Phase::Ready | Phase::Lingering => None,
+                Phase::Busy => Some(self.take_reader(id, conn)),
+                Phase::Flushing => Some(None),
+                Phase::Leaving => {
+                    drop(conns);
+                    return self.cancel_migration(id);
+                }
+            }
+        };
+        match reader {
+            None => self.close(id, ending),
+            Some(Some(reader)) => user::wake(reader),
+            Some(None) => {} // The task or the pending send notices it.
+        }
+    }
+
+    /// The socket of a connection whose body is read directly is readable, or the driver has
+    /// stopped receiving.
+    fn on_readable(self: &Rc<Self>, id: ConnId, receive_stopped: bool) {
+        let reader = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            if receive_stopped && conn.phase == Phase::Leaving {
+                drop(conns);
+                return self.finish_migration(id);
+            }
+            let Some(active) = conn.active.as_mut() else {
+                return;
+            };
+            active.receive_stopped |= receive_stopped;
+            self.take_reader(id, conn)
+        };
+        if let Some(reader) = reader {
+            user::wake(reader);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Makes a connection wait for its next request, or for the rest of one, after the responses to the
+//! previous requests. A connection that waits for a new request is idle: it holds a deadline and
+//! releases its other state.
+
+use super::Engine;
+use super::connection::{AfterFlush, Conn};
+use super::deadline::{DRAIN_IDLE_MS, Wait};
+use super::send::{Sent, connection_gone};
+use crate::host::ConnId;
+use crate::metrics::CloseReason;
+use std::rc::Rc;
+
+/// The deadline of a connection that can be closed, because its response was sent and the client
+/// sends the rest of the body too slowly.
+const CLOSE_SOON_MS: u32 = 1;
+
+impl Engine {
+    /// Sends `out`, and makes the connection idle when all of it was sent at once.
+    #[inline]
+    pub(super) fn flush_and_idle(self: &Rc<Self>, id: ConnId, out: &[u8]) {
+        let sent = {
+            let mut conns = self.conns.borrow_mut();
+            match conns.get(id) {
+                Some(conn) => match self.send_or_queue_conn(conn, out) {
+                    Ok(Sent::All) if conn.needs_no_work() && !self.draining.get() => {
+                        conn.release_active();
+                        return self.set_timeout(id, conn, self.limits().idle_timeout_ms);
+                    }
+                    sent => sent,
+                },
+                None => Err(connection_gone()),
+            }
+        };
+        if self.after_send(id, sent, AfterFlush::Continue) {
+            self.enter_idle(id);
+        } else {
+            self.reclaim_memory();
+        }
+    }
+
+    /// Makes a connection wait for input after all responses have been sent. Resumes receiving, and
+    /// closes a connection whose client has half-closed.
+    #[inline(never)]
+    fn enter_idle(self: &Rc<Self>, id: ConnId) {
+        let (ended, head_timer_runs) = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            if conn.paused {
+                self.resume(id, conn); // Receiving was paused while a body was read directly.
+            }
+            if !conn.head_timer_runs {
+                if !conn.draining_body {
+                    conn.release_active();
+                }
+                self.set_idle_deadline(id, conn);
+            }
+            (conn.ended, conn.head_timer_runs)
+        };
+        if ended {
+            self.close(id, CloseReason::Client); // A partial head cannot become complete.
+        } else if head_timer_runs {
+            self.reclaim_memory();
+        }
+    }
+
+    /// Sets the deadline of a connection that waits for its next request or for the rest of a body.
+    pub(super) fn set_idle_deadline(&self, id: ConnId, conn: &mut Conn) {
+        let limit_ms = match (self.draining.get(), conn.draining_body) {
+            (false, false) => self.limits().idle_timeout_ms,
+            (true, _) => DRAIN_IDLE_MS,
+            (false, true) => match self.begin_measured_wait(conn, Wait::Body) {
+                true => self.limits().body_timeout_ms,
+                false => CLOSE_SOON_MS,
+            },
+        };
+        self.set_timeout(id, conn, limit_ms);
+    }
+}

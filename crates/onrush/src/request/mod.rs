@@ -1,0 +1,398 @@
+//! Requests: the head as a view into received memory (here), and the body as it arrives
+//! (`incoming_body`).
+//!
+//! Bodies are read through the trait `Host`, so this module does not depend on connections.
+
+mod incoming_body;
+
+use crate::host::{BodyId, ConnId, Host};
+use crate::params::Params;
+use crate::worker::WorkerHandle;
+pub use incoming_body::RequestBody;
+use onrush_proto::head::{Head, Version};
+use onrush_rt::buf::Buf;
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// A request (RFC 9110 §3.4, RFC 9112 §3).
+///
+/// The head is a view into the memory in which it was received; accessors copy nothing. The body is
+/// read by [`Request::body`]. What the handler leaves of it is read and discarded before the next
+/// request of the connection, or the connection is closed.
+///
+/// # Examples
+/// ```
+/// use onrush::{Limits, Request, Response, sim::Simulation};
+///
+/// async fn search(request: Request) -> Response {
+///     assert_eq!(request.method(), "GET");
+///     assert_eq!(request.target(), "/books?author=Ada");
+///     assert_eq!(request.path(), "/books");
+///     assert_eq!(request.query(), Some("author=Ada"));
+///     assert_eq!(request.host(), Some("example.com"));
+///     assert_eq!(request.header_str("accept-language"), Some("en"));
+///     assert!(!request.has_body());
+///     Response::text("found")
+/// }
+///
+/// let mut sim = Simulation::new(1, &search, Limits::default());
+/// let client = sim.connect();
+/// let head = "GET /books?author=Ada HTTP/1.1\r\nHost: example.com\r\nAccept-Language: en\r\n\r\n";
+/// sim.send(&client, head.as_bytes());
+/// assert!(client.receive()?.starts_with(b"HTTP/1.1 200 OK\r\n"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Request {
+    /// `None` only while the request is dropped. A box, because a request is moved often: into a
+    /// handler, its future, and the slot of the future.
+    parts: Option<Box<RequestParts>>,
+}
+
+impl Request {
+    /// The method as sent, for example `GET`. It is case-sensitive (RFC 9110 §9.1).
+    #[inline]
+    pub fn method(&self) -> &str {
+        let (head, bytes) = self.head();
+        head.method(bytes)
+    }
+
+    /// The request target as sent, not decoded (RFC 9112 §3.2).
+    pub fn target(&self) -> &str {
+        let (head, bytes) = self.head();
+        text(head.target(bytes))
+    }
+
+    /// The path of the target without the query, not decoded. It begins with `/`, or is `*`
+    /// (RFC 9112 §3.2.4).
+    #[inline]
+    pub fn path(&self) -> &str {
+        let (head, bytes) = self.head();
+        text(head.path(bytes))
+    }
+
+    /// The query of the target: what follows the first `?`, not decoded. `None` without a `?`.
+    pub fn query(&self) -> Option<&str> {
+        let (head, bytes) = self.head();
+        head.query(bytes).map(text)
+    }
+
+    /// The protocol version: HTTP/1.0 or HTTP/1.1 (RFC 9112 §2.3).
+    pub fn version(&self) -> Version {
+        self.parts().head.version()
+    }
+
+    /// The host, with the port if the client sent one. It comes from the target or from the `Host`
+    /// field (RFC 9112 §3.2.2). `None` only for HTTP/1.0.
+    pub fn host(&self) -> Option<&str> {
+        let (head, bytes) = self.head();
+        head.host(bytes).map(text)
+    }
+
+    /// The first value of the field `name`, which is case-insensitive (RFC 9110 §5.1). A value may
+    /// contain bytes that are not ASCII (RFC 9110 §5.5).
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    ///
+    /// async fn handler(request: Request) -> Response {
+    ///     assert_eq!(request.header("x-tag"), Some(&b"a"[..]));
+    ///     assert_eq!(request.header_str("X-Tag"), Some("a"));
+    ///     assert_eq!(request.header_values("x-tag").count(), 2);
+    ///     assert_eq!(request.headers().next(), Some(("Host", &b"example.com"[..])));
+    ///     Response::new(204)
+    /// }
+    /// # let mut sim = Simulation::new(1, &handler, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\nX-Tag: a\r\nX-Tag: b\r\n\r\n");
+    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        let (head, bytes) = self.head();
+        head.header(bytes, name)
+    }
+
+    /// The first value of the field `name`, if it is UTF-8. See [`Request::header`].
+    pub fn header_str(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.header(name)?).ok()
+    }
+
+    /// All field lines as (name, value), in the order in which they were sent.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let (head, bytes) = self.head();
+        head.headers(bytes)
+    }
+
+    /// The values of all field lines with this name, in the order in which they were sent (RFC 9110
+    /// §5.3). The name is case-insensitive.
+    pub fn header_values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        let is_named = move |line: &(&str, &[u8])| line.0.eq_ignore_ascii_case(name);
+        self.headers().filter(is_named).map(|(_, value)| value)
+    }
+
+    /// A parameter of the route's template as sent, for example `id` of `/things/{id}`. `None` if
+    /// the template has no such parameter, or without a [`Router`](crate::Router).
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, Router, sim::Simulation};
+    ///
+    /// async fn file(request: Request) -> Response {
+    ///     assert_eq!(request.route(), Some("/files/{*path}"));
+    ///     assert_eq!(request.param("path"), Some("a%20b/c"));
+    ///     assert_eq!(request.param_decoded("path").as_deref(), Some("a b/c"));
+    ///     assert_eq!(request.param("id"), None);
+    ///     Response::new(204)
+    /// }
+    ///
+    /// let router = Router::new().get("/files/{*path}", file);
+    /// # let mut sim = Simulation::new(1, &router, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET /files/a%20b/c HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn param(&self, name: &str) -> Option<&str> {
+        self.parts().params.get(name, self.path())
+    }
+
+    /// Like [`Request::param`], with one level of percent-encoding removed (RFC 3986 §2.1). `None`
+    /// also if the result is not UTF-8.
+    pub fn param_decoded(&self, name: &str) -> Option<Cow<'_, str>> {
+        percent_encoding::percent_decode_str(self.param(name)?)
+            .decode_utf8()
+            .ok()
+    }
+
+    /// The template of the route that a router selected, for example `/things/{id}`.
+    pub fn route(&self) -> Option<&str> {
+        self.parts().params.template()
+    }
+
+    /// `Content-Length` as sent, in bytes (RFC 9110 §8.6). `None` if the field is absent, as with a
+    /// chunked body.
+    pub fn content_length(&self) -> Option<u64> {
+        self.parts().head.content_length()
+    }
+
+    /// Whether the request has a body (RFC 9112 §6.3). With `Content-Length: 0` it has none.
+    pub fn has_body(&self) -> bool {
+        self.parts().head.framing() != onrush_proto::head::Framing::None
+    }
+
+    /// The address of the client (`getpeername(2)`). `None` on a Unix socket, in a simulation, and
+    /// after the client has disconnected.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        let parts = self.parts();
+        parts.host.peer(parts.connection)
+    }
+
+    /// A handle to the worker of this request: to sleep, to spawn tasks, and to run blocking calls
+    /// or CPU-bound work on other threads.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    /// use std::time::Duration;
+    ///
+    /// async fn slow(request: Request) -> Response {
+    ///     request.worker().sleep(Duration::from_secs(1)).await;
+    ///     Response::text("done")
+    /// }
+    ///
+    /// let mut sim = Simulation::new(1, &slow, Limits::default());
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// assert!(client.receive()?.is_empty());
+    /// sim.advance(2000); // Milliseconds.
+    /// assert!(client.receive()?.ends_with(b"done"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn worker(&self) -> &WorkerHandle {
+        self.parts().host.worker()
+    }
+
+    /// The body, which is read as it arrives.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    ///
+    /// async fn store(mut request: Request) -> Response {
+    ///     match request.body().read_all(1024).await {
+    ///         Ok(text) => Response::text(text).with_status(201),
+    ///         Err(_) => Response::new(400),
+    ///     }
+    /// }
+    /// # let mut sim = Simulation::new(1, &store, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 201 Created\r\n"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn body(&mut self) -> &mut RequestBody {
+        &mut self.parts.as_mut().expect("present until dropped").body
+    }
+
+    /// Converts the request to its body and releases the memory of the head. The body may be moved
+    /// to another task.
+    ///
+    /// # Examples
+    /// The handler responds after a task of its own has read the body:
+    ///
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    ///
+    /// async fn count(request: Request) -> Response {
+    ///     let worker = request.worker().clone();
+    ///     let mut body = request.into_body();
+    ///     let task = worker.spawn(async move { body.discard().await });
+    ///     match task.await {
+    ///         Ok(bytes) => Response::text(format!("{bytes} bytes")),
+    ///         Err(_) => Response::new(400),
+    ///     }
+    /// }
+    /// # let mut sim = Simulation::new(1, &count, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+    /// # assert!(client.receive()?.ends_with(b"5 bytes"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn into_body(mut self) -> RequestBody {
+        std::mem::take(self.body())
+    }
+
+    pub(crate) fn set_params(&mut self, params: Params) {
+        if let Some(parts) = &mut self.parts {
+            if let Some(template) = &params.template {
+                parts.host.routed(template);
+            }
+            parts.params = params;
+        }
+    }
+
+    pub(crate) fn count_limit_hit(&self) {
+        self.parts().host.limit_hit();
+    }
+
+    #[inline]
+    fn head(&self) -> (&Head, &[u8]) {
+        let parts = self.parts();
+        (&parts.head, parts.bytes.as_deref().unwrap_or_default())
+    }
+
+    #[inline]
+    fn parts(&self) -> &RequestParts {
+        self.parts.as_deref().expect("present until dropped")
+    }
+}
+
+impl Drop for Request {
+    #[inline]
+    fn drop(&mut self) {
+        let Some(mut parts) = self.parts.take() else {
+            return;
+        };
+        parts.bytes = None;
+        parts.body = RequestBody::default();
+        if parts.params.is_set() {
+            parts.params = Params::default();
+        }
+        let request_pool = parts.request_pool.clone();
+        request_pool.give(parts);
+    }
+}
+
+/// A part of a head; the parser has checked that it is ASCII.
+fn text(bytes: &[u8]) -> &str {
+    onrush_rt::text::ascii(bytes).unwrap_or_default()
+}
+
+/// The content of a request. It is reused, so that a request allocates nothing.
+pub(crate) struct RequestParts {
+    pub(crate) head: Head,
+    /// The bytes that the offsets of `head` refer to.
+    bytes: Option<Buf>,
+    host: Rc<dyn Host>,
+    request_pool: Rc<RequestPool>,
+    connection: ConnId,
+    params: Params,
+    body: RequestBody,
+}
+
+impl std::fmt::Debug for RequestParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestParts")
+            .field("head", &self.head)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RequestParts {
+    /// Makes the request whose head was parsed into `self`.
+    #[inline]
+    pub(crate) fn into_request(
+        mut self: Box<RequestParts>,
+        bytes: Buf,
+        connection: ConnId,
+        body: Option<BodyId>,
+    ) -> Request {
+        self.bytes = Some(bytes);
+        self.connection = connection;
+        if let Some(id) = body {
+            self.body = RequestBody::new(self.host.clone(), id);
+        }
+        Request { parts: Some(self) }
+    }
+}
+
+/// The maximum number of entries in a [`RequestPool`].
+const POOLED_MAX: usize = 256;
+
+/// The memory of ended requests, for reuse. Each worker has one.
+#[derive(Default)]
+pub(crate) struct RequestPool {
+    /// Boxed, because a request holds a box of them.
+    #[allow(clippy::vec_box)]
+    free: RefCell<Vec<Box<RequestParts>>>,
+    /// The host has ended. Returned parts are dropped, because they refer to the host.
+    closed: Cell<bool>,
+}
+
+impl RequestPool {
+    /// Takes parts to parse a head into. Their table may contain an earlier head.
+    #[inline]
+    pub(crate) fn take<H: Host + 'static>(self: &Rc<Self>, host: &Rc<H>) -> Box<RequestParts> {
+        if let Some(parts) = self.free.borrow_mut().pop() {
+            return parts;
+        }
+        Box::new(RequestParts {
+            head: Head::default(),
+            bytes: None,
+            host: host.clone(),
+            request_pool: self.clone(),
+            connection: ConnId::from_token(0),
+            params: Params::default(),
+            body: RequestBody::default(),
+        })
+    }
+
+    /// Takes parts back. Drops them if the pool is full or closed.
+    #[inline]
+    pub(crate) fn give(&self, parts: Box<RequestParts>) {
+        let mut free = self.free.borrow_mut();
+        if free.len() < POOLED_MAX && !self.closed.get() {
+            free.push(parts);
+        }
+    }
+
+    /// Drops all parts, and those that are returned later.
+    pub(crate) fn close(&self) {
+        self.closed.set(true);
+        drop(self.free.take());
+    }
+}
