@@ -1,5 +1,5 @@
 //! Measures what the store costs on this machine: `cargo run --release --example measure [DIR]`.
-//! Prints one line for each figure: the median and the 99th percentile of single operations.
+//! Prints one line for each measurement: the median and the 99th percentile of single operations.
 
 use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
@@ -89,7 +89,7 @@ fn main() {
     measure("put 64 MiB, no sync", 5, |_| put(&quick, &large, &mib64));
     measure("put 64 MiB, durable", 5, |_| put(&full, &large, &mib64));
     measure("open now", 20_000, |_| {
-        drop(full.try_open_now(&small).unwrap().unwrap())
+        drop(full.try_open_cached(&small).unwrap().unwrap())
     });
     let none = Key::parse(b"some/folder/none").unwrap();
     measure("get, absent", 20_000, |_| {
@@ -100,8 +100,8 @@ fn main() {
     });
     let mut buf = [0; 1024];
     measure("open now and read 1 KiB now", 20_000, |_| {
-        let object = full.try_open_now(&small).unwrap().unwrap();
-        assert_eq!(object.read_now(0, &mut buf), Some(Ok(1024)));
+        let object = full.try_open_cached(&small).unwrap().unwrap();
+        assert_eq!(object.try_read(0, &mut buf), Some(Ok(1024)));
     });
     let object = block_on(full.get(&large)).unwrap();
     let file = object.local_file().unwrap();

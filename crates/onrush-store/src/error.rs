@@ -13,7 +13,7 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// There is no such object, or it does not count as one (a FIFO, a link that leaves the
+    /// There is no such object, or the entry is not an object (a FIFO, a link that leaves the
     /// folder).
     NotFound,
     /// The key names a folder.
@@ -41,7 +41,7 @@ pub enum StoreError {
     NoMetadata,
     /// The process or the system is out of descriptors or memory. A later attempt may succeed.
     Busy,
-    /// The disk failed, or another component at that level.
+    /// Any other error of a system call, usually of the disk; or a job that panicked.
     Io(Cause),
 }
 
@@ -64,7 +64,7 @@ impl Cause {
         self.kind
     }
 
-    pub(crate) fn of_errno(errno: i32) -> Cause {
+    pub(crate) fn from_errno(errno: i32) -> Cause {
         Cause::from(&io::Error::from_raw_os_error(errno))
     }
 }
@@ -134,13 +134,14 @@ impl StoreError {
     pub fn cause(&self) -> Option<Cause> {
         match *self {
             StoreError::Full(cause) | StoreError::Io(cause) => Some(cause),
-            StoreError::ReadOnly => Some(Cause::of_errno(libc::EROFS)),
+            StoreError::ReadOnly => Some(Cause::from_errno(libc::EROFS)),
             _ => None,
         }
     }
 
-    /// Maps the error of a read or lookup. A path that cannot be reached is reported as not found.
-    pub(crate) fn of_read(error: io::Error) -> StoreError {
+    /// Maps the error of a lookup or a read. A path that cannot be reached is reported as not
+    /// found.
+    pub(crate) fn from_lookup(error: io::Error) -> StoreError {
         match error.raw_os_error() {
             // Includes: a parent is a file, a link loops or leaves the folder, a socket, no driver.
             Some(
@@ -153,12 +154,12 @@ impl StoreError {
                 | libc::ENAMETOOLONG,
             ) => StoreError::NotFound,
             Some(libc::EISDIR) => StoreError::IsDirectory,
-            _ => StoreError::of_any(error),
+            _ => StoreError::from_open_file(error),
         }
     }
 
-    /// Maps the error of a change. Something in the way is a conflict.
-    pub(crate) fn of_write(error: io::Error) -> StoreError {
+    /// Maps the error of a change. An entry in the way is a conflict.
+    pub(crate) fn from_change(error: io::Error) -> StoreError {
         match error.raw_os_error() {
             Some(
                 libc::EISDIR
@@ -170,12 +171,12 @@ impl StoreError {
             ) => StoreError::Conflict,
             Some(libc::ENOTEMPTY) => StoreError::NotEmpty,
             Some(libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ) => StoreError::InvalidKey,
-            _ => StoreError::of_any(error),
+            _ => StoreError::from_open_file(error),
         }
     }
 
-    /// Maps the error of an open file, which no name can have caused.
-    pub(crate) fn of_any(error: io::Error) -> StoreError {
+    /// Maps the error of an operation on an open file or directory, which no name can have caused.
+    pub(crate) fn from_open_file(error: io::Error) -> StoreError {
         match error.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT) => StoreError::Full(Cause::from(&error)),
             Some(libc::EFBIG | libc::EOVERFLOW) => StoreError::TooLarge,

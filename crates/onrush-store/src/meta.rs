@@ -67,7 +67,7 @@ impl Version {
     }
 
     /// Inode, size and modification time, in hexadecimal, separated by dashes.
-    fn of_file(file: &Metadata) -> Version {
+    fn from_file(file: &Metadata) -> Version {
         let mut version = Version {
             text: [0; Version::BYTES_MAX],
             len: 0,
@@ -122,7 +122,7 @@ impl fmt::Debug for Version {
 impl Meta {
     /// The properties from a file's metadata; `None` if it is neither a regular file nor a
     /// directory.
-    pub fn of_file(file: &Metadata) -> Option<Meta> {
+    pub fn from_file(file: &Metadata) -> Option<Meta> {
         let (kind, size) = match file.kind {
             FileKind::File => (Kind::File, file.size),
             FileKind::Directory => (Kind::Directory, 0),
@@ -132,7 +132,7 @@ impl Meta {
             kind,
             size,
             modified_ns: file.modified_ns,
-            version: Version::of_file(file),
+            version: Version::from_file(file),
         })
     }
 }
@@ -152,14 +152,14 @@ mod tests {
             mode: 0,
             nlink: 1,
         };
-        assert_eq!(Version::of_file(&file).as_str(), "10-0-7fffffffffffffff");
+        assert_eq!(Version::from_file(&file).as_str(), "10-0-7fffffffffffffff");
         file = Metadata {
             size: u64::MAX,
             inode: u64::MAX,
             modified_ns: -1,
             ..file
         };
-        let widest = Version::of_file(&file);
+        let widest = Version::from_file(&file);
         assert_eq!(widest.as_str(), ["ffffffffffffffff"; 3].join("-"));
         assert_eq!(Version::parse(widest.as_bytes()), Some(widest));
     }

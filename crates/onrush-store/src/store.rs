@@ -85,8 +85,8 @@ pub trait Store {
     fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>>;
 
     /// The object that an upload to `key` would replace; `None` if there is none. Fails as the
-    /// commit would if something is in the way.
-    fn replaced<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>>;
+    /// commit would if another entry (such as a folder) is in the way.
+    fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>>;
 
     /// Begins an upload that becomes the object `key` when it is committed. If `size_bytes` is
     /// known, a full disk is reported now. Nothing is visible before the commit.
@@ -245,9 +245,9 @@ impl Object {
     }
 
     /// Its metadata ([`Upload::set_metadata`]), read on the calling thread. Empty if there is none.
-    /// Use it right after the content was read from the page cache: the kernel then most likely has
-    /// the metadata in memory, too, and does not wait for a disk.
-    pub fn metadata_now(&self) -> Result<Vec<u8>> {
+    /// It may wait for a disk. Right after the content was read from the page cache, the kernel
+    /// most likely has the metadata in memory, too, and does not wait.
+    pub fn metadata_blocking(&self) -> Result<Vec<u8>> {
         match &self.source {
             Source::File(file, _) => read_metadata(file),
             Source::Other(_) => Ok(Vec::new()),
@@ -265,11 +265,11 @@ impl Object {
         }
     }
 
-    /// Reads cached bytes into `buf` without waiting. Returns the number of bytes, which may be
-    /// less than requested and is 0 at the end, or `None` if the read would wait.
-    pub fn read_now(&self, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
+    /// Reads bytes from the page cache into `buf`, without waiting. Returns the number of bytes,
+    /// which may be less than requested and is 0 at the end, or `None` if the read would wait.
+    pub fn try_read(&self, offset: u64, buf: &mut [u8]) -> Option<Result<usize>> {
         match &self.source {
-            Source::File(file, _) => now(file.try_read_at(buf, offset)),
+            Source::File(file, _) => unless_would_block(file.try_read_at(buf, offset)),
             Source::Other(_) => None,
         }
     }
@@ -280,13 +280,15 @@ impl Object {
     pub async fn read(&self, offset: u64, len_max: usize, mut buf: Vec<u8>) -> Result<Vec<u8>> {
         match &self.source {
             Source::File(file, pool) => {
-                if let Some(result) = now(file.try_read_to_vec(&mut buf, len_max, offset)) {
+                if let Some(result) =
+                    unless_would_block(file.try_read_to_vec(&mut buf, len_max, offset))
+                {
                     return result.map(|_| buf);
                 }
                 let file = file.clone();
                 pool.run(move || match file.read_to_vec(&mut buf, len_max, offset) {
                     Ok(_) => Ok(buf),
-                    Err(error) => Err(StoreError::of_read(error)),
+                    Err(error) => Err(StoreError::from_lookup(error)),
                 })
                 .await?
             }
@@ -308,15 +310,15 @@ fn read_metadata(file: &File) -> Result<Vec<u8>> {
     match file.attribute(METADATA, METADATA_BYTES_MAX) {
         Ok(metadata) => Ok(metadata.unwrap_or_default()),
         Err(error) if error.raw_os_error() == Some(libc::ERANGE) => Ok(Vec::new()),
-        Err(error) => Err(StoreError::of_any(error)),
+        Err(error) => Err(StoreError::from_open_file(error)),
     }
 }
 
 /// `None` if the operation would block.
-pub(crate) fn now<T>(result: io::Result<T>) -> Option<Result<T>> {
+pub(crate) fn unless_would_block<T>(result: io::Result<T>) -> Option<Result<T>> {
     match result {
         Ok(value) => Some(Ok(value)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-        Err(error) => Some(Err(StoreError::of_read(error))),
+        Err(error) => Some(Err(StoreError::from_lookup(error))),
     }
 }

@@ -17,12 +17,12 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const THREADS: usize = 8;
 const DEEP: usize = 40;
 
-fn deep(number: usize) -> String {
+fn deep_path(number: usize) -> String {
     format!("{number}/{}", ["x"; 63].join("/"))
 }
 
 /// Runs `act` on a thread of its own and fails if it does not end.
-fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+fn with_timeout<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(act()));
     receiver
@@ -46,7 +46,7 @@ fn creating_folders_does_not_block_other_keys_or_the_pool() {
         let deep_puts: Vec<_> = (0..DEEP)
             .map(|number| {
                 let folder = folder.clone();
-                thread::spawn(move || put(&folder, &deep(number), b"deep"))
+                thread::spawn(move || put(&folder, &deep_path(number), b"deep"))
             })
             .collect();
         assert_eq!(
@@ -57,7 +57,7 @@ fn creating_folders_does_not_block_other_keys_or_the_pool() {
 
         // Enough keys to use every stripe of the locks.
         let others = folder.clone();
-        in_time(move || {
+        with_timeout(move || {
             for number in 0..4096 {
                 put(&others, &format!("there/{number}"), b"plain").unwrap();
             }
@@ -75,7 +75,7 @@ fn creating_folders_does_not_block_other_keys_or_the_pool() {
         });
         // The key of a deep put is free, too: no lock is held while its folders are created.
         let others = folder.clone();
-        in_time(move || assert_eq!(delete(&others, &deep(0)), Err(StoreError::NotFound)));
+        with_timeout(move || assert_eq!(delete(&others, &deep_path(0)), Err(StoreError::NotFound)));
         let held = disk.wait_for_held(3, Duration::from_millis(50));
         assert_eq!(held, 2, "no more jobs at a time, however many wait");
 
@@ -84,7 +84,7 @@ fn creating_folders_does_not_block_other_keys_or_the_pool() {
             put.join().unwrap().unwrap();
         }
         for number in 0..DEEP {
-            assert_eq!(get(&folder, &deep(number)).unwrap(), b"deep");
+            assert_eq!(get(&folder, &deep_path(number)).unwrap(), b"deep");
         }
     }
 }
@@ -99,7 +99,7 @@ fn puts_dropped_while_folders_are_created_leave_nothing() {
     let waker = std::task::Waker::noop();
     let mut commits = Vec::new();
     for number in 0..6 {
-        let mut upload = block_on(folder.stage(&key(deep(number)), Some(1))).unwrap();
+        let mut upload = block_on(folder.stage(&key(deep_path(number)), Some(1))).unwrap();
         block_on(upload.write(b"x".to_vec())).unwrap();
         let mut commit = upload.commit(Condition::None);
         // Until the first job and, when that has found no folder, until the wait for a permit.
@@ -114,7 +114,7 @@ fn puts_dropped_while_folders_are_created_leave_nothing() {
     drop(commits);
     disk.hold_folders(false);
     let others = folder.clone();
-    in_time(move || put(&others, "new/folder/a", b"x").unwrap());
+    with_timeout(move || put(&others, "new/folder/a", b"x").unwrap());
     // The running jobs finish their step and undo it. No other job has begun.
     let root = disk.root().unwrap();
     let end = Instant::now() + TIMEOUT;
@@ -137,7 +137,7 @@ fn puts_dropped_between_steps_leave_nothing() {
         let pool = BlockingPool::threads(4, 1024);
         let options = FolderOptions::default();
         let folder = Folder::on(disk.root().unwrap(), pool.clone(), options).unwrap();
-        let mut upload = block_on(folder.stage(&key(deep(0)), Some(1))).unwrap();
+        let mut upload = block_on(folder.stage(&key(deep_path(0)), Some(1))).unwrap();
         block_on(upload.write(b"x".to_vec())).unwrap();
         let mut commit = upload.commit(Condition::None);
         let root = disk.root().unwrap();

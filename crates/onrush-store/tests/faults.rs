@@ -82,7 +82,7 @@ fn open(disk: &SimFs) -> Folder {
 
 /// A disk with the scene on it, durably. For every second seed the folder is opened again, so that
 /// it does not know which folders are durable.
-fn set(scene: Scene, seed: u64) -> (SimFs, Folder) {
+fn prepare_disk(scene: Scene, seed: u64) -> (SimFs, Folder) {
     let disk = SimFs::new(seed);
     let mut folder = open(&disk);
     if let Some(neighbour) = scene.neighbour {
@@ -99,14 +99,14 @@ fn set(scene: Scene, seed: u64) -> (SimFs, Folder) {
 }
 
 /// The number of disk operations of the put in a scene.
-fn operations(scene: Scene, seed: u64) -> u64 {
-    let (disk, folder) = set(scene, seed);
+fn count_operations(scene: Scene, seed: u64) -> u64 {
+    let (disk, folder) = prepare_disk(scene, seed);
     let before = disk.operations();
     put(&folder, scene.key, &new(scene)).unwrap();
     disk.operations() - before
 }
 
-fn look(folder: &Folder, scene: Scene) -> Option<Vec<u8>> {
+fn read_object(folder: &Folder, scene: Scene) -> Option<Vec<u8>> {
     match get_both(folder, scene.key) {
         Ok((found, metadata)) => {
             assert_eq!(metadata, metadata_of(&found), "{scene:?}: torn or lost");
@@ -133,7 +133,7 @@ fn assert_neighbour_and_staging(folder: &Folder, disk: &SimFs, scene: Scene, at:
 }
 
 /// The number of operations after the put is durable: removing the exchanged old object.
-fn after_the_last_sync(scene: Scene) -> u64 {
+fn operations_after_last_sync(scene: Scene) -> u64 {
     u64::from(scene.old.is_some())
 }
 
@@ -146,26 +146,23 @@ const DEEP: Scene = Scene {
 };
 
 #[test]
-fn power_cut_while_many_folders_are_created() {
-    assert!(cut_everywhere(&[DEEP], 2) > 500);
+fn power_cut_while_folders_are_created_leaves_no_torn_object() {
+    assert!(cut_power_at_every_operation(&[DEEP], 2) > 500);
 }
 
 /// A failed put leaves none of the folders that were created for it.
 #[test]
 fn failed_put_removes_all_created_folders() {
     for seed in 0..2 {
-        for number in 0..operations(DEEP, seed) {
+        for number in 0..count_operations(DEEP, seed) {
             let at = format!("seed {seed}, operation {number}");
-            let (disk, folder) = set(DEEP, seed);
+            let (disk, folder) = prepare_disk(DEEP, seed);
             disk.fail_at(disk.operations() + number, EIO);
-            let response = put(&folder, DEEP.key, &new(DEEP));
-            assert!(
-                matches!(response, Err(StoreError::Io(_))),
-                "{at}: {response:?}"
-            );
+            let result = put(&folder, DEEP.key, &new(DEEP));
+            assert!(matches!(result, Err(StoreError::Io(_))), "{at}: {result:?}");
             let top = disk.root().unwrap().entry_metadata(b"1");
             assert!(top.is_err(), "{at}: a folder was not removed");
-            again(&disk, folder, DEEP, &at);
+            assert_next_put_is_durable(&disk, folder, DEEP, &at);
         }
     }
 }
@@ -176,40 +173,40 @@ fn refused_put_creates_no_folder() {
     let disk = SimFs::new(0);
     let folder = open(&disk);
     for condition in [Condition::Present, Condition::Versions(Vec::new())] {
-        let response = put_if(&folder, "x/y/a", b"x", condition);
-        assert_eq!(response, Err(StoreError::PreconditionFailed));
+        let result = put_if(&folder, "x/y/a", b"x", condition);
+        assert_eq!(result, Err(StoreError::PreconditionFailed));
         assert!(disk.root().unwrap().entry_metadata(b"x").is_err());
     }
     put_if(&folder, "x/y/a", b"x", Condition::Absent).unwrap();
 }
 
 #[test]
-fn power_cut_at_every_operation() {
-    assert!(cut_everywhere(&SCENES, 24) >= 2000);
+fn power_cut_at_any_operation_leaves_old_or_new_object() {
+    assert!(cut_power_at_every_operation(&SCENES, 24) >= 2000);
 }
 
 /// Cuts the power at every operation of a put, in each way. Returns the number of cuts.
-fn cut_everywhere(scenes: &[Scene], seeds: u64) -> usize {
+fn cut_power_at_every_operation(scenes: &[Scene], seeds: u64) -> usize {
     let mut cuts = 0;
     for &scene in scenes {
         for seed in 0..seeds {
-            let count = operations(scene, seed);
+            let count = count_operations(scene, seed);
             assert!(count > 5);
             // One more than the operations: after the put has completed.
             for number in 0..=count {
                 for cut in [Cut::Before, Cut::During, Cut::After] {
                     let at = format!("{scene:?}, seed {seed}, operation {number}, {cut:?}");
-                    let (disk, folder) = set(scene, seed);
+                    let (disk, folder) = prepare_disk(scene, seed);
                     disk.power_cut_at(disk.operations() + number, cut);
-                    let response = put(&folder, scene.key, &new(scene));
-                    let completed = number >= count - after_the_last_sync(scene);
-                    assert_eq!(response.is_ok(), completed, "{at}: {response:?}");
+                    let result = put(&folder, scene.key, &new(scene));
+                    let completed = number >= count - operations_after_last_sync(scene);
+                    assert_eq!(result.is_ok(), completed, "{at}: {result:?}");
                     disk.power_cut();
                     drop(folder);
                     disk.restart();
                     let folder = open(&disk);
-                    let found = look(&folder, scene);
-                    if response.is_ok() {
+                    let found = read_object(&folder, scene);
+                    if result.is_ok() {
                         assert!(found == Some(new(scene)), "{at}: completed, but lost");
                     } else {
                         assert!(
@@ -227,19 +224,19 @@ fn cut_everywhere(scenes: &[Scene], seeds: u64) -> usize {
 }
 
 #[test]
-fn error_of_every_operation() {
+fn error_at_any_operation_is_reported_and_undone() {
     for scene in SCENES {
         for seed in 0..4 {
-            let count = operations(scene, seed);
+            let count = count_operations(scene, seed);
             for (number, errno) in (0..count).flat_map(|n| [(n, EIO), (n, ENOSPC)]) {
                 let at = format!("{scene:?}, seed {seed}, operation {number}, errno {errno}");
-                let (disk, folder) = set(scene, seed);
+                let (disk, folder) = prepare_disk(scene, seed);
                 disk.fail_at(disk.operations() + number, errno);
-                let response = put(&folder, scene.key, &new(scene));
-                let found = look(&folder, scene);
-                match response {
+                let result = put(&folder, scene.key, &new(scene));
+                let found = read_object(&folder, scene);
+                match result {
                     // Already durable. The next start sweeps the old object.
-                    Ok(_) if number >= count - after_the_last_sync(scene) => {
+                    Ok(_) if number >= count - operations_after_last_sync(scene) => {
                         assert!(found == Some(new(scene)), "{at}");
                         continue;
                     }
@@ -256,14 +253,14 @@ fn error_of_every_operation() {
                     Ok(_) => panic!("{at}: the error is not reported"),
                 }
                 assert_neighbour_and_staging(&folder, &disk, scene, &at);
-                again(&disk, folder, scene, &at);
+                assert_next_put_is_durable(&disk, folder, scene, &at);
             }
         }
     }
 }
 
 /// After a failure, the next put succeeds and is durable: no failed sync is taken for a success.
-fn again(disk: &SimFs, folder: Folder, scene: Scene, at: &str) {
+fn assert_next_put_is_durable(disk: &SimFs, folder: Folder, scene: Scene, at: &str) {
     put(&folder, scene.key, b"again").unwrap_or_else(|error| panic!("{at}: {error}"));
     disk.power_cut();
     drop(folder);
@@ -278,18 +275,18 @@ fn again(disk: &SimFs, folder: Folder, scene: Scene, at: &str) {
 }
 
 #[test]
-fn power_cut_after_failed_put() {
+fn power_cut_after_failed_put_leaves_old_or_new_object() {
     for scene in SCENES {
         for seed in 0..8 {
-            let count = operations(scene, seed);
-            for number in 0..count - after_the_last_sync(scene) {
-                let (disk, folder) = set(scene, seed);
+            let count = count_operations(scene, seed);
+            for number in 0..count - operations_after_last_sync(scene) {
+                let (disk, folder) = prepare_disk(scene, seed);
                 disk.fail_at(disk.operations() + number, EIO);
                 put(&folder, scene.key, &new(scene)).unwrap_err();
                 disk.power_cut();
                 drop(folder);
                 disk.restart();
-                let found = look(&open(&disk), scene);
+                let found = read_object(&open(&disk), scene);
                 let whole = found == old(scene) || found == Some(new(scene));
                 assert!(whole, "{scene:?}, seed {seed}, operation {number}");
             }
@@ -301,7 +298,7 @@ fn power_cut_after_failed_put() {
 /// requests in progress at that moment must fail.
 #[test]
 fn failed_sync_of_another_request_fails_the_put() {
-    let count = operations(SCENES[0], 0);
+    let count = count_operations(SCENES[0], 0);
     let disk = SimFs::new(0);
     let folder = open(&disk);
     let (other, at) = (folder.clone(), disk.clone());
@@ -313,15 +310,15 @@ fn failed_sync_of_another_request_fails_the_put() {
         ));
         Ok(())
     }));
-    let response = put_if(&folder, "b", b"x", meanwhile);
-    assert!(matches!(response, Err(StoreError::Io(_))), "{response:?}");
+    let result = put_if(&folder, "b", b"x", meanwhile);
+    assert!(matches!(result, Err(StoreError::Io(_))), "{result:?}");
     put(&folder, "b", b"x").unwrap();
 }
 
 /// The same while folders are created: they are neither remembered as durable nor kept.
 #[test]
 fn failed_sync_of_another_request_removes_created_folders() {
-    let count = operations(SCENES[0], 0);
+    let count = count_operations(SCENES[0], 0);
     let disk = SimFs::new(0);
     let folder = open(&disk);
     let (other, at) = (folder.clone(), disk.clone());
@@ -332,8 +329,8 @@ fn failed_sync_of_another_request_removes_created_folders() {
         Ok(())
     }));
     // The condition is checked before the folders are created.
-    let response = put_if(&folder, "x/y/b", b"x", meanwhile);
-    assert!(matches!(response, Err(StoreError::Io(_))), "{response:?}");
+    let result = put_if(&folder, "x/y/b", b"x", meanwhile);
+    assert!(matches!(result, Err(StoreError::Io(_))), "{result:?}");
     assert!(disk.root().unwrap().entry_metadata(b"x").is_err());
     put(&folder, "x/y/b", b"kept").unwrap();
     disk.power_cut();
@@ -434,7 +431,7 @@ impl Random {
 /// Random puts and deletes with occasional errors and a power cut at a random operation, checked
 /// against the completed changes. An incomplete or failed change may leave any of its states.
 #[test]
-fn power_cut_in_long_random_histories() {
+fn completed_changes_survive_power_cut_in_random_histories() {
     const KEYS: [&str; 5] = ["a", "b", "d/a", "d/e/a", "f/a"];
     for seed in 0..400 {
         let disk = SimFs::new(seed);
@@ -460,20 +457,20 @@ fn power_cut_in_long_random_histories() {
                     disk.sync_all();
                 }
                 let key = KEYS[random.below(5) as usize];
-                let (wanted, response) = if random.below(4) == 0 {
-                    let response = delete(&folder, key).map(|_| ());
+                let (wanted, result) = if random.below(4) == 0 {
+                    let result = delete(&folder, key).map(|_| ());
                     for parent in ["d/e", "d", "f"] {
                         let _ = delete(&folder, parent); // only if it is empty
                     }
-                    (None, response)
+                    (None, result)
                 } else {
                     let len = random.below(25_000) as usize;
                     let body = vec![random.below(256) as u8; len];
-                    let response = put(&folder, key, &body).map(|_| ());
-                    (Some(body), response)
+                    let result = put(&folder, key, &body).map(|_| ());
+                    (Some(body), result)
                 };
                 let states = may.get_mut(key).unwrap();
-                match response {
+                match result {
                     Ok(()) => *states = vec![wanted],
                     Err(StoreError::NotFound) => {}
                     Err(_) => states.push(wanted),

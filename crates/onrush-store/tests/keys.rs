@@ -3,7 +3,7 @@
 use onrush_store::*;
 
 #[test]
-fn valid_keys_are_kept_byte_for_byte() {
+fn valid_keys_preserve_all_bytes() {
     let long = [b"x".repeat(255), b"y".repeat(255)].join(&b'/');
     let good: &[&[u8]] = &[
         b"a",
@@ -49,7 +49,7 @@ fn invalid_keys_are_refused() {
 }
 
 #[test]
-fn segments_parents_and_reserved_names() {
+fn keys_are_split_and_reserved_names_detected() {
     let key = Key::parse(b"a/.b/c").unwrap();
     assert_eq!(key.name(), b"c");
     assert_eq!(key.segments().count(), 3);

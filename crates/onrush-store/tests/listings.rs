@@ -26,7 +26,7 @@ fn folder(backend: &Backend) -> Folder {
 }
 
 /// The number of listings that the pool may run at a time.
-fn at_once() -> usize {
+fn simultaneous_max() -> usize {
     thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }
 
@@ -82,7 +82,7 @@ fn put_waits_for_few_of_many_listings() {
         assert!(poll(list).is_none());
     }
     let ahead = folder.pool().stats().queued;
-    assert!(ahead <= at_once(), "{ahead} jobs are ahead");
+    assert!(ahead <= simultaneous_max(), "{ahead} jobs are ahead");
 
     let mut put: LocalFuture<'_, _> = Box::pin(async {
         let mut upload = folder.stage(&Key::parse(b"dir/new")?, Some(3)).await?;
@@ -150,7 +150,10 @@ fn waiting_requests_share_one_listing() {
     }
     // Those that found a free permit, and as many that arrived after those had begun.
     let made = folder.pool().stats().queued_total - before;
-    assert!(made <= 2 * at_once() as u64, "{made} listings were made");
+    assert!(
+        made <= 2 * simultaneous_max() as u64,
+        "{made} listings were made"
+    );
 
     // A listing includes every change that completed before it was requested.
     for round in 0..50 {

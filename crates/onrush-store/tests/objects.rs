@@ -18,7 +18,7 @@ macro_rules! on_all {
 
 on_all! {
     put_objects_can_be_read
-    sizes_around_buffer_limits
+    contents_around_buffer_limits_are_stored
     failed_conditions_change_nothing
     versions_and_generations_change
     delete_removes_objects_and_empty_folders
@@ -35,7 +35,7 @@ on_all! {
     metadata_is_stored_with_the_object
     read_only_disk_is_reported
     uploads_of_live_processes_are_not_swept
-    full_and_cold_disks
+    full_disk_is_reported_and_uncached_object_is_read
     readers_keep_a_replaced_object
 }
 
@@ -74,7 +74,7 @@ fn put_objects_can_be_read(backend: &Backend) {
     assert_eq!(staged(&folder, backend), 0);
 }
 
-fn sizes_around_buffer_limits(backend: &Backend) {
+fn contents_around_buffer_limits_are_stored(backend: &Backend) {
     let folder = backend.folder();
     for len in [0, 1, 16_383, 16_384, 16_385, 100_000] {
         let body = body(len);
@@ -117,7 +117,7 @@ fn sizes_around_buffer_limits(backend: &Backend) {
                 .is_empty()
         );
         let mut some = [0; 10];
-        assert_eq!(object.read_now(50_000, &mut some), Some(Ok(10)));
+        assert_eq!(object.try_read(50_000, &mut some), Some(Ok(10)));
         assert_eq!(some, all[50_000..50_010]);
     });
 }
@@ -297,7 +297,7 @@ fn links_are_never_replaced(backend: &Backend) {
                 assert_eq!(refused, Err(StoreError::Conflict), "{link}");
             }
         }
-        let replaced = block_on(folder.replaced(&key(link)));
+        let replaced = block_on(folder.existing_object(&key(link)));
         assert_eq!(replaced, Err(StoreError::Conflict));
         // A long upload fails before its first byte.
         let early = block_on(folder.stage(&key(link), Some(1 << 20))).err();
@@ -305,11 +305,11 @@ fn links_are_never_replaced(backend: &Backend) {
         assert!(is_link(link), "{link}");
     }
     assert_eq!(
-        block_on(folder.replaced(&key("d/target"))),
+        block_on(folder.existing_object(&key("d/target"))),
         Ok(Some(target))
     );
     for at in ["d/none", "none/none"] {
-        assert_eq!(block_on(folder.replaced(&key(at))), Ok(None));
+        assert_eq!(block_on(folder.existing_object(&key(at))), Ok(None));
     }
     assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
     assert_eq!(staged(&folder, backend), 0);
@@ -363,7 +363,7 @@ fn reserved_folder_is_not_accessible(backend: &Backend) {
     for at in [".onrush", ".onrush/staging", ".onrush/x", ".ONRUSH/x"] {
         assert_eq!(get(&folder, at), Err(StoreError::NotFound));
         assert!(matches!(
-            folder.try_open_now(&key(at)),
+            folder.try_open_cached(&key(at)),
             Some(Err(StoreError::NotFound))
         ));
         assert_eq!(block_on(folder.meta(&key(at))), Err(StoreError::NotFound));
@@ -592,12 +592,12 @@ fn uploads_of_live_processes_are_not_swept(backend: &Backend) {
     );
 }
 
-fn full_and_cold_disks(backend: &Backend) {
+fn full_disk_is_reported_and_uncached_object_is_read(backend: &Backend) {
     let Backend::Sim(disk) = backend else { return };
     let folder = backend.folder();
     put(&folder, "a", &body(30_000)).unwrap();
     disk.set_cold(true);
-    assert!(folder.try_open_now(&key("a")).is_none());
+    assert!(folder.try_open_cached(&key("a")).is_none());
     assert_eq!(get(&folder, "a").unwrap(), body(30_000));
     disk.set_cold(false);
     disk.disk_full_after(Some(25_000));

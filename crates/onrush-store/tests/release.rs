@@ -12,7 +12,7 @@ use std::sync::mpsc;
 const LARGE: usize = 20 << 20;
 
 /// Occupies the thread of a pool with one thread until the result is dropped.
-fn occupied(pool: &BlockingPool) -> mpsc::Sender<()> {
+fn occupy(pool: &BlockingPool) -> mpsc::Sender<()> {
     let (release, released) = mpsc::channel::<()>();
     let (begun, begins) = mpsc::channel();
     pool.run(move || {
@@ -25,7 +25,7 @@ fn occupied(pool: &BlockingPool) -> mpsc::Sender<()> {
 }
 
 /// Descriptors of this process that hold a deleted file in `folder`.
-fn held(folder: &Path) -> usize {
+fn open_deleted_files(folder: &Path) -> usize {
     let open = std::fs::read_dir("/proc/self/fd").expect("lists descriptors");
     let target = |entry: std::io::Result<std::fs::DirEntry>| -> Option<PathBuf> {
         std::fs::read_link(entry.ok()?.path()).ok()
@@ -48,25 +48,33 @@ fn pool_frees_replaced_and_deleted_objects() {
         put(&folder, "large", &vec![1; LARGE]).unwrap();
         put(&folder, "small", b"1").unwrap();
 
-        let busy = occupied(&pool);
+        let busy = occupy(&pool);
         put(&folder, "small", b"2").unwrap();
-        assert_eq!(held(dir.path()), 0, "a small object is freed at once");
+        assert_eq!(
+            open_deleted_files(dir.path()),
+            0,
+            "a small object is freed at once"
+        );
         put(&folder, "large", &vec![2; LARGE]).unwrap();
-        assert_eq!(held(dir.path()), 1, "the pool has not freed it yet");
+        assert_eq!(
+            open_deleted_files(dir.path()),
+            1,
+            "the pool has not freed it yet"
+        );
         delete(&folder, "large").unwrap();
-        assert_eq!(held(dir.path()), 2, "nor the deleted object");
+        assert_eq!(open_deleted_files(dir.path()), 2, "nor the deleted object");
         drop(busy);
 
         // The pool has one thread, so all earlier jobs are done when it runs this one.
         block_on(pool.run(|| ())).unwrap();
-        assert_eq!(held(dir.path()), 0);
+        assert_eq!(open_deleted_files(dir.path()), 0);
     }
 }
 
 /// A reader keeps the content of an object that is deleted meanwhile. Its end frees the content on
 /// the pool, and frees nothing if the object still exists.
 #[test]
-fn the_pool_frees_what_a_reader_held_last() {
+fn pool_frees_object_that_a_reader_closes_last() {
     let dir = TempDir::beneath(Path::new("/dev/shm"));
     let pool = BlockingPool::threads(1, 1);
     let folder = Folder::open(dir.path(), pool.clone(), FolderOptions::default()).unwrap();
@@ -76,15 +84,19 @@ fn the_pool_frees_what_a_reader_held_last() {
     let (reader, other) = (open("large"), open("kept"));
     delete(&folder, "large").unwrap();
     block_on(pool.run(|| ())).unwrap();
-    assert_eq!(held(dir.path()), 1, "the reader holds it");
+    assert_eq!(open_deleted_files(dir.path()), 1, "the reader holds it");
 
-    let busy = occupied(&pool);
+    let busy = occupy(&pool);
     let jobs = pool.stats().queued_total;
     drop(reader);
-    assert_eq!(held(dir.path()), 1, "the pool has not freed it yet");
+    assert_eq!(
+        open_deleted_files(dir.path()),
+        1,
+        "the pool has not freed it yet"
+    );
     drop(other);
     assert_eq!(pool.stats().queued_total, jobs + 1, "nothing to free");
     drop(busy);
     block_on(pool.run(|| ())).unwrap();
-    assert_eq!(held(dir.path()), 0);
+    assert_eq!(open_deleted_files(dir.path()), 0);
 }

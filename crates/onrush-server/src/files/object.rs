@@ -84,7 +84,7 @@ impl LoadedObject {
                 Content::Memory(room.hold(bytes))
             }
         };
-        let stored = Stored::parse(&object.metadata_now().ok()?);
+        let stored = Stored::parse(&object.metadata_blocking().ok()?);
         Some(LoadedObject::new(meta, key, now_s, content, stored, types))
     }
 
@@ -167,7 +167,10 @@ impl LoadedObject {
         match &self.content {
             Content::Memory(_) => true,
             Content::File(file) => {
-                let now = file.metadata().ok().and_then(|found| Meta::of_file(&found));
+                let now = file
+                    .metadata()
+                    .ok()
+                    .and_then(|found| Meta::from_file(&found));
                 now.is_some_and(|now| now.version == self.version)
             }
         }

@@ -107,7 +107,7 @@ impl Inner {
         request: &Request,
     ) -> Option<Result<LoadedObject>> {
         let generation = self.store.generation(key);
-        let object = match self.store.try_open_now(key)? {
+        let object = match self.store.try_open_cached(key)? {
             Ok(object) => object,
             Err(StoreError::Busy) => return None, // It may work after other files are closed.
             Err(error) => return Some(Err(error)),

@@ -80,7 +80,7 @@ impl Inner {
 
     /// Refuses a request that the present state of its key makes impossible.
     async fn check_conditions(&self, key: &Key, conditions: &Conditions) -> Result<(), Failure> {
-        let current = self.store.replaced(key).await;
+        let current = self.store.existing_object(key).await;
         current
             .and_then(|current| conditions.check(current.as_ref()))
             .map_err(|error| self.failed(error, Operation::Write, Some(key)))

@@ -15,7 +15,7 @@
 
 use super::Inner;
 use super::parents::{self, Parent};
-use super::staging::{Release, Temp};
+use super::staging::{DeferredFree, StagedFile};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
@@ -26,20 +26,26 @@ use std::io;
 /// The number of attempts when other requests change the object at the name meanwhile.
 const ATTEMPTS: usize = 4;
 
-/// Publishes the staged file as the object `key` in the folder `parent`. Returns the file if that
-/// folder was deleted meanwhile. `sync_failures` is the count of failed syncs when the commit
-/// began, before any step of it.
+/// The result of a commit that did not fail.
+pub(super) enum CommitOutcome {
+    Committed(Committed),
+    /// The parent folder was deleted meanwhile. Nothing was changed.
+    ParentGone(StagedFile),
+}
+
+/// Publishes the staged file as the object `key` in the folder `parent`. `sync_failures` is the
+/// count of failed syncs when the commit began, before any step of it.
 pub(super) fn commit(
     inner: &Inner,
     key: &Key,
     parent: &Parent<'_>,
-    mut temp: Temp,
+    mut temp: StagedFile,
     condition: &Condition,
     sync_failures: u64,
-) -> Result<std::result::Result<Committed, Temp>> {
+) -> Result<CommitOutcome> {
     match publish(inner, key, parent, &mut temp, condition, sync_failures) {
-        Ok(Some(committed)) => Ok(Ok(committed)),
-        Ok(None) => Ok(Err(temp)),
+        Ok(Some(committed)) => Ok(CommitOutcome::Committed(committed)),
+        Ok(None) => Ok(CommitOutcome::ParentGone(temp)),
         Err(error) => {
             temp.remove();
             Err(error)
@@ -47,71 +53,71 @@ pub(super) fn commit(
     }
 }
 
-/// `None`: the folder does not exist any more.
+/// As [`commit`]. `None`: the folder does not exist any more.
 fn publish(
     inner: &Inner,
     key: &Key,
     parent: &Parent<'_>,
-    temp: &mut Temp,
+    temp: &mut StagedFile,
     condition: &Condition,
     sync_failures: u64,
 ) -> Result<Option<Committed>> {
     // Most puts create a new object. `RENAME_NOREPLACE` makes the lookup unnecessary, and fails if
     // another process has just created the object.
-    let looks_first = !matches!(condition, Condition::None);
-    let mut only_if_free = matches!(condition, Condition::None | Condition::Absent);
-    let mut current = match looks_first {
-        true => inner.replaced(key)?,
+    let has_condition = !matches!(condition, Condition::None);
+    let mut no_replace = matches!(condition, Condition::None | Condition::Absent);
+    let mut current = match has_condition {
+        true => inner.existing_object(key)?,
         false => None,
     };
     condition.check(current.as_ref())?;
 
     temp.file
         .set_modified(inner.next_stamp_ns())
-        .map_err(StoreError::of_any)?;
+        .map_err(StoreError::from_open_file)?;
     if inner.durable() {
-        temp.file.sync().map_err(StoreError::of_any)?;
+        temp.file.sync().map_err(StoreError::from_open_file)?;
     }
     // Read back, because the file system may store times with a coarser resolution.
-    let found = temp.file.metadata().map_err(StoreError::of_any)?;
-    let meta = Meta::of_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?;
+    let found = temp.file.metadata().map_err(StoreError::from_open_file)?;
+    let meta = Meta::from_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?;
 
     let mut attempt = 1;
-    let (undo, _old) = loop {
-        let target = match current {
-            Some(_) => Target::Object,
-            None if only_if_free => Target::Free,
-            None => Target::Nothing,
+    let (undo, _old_content) = loop {
+        let mode = match current {
+            Some(_) => RenameMode::Exchange,
+            None if no_replace => RenameMode::NoReplace,
+            None => RenameMode::Overwrite,
         };
-        let old = Release::of(inner, parent.dir(), key.name(), current.as_ref());
-        let error = match place(inner, temp, parent, key, target) {
-            Ok(undo) => break (undo, old),
+        let old_content = DeferredFree::hold(inner, parent.dir(), key.name(), current.as_ref());
+        let error = match rename_into_place(inner, temp, parent, key, mode) {
+            Ok(undo) => break (undo, old_content),
             Err(error) => error,
         };
-        let again = attempt < ATTEMPTS;
+        let may_retry = attempt < ATTEMPTS;
         attempt += 1;
         match error.kind() {
-            io::ErrorKind::AlreadyExists if looks_first => {
+            io::ErrorKind::AlreadyExists if has_condition => {
                 return Err(StoreError::PreconditionFailed);
             }
             // The folder was empty and has just been deleted.
             io::ErrorKind::NotFound => return Ok(None),
-            io::ErrorKind::AlreadyExists if again => current = inner.replaced(key)?,
+            io::ErrorKind::AlreadyExists if may_retry => current = inner.existing_object(key)?,
             // The file system does not support this rename.
-            io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported if only_if_free => {
-                only_if_free = false;
-                if !looks_first {
-                    current = inner.replaced(key)?;
+            io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported if no_replace => {
+                no_replace = false;
+                if !has_condition {
+                    current = inner.existing_object(key)?;
                 }
             }
-            _ => return Err(StoreError::of_write(error)),
+            _ => return Err(StoreError::from_change(error)),
         }
     };
-    inner.stripes.bump(key);
+    inner.key_locks.advance_generation(key);
     let durable = make_durable(inner, temp, parent, &undo, sync_failures);
     if durable.is_err() {
-        undo.take_back(temp, parent, key);
-        inner.stripes.bump(key);
+        undo.revert(temp, parent, key);
+        inner.key_locks.advance_generation(key);
     }
     durable?;
     Ok(Some(Committed {
@@ -131,26 +137,27 @@ enum Undo {
     Never,
 }
 
-/// What is known to be at the object's name, and how to place the new object.
+/// How to rename the staged file to the object's name (`renameat2(2)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
-    /// Nothing. If something is there after all, it stays and the rename fails.
-    Free,
-    /// Nothing. If something is there after all, it is replaced.
-    Nothing,
-    /// The object to replace.
-    Object,
+enum RenameMode {
+    /// No object is known: `RENAME_NOREPLACE`, which fails if the name exists after all.
+    NoReplace,
+    /// No object is known: a plain rename, which replaces an object that exists after all.
+    Overwrite,
+    /// The object is known: `RENAME_EXCHANGE` if the store is durable and the file system supports
+    /// it, otherwise a plain rename.
+    Exchange,
 }
 
-/// Gives the object's name to the staged file.
-fn place(
+/// Gives the object's name to the staged file, and returns how to undo that.
+fn rename_into_place(
     inner: &Inner,
-    temp: &mut Temp,
+    temp: &mut StagedFile,
     parent: &Parent<'_>,
     key: &Key,
-    target: Target,
+    mode: RenameMode,
 ) -> io::Result<Undo> {
-    let replaces = target == Target::Object;
+    let replaces = mode == RenameMode::Exchange;
     // Without syncs no later step can fail, and a plain rename is cheaper.
     if replaces && inner.durable() {
         match temp.exchange(parent.dir(), key.name()) {
@@ -164,14 +171,14 @@ fn place(
             },
         }
     }
-    temp.rename(parent.dir(), key.name(), target == Target::Free)?;
+    temp.rename(parent.dir(), key.name(), mode == RenameMode::NoReplace)?;
     Ok(if replaces { Undo::Never } else { Undo::Unlink })
 }
 
 /// Makes the new name durable and removes the old object.
 fn make_durable(
     inner: &Inner,
-    temp: &mut Temp,
+    temp: &mut StagedFile,
     parent: &Parent<'_>,
     undo: &Undo,
     sync_failures: u64,
@@ -180,7 +187,7 @@ fn make_durable(
         return Ok(());
     }
     let synced = inner.parents.sync(parent.dir());
-    synced.map_err(StoreError::of_any)?;
+    synced.map_err(StoreError::from_open_file)?;
     if inner.parents.sync_failures() != sync_failures {
         return Err(StoreError::Io(io::ErrorKind::Other.into()));
     }
@@ -193,7 +200,7 @@ fn make_durable(
 
 impl Undo {
     /// Best effort: the caller returns the error of the commit in any case.
-    fn take_back(self, temp: &Temp, parent: &Parent<'_>, key: &Key) {
+    fn revert(self, temp: &StagedFile, parent: &Parent<'_>, key: &Key) {
         let _ = match self {
             Undo::Exchange => temp.exchange(parent.dir(), key.name()),
             Undo::Unlink => parent.dir().unlink(key.name()),
@@ -214,8 +221,8 @@ pub(super) fn delete(inner: &Inner, key: &Key, condition: Condition) -> Result<M
     };
     condition.check(Some(&meta))?;
 
-    let parent = parents::open(inner, key.split().0).map_err(StoreError::of_read)?;
-    let _old = Release::of(inner, parent.dir(), key.name(), Some(&meta));
+    let parent = parents::open(inner, key.split().0).map_err(StoreError::from_lookup)?;
+    let _content = DeferredFree::hold(inner, parent.dir(), key.name(), Some(&meta));
     let removed = match meta.kind {
         Kind::Directory if !is_link(&parent, key) => parent.dir().remove_dir(key.name()),
         // A link itself is removed, never its target.
@@ -224,17 +231,17 @@ pub(super) fn delete(inner: &Inner, key: &Key, condition: Condition) -> Result<M
     if let Err(error) = removed {
         return Err(match error.kind() {
             io::ErrorKind::NotFound => StoreError::NotFound, // another request was faster
-            _ => StoreError::of_write(error),
+            _ => StoreError::from_change(error),
         });
     }
     inner.parents.forget(key.as_bytes());
-    inner.stripes.bump(key);
+    inner.key_locks.advance_generation(key);
 
     if inner.durable() {
         inner
             .parents
             .sync(parent.dir())
-            .map_err(StoreError::of_any)?;
+            .map_err(StoreError::from_open_file)?;
     }
     Ok(meta)
 }

@@ -67,7 +67,7 @@ fn open(inner: &Inner, key: &Key) -> Result<Dir> {
                 }) => StoreError::NotDirectory,
                 _ => StoreError::NotFound,
             },
-            _ => StoreError::of_read(error),
+            _ => StoreError::from_lookup(error),
         })
 }
 
@@ -122,7 +122,7 @@ fn smallest(dir: &Dir, top: bool, how: &ListHow, count: usize) -> Result<Vec<Nam
         }
         ControlFlow::Continue(())
     };
-    dir.read_dir(&mut each).map_err(StoreError::of_read)?;
+    dir.read_dir(&mut each).map_err(StoreError::from_lookup)?;
     Ok(heap.into_sorted_vec())
 }
 
@@ -147,12 +147,12 @@ fn entry_meta(inner: &Inner, folder: Option<&Key>, dir: &Dir, name: &Name) -> Re
         path.extend_from_slice(&name.name);
         found = absent(inner.root.metadata(&path))?;
     }
-    Ok(found.as_ref().and_then(Meta::of_file))
+    Ok(found.as_ref().and_then(Meta::from_file))
 }
 
 /// `None` for an entry that cannot be reached, so it is left out. Errors of the disk are returned.
 fn absent(result: io::Result<Metadata>) -> Result<Option<Metadata>> {
-    match result.map_err(StoreError::of_read) {
+    match result.map_err(StoreError::from_lookup) {
         Ok(found) => Ok(Some(found)),
         Err(StoreError::NotFound | StoreError::Forbidden) => Ok(None),
         Err(error) => Err(error),

@@ -6,9 +6,9 @@
 //! tasks, in order of arrival.
 //!
 //! When a request gets its permit, another request may have made the same page meanwhile. The
-//! request takes that page only if its reading began after the request had arrived, so a page
-//! always includes what existed when it was requested. Few pages are kept for this, and none when
-//! no request waits.
+//! request takes that page only if its listing began after the request had arrived, so a page
+//! always includes what existed when it was requested. At most [`SHARED_MAX`] pages are kept for
+//! this, and none when no request waits.
 
 use super::Inner;
 use crate::key::Key;
@@ -41,7 +41,7 @@ struct State {
     waiting: VecDeque<(Arrival, Waker)>,
     /// Numbers the arrivals and the starts of listings, to compare their order.
     clock: u64,
-    shared: VecDeque<Made>,
+    shared: VecDeque<SharedPage>,
 }
 
 struct Arrival {
@@ -49,8 +49,8 @@ struct Arrival {
     query: Arc<Query>,
 }
 
-/// A page that was made, for requests that wait for the same one.
-struct Made {
+/// A page for requests that wait for the same one.
+struct SharedPage {
     query: Arc<Query>,
     began: u64,
     page: Arc<Page>,
@@ -71,10 +71,10 @@ impl State {
 impl ListingQueue {
     pub(super) fn new() -> ListingQueue {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-        ListingQueue::at_once((cores / 2).max(1))
+        ListingQueue::with_permits((cores / 2).max(1))
     }
 
-    fn at_once(free: usize) -> ListingQueue {
+    fn with_permits(free: usize) -> ListingQueue {
         ListingQueue(Mutex::new(State {
             free,
             granted: Vec::new(),
@@ -130,17 +130,17 @@ pub(super) struct Wait {
     arrived: Option<u64>,
 }
 
-/// The result of waiting.
-pub(super) enum ListingTurn {
-    /// The caller makes the page now.
-    Proceed(Permit),
+/// The result of waiting in the queue.
+pub(super) enum Admission {
+    /// The caller reads the directory now.
+    Run(Permit),
     /// Another request has made the page.
-    Made(Arc<Page>),
+    Shared(Arc<Page>),
 }
 
 impl Wait {
-    fn begin(&self, began: u64) -> Poll<ListingTurn> {
-        Poll::Ready(ListingTurn::Proceed(Permit {
+    fn grant(&self, began: u64) -> Poll<Admission> {
+        Poll::Ready(Admission::Run(Permit {
             inner: self.inner.clone(),
             query: self.query.clone(),
             began,
@@ -149,16 +149,16 @@ impl Wait {
 }
 
 impl Future for Wait {
-    type Output = ListingTurn;
+    type Output = Admission;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ListingTurn> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Admission> {
         let inner = self.inner.clone();
         let mut state = inner.listing_queue.lock();
         let Some(at) = self.arrived else {
             let at = state.tick();
             if state.free > 0 {
                 state.free -= 1;
-                return self.begin(at);
+                return self.grant(at);
             }
             let arrival = Arrival {
                 at,
@@ -176,15 +176,15 @@ impl Future for Wait {
             return Poll::Pending;
         }
         self.arrived = None;
-        let same = |made: &&Made| made.began > at && made.query == self.query;
-        if let Some(made) = state.shared.iter().find(same) {
-            let page = made.page.clone();
+        let same = |shared: &&SharedPage| shared.began > at && shared.query == self.query;
+        if let Some(shared) = state.shared.iter().find(same) {
+            let page = shared.page.clone();
             drop(state);
             inner.listing_queue.release();
-            return Poll::Ready(ListingTurn::Made(page));
+            return Poll::Ready(Admission::Shared(page));
         }
         let began = state.tick();
-        self.begin(began)
+        self.grant(began)
     }
 }
 
@@ -219,13 +219,13 @@ impl Permit {
             return;
         }
         drop(state); // copying a page takes a while
-        let made = Made {
+        let shared = SharedPage {
             query: self.query.clone(),
             began: self.began,
             page: Arc::new(page.clone()),
         };
         let mut state = listing_queue.lock();
-        state.shared.push_back(made);
+        state.shared.push_back(shared);
         let oldest = match state.shared.len() > SHARED_MAX {
             true => state.shared.pop_front(),
             false => None,
@@ -252,7 +252,8 @@ mod tests {
         let root = SimFs::new(1).root().unwrap();
         let options = FolderOptions::default();
         let mut folder = Folder::on(root, BlockingPool::inline(), options).unwrap();
-        Arc::get_mut(&mut folder.inner).unwrap().listing_queue = ListingQueue::at_once(at_once);
+        Arc::get_mut(&mut folder.inner).unwrap().listing_queue =
+            ListingQueue::with_permits(at_once);
         folder
     }
 
@@ -272,17 +273,17 @@ mod tests {
         }
     }
 
-    fn poll(wait: &mut Wait) -> Option<ListingTurn> {
+    fn poll(wait: &mut Wait) -> Option<Admission> {
         match Pin::new(wait).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Some(result),
             Poll::Pending => None,
         }
     }
 
-    fn begins(wait: &mut Wait) -> Option<Permit> {
+    fn granted(wait: &mut Wait) -> Option<Permit> {
         match poll(wait)? {
-            ListingTurn::Proceed(permit) => Some(permit),
-            ListingTurn::Made(_) => panic!("unexpected shared page"),
+            Admission::Run(permit) => Some(permit),
+            Admission::Shared(_) => panic!("unexpected shared page"),
         }
     }
 
@@ -290,22 +291,22 @@ mod tests {
     fn permits_are_granted_in_order_and_skip_dropped_waits() {
         let folder = folder(2);
         let mut waits: Vec<_> = (1..8).map(|n| wait(&folder.inner, &query(n))).collect();
-        let mut held: Vec<_> = waits.iter_mut().filter_map(begins).collect();
+        let mut held: Vec<_> = waits.iter_mut().filter_map(granted).collect();
         assert_eq!(held.len(), 2);
         waits.drain(..2);
         drop(waits.remove(0)); // while waiting
         drop(held.pop());
         assert!(
-            begins(&mut waits[1]).is_none(),
+            granted(&mut waits[1]).is_none(),
             "the permit belongs to another wait"
         );
         drop(waits.remove(0)); // after it was granted
-        held.extend(begins(&mut waits[0]));
+        held.extend(granted(&mut waits[0]));
         assert_eq!(held.len(), 2);
-        assert!(begins(&mut waits[1]).is_none());
+        assert!(granted(&mut waits[1]).is_none());
         held.clear();
-        held.extend(begins(&mut waits[1]));
-        held.extend(begins(&mut waits[2]));
+        held.extend(granted(&mut waits[1]));
+        held.extend(granted(&mut waits[2]));
         assert_eq!(held.len(), 2);
         held.clear();
         assert_eq!(folder.inner.listing_queue.lock().free, 2);
@@ -318,7 +319,7 @@ mod tests {
             let mut wait = wait(&folder.inner, &query(limit));
             (poll(&mut wait), wait)
         };
-        let (Some(ListingTurn::Proceed(first)), _) = request(1) else {
+        let (Some(Admission::Run(first)), _) = request(1) else {
             panic!("expected a permit")
         };
         let (None, mut early) = request(1) else {
@@ -334,20 +335,20 @@ mod tests {
         drop(first);
         // It arrived after the first listing began, so perhaps after a change that the first
         // missed.
-        let second = begins(&mut early).expect("a permit");
+        let second = granted(&mut early).expect("a permit");
         let (None, mut late) = request(1) else {
             panic!("expected to wait")
         };
         second.share(&page("second"));
         drop(second);
-        let third = begins(&mut other).expect("a permit: no page of this part exists");
+        let third = granted(&mut other).expect("a permit: no page of this part exists");
         third.share(&page("third"));
         drop(third);
         match poll(&mut same) {
-            Some(ListingTurn::Made(made)) => assert_eq!(made.next, page("second").next),
+            Some(Admission::Shared(shared)) => assert_eq!(shared.next, page("second").next),
             _ => panic!("expected the shared second page"),
         }
-        let fourth = begins(&mut late).expect("a permit: the second page began too early");
+        let fourth = granted(&mut late).expect("a permit: the second page began too early");
         fourth.share(&page("fourth"));
         drop(fourth);
         let state = folder.inner.listing_queue.lock();
@@ -360,7 +361,7 @@ mod tests {
         let mut waits: Vec<_> = (0..40)
             .map(|n| wait(&folder.inner, &query(n % 20)))
             .collect();
-        let mut permit = begins(&mut waits[0]);
+        let mut permit = granted(&mut waits[0]);
         for wait in &mut waits[1..] {
             assert!(poll(wait).is_none());
         }
@@ -369,7 +370,7 @@ mod tests {
             let state = folder.inner.listing_queue.lock();
             assert!(state.shared.len() <= SHARED_MAX);
             drop(state);
-            if let Some(ListingTurn::Proceed(next)) = poll(wait) {
+            if let Some(Admission::Run(next)) = poll(wait) {
                 permit = Some(next);
             }
         }

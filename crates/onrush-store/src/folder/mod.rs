@@ -4,23 +4,26 @@
 //! change is one blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the
 //! change itself. Modules: `commit` (put and delete), `parents` (parent folders and their
 //! durability), `staging` (uploads before their commit), `upload` (the asynchronous part of a put),
-//! `list`, `semaphore` (waiting tasks), `stripes` (locks and generations by key), `listing_queue`
+//! `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key), `listing_queue`
 //! (the number of simultaneous listings).
 
 mod commit;
+mod key_locks;
 mod list;
 mod listing_queue;
 mod parents;
 mod semaphore;
 mod staging;
-mod stripes;
 mod upload;
 
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
-use crate::store::{Condition, ListHow, LocalFuture, Object, Page, Store, Upload, now};
-use listing_queue::{ListingQueue, ListingTurn, Query};
+use crate::store::{
+    Condition, ListHow, LocalFuture, Object, Page, Store, Upload, unless_would_block,
+};
+use key_locks::KeyLocks;
+use listing_queue::{Admission, ListingQueue, Query};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::{Descriptors, FileUse};
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow, Releaser};
@@ -32,7 +35,6 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use stripes::Stripes;
 
 /// The minimum distance between two modification times that the store sets. Some file systems store
 /// times in units of 100 ns, and the times must differ there, too.
@@ -93,16 +95,16 @@ struct Inner {
     /// For operations that may wait for a disk.
     pool: BlockingPool,
     /// For changes: the same pool, or an inline one if there is no disk to wait for.
-    changes: BlockingPool,
+    change_pool: BlockingPool,
     /// Frees large objects that are removed.
     releaser: Arc<Releaser>,
     options: FolderOptions,
     /// `None` if read-only.
     staging: Option<Staging>,
-    stripes: Stripes,
+    key_locks: KeyLocks,
     listing_queue: ListingQueue,
     parents: Parents,
-    /// The last modification time that was set.
+    /// The last modification time that was set, in nanoseconds since 1970.
     stamp_ns: AtomicI64,
 }
 
@@ -120,14 +122,14 @@ impl Folder {
 
     /// As [`Folder::open`], for an open directory, which may be simulated.
     pub fn on(root: Dir, pool: BlockingPool, options: FolderOptions) -> Result<Folder> {
-        Folder::build(root, pool, options).map_err(StoreError::of_write)
+        Folder::build(root, pool, options).map_err(StoreError::from_change)
     }
 
     fn build(root: Dir, pool: BlockingPool, options: FolderOptions) -> io::Result<Folder> {
         let staging = options.writable.then(|| Staging::open(&root)).transpose()?;
         // Passing a job to another thread and back costs more than a change in memory.
         let is_in_memory = root.is_in_memory();
-        let changes = match is_in_memory {
+        let change_pool = match is_in_memory {
             true => BlockingPool::inline(),
             false => pool.clone(),
         };
@@ -136,10 +138,10 @@ impl Folder {
             releaser: Releaser::new(&pool, is_in_memory),
             root,
             pool,
-            changes,
+            change_pool,
             options,
             staging,
-            stripes: Stripes::new(),
+            key_locks: KeyLocks::new(),
             listing_queue: ListingQueue::new(),
             parents: Parents::new(pool_threads),
             stamp_ns: AtomicI64::new(0),
@@ -151,26 +153,29 @@ impl Folder {
 
     /// Opens an object without waiting for a disk, for the hot path of a worker (`openat2(2)` with
     /// `RESOLVE_CACHED`, `statx(2)`). `None`: this would wait, so use [`Store::get`].
-    pub fn try_open_now(&self, key: &Key) -> Option<Result<Object>> {
+    pub fn try_open_cached(&self, key: &Key) -> Option<Result<Object>> {
         if key.reserved() {
             return Some(Err(StoreError::NotFound));
         }
         let Some(permit) = self.inner.options.descriptors.open_file(FileUse::Brief) else {
             return Some(Err(StoreError::Busy));
         };
-        let opened = now(self.inner.root.open_cached(key.as_bytes()))?;
-        let checked = opened.and_then(|file| check(file.with_permit(permit)));
+        let opened = unless_would_block(self.inner.root.open_cached(key.as_bytes()))?;
+        let checked = opened.and_then(|file| check_regular(file.with_permit(permit)));
         Some(checked.map(|opened| self.inner.object(opened)))
     }
 
     /// See [`Store::generation`].
     pub fn generation(&self, key: &Key) -> u64 {
-        self.inner.stripes.generation(key)
+        self.inner.key_locks.generation(key)
     }
 
     /// The free space of this file system in bytes.
     pub fn free_bytes(&self) -> Result<u64> {
-        self.inner.root.free_bytes().map_err(StoreError::of_any)
+        self.inner
+            .root
+            .free_bytes()
+            .map_err(StoreError::from_open_file)
     }
 
     /// Whether symbolic links that stay beneath the folder are followed; see
@@ -194,7 +199,7 @@ impl Folder {
     /// Whether the calling worker writes uploads itself, because there is no disk to wait for.
     /// Receiving bytes while others are written then gains nothing.
     pub fn writes_inline(&self) -> bool {
-        self.inner.changes.is_inline()
+        self.inner.change_pool.is_inline()
     }
 
     /// The pool that runs the blocking jobs of this folder.
@@ -218,7 +223,7 @@ impl Inner {
         let permit = self.options.descriptors.open_file(FileUse::Brief);
         let permit = permit.ok_or(StoreError::Busy)?;
         let opened = self.root.open(key.as_bytes(), OpenHow::READ);
-        check(opened.map_err(StoreError::of_read)?.with_permit(permit))
+        check_regular(opened.map_err(StoreError::from_lookup)?.with_permit(permit))
     }
 
     fn object(&self, (meta, file): (Meta, File)) -> Object {
@@ -234,21 +239,21 @@ impl Inner {
         let found = self
             .root
             .metadata(key.as_bytes())
-            .map_err(StoreError::of_read)?;
-        Meta::of_file(&found).ok_or(StoreError::NotFound)
+            .map_err(StoreError::from_lookup)?;
+        Meta::from_file(&found).ok_or(StoreError::NotFound)
     }
 
-    /// The object that a put would replace. `None` if there is none. Anything but a regular file is
-    /// a conflict and must not be overwritten. That includes a symbolic link: reading it returns
-    /// another object, and a condition on that object does not concern the link.
-    fn replaced(&self, key: &Key) -> Result<Option<Meta>> {
+    /// The object that a put would replace. `None` if there is none. An entry that is not a regular
+    /// file is a conflict and must not be overwritten. That includes a symbolic link: reading it
+    /// returns another object, and a condition on that object does not concern the link.
+    fn existing_object(&self, key: &Key) -> Result<Option<Meta>> {
         let found = parents::open(self, key.split().0)
             .and_then(|parent| parent.dir().entry_metadata(key.name()));
         match found {
-            Ok(found) if found.kind == FileKind::File => Ok(Meta::of_file(&found)),
+            Ok(found) if found.kind == FileKind::File => Ok(Meta::from_file(&found)),
             Ok(_) => Err(StoreError::Conflict),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::of_write(error)),
+            Err(error) => Err(StoreError::from_change(error)),
         }
     }
 
@@ -275,9 +280,9 @@ impl Inner {
 }
 
 /// Checks that an opened file is a regular file. Nothing else is an object.
-fn check(file: File) -> Result<(Meta, File)> {
-    let found = file.metadata().map_err(StoreError::of_any)?;
-    let meta = Meta::of_file(&found).ok_or(StoreError::NotFound)?;
+fn check_regular(file: File) -> Result<(Meta, File)> {
+    let found = file.metadata().map_err(StoreError::from_open_file)?;
+    let meta = Meta::from_file(&found).ok_or(StoreError::NotFound)?;
     match meta.kind {
         Kind::File => Ok((meta, file)),
         Kind::Directory => Err(StoreError::IsDirectory),
@@ -287,7 +292,7 @@ fn check(file: File) -> Result<(Meta, File)> {
 impl Store for Folder {
     fn get<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Object>> {
         Box::pin(async move {
-            if let Some(result) = self.try_open_now(key) {
+            if let Some(result) = self.try_open_cached(key) {
                 return result;
             }
             let key = key.clone();
@@ -309,14 +314,16 @@ impl Store for Folder {
         })
     }
 
-    fn replaced<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
+    fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
         Box::pin(async move {
             if key.reserved() {
                 return Err(StoreError::Forbidden);
             }
             let key = key.clone();
-            self.run(&self.inner.changes, move |inner| inner.replaced(&key))
-                .await
+            self.run(&self.inner.change_pool, move |inner| {
+                inner.existing_object(&key)
+            })
+            .await
         })
     }
 
@@ -326,7 +333,7 @@ impl Store for Folder {
         size_bytes: Option<u64>,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
-            let upload = upload::Staged::begin(&self.inner, key, size_bytes).await?;
+            let upload = upload::StagedUpload::begin(&self.inner, key, size_bytes).await?;
             Ok(Box::new(upload) as Box<dyn Upload>)
         })
     }
@@ -336,9 +343,9 @@ impl Store for Folder {
             if key.reserved() || !self.writable() {
                 return Err(StoreError::Forbidden);
             }
-            let lock = stripes::acquire(&self.inner, key).await;
+            let lock = key_locks::acquire(&self.inner, key).await;
             let key = key.clone();
-            self.run(&self.inner.changes, move |inner| {
+            self.run(&self.inner.change_pool, move |inner| {
                 let _lock = lock;
                 commit::delete(inner, &key, condition)
             })
@@ -356,8 +363,8 @@ impl Store for Folder {
                 how,
             });
             let permit = match listing_queue::wait(&self.inner, &query).await {
-                ListingTurn::Proceed(permit) => permit,
-                ListingTurn::Made(page) => return Ok(Arc::unwrap_or_clone(page)),
+                Admission::Run(permit) => permit,
+                Admission::Shared(page) => return Ok(Arc::unwrap_or_clone(page)),
             };
             let job = move |inner: &Arc<Inner>| {
                 let page = list::list(inner, query.folder.as_ref(), &query.how)?;
@@ -372,7 +379,7 @@ impl Store for Folder {
     }
 
     fn generation(&self, key: &Key) -> u64 {
-        self.inner.stripes.generation(key)
+        self.inner.key_locks.generation(key)
     }
 }
 

@@ -24,7 +24,7 @@ const KNOWN_MAX: usize = 16_384;
 
 /// The maximum number of folders that one job creates. A larger number needs fewer syncs of the
 /// disk's journal, but other requests wait longer.
-const STEP: usize = 8;
+const FOLDERS_PER_JOB: usize = 8;
 
 /// The number of attempts when a folder on the path is deleted meanwhile.
 const ATTEMPTS: usize = 4;
@@ -35,15 +35,15 @@ pub(super) struct Parents {
     /// The number of failed directory syncs.
     sync_failures: AtomicU64,
     /// Limits the jobs that create folders.
-    making: Arc<TaskSemaphore>,
+    create_permits: Arc<TaskSemaphore>,
 }
 
-/// What is known of an object's parent folder.
-pub(super) enum Found<'a> {
+/// The state of an object's parent folder.
+pub(super) enum ParentState<'a> {
     /// It exists. If the store is durable, the folder is durable, too.
     Ready(Parent<'a>),
-    /// It exists, but may not be durable.
-    Unknown,
+    /// It exists, but is not known to be durable.
+    NotDurable,
     /// It does not exist.
     Missing,
 }
@@ -69,7 +69,7 @@ impl Parents {
         Parents {
             known: Mutex::default(),
             sync_failures: AtomicU64::new(0),
-            making: TaskSemaphore::new((threads / 4).max(1)),
+            create_permits: TaskSemaphore::new((threads / 4).max(1)),
         }
     }
 
@@ -109,63 +109,65 @@ impl Parents {
     }
 }
 
-/// Opens the folder at `path` (`None`: the root folder), if it exists and needs no sync.
-pub(super) fn find<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<Found<'a>> {
+/// Finds out the state of the folder at `path` (`None`: the root folder), and opens it if it is
+/// ready.
+pub(super) fn look_up<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<ParentState<'a>> {
     let Some(path) = path else {
-        return Ok(Found::Ready(Parent::Root(&inner.root)));
+        return Ok(ParentState::Ready(Parent::Root(&inner.root)));
     };
     let dir = match inner.root.open_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Missing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ParentState::Missing),
         other => other?,
     };
     if inner.durable() && !inner.parents.knows(path, dir.self_metadata()?.inode) {
-        return Ok(Found::Unknown);
+        return Ok(ParentState::NotDurable);
     }
-    Ok(Found::Ready(Parent::Below(dir)))
+    Ok(ParentState::Ready(Parent::Below(dir)))
 }
 
 /// Creates the missing folders of `path`. If the store is durable, the folder is durable when this
-/// returns. Returns `made`, extended by the folders that this call created. `sync_failures` is the
-/// count of failed syncs when the change began. If the count has grown, no folder is known to be
-/// durable, and this fails.
+/// returns. Returns `created`, extended by the folders that this call created. `sync_failures` is
+/// the count of failed syncs when the change began. If the count has grown, no folder is known to
+/// be durable, and this fails.
 pub(super) async fn prepare(
     inner: &Arc<Inner>,
     path: &[u8],
-    mut made: Made,
+    mut created: CreatedFolders,
     sync_failures: u64,
-) -> Result<Made> {
+) -> Result<CreatedFolders> {
     let ends: Vec<usize> = prefixes(path).map(<[u8]>::len).collect();
-    for step in ends.chunks(STEP) {
+    for step in ends.chunks(FOLDERS_PER_JOB) {
         let prefix = path[..*step.last().unwrap_or(&path.len())].to_vec();
-        let pass = inner.parents.making.acquire().await;
+        let permit = inner.parents.create_permits.acquire().await;
         let shared = inner.clone();
         // The job owns the folders of earlier steps as well. If its future is dropped, all folders
         // are removed after the job has ended. While it creates more, the outer ones would not be
         // empty.
         let job = move || {
-            let _pass = pass;
-            ensure_patiently(&shared, &prefix, &mut made.paths, sync_failures).map(|()| made)
+            let _permit = permit;
+            create_and_sync_with_retries(&shared, &prefix, &mut created.paths, sync_failures)
+                .map(|()| created)
         };
-        made = inner
-            .changes
+        created = inner
+            .change_pool
             .run(job)
             .await?
-            .map_err(StoreError::of_write)?;
+            .map_err(StoreError::from_change)?;
     }
-    Ok(made)
+    Ok(created)
 }
 
 /// The folders that were created for a change. Dropping it removes the empty ones on the pool,
-/// unless the change was made ([`Made::keep`]).
-pub(super) struct Made {
+/// unless the change was made ([`CreatedFolders::keep`]).
+pub(super) struct CreatedFolders {
     inner: Arc<Inner>,
     /// Outer ones first.
     paths: Vec<Vec<u8>>,
 }
 
-impl Made {
-    pub(super) fn new(inner: &Arc<Inner>) -> Made {
-        Made {
+impl CreatedFolders {
+    pub(super) fn new(inner: &Arc<Inner>) -> CreatedFolders {
+        CreatedFolders {
             inner: inner.clone(),
             paths: Vec::new(),
         }
@@ -177,20 +179,20 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for CreatedFolders {
     fn drop(&mut self) {
         let paths = std::mem::take(&mut self.paths);
         if !paths.is_empty() {
             let inner = self.inner.clone();
             // This may run on a worker, which must not block.
-            let job = move || remove(&inner, paths.iter().map(Vec::as_slice));
-            self.inner.changes.run(job).detach();
+            let job = move || remove_empty(&inner, paths.iter().map(Vec::as_slice));
+            self.inner.change_pool.run(job).detach();
         }
     }
 }
 
 /// Removes those folders at `paths` (outer ones first) that are empty.
-fn remove<'p>(inner: &Inner, paths: impl DoubleEndedIterator<Item = &'p [u8]>) {
+fn remove_empty<'p>(inner: &Inner, paths: impl DoubleEndedIterator<Item = &'p [u8]>) {
     for path in paths.rev() {
         let (above, name) = split(path);
         let removed = open(inner, above).and_then(|parent| parent.dir().remove_dir(name));
@@ -200,18 +202,18 @@ fn remove<'p>(inner: &Inner, paths: impl DoubleEndedIterator<Item = &'p [u8]>) {
     }
 }
 
-/// As [`ensure`], but retries when a folder is removed meanwhile.
-fn ensure_patiently(
+/// As [`create_and_sync`], but retries when a folder is removed meanwhile.
+fn create_and_sync_with_retries(
     inner: &Inner,
     path: &[u8],
-    made: &mut Vec<Vec<u8>>,
+    created: &mut Vec<Vec<u8>>,
     sync_failures: u64,
 ) -> io::Result<()> {
     let mut attempt = 1;
     loop {
-        match ensure(inner, path, sync_failures) {
+        match create_and_sync(inner, path, sync_failures) {
             Ok(new) => {
-                made.extend(new.into_iter().map(<[u8]>::to_vec));
+                created.extend(new.into_iter().map(<[u8]>::to_vec));
                 return Ok(());
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {
@@ -225,10 +227,16 @@ fn ensure_patiently(
 /// Creates the missing folders of `path` and returns those that it created. If the store is
 /// durable, the folder is durable when this returns. Fails with `NotFound` if a folder is removed
 /// meanwhile.
-fn ensure<'p>(inner: &Inner, path: &'p [u8], sync_failures: u64) -> io::Result<Vec<&'p [u8]>> {
-    let mut made = Vec::new();
+fn create_and_sync<'p>(
+    inner: &Inner,
+    path: &'p [u8],
+    sync_failures: u64,
+) -> io::Result<Vec<&'p [u8]>> {
+    let mut created = Vec::new();
     let dir = match inner.root.open_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => make(inner, path, &mut made),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            create_missing(inner, path, &mut created)
+        }
         other => other,
     };
     let done = dir.and_then(|dir| {
@@ -241,13 +249,17 @@ fn ensure<'p>(inner: &Inner, path: &'p [u8], sync_failures: u64) -> io::Result<V
         // A folder whose sync failed must not stay: the next put would find it, and no later sync
         // would report the failure again. If another request already uses the folder, the removal
         // fails, and that request sees the count of failures.
-        remove(inner, made.iter().copied());
+        remove_empty(inner, created.iter().copied());
     }
-    done.map(|()| made)
+    done.map(|()| created)
 }
 
-/// Creates the missing folders of `path` and adds those that it created to `made`.
-fn make<'p>(inner: &Inner, path: &'p [u8], made: &mut Vec<&'p [u8]>) -> io::Result<Dir> {
+/// Creates the missing folders of `path` and adds those that it created to `created`.
+fn create_missing<'p>(
+    inner: &Inner,
+    path: &'p [u8],
+    created: &mut Vec<&'p [u8]>,
+) -> io::Result<Dir> {
     let mut parent = Parent::Root(&inner.root);
     for prefix in prefixes(path) {
         let dir = match inner.root.open_dir(prefix) {
@@ -257,7 +269,7 @@ fn make<'p>(inner: &Inner, path: &'p [u8], made: &mut Vec<&'p [u8]>) -> io::Resu
                     .create_dir(split(prefix).1, inner.options.dir_mode)
                 {
                     Ok(()) => {
-                        made.push(prefix);
+                        created.push(prefix);
                         inner.parents.forget(prefix);
                     }
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -120,14 +120,14 @@ pub(super) struct Acquire {
 }
 
 impl Future for Acquire {
-    type Output = Pass;
+    type Output = SemaphorePermit;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Pass> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<SemaphorePermit> {
         let mut ticket = self.ticket;
         let taken = self.semaphore.lock().poll(&mut ticket, cx.waker());
         self.ticket = ticket;
         match taken {
-            true => Poll::Ready(Pass(self.semaphore.clone())),
+            true => Poll::Ready(SemaphorePermit(self.semaphore.clone())),
             false => Poll::Pending,
         }
     }
@@ -143,9 +143,9 @@ impl Drop for Acquire {
 }
 
 /// A permit. Dropping it, on any thread, releases it.
-pub(super) struct Pass(Arc<TaskSemaphore>);
+pub(super) struct SemaphorePermit(Arc<TaskSemaphore>);
 
-impl Drop for Pass {
+impl Drop for SemaphorePermit {
     fn drop(&mut self) {
         let next = self.0.lock().release(); // The lock is free when the task is woken.
         wake(next);

@@ -46,7 +46,7 @@ impl Staging {
                 process::id(),
                 root.now_ns().wrapping_add(attempt)
             );
-            if let Some(own) = take(&all, name.as_bytes())? {
+            if let Some(own) = create_locked(&all, name.as_bytes())? {
                 let own_name = name.into_bytes();
                 return Ok(Staging {
                     all,
@@ -75,23 +75,23 @@ impl Drop for Staging {
 }
 
 /// A staged file that may become an object. Dropping it removes the file on the pool.
-pub(super) struct Temp {
+pub(super) struct StagedFile {
     // Dropped before the name is removed, so that the removal on the pool frees the content.
     pub(super) file: File,
-    staged: Staged,
+    name: StagedName,
 }
 
 /// A name in the staging folder. Dropping it removes the name on the pool.
-struct Staged {
+struct StagedName {
     inner: Arc<Inner>,
     /// Empty if there is nothing to remove.
     name: Vec<u8>,
 }
 
-impl Temp {
+impl StagedFile {
     /// Creates the file. `what_for` is the purpose for which it stays open. Fails with
     /// [`StoreError::Busy`] if the descriptor budget is exhausted.
-    pub(super) fn create(inner: &Arc<Inner>, what_for: FileUse) -> Result<Temp> {
+    pub(super) fn create(inner: &Arc<Inner>, what_for: FileUse) -> Result<StagedFile> {
         let staging = inner.staging()?;
         let permit = inner.options.descriptors.open_file(what_for);
         let permit = permit.ok_or(StoreError::Busy)?;
@@ -100,10 +100,10 @@ impl Temp {
         let file = staging
             .own
             .open(&name, OpenHow::create_new(inner.options.file_mode))
-            .map_err(StoreError::of_any)?;
-        Ok(Temp {
+            .map_err(StoreError::from_open_file)?;
+        Ok(StagedFile {
             file: file.with_permit(permit),
-            staged: Staged {
+            name: StagedName {
                 inner: inner.clone(),
                 name,
             },
@@ -112,15 +112,15 @@ impl Temp {
 
     /// Whether the commit will sync it.
     pub(super) fn will_be_synced(&self) -> bool {
-        self.staged.inner.durable()
+        self.name.inner.durable()
     }
 
     /// Gives the file its final name. After that, dropping this does not remove it. Fails with
-    /// `AlreadyExists` if `to_be_free` is set and the name exists.
-    pub(super) fn rename(&mut self, to_dir: &Dir, to: &[u8], to_be_free: bool) -> io::Result<()> {
-        let Staged { inner, name } = &mut self.staged;
+    /// `AlreadyExists` if `no_replace` is set and the name exists.
+    pub(super) fn rename(&mut self, to_dir: &Dir, to: &[u8], no_replace: bool) -> io::Result<()> {
+        let StagedName { inner, name } = &mut self.name;
         if let Some(staging) = &inner.staging {
-            staging.own.rename(name, to_dir, to, to_be_free)?;
+            staging.own.rename(name, to_dir, to, no_replace)?;
             name.clear();
         }
         Ok(())
@@ -129,7 +129,7 @@ impl Temp {
     /// Exchanges the staged name and the final name, so the old object gets the staged name. A
     /// second call undoes this.
     pub(super) fn exchange(&self, to_dir: &Dir, to: &[u8]) -> io::Result<()> {
-        let Staged { inner, name } = &self.staged;
+        let StagedName { inner, name } = &self.name;
         match &inner.staging {
             Some(staging) => staging.own.exchange(name, to_dir, to),
             None => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
@@ -138,7 +138,7 @@ impl Temp {
 
     /// Removes what an exchange left at the staged name. Fails if that is a directory.
     pub(super) fn remove_exchanged(&mut self) -> io::Result<()> {
-        let Staged { inner, name } = &mut self.staged;
+        let StagedName { inner, name } = &mut self.name;
         if let Some(staging) = &inner.staging {
             match staging.own.unlink(name) {
                 Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Err(error),
@@ -150,16 +150,16 @@ impl Temp {
     }
 
     /// Removes the file on this thread, so that it is gone before the failure is reported. If this
-    /// is a worker, the pool removes it instead; see [`Release`].
+    /// is a worker, the pool removes it instead; see [`DeferredFree`].
     pub(super) fn remove(mut self) {
-        let Staged { inner, name } = &mut self.staged;
-        if !inner.changes.is_inline() {
+        let StagedName { inner, name } = &mut self.name;
+        if !inner.change_pool.is_inline() {
             unlink(inner, &mem::take(name));
         }
     }
 }
 
-impl Drop for Staged {
+impl Drop for StagedName {
     fn drop(&mut self) {
         let name = mem::take(&mut self.name);
         if !name.is_empty() {
@@ -172,21 +172,23 @@ impl Drop for Staged {
 }
 
 /// Holds the content of a large object while its name is removed or replaced, so that the pool
-/// frees it ([`File::release_on`]). Otherwise a worker that makes changes itself would be blocked.
-pub(super) struct Release(#[expect(dead_code, reason = "held")] Option<File>);
+/// frees it ([`File::release_on`]). Otherwise the worker would free it, which blocks the worker.
+pub(super) struct DeferredFree(#[expect(dead_code, reason = "held")] Option<File>);
 
-impl Release {
+impl DeferredFree {
     /// Must be called before the name is removed. `meta` are the object's properties, if it exists.
-    pub(super) fn of(inner: &Inner, dir: &Dir, name: &[u8], meta: Option<&Meta>) -> Release {
+    pub(super) fn hold(inner: &Inner, dir: &Dir, name: &[u8], meta: Option<&Meta>) -> DeferredFree {
         let is_large =
             |meta: &Meta| meta.kind == Kind::File && meta.size >= RELEASE_ON_POOL_BYTES_MIN;
-        if !inner.changes.is_inline() || !meta.is_some_and(is_large) {
-            return Release(None);
+        if !inner.change_pool.is_inline() || !meta.is_some_and(is_large) {
+            return DeferredFree(None);
         }
         // Without a descriptor or the permission to read, the content is freed at once.
         let permit = inner.options.descriptors.open_file(FileUse::Brief);
         let file = permit.zip(dir.open(name, OpenHow::READ).ok());
-        Release(file.map(|(permit, file)| file.with_permit(permit).release_on(&inner.releaser)))
+        DeferredFree(
+            file.map(|(permit, file)| file.with_permit(permit).release_on(&inner.releaser)),
+        )
     }
 }
 
@@ -205,7 +207,7 @@ fn ensure_dir(parent: &Dir, name: &[u8]) -> io::Result<Dir> {
 }
 
 /// Creates and locks a folder. `None` if the name exists or another process swept it meanwhile.
-fn take(all: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
+fn create_locked(all: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
     match all.create_dir(name, MODE) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
         other => other?,

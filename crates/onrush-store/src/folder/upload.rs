@@ -1,9 +1,10 @@
 //! The asynchronous part of a put. It collects the bytes, in memory while they are few, and passes
 //! each blocking step to the pool. A small put is a single job.
 
-use super::parents::{Found, Made};
-use super::staging::Temp;
-use super::{Inner, commit, parents, stripes};
+use super::commit::CommitOutcome;
+use super::parents::{CreatedFolders, ParentState};
+use super::staging::StagedFile;
+use super::{Inner, commit, key_locks, parents};
 use crate::error::{Cause, Result, StoreError};
 use crate::key::Key;
 use crate::store::{Committed, Condition, LocalFuture, METADATA, METADATA_BYTES_MAX, Upload};
@@ -34,7 +35,7 @@ const ATTEMPTS: usize = 4;
 /// The maximum size of a file, because offsets are signed.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
-pub(super) struct Staged {
+pub(super) struct StagedUpload {
     inner: Arc<Inner>,
     key: Key,
     body: Body,
@@ -48,18 +49,18 @@ enum Body {
     /// an upload and sends nothing must not occupy a file.
     Announced,
     Memory(Vec<u8>),
-    File(Temp),
-    /// A write failed, or a write in progress owns the file.
-    Lost,
+    File(StagedFile),
+    /// A write has failed, or a write in progress owns the bytes or the file.
+    Unavailable,
 }
 
-impl Staged {
+impl StagedUpload {
     /// Begins an upload. Fails now for every reason that can be checked before the first byte.
     pub(super) async fn begin(
         inner: &Arc<Inner>,
         key: &Key,
         size_bytes: Option<u64>,
-    ) -> Result<Staged> {
+    ) -> Result<StagedUpload> {
         inner.staging()?;
         if key.reserved() {
             return Err(StoreError::Forbidden);
@@ -71,14 +72,14 @@ impl Staged {
         let body = if size_bytes > MEMORY_BYTES_MAX as u64 {
             let (shared, key) = (inner.clone(), key.clone());
             inner
-                .changes
-                .run(move || check_target(&shared, &key, size_bytes))
+                .change_pool
+                .run(move || check_early(&shared, &key, size_bytes))
                 .await??;
             Body::Announced
         } else {
             Body::Memory(Vec::new())
         };
-        Ok(Staged {
+        Ok(StagedUpload {
             inner: inner.clone(),
             key: key.clone(),
             body,
@@ -87,9 +88,9 @@ impl Staged {
         })
     }
 
-    async fn add(&mut self, mut buf: Vec<u8>) -> Result<Vec<u8>> {
+    async fn append(&mut self, mut buf: Vec<u8>) -> Result<Vec<u8>> {
         let added = buf.len();
-        match mem::replace(&mut self.body, Body::Lost) {
+        match mem::replace(&mut self.body, Body::Unavailable) {
             Body::Memory(held) if held.is_empty() && buf.capacity() <= MEMORY_BYTES_MAX => {
                 self.body = Body::Memory(mem::take(&mut buf));
             }
@@ -99,10 +100,10 @@ impl Staged {
                 self.body = Body::Memory(held);
             }
             Body::Announced if added == 0 => self.body = Body::Announced,
-            begun @ (Body::Announced | Body::Memory(_) | Body::File(_)) => {
-                buf = self.write_file(begun, buf).await?;
+            body @ (Body::Announced | Body::Memory(_) | Body::File(_)) => {
+                buf = self.write_file(body, buf).await?;
             }
-            Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
+            Body::Unavailable => return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
         }
         self.written_bytes += added as u64;
         Ok(buf)
@@ -111,7 +112,7 @@ impl Staged {
     /// Writes `buf` to the staged file. If the upload was in memory until now, it first creates the
     /// file with the bytes from memory.
     async fn write_file(&mut self, mut body: Body, mut buf: Vec<u8>) -> Result<Vec<u8>> {
-        let pool = self.inner.changes.clone();
+        let pool = self.inner.change_pool.clone();
         let step_bytes = match pool.is_inline() {
             true => INLINE_BYTES_MAX,
             false => usize::MAX,
@@ -126,14 +127,16 @@ impl Staged {
             let job = move || {
                 let temp = match body {
                     Body::File(temp) => temp,
-                    Body::Memory(held) => write(upload_file(&inner)?, &[&held], 0)?,
-                    Body::Announced => upload_file(&inner)?,
-                    Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
+                    Body::Memory(held) => write(create_for_upload(&inner)?, &[&held], 0)?,
+                    Body::Announced => create_for_upload(&inner)?,
+                    Body::Unavailable => {
+                        return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
+                    }
                 };
                 write(temp, &[&buf[part]], at).map(|temp| (temp, buf))
             };
-            let (temp, given_back) = pool.run(job).await??;
-            (body, buf) = (Body::File(temp), given_back);
+            let (temp, returned) = pool.run(job).await??;
+            (body, buf) = (Body::File(temp), returned);
             if pool.is_inline() {
                 coop::spend(bytes.saturating_mul(INLINE_COST));
             }
@@ -144,9 +147,9 @@ impl Staged {
     }
 }
 
-impl Upload for Staged {
+impl Upload for StagedUpload {
     fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>> {
-        Box::pin(self.add(buf))
+        Box::pin(self.append(buf))
     }
 
     fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()> {
@@ -162,7 +165,7 @@ impl Upload for Staged {
     }
 
     fn commit(self: Box<Self>, condition: Condition) -> LocalFuture<'static, Result<Committed>> {
-        let Staged {
+        let StagedUpload {
             inner,
             key,
             body,
@@ -171,96 +174,103 @@ impl Upload for Staged {
         } = *self;
         Box::pin(async move {
             let sync_failures = inner.parents.sync_failures();
-            let mut attempt = (body, condition, Made::new(&inner));
+            let mut attempt = (body, condition, CreatedFolders::new(&inner));
             for attempts_left in (0..ATTEMPTS).rev() {
-                let lock = stripes::acquire(&inner, &key).await;
+                let lock = key_locks::acquire(&inner, &key).await;
                 let (shared, name, metadata) = (inner.clone(), key.clone(), metadata.clone());
                 let job = move || {
                     let _lock = lock;
-                    let (body, condition, made) = attempt;
-                    publish(
+                    let (body, condition, created) = attempt;
+                    try_commit(
                         &shared,
                         &name,
                         body,
                         metadata.as_deref(),
                         condition,
-                        made,
+                        created,
                         sync_failures,
                     )
                 };
-                let (body, condition, made) = match inner.changes.run(job).await?? {
-                    Published::Done(committed) => return Ok(committed),
-                    Published::NoFolder(body, condition, made) => (body, condition, made),
+                let (body, condition, created) = match inner.change_pool.run(job).await?? {
+                    CommitAttempt::Done(committed) => return Ok(committed),
+                    CommitAttempt::ParentNotReady(body, condition, created) => {
+                        (body, condition, created)
+                    }
                 };
                 if attempts_left == 0 {
                     break; // Do not create a folder that stays empty.
                 }
                 // Without the lock, because creating folders may take long.
-                let made = match key.split().0 {
-                    Some(path) => parents::prepare(&inner, path, made, sync_failures).await?,
-                    None => made,
+                let created = match key.split().0 {
+                    Some(path) => parents::prepare(&inner, path, created, sync_failures).await?,
+                    None => created,
                 };
-                attempt = (body, condition, made);
+                attempt = (body, condition, created);
             }
             // The folder was deleted during each attempt.
-            Err(StoreError::of_write(io::ErrorKind::NotFound.into()))
+            Err(StoreError::from_change(io::ErrorKind::NotFound.into()))
         })
     }
 }
 
 /// The result of an attempt to commit.
-enum Published {
+enum CommitAttempt {
     Done(Committed),
-    /// The folder is missing or not known to be durable. Nothing was changed.
-    NoFolder(Body, Condition, Made),
+    /// The parent folder is missing or not known to be durable. Nothing was changed.
+    ParentNotReady(Body, Condition, CreatedFolders),
 }
 
-/// Commits the upload if the parent folder is ready. `made` are the folders that were created for
-/// this change. They stay only if the change is made.
-fn publish(
+/// Commits the upload if the parent folder is ready. `created` are the folders that were created
+/// for this change. They stay only if the change is made.
+fn try_commit(
     inner: &Arc<Inner>,
     key: &Key,
     body: Body,
     metadata: Option<&[u8]>,
     condition: Condition,
-    made: Made,
+    created: CreatedFolders,
     sync_failures: u64,
-) -> Result<Published> {
-    let found = parents::find(inner, key.split().0).map_err(StoreError::of_write)?;
+) -> Result<CommitAttempt> {
+    let found = parents::look_up(inner, key.split().0).map_err(StoreError::from_change)?;
     let parent = match found {
-        Found::Ready(parent) => parent,
-        Found::Unknown => return Ok(Published::NoFolder(body, condition, made)),
-        Found::Missing => {
+        ParentState::Ready(parent) => parent,
+        ParentState::NotDurable => {
+            return Ok(CommitAttempt::ParentNotReady(body, condition, created));
+        }
+        ParentState::Missing => {
             condition.check(None)?; // Before any folder is created.
-            return Ok(Published::NoFolder(body, condition, made));
+            return Ok(CommitAttempt::ParentNotReady(body, condition, created));
         }
     };
     let temp = match body {
         Body::File(temp) => temp,
-        Body::Memory(held) => write(brief(inner)?, &[&held], 0)?,
-        Body::Announced => brief(inner)?,
-        Body::Lost => return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
+        Body::Memory(held) => write(create_for_commit(inner)?, &[&held], 0)?,
+        Body::Announced => create_for_commit(inner)?,
+        Body::Unavailable => return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
     };
     let temp = match metadata {
-        Some(metadata) => describe(temp, metadata)?,
+        Some(metadata) => write_metadata(temp, metadata)?,
         None => temp,
     };
     let committed = commit::commit(inner, key, &parent, temp, &condition, sync_failures)?;
     Ok(match committed {
-        Ok(committed) => {
-            made.keep();
-            Published::Done(committed)
+        CommitOutcome::Committed(committed) => {
+            created.keep();
+            CommitAttempt::Done(committed)
         }
-        Err(temp) => Published::NoFolder(Body::File(temp), condition, made),
+        CommitOutcome::ParentGone(temp) => {
+            CommitAttempt::ParentNotReady(Body::File(temp), condition, created)
+        }
     })
 }
 
 /// Checks that the disk and the descriptor budget have room for a body of known size. Nothing is
 /// reserved: a client that only announces bytes must not be able to exhaust either.
-fn check_target(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
-    inner.replaced(key)?; // reports a conflict now, too
-    if inner.root.free_bytes().map_err(StoreError::of_any)? < size_bytes {
-        return Err(StoreError::Full(Cause::of_errno(libc::ENOSPC)));
+fn check_early(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
+    inner.existing_object(key)?; // reports a conflict now, too
+    let free_bytes = inner.root.free_bytes();
+    if free_bytes.map_err(StoreError::from_open_file)? < size_bytes {
+        return Err(StoreError::Full(Cause::from_errno(libc::ENOSPC)));
     }
     match inner.options.descriptors.has_room(FileUse::Upload) {
         true => Ok(()),
@@ -268,26 +278,26 @@ fn check_target(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
     }
 }
 
-/// A staged file that stays open while the client sends.
-fn upload_file(inner: &Arc<Inner>) -> Result<Temp> {
-    Temp::create(inner, FileUse::Upload)
+/// Creates a staged file that stays open while the client sends.
+fn create_for_upload(inner: &Arc<Inner>) -> Result<StagedFile> {
+    StagedFile::create(inner, FileUse::Upload)
 }
 
-/// A staged file that is open only while it is committed.
-fn brief(inner: &Arc<Inner>) -> Result<Temp> {
-    Temp::create(inner, FileUse::Brief)
+/// Creates a staged file that is open only while it is committed.
+fn create_for_commit(inner: &Arc<Inner>) -> Result<StagedFile> {
+    StagedFile::create(inner, FileUse::Brief)
 }
 
 /// Sets the metadata of a staged file. The commit makes it durable and visible with the content. On
 /// failure, this removes the file before it returns.
-fn describe(temp: Temp, metadata: &[u8]) -> Result<Temp> {
+fn write_metadata(temp: StagedFile, metadata: &[u8]) -> Result<StagedFile> {
     match temp.file.set_attribute(METADATA, metadata) {
         Ok(()) => Ok(temp),
         Err(error) => {
             temp.remove();
             Err(match error.raw_os_error() {
                 Some(libc::EOPNOTSUPP) => StoreError::NoMetadata,
-                _ => StoreError::of_any(error),
+                _ => StoreError::from_open_file(error),
             })
         }
     }
@@ -295,12 +305,12 @@ fn describe(temp: Temp, metadata: &[u8]) -> Result<Temp> {
 
 /// Writes `parts` one after the other, starting at `offset`. On failure, this removes the file
 /// before it returns.
-fn write(temp: Temp, parts: &[&[u8]], mut offset: u64) -> Result<Temp> {
+fn write(temp: StagedFile, parts: &[&[u8]], mut offset: u64) -> Result<StagedFile> {
     let begin = offset;
     for part in parts {
         if let Err(error) = temp.file.write_all_at(part, offset) {
             temp.remove();
-            return Err(StoreError::of_any(error));
+            return Err(StoreError::from_open_file(error));
         }
         offset += part.len() as u64;
     }

@@ -167,7 +167,7 @@ pub fn get_both(folder: &Folder, at: &str) -> Result<(Vec<u8>, Vec<u8>)> {
             if piece.is_empty() {
                 assert_eq!(all.len() as u64, object.meta().size);
                 let metadata = object.metadata().await?;
-                assert_eq!(object.metadata_now()?, metadata);
+                assert_eq!(object.metadata_blocking()?, metadata);
                 return Ok((all, metadata));
             }
             all.extend_from_slice(&piece);

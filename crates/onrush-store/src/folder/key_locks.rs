@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 
 const STRIPES: usize = 1024;
 
-pub(super) struct Stripes(Box<[Stripe]>);
+pub(super) struct KeyLocks(Box<[Stripe]>);
 
 #[derive(Default)]
 struct Stripe {
@@ -27,22 +27,23 @@ struct Stripe {
     generation: AtomicU64,
 }
 
-impl Stripes {
-    pub(super) fn new() -> Stripes {
-        Stripes((0..STRIPES).map(|_| Stripe::default()).collect())
+impl KeyLocks {
+    pub(super) fn new() -> KeyLocks {
+        KeyLocks((0..STRIPES).map(|_| Stripe::default()).collect())
     }
 
     pub(super) fn generation(&self, key: &Key) -> u64 {
         self.stripe(key).generation.load(Ordering::Acquire)
     }
 
-    /// Must be called when the change is visible, before it completes.
-    pub(super) fn bump(&self, key: &Key) {
+    /// Changes the generation of `key`. Must be called when a change is visible, before it
+    /// completes.
+    pub(super) fn advance_generation(&self, key: &Key) {
         self.stripe(key).generation.fetch_add(1, Ordering::Release);
     }
 
     fn stripe(&self, key: &Key) -> &Stripe {
-        &self.0[index(key)]
+        &self.0[stripe_index(key)]
     }
 }
 
@@ -86,32 +87,32 @@ impl Stripe {
 /// is made, so the guard moves into the job that does both.
 pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> Acquire {
     Acquire {
-        place: Some(Place {
+        slot: Some(LockSlot {
             inner: inner.clone(),
-            stripe: index(key),
+            stripe: stripe_index(key),
             key: key.clone(),
         }),
         ticket: None,
     }
 }
 
-/// The place of a key's lock in the table.
-struct Place {
+/// Identifies a key's lock in the table.
+struct LockSlot {
     inner: Arc<Inner>,
     /// The index of its stripe.
     stripe: usize,
     key: Key,
 }
 
-impl Place {
+impl LockSlot {
     fn stripe(&self) -> &Stripe {
-        &self.inner.stripes.0[self.stripe]
+        &self.inner.key_locks.0[self.stripe]
     }
 }
 
 pub(super) struct Acquire {
     /// `None` after the lock was taken.
-    place: Option<Place>,
+    slot: Option<LockSlot>,
     /// Set while waiting.
     ticket: Option<u64>,
 }
@@ -120,22 +121,22 @@ impl Future for Acquire {
     type Output = Guard;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Guard> {
-        let Acquire { place, ticket } = &mut *self;
-        let taken = place.take_if(|place| place.stripe().poll(&place.key, ticket, cx));
-        taken.map_or(Poll::Pending, |place| Poll::Ready(Guard(place)))
+        let Acquire { slot, ticket } = &mut *self;
+        let taken = slot.take_if(|slot| slot.stripe().poll(&slot.key, ticket, cx));
+        taken.map_or(Poll::Pending, |slot| Poll::Ready(Guard(slot)))
     }
 }
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        if let (Some(place), Some(_)) = (&self.place, self.ticket) {
-            place.stripe().release(&place.key, self.ticket);
+        if let (Some(slot), Some(_)) = (&self.slot, self.ticket) {
+            slot.stripe().release(&slot.key, self.ticket);
         }
     }
 }
 
 /// The lock of a key. Dropping it, on any thread, releases the lock.
-pub(super) struct Guard(Place);
+pub(super) struct Guard(LockSlot);
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -143,7 +144,7 @@ impl Drop for Guard {
     }
 }
 
-fn index(key: &Key) -> usize {
+fn stripe_index(key: &Key) -> usize {
     hash(key.as_bytes()) as usize % STRIPES
 }
 
@@ -204,7 +205,7 @@ mod tests {
         );
         waits.truncate(2);
         assert!(poll(&mut request()).is_some(), "the lock is free again");
-        let stripe = folder.inner.stripes.stripe(&key);
+        let stripe = folder.inner.key_locks.stripe(&key);
         assert!(stripe.lock().is_empty(), "the table is empty");
     }
 
@@ -213,7 +214,7 @@ mod tests {
         let root = SimFs::new(1).root().unwrap();
         let folder = Folder::on(root, BlockingPool::inline(), FolderOptions::default()).unwrap();
         let key = Key::parse(b"a").unwrap();
-        let collides = |other: &Key| index(other) == index(&key) && *other != key;
+        let collides = |other: &Key| stripe_index(other) == stripe_index(&key) && *other != key;
         let other = (0..).map(|n: u32| Key::parse(format!("b{n}").as_bytes()).unwrap());
         let other = other.into_iter().find(collides).unwrap();
         let take = |key: &Key| {
@@ -230,6 +231,6 @@ mod tests {
         drop(first);
         assert!(take(&key).is_some() && take(&other).is_none());
         drop(second);
-        assert!(folder.inner.stripes.stripe(&key).lock().is_empty());
+        assert!(folder.inner.key_locks.stripe(&key).lock().is_empty());
     }
 }
