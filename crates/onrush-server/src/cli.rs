@@ -77,9 +77,9 @@ Signals:
 Exit code:
   0 after a signal, 1 on failure, 2 on wrong usage.";
 
-/// What the command line requests.
+/// What to do, as the command line requests.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum Action {
     /// Serve with these options.
     Serve(Box<Options>),
     /// Print this page and exit.
@@ -92,10 +92,10 @@ fn command() -> clap::Command {
         let argument = argument.hide_env(true);
         let id = argument.get_id().as_str();
         match Options::NAMES.iter().position(|name| *name == id) {
-            Some(place) => {
+            Some(index) => {
                 let variable: &'static str = Box::leak(variable(id).into_boxed_str());
                 // Positional arguments need the order as well.
-                argument.env(variable).display_order(place)
+                argument.env(variable).display_order(index)
             }
             None => argument,
         }
@@ -119,7 +119,7 @@ pub(crate) fn unknown_variables() -> Vec<String> {
 }
 
 /// Reads the command line, the environment and the configuration file.
-pub(crate) fn read(arguments: Vec<OsString>) -> Result<Request, Failure> {
+pub(crate) fn read(arguments: Vec<OsString>) -> Result<Action, Failure> {
     let mut command = command();
     let matches = match command.try_get_matches_from_mut(&arguments) {
         Ok(matches) => matches,
@@ -130,7 +130,7 @@ pub(crate) fn read(arguments: Vec<OsString>) -> Result<Request, Failure> {
                 true => text.ansi().to_string(),
                 false => text.to_string(),
             };
-            return Ok(Request::Print(shown.into_bytes()));
+            return Ok(Action::Print(shown.into_bytes()));
         }
         Err(error) => return Err(Failure::Usage(usage_message(&error, &command, &arguments))),
     };
@@ -139,20 +139,20 @@ pub(crate) fn read(arguments: Vec<OsString>) -> Result<Request, Failure> {
     let mut page = Vec::new();
     if let Some(shell) = read.completions {
         clap_complete::generate(shell, &mut command, "onrush", &mut page);
-        return Ok(Request::Print(page));
+        return Ok(Action::Print(page));
     }
     if read.man {
         // Writing to memory does not fail.
         clap_mangen::Man::new(command)
             .render(&mut page)
             .map_err(|e| Failure::run(e.to_string()))?;
-        return Ok(Request::Print(page));
+        return Ok(Action::Print(page));
     }
     let file = match read.config {
         Some(path) => config::read(&path)?,
         None => Options::default(),
     };
-    Ok(Request::Serve(Box::new(read.options.or(file))))
+    Ok(Action::Serve(Box::new(read.options.or(file))))
 }
 
 /// Prints a page. It is not an error if the reader closes the pipe early.
@@ -161,7 +161,7 @@ pub(crate) fn print(page: &[u8]) -> Result<(), Failure> {
     match out.write_all(page).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::run(format!(
             "cannot write to stdout: {}",
-            failure::reason(&error)
+            failure::error_text(&error)
         ))),
         _ => Ok(()),
     }
@@ -220,15 +220,15 @@ fn source_variable(
             .is_some_and(|short| given.starts_with(short.as_str()));
         given.split('=').next() == Some(&long) || is_short
     };
-    let on_line = arguments.iter().skip(1).any(is_flag);
-    (!on_line).then(|| variable.to_owned())
+    let flag_is_given = arguments.iter().skip(1).any(is_flag);
+    (!flag_is_given).then(|| variable.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read_words(words: &[&str]) -> Result<Request, Failure> {
+    fn read_words(words: &[&str]) -> Result<Action, Failure> {
         read(
             std::iter::once("onrush")
                 .chain(words.iter().copied())
@@ -239,7 +239,7 @@ mod tests {
 
     fn options(words: &[&str]) -> Options {
         match read_words(words) {
-            Ok(Request::Serve(options)) => *options,
+            Ok(Action::Serve(options)) => *options,
             other => panic!("{words:?}: {other:?}"),
         }
     }
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_one_line() {
+    fn usage_errors_are_one_line() {
         for words in [
             &["--prot", "1"][..],
             &["--port", "x"],

@@ -30,7 +30,7 @@ impl Visit for Combined {
             "target" => self.target = value,
             "version" => self.version = value,
             name => {
-                if let Some(bytes) = self.bytes_of(name) {
+                if let Some(bytes) = self.bytes_field(name) {
                     bytes.get_or_insert_with(|| value.into_bytes());
                 }
             }
@@ -40,7 +40,7 @@ impl Visit for Combined {
     /// The exact bytes of a value that is not UTF-8 take precedence over its text.
     fn record_bytes(&mut self, field: &Field, value: &[u8]) {
         let name = field.name().strip_suffix("_bytes");
-        if let Some(bytes) = name.and_then(|name| self.bytes_of(name)) {
+        if let Some(bytes) = name.and_then(|name| self.bytes_field(name)) {
             *bytes = Some(value.to_vec());
         }
     }
@@ -63,7 +63,7 @@ impl Visit for Combined {
 
 impl Combined {
     /// The value of a field that may contain any bytes.
-    fn bytes_of(&mut self, field: &str) -> Option<&mut Option<Vec<u8>>> {
+    fn bytes_field(&mut self, field: &str) -> Option<&mut Option<Vec<u8>>> {
         match field {
             "request" => Some(&mut self.request),
             "user_agent" => Some(&mut self.user_agent),

@@ -2,13 +2,13 @@
 //! values; `main` applies them.
 
 use crate::failure::{self, Failure};
-use crate::memory::{self, Shortage};
+use crate::memory::{self, ReducedDefaults};
 use crate::options::Options;
+use crate::toml_values::Switch;
 use crate::units::{Rate, Size, Time};
 use crate::values::{
     AccessLogFormat, AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, PlacementName,
 };
-use crate::written::Switch;
 use onrush::{AccessLog, DriverPreference, Limits, Placement};
 use onrush_rt::driver;
 use onrush_server::{Allow, FilesOptions, Types};
@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     pub(crate) log: LogSettings,
     pub(crate) access_log: AccessLog,
     /// Set if the machine's memory or the limit of a cgroup reduced a default.
-    pub(crate) shortage: Option<Shortage>,
+    pub(crate) reduced_defaults: Option<ReducedDefaults>,
 }
 
 /// The level and the formats of the log.
@@ -66,15 +66,19 @@ pub(crate) struct LogSettings {
 
 /// Reads a configuration file.
 pub(crate) fn read(path: &Path) -> Result<Options, Failure> {
-    let cannot = |why: &dyn Display| {
+    let file_error = |why: &dyn Display| {
         Failure::usage(format!("the configuration file {} {why}", path.display()))
     };
     let size = std::fs::metadata(path).map(|found| found.len());
     if size.is_ok_and(|bytes| bytes > FILE_BYTES_MAX) {
-        return Err(cannot(&"is longer than 1 MiB"));
+        return Err(file_error(&"is longer than 1 MiB"));
     }
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| cannot(&format_args!("cannot be read: {}", failure::reason(&error))))?;
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        file_error(&format_args!(
+            "cannot be read: {}",
+            failure::error_text(&error)
+        ))
+    })?;
     parse(&text)
         .map_err(|(line, what)| Failure::usage(format!("{}:{line}: {what}", path.display())))
 }
@@ -127,36 +131,36 @@ impl Settings {
     pub(crate) fn new(options: Options, memory_bytes: Option<u64>) -> Result<Settings, Failure> {
         let at_most = u32::MAX as usize;
         let log_format = options.log_format.unwrap_or(LogFormat::Text);
-        let files = files(&options, memory_bytes)?;
+        let files = files_options(&options, memory_bytes)?;
         let receive_bytes_max = match options.receive_memory {
             Some(size) => size.bytes,
-            None => memory::share(memory_bytes, memory::RECEIVE_PART, RECEIVE_BYTES),
+            None => memory::share(memory_bytes, memory::RECEIVE_DIVISOR, RECEIVE_BYTES),
         };
-        let cache_is_less = files.cache_bytes_max < FilesOptions::default().cache_bytes_max;
-        let is_less = options.receive_memory.is_none() && receive_bytes_max < RECEIVE_BYTES
-            || options.cache_size.is_none() && cache_is_less;
+        let cache_is_reduced = files.cache_bytes_max < FilesOptions::default().cache_bytes_max;
+        let is_reduced = options.receive_memory.is_none() && receive_bytes_max < RECEIVE_BYTES
+            || options.cache_size.is_none() && cache_is_reduced;
         Ok(Settings {
-            shortage: memory_bytes
-                .filter(|_| is_less)
-                .map(|limit_bytes| Shortage {
+            reduced_defaults: memory_bytes.filter(|_| is_reduced).map(|limit_bytes| {
+                ReducedDefaults {
                     limit_bytes,
                     receive_bytes: receive_bytes_max,
                     cache_bytes: files.cache_bytes_max as u64,
-                }),
+                }
+            }),
             files,
             addresses: addresses(options.bind, options.port.unwrap_or(8080)),
             hosts: (options.host.unwrap_or_default().into_iter())
                 .map(|name| name.0)
                 .collect(),
-            backlog: bounded("backlog", options.backlog, 1..=1 << 20)?.unwrap_or(4096) as u32,
+            backlog: check_range("backlog", options.backlog, 1..=1 << 20)?.unwrap_or(4096) as u32,
             defer_accept: options.defer_accept.unwrap_or(true),
-            workers: bounded("workers", options.workers, 1..=1024)?,
+            workers: check_range("workers", options.workers, 1..=1024)?,
             driver: match options.driver.unwrap_or(Driver::Auto) {
                 Driver::Auto => DriverPreference::Auto,
                 Driver::Uring => DriverPreference::Uring,
                 Driver::Epoll => DriverPreference::Epoll,
             },
-            driver_config: ring(options.ring_buffers, options.ring_buffer_size)?,
+            driver_config: ring_config(options.ring_buffers, options.ring_buffer_size)?,
             admin: options.admin.clone(),
             placement: match options.placement {
                 Some(PlacementName::Single) => Placement::Single,
@@ -168,15 +172,15 @@ impl Settings {
             receive_bytes_max,
             limits: Limits {
                 body_bytes_max: options.body_max.map_or(u64::MAX, |size| size.bytes),
-                head_timeout_ms: ms(options.header_timeout, 15),
-                body_timeout_ms: ms(options.body_timeout, 60),
-                write_timeout_ms: ms(options.write_timeout, 60),
+                head_timeout_ms: timeout_ms(options.header_timeout, 15),
+                body_timeout_ms: timeout_ms(options.body_timeout, 60),
+                write_timeout_ms: timeout_ms(options.write_timeout, 60),
                 rate_bytes_per_s_min: options.min_rate.unwrap_or(RATE_DEFAULT).bytes_per_s,
-                idle_timeout_ms: ms(options.idle_timeout, 75),
-                total_timeout_ms: ms(options.total_timeout, 86_400),
+                idle_timeout_ms: timeout_ms(options.idle_timeout, 75),
+                total_timeout_ms: timeout_ms(options.total_timeout, 86_400),
                 ..Limits::default()
             },
-            connections_max: bounded("connections-max", options.connections_max, 1..=at_most)?,
+            connections_max: check_range("connections-max", options.connections_max, 1..=at_most)?,
             drain_timeout: options
                 .drain_timeout
                 .unwrap_or(Time::seconds(30))
@@ -214,7 +218,7 @@ impl Settings {
     }
 }
 
-fn files(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, Failure> {
+fn files_options(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, Failure> {
     let allow = options.allow.as_deref().unwrap_or_default();
     if allow.contains(&Change::None) && allow.len() > 1 {
         return Err(Failure::usage(
@@ -225,19 +229,19 @@ fn files(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, F
     let share = |part, default| memory::share(memory_bytes, part, default as u64) as usize;
     let cache_bytes_max = match options.cache_size {
         Some(size) => usize::try_from(size.bytes).unwrap_or(usize::MAX),
-        None => share(memory::CACHE_PART, default.cache_bytes_max),
+        None => share(memory::CACHE_DIVISOR, default.cache_bytes_max),
     };
-    let depth_max = bounded("depth-max", options.depth_max, 1..=Key::SEGMENTS_MAX)?;
+    let depth_max = check_range("depth-max", options.depth_max, 1..=Key::SEGMENTS_MAX)?;
     let types = Types::new(options.types.iter().flatten())
         .map_err(|what| Failure::usage(format!("types: {what}")))?;
-    let file_threads = bounded("file-threads", options.file_threads, 1..=1024)?;
+    let file_threads = check_range("file-threads", options.file_threads, 1..=1024)?;
     Ok(FilesOptions {
         allow: Allow {
             put: allow.contains(&Change::Put),
             delete: allow.contains(&Change::Delete),
         },
         hidden: options.hidden.unwrap_or(false),
-        admin_beside: options.admin == Some(AdminAt::Same),
+        reserve_admin_paths: options.admin == Some(AdminAt::Same),
         site: options.site.unwrap_or(false),
         sink: options.sink.unwrap_or(false),
         durability: match options.durability {
@@ -247,7 +251,7 @@ fn files(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, F
         types,
         cache_bytes_max,
         depth_max: depth_max.unwrap_or(default.depth_max),
-        upload_bytes_max: share(memory::UPLOAD_PART, default.upload_bytes_max),
+        upload_bytes_max: share(memory::UPLOAD_DIVISOR, default.upload_bytes_max),
         blocking_threads: file_threads.unwrap_or(default.blocking_threads),
         ..default
     })
@@ -264,7 +268,7 @@ fn addresses(bind: Option<Vec<Bind>>, port: u16) -> Vec<String> {
     }
 }
 
-fn ring(buffers: Option<u16>, size: Option<Size>) -> Result<driver::Config, Failure> {
+fn ring_config(buffers: Option<u16>, size: Option<Size>) -> Result<driver::Config, Failure> {
     let buffers = buffers.unwrap_or(256);
     let bytes = size.unwrap_or(Size::kib(4)).bytes;
     if !buffers.is_power_of_two() || buffers < 2 {
@@ -292,11 +296,11 @@ fn ring(buffers: Option<u16>, size: Option<Size>) -> Result<driver::Config, Fail
 /// The default of `--min-rate`. A slower transfer is not worth the descriptor that it holds.
 const RATE_DEFAULT: Rate = Rate { bytes_per_s: 100 };
 
-fn ms(time: Option<Time>, default_seconds: u32) -> u32 {
+fn timeout_ms(time: Option<Time>, default_seconds: u32) -> u32 {
     time.unwrap_or(Time::seconds(default_seconds)).ms
 }
 
-fn bounded(
+fn check_range(
     key: &str,
     value: Option<u32>,
     range: RangeInclusive<usize>,

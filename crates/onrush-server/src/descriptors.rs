@@ -16,11 +16,11 @@ const PER_WORKER: u64 = 4;
 /// the port.
 const PER_LISTENER: u64 = 2;
 /// Descriptors of the process: standard streams, signals, the served folder, folders for uploads.
-const OF_PROCESS: u64 = 16;
+const PER_PROCESS: u64 = 16;
 
 /// Raises the soft limit to the hard limit (`setrlimit(2)`). Logs a warning if the limit is low.
 /// Returns the limit in force, or `None` if there is no limit.
-pub(crate) fn raise() -> Option<u64> {
+pub(crate) fn raise_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let wanted = Rlimit {
         current: limit.maximum,
@@ -78,7 +78,7 @@ pub(crate) fn admin_connections_max(descriptors: Option<u64>) -> usize {
 
 /// What determines the descriptors that the process needs besides connections and files.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OwnUse {
+pub(crate) struct ProcessUse {
     pub(crate) workers: usize,
     /// Addresses that each worker listens on.
     pub(crate) listeners: usize,
@@ -89,13 +89,13 @@ pub(crate) struct OwnUse {
 
 /// The budget for connections and files: the descriptors that the process does not need itself.
 /// Connections over the limit have descriptors too until their 503 response is sent.
-pub(crate) fn budget(descriptors: Option<u64>, own: OwnUse) -> Descriptors {
+pub(crate) fn budget(descriptors: Option<u64>, own: ProcessUse) -> Descriptors {
     let Some(descriptors) = descriptors else {
         return Descriptors::default();
     };
     let (workers, file_threads) = (own.workers.max(1) as u64, own.file_threads as u64);
     let for_workers = per_worker(own.listeners) * workers;
-    let needed = OF_PROCESS + for_workers + PER_FILE_THREAD * file_threads + own.other as u64;
+    let needed = PER_PROCESS + for_workers + PER_FILE_THREAD * file_threads + own.other as u64;
     let left = descriptors.saturating_sub(needed);
     let over_limit = workers * (left / 32 / workers).clamp(4, 64);
     Descriptors::new(left.saturating_sub(over_limit))
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn the_budget_leaves_descriptors_for_files_and_for_the_process() {
         let most = |descriptors, workers, threads, other| {
-            let own = OwnUse {
+            let own = ProcessUse {
                 workers,
                 listeners: 1,
                 file_threads: threads,

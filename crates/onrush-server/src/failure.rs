@@ -42,7 +42,7 @@ impl Failure {
 }
 
 /// The text of an error without `(os error N)`.
-pub(crate) fn reason(error: &io::Error) -> String {
+pub(crate) fn error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let Some((before, after)) = text.split_once(" (os error ") else {
         return text;
@@ -90,14 +90,17 @@ mod tests {
     #[test]
     fn error_numbers_are_removed() {
         let error = io::Error::from_raw_os_error(13);
-        assert_eq!(reason(&error), "Permission denied");
+        assert_eq!(error_text(&error), "Permission denied");
         let error = io::Error::other(format!("refused: {error}; by a filter"));
-        assert_eq!(reason(&error), "refused: Permission denied; by a filter");
-        assert_eq!(reason(&io::Error::other("plain")), "plain");
+        assert_eq!(
+            error_text(&error),
+            "refused: Permission denied; by a filter"
+        );
+        assert_eq!(error_text(&io::Error::other("plain")), "plain");
     }
 
     #[test]
-    fn the_text_is_one_line() {
+    fn text_is_escaped_to_one_line() {
         assert_eq!(one_line("it's \\ \"so\""), "it's \\ \"so\"");
         assert_eq!(one_line("a\r\nb\t\0"), "a\\r\\nb\\t\\0");
         assert_eq!(one_line("\x1b[31m\x7f"), "\\u{1b}[31m\\u{7f}");

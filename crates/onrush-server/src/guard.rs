@@ -10,7 +10,7 @@
 //!   Metadata) and `Origin` (Fetch Standard §3.2). Other programs send neither field and are not
 //!   affected.
 
-use crate::files::failure::Failure;
+use crate::files::http_error::HttpError;
 use onrush::handler::{Pending, Service};
 use onrush::{Application, Request, Response, WorkerHandle};
 use std::net::{IpAddr, ToSocketAddrs};
@@ -18,8 +18,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Context;
 
-const MISDIRECTED: Failure = Failure::new(421, "this host is not served here");
-const CROSS_SITE: Failure = Failure::new(
+const MISDIRECTED: HttpError = HttpError::new(421, "this host is not served here");
+const CROSS_SITE: HttpError = HttpError::new(
     403,
     "cross-site request refused: a page of another origin sent it",
 );
@@ -95,7 +95,7 @@ impl Hosts {
             (false, false) => Rule::Addresses,
         };
         for address in addresses {
-            if let Some(Name::Other(name)) = Name::parse(address) {
+            if let Some(ParsedHost::Other(name)) = ParsedHost::parse(address) {
                 names.push(name.to_owned());
             }
         }
@@ -122,13 +122,13 @@ impl Hosts {
                 .iter()
                 .any(|name| name.eq_ignore_ascii_case(host))
         };
-        match Name::parse(host) {
-            Some(Name::Address(address)) => {
+        match ParsedHost::parse(host) {
+            Some(ParsedHost::Address(address)) => {
                 self.rule == Rule::Addresses
                     || is_loopback(address)
                     || self.names.iter().any(|name| name.parse() == Ok(address))
             }
-            Some(Name::Other(name)) => is_localhost(name) || listed(name),
+            Some(ParsedHost::Other(name)) => is_localhost(name) || listed(name),
             None => false,
         }
     }
@@ -143,26 +143,26 @@ fn is_localhost(name: &str) -> bool {
 }
 
 /// A host without its port.
-enum Name<'h> {
+enum ParsedHost<'h> {
     Address(IpAddr),
     Other(&'h str),
 }
 
-impl Name<'_> {
+impl ParsedHost<'_> {
     /// `None` if `host` is not a host with an optional port.
-    fn parse(host: &str) -> Option<Name<'_>> {
+    fn parse(host: &str) -> Option<ParsedHost<'_>> {
         if let Some(rest) = host.strip_prefix('[') {
             let (address, port) = rest.split_once(']')?;
             let address = address.parse().ok().filter(|_| is_port(port));
-            return address.map(|address| Name::Address(IpAddr::V6(address)));
+            return address.map(|address| ParsedHost::Address(IpAddr::V6(address)));
         }
         let end = host.find(':').unwrap_or(host.len());
         let (name, port) = host.split_at(end);
         let name = normalize(name);
         match name.parse() {
             _ if name.is_empty() || !is_port(port) => None,
-            Ok(address) => Some(Name::Address(IpAddr::V4(address))),
-            Err(_) => Some(Name::Other(name)),
+            Ok(address) => Some(ParsedHost::Address(IpAddr::V4(address))),
+            Err(_) => Some(ParsedHost::Other(name)),
         }
     }
 }
@@ -206,7 +206,7 @@ impl<A> Guard<A> {
 
 impl<A: Application> Application for Guard<A> {
     fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
-        Rc::new(Guarded {
+        Rc::new(GuardService {
             hosts: self.hosts.clone(),
             service: self.application.instantiate(worker),
         })
@@ -214,12 +214,12 @@ impl<A: Application> Application for Guard<A> {
 }
 
 /// One worker's instance.
-struct Guarded {
+struct GuardService {
     hosts: Hosts,
     service: Rc<dyn Service>,
 }
 
-impl Service for Guarded {
+impl Service for GuardService {
     fn start(
         &self,
         request: Request,
@@ -237,13 +237,13 @@ impl Service for Guarded {
     }
 }
 
-impl Guarded {
-    fn refusal(&self, request: &Request) -> Option<Failure> {
+impl GuardService {
+    fn refusal(&self, request: &Request) -> Option<HttpError> {
         if !self.hosts.accept(request.host()) {
             return Some(MISDIRECTED);
         }
-        let reads = matches!(request.method(), "GET" | "HEAD" | "OPTIONS");
-        (!reads && is_cross_site(request.host(), request.headers())).then_some(CROSS_SITE)
+        let is_read = matches!(request.method(), "GET" | "HEAD" | "OPTIONS");
+        (!is_read && is_cross_site(request.host(), request.headers())).then_some(CROSS_SITE)
     }
 }
 
@@ -251,7 +251,7 @@ impl Guarded {
 const LOG_INTERVAL_S: u64 = 10;
 
 #[cold]
-fn log_refusal(failure: &Failure, request: &Request) {
+fn log_refusal(failure: &HttpError, request: &Request) {
     static LOGGED_S: AtomicU64 = AtomicU64::new(0);
     let (now_s, last_s) = (request.worker().unix_seconds(), LOGGED_S.load(Relaxed));
     if now_s.abs_diff(last_s) < LOG_INTERVAL_S {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_as_configured_decides() {
+    fn configured_address_determines_the_accepted_hosts() {
         let accepts = |address: &str, given: &[&str], host: &str| {
             Hosts::for_listener(address, &names(given)).accept(Some(host))
         };

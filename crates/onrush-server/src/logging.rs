@@ -1,6 +1,6 @@
 //! The log: `tracing` events as lines on stderr, as text or JSON. The access log may have another
-//! format. Whatever a client sends, one event is one line, and no character of it controls a
-//! terminal.
+//! format. Each event is one line without characters that control a terminal, whatever a client
+//! sends.
 
 use crate::combined::Combined;
 use crate::config::LogSettings;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_one_object_a_line() {
+    fn json_is_one_object_per_line() {
         let lines = logged(LogFormat::Json, false, || {
             nasty_event();
             tracing::info!("plain");
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_access_log_may_have_another_format_than_the_rest() {
+    fn access_log_may_have_its_own_format() {
         let events = || {
             tracing::info!(target: "onrush::access", method = "GET", target = "/\u{9b}\"",
                 version = "HTTP/1.1", peer = tracing::field::display("192.0.2.1:7"),

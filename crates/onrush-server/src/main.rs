@@ -1,8 +1,8 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
-//! Layers, lowest first: `units`, `written`, `failure`, `memory` · `values` · `options` (the list
-//! of options) · `config` (the file and the resulting settings) · `cli` · `combined` · `logging`,
-//! `signals`, `descriptors` (the process) · this file, which combines them and serves.
+//! Layers, lowest first: `units`, `toml_values`, `failure`, `memory` · `values` · `options` (the
+//! list of options) · `config` (the file and the resulting settings) · `cli` · `combined` ·
+//! `logging`, `signals`, `descriptors` (the process) · this file, which combines them and serves.
 
 #![forbid(unsafe_code)]
 
@@ -15,9 +15,9 @@ mod logging;
 mod memory;
 mod options;
 mod signals;
+mod toml_values;
 mod units;
 mod values;
-mod written;
 
 use config::Settings;
 use failure::Failure;
@@ -31,15 +31,16 @@ use std::path::Path;
 use std::process::ExitCode;
 use values::{AdminAt, LogFormat};
 
-/// Connections to the admin address over its limit, which are open until they have received a 503.
+/// The maximum number of connections to the admin address over its limit. Each stays open until it
+/// has received a 503.
 const ADMIN_OVER_LIMIT: usize = 4;
 
 fn main() -> ExitCode {
     let settings = match cli::read(std::env::args_os().collect()) {
-        Ok(cli::Request::Serve(options)) => {
+        Ok(cli::Action::Serve(options)) => {
             Settings::new(*options, memory::limit_bytes(Path::new("/")))
         }
-        Ok(cli::Request::Print(page)) => match cli::print(&page) {
+        Ok(cli::Action::Print(page)) => match cli::print(&page) {
             Ok(()) => return ExitCode::SUCCESS,
             Err(failure) => Err(failure),
         },
@@ -66,16 +67,16 @@ fn serve(settings: Settings) -> Result<(), Failure> {
             "unknown environment variable; onrush --help lists the options"
         );
     }
-    if let Some(shortage) = settings.shortage {
-        shortage.log();
+    if let Some(reduced_defaults) = settings.reduced_defaults {
+        reduced_defaults.log();
     }
     let shutdown = signals::watch().map_err(|error| {
         Failure::run(format!(
             "cannot handle signals: {}",
-            failure::reason(&error)
+            failure::error_text(&error)
         ))
     })?;
-    let descriptors = descriptors::raise();
+    let descriptors = descriptors::raise_limit();
     let plan = Plan::new(&settings, descriptors);
     let options = FilesOptions {
         cache_files_max: descriptors::cached_files_max(descriptors),
@@ -88,7 +89,7 @@ fn serve(settings: Settings) -> Result<(), Failure> {
             io::ErrorKind::NotFound if !settings.files.sink => " (--allow put)",
             _ => "",
         };
-        Failure::run(failure::reason(&error) + hint)
+        Failure::run(failure::error_text(&error) + hint)
     })?;
     let metrics = Metrics::new();
     let admin = Admin::new(&metrics);
@@ -97,14 +98,16 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     let admin_server = start_admin(&settings, &plan, &admin)?;
     let running = start(&settings, &plan, &files, &admin, &metrics)?;
     admin.watch(running.handle());
-    shutdown.serve(running.handle());
+    shutdown.attach(running.handle());
     announce(&running, &settings, &plan);
     let ended = running.wait();
     if let Some(admin_server) = admin_server {
         admin_server.handle().shutdown_now();
         let _ = admin_server.wait(); // The exit code does not depend on it.
     }
-    ended.map_err(|error| Failure::run(format!("a worker failed: {}", failure::reason(&error))))?;
+    ended.map_err(|error| {
+        Failure::run(format!("a worker failed: {}", failure::error_text(&error)))
+    })?;
     if shutdown.was_forced() {
         return Err(Failure::run("stopped at once by a second signal"));
     }
@@ -112,7 +115,7 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Numbers that depend on the settings and on this machine.
+/// Sizes that depend on the settings and on the limits of this machine.
 struct Plan {
     workers: usize,
     file_threads: usize,
@@ -138,7 +141,7 @@ impl Plan {
             }
             _ => 0,
         };
-        let own = descriptors::OwnUse {
+        let own = descriptors::ProcessUse {
             workers,
             listeners,
             file_threads,
@@ -172,7 +175,7 @@ fn start(
     admin: &Admin,
     metrics: &Metrics,
 ) -> Result<Running, Failure> {
-    let server = server(settings, plan).blocking_pool(files.store().pool().clone());
+    let server = configure_server(settings, plan).blocking_pool(files.store().pool().clone());
     let hosts = Hosts::for_listeners(&settings.addresses, &settings.hosts);
     let guarded = Guard::new(hosts.clone(), files.clone());
     let started = match settings.admin {
@@ -208,7 +211,7 @@ fn start_admin(
 }
 
 fn start_failure(error: &io::Error) -> Failure {
-    let reason = failure::reason(error);
+    let reason = failure::error_text(error);
     let hint = match reason.starts_with("io_uring is refused") {
         true => "; --driver auto uses epoll instead",
         false => "",
@@ -216,7 +219,7 @@ fn start_failure(error: &io::Error) -> Failure {
     Failure::run(format!("{reason}{hint}"))
 }
 
-fn server(settings: &Settings, plan: &Plan) -> Server {
+fn configure_server(settings: &Settings, plan: &Plan) -> Server {
     let (first, others) = match settings.addresses.split_first() {
         Some((first, others)) => (first.as_str(), others),
         None => ("", &[][..]),

@@ -10,20 +10,20 @@ use std::path::{Component, Path, PathBuf};
 /// Default sizes are at most the memory divided by these numbers: a quarter for received data and
 /// small objects together, and a sixteenth for upload buffers. The remaining memory is for
 /// connections, stacks, and the kernel's socket buffers and page cache.
-pub(crate) const RECEIVE_PART: u64 = 5;
-pub(crate) const CACHE_PART: u64 = 20;
-pub(crate) const UPLOAD_PART: u64 = 16;
+pub(crate) const RECEIVE_DIVISOR: u64 = 5;
+pub(crate) const CACHE_DIVISOR: u64 = 20;
+pub(crate) const UPLOAD_DIVISOR: u64 = 16;
 
 /// A memory limit that reduced defaults, and the resulting sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shortage {
+pub(crate) struct ReducedDefaults {
     pub(crate) limit_bytes: u64,
     pub(crate) receive_bytes: u64,
     pub(crate) cache_bytes: u64,
 }
 
-impl Shortage {
-    /// Logs it.
+impl ReducedDefaults {
+    /// Logs the limit and the sizes.
     pub(crate) fn log(self) {
         tracing::info!(
             memory_bytes = self.limit_bytes,
@@ -39,16 +39,18 @@ impl Shortage {
 pub(crate) fn limit_bytes(root: &Path) -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
     let (groups, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
-    let of_groups = mounts.lines().filter_map(Mount::parse).flat_map(|mount| {
-        let group = groups.lines().find_map(|line| mount.group(line));
+    let group_limits = mounts.lines().filter_map(Mount::parse).flat_map(|mount| {
+        let group = groups.lines().find_map(|line| mount.process_group(line));
         group.map_or(Vec::new(), |group| mount.limits(root, group))
     });
-    of_groups.chain(total_memory(&read("proc/meminfo"))).min()
+    group_limits
+        .chain(total_memory(&read("proc/meminfo")))
+        .min()
 }
 
 /// The memory divided by `part`, but at most `default_bytes`.
-pub(crate) fn share(limit_bytes: Option<u64>, part: u64, default_bytes: u64) -> u64 {
-    limit_bytes.map_or(default_bytes, |bytes| (bytes / part).min(default_bytes))
+pub(crate) fn share(limit_bytes: Option<u64>, divisor: u64, default_bytes: u64) -> u64 {
+    limit_bytes.map_or(default_bytes, |bytes| (bytes / divisor).min(default_bytes))
 }
 
 /// `MemTotal` of `proc_meminfo(5)`.
@@ -64,7 +66,7 @@ fn total_memory(meminfo: &str) -> Option<u64> {
 struct Mount<'m> {
     /// The group at the root of the mount, and the mount point.
     group: &'m str,
-    at: &'m str,
+    mount_point: &'m str,
     version: Version,
 }
 
@@ -79,26 +81,30 @@ impl Mount<'_> {
     fn parse(line: &str) -> Option<Mount<'_>> {
         let (place, what) = line.split_once(" - ")?;
         let mut place = place.split(' ').skip(3);
-        let (group, at) = (place.next()?, place.next()?);
+        let (group, mount_point) = (place.next()?, place.next()?);
         let mut what = what.split(' ');
         let version = match what.next()? {
             "cgroup2" => Version::Two,
             "cgroup" if what.nth(1)?.split(',').any(|option| option == "memory") => Version::One,
             _ => return None,
         };
-        Some(Mount { group, at, version })
+        Some(Mount {
+            group,
+            mount_point,
+            version,
+        })
     }
 
     /// The process's group, from a line `ID:CONTROLLERS:PATH` of `/proc/self/cgroup`. Version 2 has
     /// no controllers.
-    fn group<'l>(&self, line: &'l str) -> Option<&'l str> {
+    fn process_group<'l>(&self, line: &'l str) -> Option<&'l str> {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
-        let is_it = match self.version {
+        let is_memory = match self.version {
             Version::One => controllers.split(',').any(|name| name == "memory"),
             Version::Two => controllers.is_empty(),
         };
-        is_it.then_some(path)
+        is_memory.then_some(path)
     }
 
     /// The limits of a group and of its visible ancestors.
@@ -111,7 +117,7 @@ impl Mount<'_> {
         let is_inside = |path: &&Path| path.components().all(|part| part != Component::ParentDir);
         let below = Path::new(group).strip_prefix(self.group).ok();
         let below = below.filter(is_inside).unwrap_or(Path::new(""));
-        let top = root.join(self.at.trim_start_matches('/'));
+        let top = root.join(self.mount_point.trim_start_matches('/'));
         let read = |folder: PathBuf| std::fs::read_to_string(folder.join(file)).ok();
         let folders = below.ancestors().map(|path| top.join(path));
         // "max" is not a number and means no limit. In version 1, a huge number means no limit.
@@ -186,7 +192,7 @@ mod tests {
     /// In a container, the group is at the root of the mount, or its path is outside of the
     /// namespace.
     #[test]
-    fn in_a_container_the_root_of_the_mount_counts() {
+    fn in_a_container_the_limit_at_the_root_of_the_mount_applies() {
         for path in ["/", "/docker/0123", "/../other"] {
             let root = Root::new(
                 "container",
@@ -201,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn version_one_has_other_files() {
+    fn limits_of_cgroup_version_one_are_read() {
         let mounts = "40 33 0:30 /docker/0123 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
             41 33 0:31 / /sys/fs/cgroup/cpu rw shared:9 - cgroup cgroup rw,cpu\n";
         let root = Root::new(

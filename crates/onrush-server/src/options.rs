@@ -5,12 +5,12 @@
 //! To add an option, add one entry to the list below and use its field in `config`. The tests of
 //! `config` fail until the option changes the settings.
 
+use crate::toml_values::{Switch, boolish, list};
 use crate::units::{Rate, Size, SizeMax, SizeOrOff, Time};
 use crate::values::{
     AccessLogFormat, AdminAt, Bind, Change, Driver, Durability, HostName, LogFormat, LogLevel,
     PlacementName,
 };
-use crate::written::{Switch, boolish, list};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueHint};
 use serde::Deserialize;

@@ -26,12 +26,12 @@ struct State {
 }
 
 impl Shutdown {
-    /// From now on, signals shut this server down. Before this call they end the process.
-    pub(crate) fn serve(&self, handle: Handle) {
+    /// Sets the server that signals shut down. Before this call they end the process.
+    pub(crate) fn attach(&self, handle: Handle) {
         let _ = self.0.handle.set(handle); // It is called once.
     }
 
-    /// Whether a second signal forced short what was in flight.
+    /// Whether a second signal has ended the requests in progress.
     pub(crate) fn was_forced(&self) -> bool {
         self.0.forced.load(Ordering::Acquire)
     }

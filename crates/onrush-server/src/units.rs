@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A duration: a number and a unit (`ms`, `s`, `m`, `h`), `0`, or `off`, which means 0.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "TomlValue")]
 pub(crate) struct Time {
     pub(crate) ms: u32,
 }
@@ -49,7 +49,7 @@ impl FromStr for Time {
 /// A number of bytes: a number with or without a unit (`B`; `KiB`, `MiB`, `GiB`, `TiB` by 1024;
 /// `KB`, `MB`, `GB`, `TB` by 1000; case does not matter).
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "TomlValue")]
 pub(crate) struct Size {
     pub(crate) bytes: u64,
 }
@@ -86,7 +86,7 @@ impl FromStr for Size {
 
 /// A maximum size. `off` and `unlimited` mean no limit.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "TomlValue")]
 pub(crate) struct SizeMax {
     pub(crate) bytes: u64,
 }
@@ -106,7 +106,7 @@ impl FromStr for SizeMax {
 
 /// A size of an optional feature. `0` and `off` disable it.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "TomlValue")]
 pub(crate) struct SizeOrOff {
     pub(crate) bytes: u64,
 }
@@ -125,7 +125,7 @@ impl FromStr for SizeOrOff {
 
 /// A rate in bytes per second, written as a size. `0` and `off` mean no minimum.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "TomlValue")]
 pub(crate) struct Rate {
     pub(crate) bytes_per_s: u32,
 }
@@ -154,40 +154,40 @@ fn split(text: &str) -> Option<(u64, &str)> {
 /// A value of a TOML file: a string or a number.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected text such as \"30s\" or \"10MiB\"")]
-enum Written {
+enum TomlValue {
     Number(u64),
     Text(String),
 }
 
-impl Written {
+impl TomlValue {
     fn parse<T: FromStr<Err = String>>(&self) -> Result<T, String> {
         match self {
-            Written::Number(number) => number.to_string().parse(),
-            Written::Text(text) => text.parse(),
+            TomlValue::Number(number) => number.to_string().parse(),
+            TomlValue::Text(text) => text.parse(),
         }
     }
 }
 
-macro_rules! from_written {
+macro_rules! impl_from_toml {
     ($($unit:ty)*) => {$(
-        impl TryFrom<Written> for $unit {
+        impl TryFrom<TomlValue> for $unit {
             type Error = String;
 
-            fn try_from(written: Written) -> Result<$unit, String> {
-                written.parse()
+            fn try_from(value: TomlValue) -> Result<$unit, String> {
+                value.parse()
             }
         }
     )*};
 }
 
-from_written! { Time Size SizeMax SizeOrOff Rate }
+impl_from_toml! { Time Size SizeMax SizeOrOff Rate }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn times_have_a_unit() {
+    fn times_need_a_unit() {
         let ms = |text: &str| text.parse::<Time>().ok().map(|time| time.ms);
         assert_eq!(ms("30s"), Some(30_000));
         assert_eq!(ms("500ms"), Some(500));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_may_have_a_unit() {
+    fn sizes_are_parsed_with_and_without_a_unit() {
         let bytes = |text: &str| text.parse::<Size>().ok().map(|size| size.bytes);
         assert_eq!(bytes("0"), Some(0));
         assert_eq!(bytes("4096"), Some(4096));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn refused(text: &str) -> (usize, String) {
+fn parse_error(text: &str) -> (usize, String) {
     parse(text).expect_err("wrong")
 }
 
@@ -81,7 +81,7 @@ fn defaults_depend_on_the_memory() {
     let with = |text: &str, mib: u64| {
         let settings = Settings::new(parse(text).unwrap(), Some(mib << 20)).unwrap();
         let cache = settings.files.cache_bytes_max as u64;
-        let is_reduced = settings.shortage.is_some();
+        let is_reduced = settings.reduced_defaults.is_some();
         (settings.receive_bytes_max >> 20, cache >> 20, is_reduced)
     };
     assert_eq!(with("", 4096), (256, 64, false));
@@ -96,39 +96,39 @@ fn defaults_depend_on_the_memory() {
 
 #[test]
 fn errors_name_the_line_and_the_key() {
-    let (line, what) = refused("port = 1\nprot = 2\n");
+    let (line, what) = parse_error("port = 1\nprot = 2\n");
     assert_eq!(
         (line, what.contains("unknown key `prot`")),
         (2, true),
         "{what}"
     );
-    let (line, what) = refused("port = 1\nmin-rate = 'x' # fast\n");
+    let (line, what) = parse_error("port = 1\nmin-rate = 'x' # fast\n");
     let is_named = what.starts_with("min-rate: 'x': write bytes per second");
     assert_eq!((line, is_named), (2, true), "{what}");
-    let (line, what) = refused("\nport = 'x'\n");
+    let (line, what) = parse_error("\nport = 'x'\n");
     assert_eq!((line, what.starts_with("port: ")), (2, true), "{what}");
     assert!(
-        refused("header_timeout = '1s'")
+        parse_error("header_timeout = '1s'")
             .1
             .contains("unknown key `header_timeout`")
     );
     assert!(
-        refused("header-timeout = 30")
+        parse_error("header-timeout = 30")
             .1
             .contains("write a unit, as in 30s")
     );
-    assert!(refused("port = 70000").1.starts_with("port: "));
+    assert!(parse_error("port = 70000").1.starts_with("port: "));
     assert!(
-        refused("allow = ['post']")
+        parse_error("allow = ['post']")
             .1
             .contains("'post': a change is put, delete or none")
     );
     assert!(
-        refused("[server]\nport = 1")
+        parse_error("[server]\nport = 1")
             .1
             .contains("unknown key `server`")
     );
-    assert!(!refused("port = \n").1.is_empty());
+    assert!(!parse_error("port = \n").1.is_empty());
     for text in [
         "body-max = true",
         "bind = 'a:b'",
@@ -143,12 +143,12 @@ fn errors_name_the_line_and_the_key() {
         "= 3",
         "port",
     ] {
-        assert!(!refused(text).1.contains('\n'), "{text}");
+        assert!(!parse_error(text).1.contains('\n'), "{text}");
     }
 }
 
 #[test]
-fn lists_may_be_text_and_switches_may_be_words() {
+fn lists_may_be_strings_and_switches_may_be_words() {
     let settings = |text: &str| Settings::new(parse(text).expect(text), None).expect(text);
     assert_eq!(settings("host = 'a.example'").hosts, ["a.example"]);
     assert_eq!(
@@ -319,7 +319,7 @@ fn errors_name_the_key_the_value_and_what_is_accepted() {
         ("site = 7", "site: ", "7", "\"on\" or \"off\""),
         ("driver = 'x'", "driver: ", "`x`", "`io_uring`"),
     ] {
-        let (_, what) = refused(text);
+        let (_, what) = parse_error(text);
         assert!(what.starts_with(key), "{what}");
         assert!(what.contains(value) && what.contains(accepted), "{what}");
     }
@@ -369,8 +369,8 @@ fn types_are_a_table() {
         };
         assert!(message.starts_with(what), "{message}");
     }
-    assert_eq!(refused("[types]\nts = 1").0, 2);
-    assert_eq!(refused("types = 'a/b'").0, 1);
+    assert_eq!(parse_error("[types]\nts = 1").0, 2);
+    assert_eq!(parse_error("types = 'a/b'").0, 1);
 }
 
 #[test]

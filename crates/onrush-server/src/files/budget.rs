@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The bytes that are available.
 #[derive(Debug)]
 pub(super) struct Budget {
-    left_bytes: AtomicUsize,
+    available_bytes: AtomicUsize,
 }
 
 /// Bytes taken from a budget. Dropping the lease returns them.
@@ -19,14 +19,14 @@ pub(super) struct Lease {
 impl Budget {
     pub(super) fn new(bytes: usize) -> Arc<Budget> {
         Arc::new(Budget {
-            left_bytes: AtomicUsize::new(bytes),
+            available_bytes: AtomicUsize::new(bytes),
         })
     }
 
     /// Takes `bytes` bytes; `None` if fewer are available.
     pub(super) fn take(self: &Arc<Budget>, bytes: usize) -> Option<Lease> {
         let take = |left: usize| left.checked_sub(bytes);
-        self.left_bytes
+        self.available_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
             .ok()?;
         Some(Lease {
@@ -39,7 +39,7 @@ impl Budget {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.budget
-            .left_bytes
+            .available_bytes
             .fetch_add(self.bytes, Ordering::Relaxed);
     }
 }

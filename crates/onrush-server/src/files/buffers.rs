@@ -16,12 +16,12 @@ use std::task::{Poll, Waker};
 use std::thread;
 
 /// The size of a shared buffer.
-const SHARED_BYTES: usize = 512 * 1024;
-/// Buffers that one upload fills in a row while others wait. Filling several in a row is cheaper
-/// than alternating; without a limit, it would starve the other uploads.
+const SHARED_BUFFER_BYTES: usize = 512 * 1024;
+/// The number of buffers that one upload fills in a row while others wait. Filling several in a row
+/// is cheaper than alternating; without a limit, it would starve the other uploads.
 const CONSECUTIVE_MAX: u32 = 16;
-/// Buffers that keep their memory while there is no upload.
-const KEPT_MAX: usize = 1;
+/// The number of buffers that keep their memory while there is no upload.
+const IDLE_WITH_MEMORY_MAX: usize = 1;
 
 /// Buffers of one size, for one upload or for all.
 #[derive(Debug)]
@@ -64,8 +64,8 @@ impl Buffers {
     /// `bytes_max` in total, and at least one.
     pub(super) fn for_all_cores(per_core: usize, bytes_max: usize) -> Arc<Buffers> {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-        let count = (cores * per_core).min(bytes_max / SHARED_BYTES);
-        Buffers::new(count.max(1), SHARED_BYTES)
+        let count = (cores * per_core).min(bytes_max / SHARED_BUFFER_BYTES);
+        Buffers::new(count.max(1), SHARED_BUFFER_BYTES)
     }
 
     /// `count` buffers of `buffer_bytes` bytes. Their memory is allocated at the first use.
@@ -129,8 +129,8 @@ impl BufferUser {
             });
             state.remove_waiter(self.ticket);
         } else {
-            let ours = |(ticket, _): &&mut (u64, Waker)| *ticket == self.ticket;
-            match state.waiting.iter_mut().find(ours) {
+            let is_own = |(ticket, _): &&mut (u64, Waker)| *ticket == self.ticket;
+            match state.waiting.iter_mut().find(is_own) {
                 Some((_, waiting)) => waiting.clone_from(waker),
                 None => state.waiting.push_back((self.ticket, waker.clone())),
             }
@@ -160,7 +160,7 @@ impl Drop for BufferUser {
         let mut unused = Vec::new();
         if state.users == 0 {
             let with_memory = state.free.iter_mut().rev().filter(|b| b.capacity() > 0);
-            unused.extend(with_memory.skip(KEPT_MAX).map(mem::take));
+            unused.extend(with_memory.skip(IDLE_WITH_MEMORY_MAX).map(mem::take));
         }
         drop(state);
         drop(unused); // Freeing a buffer may be a system call, so the lock is not held.
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_with_many_buffers_in_a_row_lets_others_go_first() {
+    fn a_user_with_many_buffers_in_a_row_yields_to_waiting_users() {
         let buffers = Buffers::new(1, 10);
         let (busy, other) = (buffers.user(), buffers.user());
         let [(_, wa), (_, wb)] = [(); 2].map(|()| waker());
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_memory_is_allocated_again_and_most_is_freed_without_uploads() {
+    fn removed_memory_is_allocated_again_and_most_is_freed_without_users() {
         let buffers = Buffers::new(3, 10);
         let user = buffers.user();
         let (_, waker) = waker();
@@ -280,6 +280,6 @@ mod tests {
         let state = buffers.lock();
         assert_eq!(state.free.len(), 3);
         let kept = state.free.iter().filter(|b| b.capacity() > 0).count();
-        assert_eq!(kept, KEPT_MAX);
+        assert_eq!(kept, IDLE_WITH_MEMORY_MAX);
     }
 }

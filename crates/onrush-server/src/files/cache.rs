@@ -10,7 +10,7 @@
 //!
 //! Afterwards the object is opened again. If only the time had passed and the version is the same,
 //! the bytes in memory stay. The cache keeps only objects whose version is reliable (see
-//! `LoadedObject::is_settled`).
+//! `LoadedObject::has_reliable_version`).
 //!
 //! An open file takes a descriptor, and disk space even after it is deleted. Therefore the cache
 //! keeps few, and none for much longer than a tenth of a second. The caller that adds the first one
@@ -55,7 +55,7 @@ struct Shard {
     stale: Vec<LoadedObject>,
     /// The maximum of `files` and `stale` together.
     files_max: usize,
-    /// Whether a task calls [`Cache::take_stale`] until no file is left.
+    /// Whether a task is running that calls [`Cache::take_stale`] until no file is left.
     closer_runs: bool,
     /// The memory of all entries with content in memory.
     bytes: usize,
@@ -65,7 +65,7 @@ struct Shard {
 #[derive(Debug)]
 struct Entry {
     key: Key,
-    found: LoadedObject,
+    object: LoadedObject,
     /// The store's generation before the object was opened.
     generation: u64,
     /// When the object was last opened.
@@ -76,9 +76,9 @@ struct Entry {
     number: u64,
 }
 
-/// A point in time on a worker: the worker's index and its clock.
+/// The worker that uses the cache, and the time on its clocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(super) struct CacheContext {
     pub(super) worker: usize,
     pub(super) now_ms: u64,
     pub(super) now_s: u64,
@@ -106,7 +106,7 @@ impl Cache {
         }
     }
 
-    /// The time that a file is kept open.
+    /// The time that a file is kept open, in milliseconds.
     fn open_ms(&self) -> u64 {
         self.fresh_ms.min(OPEN_MS_MAX)
     }
@@ -116,89 +116,91 @@ impl Cache {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The entry of a key, if it may be served without opening the object. `key` is the bytes of a
-    /// key or a path as sent. A path that is not a key (with escapes or dot segments) finds no
+    /// The cached object of a key, if it may be served without opening it again. `key` is the bytes
+    /// of a key or a path as sent. A path that is not a key (with escapes or dot segments) finds no
     /// entry.
-    pub(super) fn fresh(
+    pub(super) fn get_fresh(
         &self,
         key: &[u8],
-        at: Moment,
+        context: CacheContext,
         generation: impl Fn(&Key) -> u64,
     ) -> Option<LoadedObject> {
-        let mut shard = self.shard(at.worker);
+        let mut shard = self.shard(context.worker);
         let entry = shard.entries.get_mut(key)?;
         if generation(&entry.key) != entry.generation {
-            if entry.found.memory().is_none() {
+            if entry.object.bytes_in_memory().is_none() {
                 shard.remove(key); // Closing the file may free disk space.
             }
             return None;
         }
-        let fresh_ms = match entry.found.memory() {
+        let fresh_ms = match entry.object.bytes_in_memory() {
             Some(_) => self.fresh_ms,
             None => self.open_ms(),
         };
-        if at.now_ms.saturating_sub(entry.opened_ms) >= fresh_ms {
+        if context.now_ms.saturating_sub(entry.opened_ms) >= fresh_ms {
             return None;
         }
         entry.used = true;
-        Some(entry.found.clone())
+        Some(entry.object.clone())
     }
 
     /// Removes the entry of a key.
-    pub(super) fn forget(&self, key: &[u8], worker: usize) {
+    pub(super) fn remove(&self, key: &[u8], worker: usize) {
         self.shard(worker).remove(key);
     }
 
-    /// The entry of a key that was opened just now and has `version`. `generation` is from before
-    /// the opening.
-    pub(super) fn confirmed(
+    /// Renews the entry of a key whose object was opened just now and has `version`, and returns
+    /// its object. `None` if the entry is outdated or has no content in memory. `generation` is
+    /// from before the opening.
+    pub(super) fn revalidate(
         &self,
         key: &Key,
-        at: Moment,
+        context: CacheContext,
         generation: u64,
         version: &Version,
     ) -> Option<LoadedObject> {
-        let mut shard = self.shard(at.worker);
+        let mut shard = self.shard(context.worker);
         let entry = shard.entries.get_mut(key.as_bytes())?;
         // After a change through this server, an equal version proves nothing: an inode number may
         // have been reused for a file with the same time.
-        let same = entry.generation == generation && entry.found.version() == version;
-        if !same || entry.found.memory().is_none() {
+        let same = entry.generation == generation && entry.object.version() == version;
+        if !same || entry.object.bytes_in_memory().is_none() {
             return None; // The new open file replaces the old one.
         }
-        (entry.opened_ms, entry.used) = (at.now_ms, true);
-        Some(entry.found.clone())
+        (entry.opened_ms, entry.used) = (context.now_ms, true);
+        Some(entry.object.clone())
     }
 
-    /// Adds an object that was opened just now, if it may be kept. Returns `true` if this shard has
+    /// Adds an object that was opened just now, if it may be cached; otherwise removes the entry of
+    /// its key. Returns `true` if this shard has
     /// open files from now on: the caller then must call [`Cache::take_stale`].
-    pub(super) fn keep(
+    pub(super) fn add(
         &self,
         key: &Key,
-        at: Moment,
+        context: CacheContext,
         generation: u64,
-        found: &LoadedObject,
+        object: &LoadedObject,
     ) -> bool {
-        let mut shard = self.shard(at.worker);
+        let mut shard = self.shard(context.worker);
         let before = shard.entries.get(key.as_bytes());
-        let in_memory = before.map(|before| before.found.memory().is_some());
-        let has_room = match found.memory() {
-            Some(_) => cost_bytes(key, found) <= shard.bytes_max / 4,
+        let in_memory = before.map(|before| before.object.bytes_in_memory().is_some());
+        let has_room = match object.bytes_in_memory() {
+            Some(_) => cost_bytes(key, object) <= shard.bytes_max / 4,
             None => self.fresh_ms > 0 && shard.files.len() + shard.stale.len() < shard.files_max,
         };
-        // `fresh` compares paths as sent, where a percent sign begins an escape.
+        // `get_fresh` compares paths as sent, where a percent sign begins an escape.
         let is_path = !key.as_bytes().contains(&b'%');
-        let keeps = has_room && is_path && found.is_settled(at.now_s);
-        let replaces = in_memory == Some(true) && found.memory().is_some();
-        if !(keeps && replaces) {
+        let may_add = has_room && is_path && object.has_reliable_version(context.now_s);
+        let replaces = in_memory == Some(true) && object.bytes_in_memory().is_some();
+        if !(may_add && replaces) {
             shard.remove(key.as_bytes());
         }
-        if keeps {
+        if may_add {
             shard.insert(Entry {
                 key: key.clone(),
-                found: found.clone(),
+                object: object.clone(),
                 generation,
-                opened_ms: at.now_ms,
+                opened_ms: context.now_ms,
                 used: false,
                 number: 0,
             });
@@ -208,12 +210,14 @@ impl Cache {
 
     /// Removes the files that have been open for long enough and returns them, to be closed, with
     /// the milliseconds until the next ones. `None`: no file is left and no further call is needed.
-    pub(super) fn take_stale(&self, at: Moment) -> (Vec<LoadedObject>, Option<u64>) {
-        let mut shard = self.shard(at.worker);
+    pub(super) fn take_stale(&self, context: CacheContext) -> (Vec<LoadedObject>, Option<u64>) {
+        let mut shard = self.shard(context.worker);
         let mut next_ms = None;
         while let Some(key) = shard.files.front().cloned() {
             let entry = shard.entries.get(key.as_bytes());
-            let age_ms = entry.map_or(u64::MAX, |entry| at.now_ms.saturating_sub(entry.opened_ms));
+            let age_ms = entry.map_or(u64::MAX, |entry| {
+                context.now_ms.saturating_sub(entry.opened_ms)
+            });
             if age_ms < self.open_ms() {
                 next_ms = Some(self.open_ms() - age_ms);
                 break;
@@ -232,7 +236,7 @@ impl Cache {
             let mut shard = self.shard(worker);
             let is_idle = |entries: &HashMap<Box<[u8]>, Entry>, key: &Key| {
                 let entry = entries.get(key.as_bytes());
-                entry.is_some_and(|entry| entry.found.is_idle_file())
+                entry.is_some_and(|entry| entry.object.is_idle_file())
             };
             let (entries, files) = (&shard.entries, &shard.files);
             let keys = files.iter().filter(|key| is_idle(entries, key));
@@ -264,13 +268,13 @@ impl Shard {
     /// Adds an entry. An entry in memory may replace one, and keeps its place in the queue. An
     /// entry that is a file must have been removed before.
     fn insert(&mut self, mut entry: Entry) {
-        let (key, in_memory) = (entry.key.clone(), entry.found.memory().is_some());
+        let (key, in_memory) = (entry.key.clone(), entry.object.bytes_in_memory().is_some());
         if in_memory {
-            self.bytes += cost_bytes(&key, &entry.found);
+            self.bytes += cost_bytes(&key, &entry.object);
         }
         match self.entries.get_mut(key.as_bytes()) {
             Some(before) => {
-                self.bytes -= cost_bytes(&key, &before.found);
+                self.bytes -= cost_bytes(&key, &before.object);
                 entry.number = before.number;
                 *before = entry;
             }
@@ -291,8 +295,8 @@ impl Shard {
         let Some(entry) = self.entries.remove(key) else {
             return;
         };
-        if entry.found.memory().is_some() {
-            self.bytes -= cost_bytes(&entry.key, &entry.found);
+        if entry.object.bytes_in_memory().is_some() {
+            self.bytes -= cost_bytes(&entry.key, &entry.object);
             // A search for the element would take long. It stays until the queue is cleaned up.
             self.removed += 1;
             if self.removed * 2 > self.eviction_queue.len() {
@@ -303,7 +307,7 @@ impl Shard {
             }
         } else {
             self.files.retain(|other| other.as_bytes() != key);
-            self.stale.push(entry.found);
+            self.stale.push(entry.object);
         }
     }
 
@@ -320,7 +324,7 @@ impl Shard {
                 }
                 Some(_) => {
                     if let Some(entry) = self.entries.remove(key.as_bytes()) {
-                        self.bytes -= cost_bytes(&key, &entry.found);
+                        self.bytes -= cost_bytes(&key, &entry.object);
                     }
                 }
                 None => self.removed -= 1,
@@ -335,7 +339,7 @@ fn is_current(entries: &HashMap<Box<[u8]>, Entry>, key: &Key, number: u64) -> bo
     entry.is_some_and(|entry| entry.number == number)
 }
 
-fn cost_bytes(key: &Key, found: &LoadedObject) -> usize {
-    let content = found.memory().map_or(0, |bytes| bytes.len());
-    content + found.stored_bytes() + 2 * key.as_bytes().len() + OVERHEAD_BYTES
+fn cost_bytes(key: &Key, object: &LoadedObject) -> usize {
+    let content = object.bytes_in_memory().map_or(0, |bytes| bytes.len());
+    content + object.stored_bytes() + 2 * key.as_bytes().len() + OVERHEAD_BYTES
 }

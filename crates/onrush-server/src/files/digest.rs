@@ -8,7 +8,7 @@
 //! Hashing takes 0.2 to 4 µs per KiB. The worker hashes in steps that draw on the cooperative
 //! budget, so that other connections run between them.
 
-use super::failure::Failure;
+use super::http_error::HttpError;
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::general_purpose::GeneralPurpose;
@@ -33,8 +33,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-const MALFORMED: Failure = Failure::new(400, "a digest field is malformed");
-const MISMATCH: Failure = Failure::new(400, "the digest of the body does not match");
+const MALFORMED: HttpError = HttpError::new(400, "a digest field is malformed");
+const MISMATCH: HttpError = HttpError::new(400, "the digest of the body does not match");
 
 /// The digests that a body must have.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ pub(super) struct Digests {
 /// One computation, and the result that each field demands of it.
 #[derive(Debug)]
 struct Hash {
-    state: State,
+    hasher: Hasher,
     expected: [Option<Vec<u8>>; FIELDS.len()],
 }
 
@@ -55,7 +55,7 @@ const FIELDS: [&str; 3] = ["content-md5", "content-digest", "repr-digest"];
 const CONTENT_MD5: usize = 0;
 
 #[derive(Debug)]
-enum State {
+enum Hasher {
     Md5(Md5),
     Sha256(Sha256),
     Sha512(Box<Sha512>),
@@ -88,44 +88,44 @@ impl Algorithm {
         }
     }
 
-    fn start(self) -> State {
+    fn start(self) -> Hasher {
         match self {
-            Algorithm::Md5 => State::Md5(Md5::new()),
-            Algorithm::Sha256 => State::Sha256(Sha256::new()),
-            Algorithm::Sha512 => State::Sha512(Box::default()),
+            Algorithm::Md5 => Hasher::Md5(Md5::new()),
+            Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
+            Algorithm::Sha512 => Hasher::Sha512(Box::default()),
         }
     }
 }
 
-impl State {
+impl Hasher {
     fn algorithm(&self) -> Algorithm {
         match self {
-            State::Md5(_) => Algorithm::Md5,
-            State::Sha256(_) => Algorithm::Sha256,
-            State::Sha512(_) => Algorithm::Sha512,
+            Hasher::Md5(_) => Algorithm::Md5,
+            Hasher::Sha256(_) => Algorithm::Sha256,
+            Hasher::Sha512(_) => Algorithm::Sha512,
         }
     }
 
     fn update(&mut self, bytes: &[u8]) {
         match self {
-            State::Md5(state) => state.update(bytes),
-            State::Sha256(state) => state.update(bytes),
-            State::Sha512(state) => state.update(bytes),
+            Hasher::Md5(hasher) => hasher.update(bytes),
+            Hasher::Sha256(hasher) => hasher.update(bytes),
+            Hasher::Sha512(hasher) => hasher.update(bytes),
         }
     }
 
     fn finish(self) -> Vec<u8> {
         match self {
-            State::Md5(state) => state.finalize().to_vec(),
-            State::Sha256(state) => state.finalize().to_vec(),
-            State::Sha512(state) => state.finalize().to_vec(),
+            Hasher::Md5(hasher) => hasher.finalize().to_vec(),
+            Hasher::Sha256(hasher) => hasher.finalize().to_vec(),
+            Hasher::Sha512(hasher) => hasher.finalize().to_vec(),
         }
     }
 }
 
 impl Digests {
     /// The digests in the fields of a request. Fails with 400 if a field is malformed.
-    pub(super) fn from_request(request: &Request) -> Result<Digests, Failure> {
+    pub(super) fn from_request(request: &Request) -> Result<Digests, HttpError> {
         let mut digests = Digests::default();
         for (field, name) in FIELDS.into_iter().enumerate() {
             if request.header(name).is_none() {
@@ -143,10 +143,10 @@ impl Digests {
         Ok(digests)
     }
 
-    fn add_md5(&mut self, value: &[u8]) -> Result<(), Failure> {
+    fn add_md5(&mut self, value: &[u8]) -> Result<(), HttpError> {
         let expected = BASE64.decode(value).map_err(|_| MALFORMED)?;
-        let before = self.expect(Algorithm::Md5, CONTENT_MD5, expected)?;
-        match before {
+        let previous = self.add_expected(Algorithm::Md5, CONTENT_MD5, expected)?;
+        match previous {
             Some(_) => Err(MALFORMED), // The field is not a list.
             None => Ok(()),
         }
@@ -154,35 +154,35 @@ impl Digests {
 
     /// One line of a dictionary of byte sequences (RFC 8941 §3.2, RFC 9530 §2). The last member
     /// with a key replaces the earlier ones, also those of earlier lines.
-    fn add_dictionary(&mut self, field: usize, value: &[u8]) -> Result<(), Failure> {
+    fn add_dictionary(&mut self, field: usize, value: &[u8]) -> Result<(), HttpError> {
         if value.is_empty() {
             return Ok(()); // An empty dictionary has no digests.
         }
         for member in token::list(value) {
-            let (name, encoded) = member_of(member).ok_or(MALFORMED)?;
+            let (name, encoded) = parse_member(member).ok_or(MALFORMED)?;
             let expected = BASE64.decode(encoded).map_err(|_| MALFORMED)?;
             if let Some(algorithm) = Algorithm::from_name(name) {
-                self.expect(algorithm, field, expected)?;
+                self.add_expected(algorithm, field, expected)?;
             }
         }
         Ok(())
     }
 
-    /// Demands a result, and returns what the same field demanded before.
-    fn expect(
+    /// Adds the result that a field demands, and returns the one that the field demanded before.
+    fn add_expected(
         &mut self,
         algorithm: Algorithm,
         field: usize,
         expected: Vec<u8>,
-    ) -> Result<Option<Vec<u8>>, Failure> {
+    ) -> Result<Option<Vec<u8>>, HttpError> {
         if expected.len() != algorithm.bytes() {
             return Err(MALFORMED);
         }
         let mut hashes = self.hashes.iter();
-        let known = hashes.position(|hash| hash.state.algorithm() == algorithm);
+        let known = hashes.position(|hash| hash.hasher.algorithm() == algorithm);
         let index = known.unwrap_or_else(|| {
             self.hashes.push(Hash {
-                state: algorithm.start(),
+                hasher: algorithm.start(),
                 expected: Default::default(),
             });
             self.hashes.len() - 1
@@ -195,16 +195,16 @@ impl Digests {
         for hash in &mut self.hashes {
             for step in bytes.chunks(STEP_BYTES) {
                 poll_fn(coop::poll_proceed).await;
-                hash.state.update(step);
+                hash.hasher.update(step);
                 coop::spend(step.len() * STEP_COST);
             }
         }
     }
 
     /// Verifies the digests of all bytes so far. Fails with 400 on a mismatch.
-    pub(super) fn check(self) -> Result<(), Failure> {
-        for Hash { state, expected } in self.hashes {
-            let found = state.finish();
+    pub(super) fn check(self) -> Result<(), HttpError> {
+        for Hash { hasher, expected } in self.hashes {
+            let found = hasher.finish();
             if expected.iter().flatten().any(|expected| *expected != found) {
                 return Err(MISMATCH);
             }
@@ -215,7 +215,7 @@ impl Digests {
 
 /// The name and the encoded bytes of a member `name=:base64:`, without parameters. `None` if it is
 /// malformed.
-fn member_of(member: &[u8]) -> Option<(&[u8], &[u8])> {
+fn parse_member(member: &[u8]) -> Option<(&[u8], &[u8])> {
     let equals = member.iter().position(|&byte| byte == b'=')?;
     let (name, value) = (&member[..equals], &member[equals + 1..]);
     let is_start = |byte: u8| byte.is_ascii_lowercase() || byte == b'*';

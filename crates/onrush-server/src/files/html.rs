@@ -2,8 +2,8 @@
 //! Links are relative, so they work behind a proxy that changes paths.
 
 use super::json::rfc3339;
+use super::location::Location;
 use super::path;
-use super::place::Place;
 use onrush_store::{Entry, Kind};
 use std::fmt::Write;
 
@@ -22,18 +22,18 @@ td+td{white-space:nowrap;font-variant-numeric:tabular-nums}\
 .n{text-align:right}";
 
 /// Everything before the first entry.
-pub(super) fn begin(out: &mut String, place: &Place) {
+pub(super) fn begin(out: &mut String, location: &Location) {
     out.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     out.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     out.push_str("<title>");
-    escape(out, &place.path);
+    escape(out, &location.path);
     out.push_str("</title>\n<style>");
     out.push_str(STYLE);
     out.push_str("</style>\n</head>\n<body>\n<h1>");
-    escape(out, &place.path);
+    escape(out, &location.path);
     out.push_str("</h1>\n<table>\n<thead><tr><th>Name</th><th class=\"n\">Size</th>");
     out.push_str("<th>Modified (UTC)</th></tr></thead>\n<tbody>\n");
-    if !place.top {
+    if !location.is_top {
         out.push_str("<tr><td><a href=\"../\">../</a></td><td></td><td></td></tr>\n");
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn entry(out: &mut String, entry: &Entry) {
     out.push_str(slash);
     out.push_str("</a></td><td class=\"n\">");
     if entry.kind == Kind::File {
-        size(out, entry.size);
+        write_size(out, entry.size);
     }
     let modified = rfc3339(entry.modified_ns);
     let (day, time) = (&modified[..10], &modified[11..16]);
@@ -65,9 +65,9 @@ pub(super) fn entry(out: &mut String, entry: &Entry) {
 }
 
 /// Everything after the last row.
-pub(super) fn end(out: &mut String, place: &Place) {
+pub(super) fn end(out: &mut String, location: &Location) {
     out.push_str("</tbody>\n</table>\n");
-    if let Some(next) = &place.next {
+    if let Some(next) = &location.next {
         out.push_str("<p><a rel=\"next\" href=\"");
         escape(out, next);
         out.push_str("\">Next page</a></p>\n");
@@ -75,7 +75,7 @@ pub(super) fn end(out: &mut String, place: &Place) {
     out.push_str("</body>\n</html>\n");
 }
 
-fn size(out: &mut String, bytes: u64) {
+fn write_size(out: &mut String, bytes: u64) {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let _ = write!(out, "<data value=\"{bytes}\">");
     if bytes < 1024 {
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_short() {
+    fn sizes_have_binary_units() {
         for (bytes, expected) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -119,7 +119,7 @@ mod tests {
             (u64::MAX, "15.9 EiB"),
         ] {
             let mut out = String::new();
-            size(&mut out, bytes);
+            write_size(&mut out, bytes);
             assert_eq!(out, format!("<data value=\"{bytes}\">{expected}</data>"));
         }
     }

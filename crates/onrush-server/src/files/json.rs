@@ -10,29 +10,29 @@
 //! `href` and `next` are encoded paths of this server, which a client can request as they are.
 //! `next` is `null` on the last page. Times are in UTC in the form of RFC 3339.
 
+use super::location::Location;
 use super::path;
-use super::place::Place;
 use onrush_proto::date;
 use onrush_store::{Entry, Kind};
 use std::fmt::Write;
 
 /// Everything before the first entry.
-pub(super) fn begin(out: &mut String, place: &Place) {
+pub(super) fn begin(out: &mut String, location: &Location) {
     out.push_str("{\"path\":");
-    string(out, &place.path);
+    write_string(out, &location.path);
     out.push_str(",\"entries\":[");
 }
 
 /// One entry.
-pub(super) fn entry(out: &mut String, place: &Place, entry: &Entry, first: bool) {
+pub(super) fn entry(out: &mut String, location: &Location, entry: &Entry, first: bool) {
     out.push_str(if first {
         "\n{\"name\":"
     } else {
         ",\n{\"name\":"
     });
-    string(out, &String::from_utf8_lossy(&entry.name));
+    write_string(out, &String::from_utf8_lossy(&entry.name));
     out.push_str(",\"href\":\"");
-    out.push_str(&place.href);
+    out.push_str(&location.href);
     path::encode(&entry.name, out);
     let modified = rfc3339(entry.modified_ns);
     // Writing to a String does not fail.
@@ -52,13 +52,13 @@ pub(super) fn entry(out: &mut String, place: &Place, entry: &Entry, first: bool)
 }
 
 /// Everything after the last entry.
-pub(super) fn end(out: &mut String, place: &Place) {
+pub(super) fn end(out: &mut String, location: &Location) {
     out.push_str("],\"next\":");
-    match &place.next {
+    match &location.next {
         Some(next) => {
             // Both are encoded and need no escaping.
             out.push('"');
-            out.push_str(&place.href);
+            out.push_str(&location.href);
             out.push_str(next);
             out.push('"');
         }
@@ -67,7 +67,7 @@ pub(super) fn end(out: &mut String, place: &Place) {
     out.push_str("}\n");
 }
 
-fn string(out: &mut String, text: &str) {
+fn write_string(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {
         match c {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_strings() {
+    fn times_and_strings_are_formatted() {
         assert_eq!(rfc3339(784_111_777_999_999_999), "1994-11-06T08:49:37Z");
         assert_eq!(rfc3339(-1), "1970-01-01T00:00:00Z");
         for text in [
@@ -108,7 +108,7 @@ mod tests {
             "ü\u{10ffff}\0",
         ] {
             let mut out = String::new();
-            string(&mut out, text);
+            write_string(&mut out, text);
             assert_eq!(serde_json::from_str::<String>(&out).unwrap(), text);
             assert!(out.chars().all(|c| !c.is_control() && c != '<'), "{out}");
         }

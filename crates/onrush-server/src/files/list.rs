@@ -12,9 +12,9 @@
 //! `html` and `json` render entries.
 
 use super::budget::{Budget, Lease};
-use super::failure::{Failure, Operation};
+use super::http_error::{HttpError, Operation};
+use super::location::Location;
 use super::path::{self, Split};
-use super::place::Place;
 use super::{Inner, html, json, negotiate};
 use futures_core::Stream;
 use onrush::{Body, Bytes, Request, Response};
@@ -40,7 +40,7 @@ const OVERHEAD_BYTES: usize = 16;
 
 /// The parameters of the query.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Query {
+struct ListQuery {
     after: Option<Vec<u8>>,
     limit: Option<usize>,
     json: Option<bool>,
@@ -53,8 +53,8 @@ impl Inner {
         request: &Request,
         split: Split<'_>,
         folder: Option<Key>,
-    ) -> Result<Response, Failure> {
-        let query = Query::parse(request.query().unwrap_or_default())?;
+    ) -> Result<Response, HttpError> {
+        let query = ListQuery::parse(request.query().unwrap_or_default())?;
         let how = ListHow {
             after: query.after.clone(),
             limit: query.limit.unwrap_or(ListHow::default().limit),
@@ -62,21 +62,21 @@ impl Inner {
         };
         let page = self.store.list(folder.as_ref(), how).await;
         let mut page =
-            page.map_err(|error| self.failed(error, Operation::Read, folder.as_ref()))?;
-        if self.options.admin_beside && folder.is_none() {
+            page.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
+        if self.options.reserve_admin_paths && folder.is_none() {
             page.entries.retain(|entry| entry.name != b"-");
         }
-        let lease = truncate_to_budget(&mut page, &self.listings);
+        let lease = truncate_to_budget(&mut page, &self.listing_budget);
         let json = query
             .json
             .unwrap_or_else(|| negotiate::prefers_json(request));
-        let place = Place::new(
+        let location = Location::new(
             split.mount,
             folder.as_ref(),
             &query.next_page_query(),
             &page,
         );
-        let response = Response::with_body(render(place, page, lease, json))
+        let response = Response::with_body(render(location, page, lease, json))
             .with_header("Vary", "Accept")
             .with_header("Cache-Control", "no-cache")
             .with_header("X-Content-Type-Options", "nosniff");
@@ -90,7 +90,7 @@ impl Inner {
     }
 }
 
-impl Query {
+impl ListQuery {
     /// The parameters that the query of the next page repeats.
     fn next_page_query(&self) -> String {
         let mut query = String::new();
@@ -103,8 +103,8 @@ impl Query {
         query
     }
 
-    fn parse(text: &str) -> Result<Query, Failure> {
-        let mut query = Query::default();
+    fn parse(text: &str) -> Result<ListQuery, HttpError> {
+        let mut query = ListQuery::default();
         for pair in text.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
@@ -113,14 +113,14 @@ impl Query {
                     let digits = value.bytes().all(|b| b.is_ascii_digit());
                     let limit = value.parse().ok().filter(|_| digits);
                     let limit = limit.filter(|limit| (1..=ListHow::LIMIT_MAX).contains(limit));
-                    let failure = Failure::new(400, "limit must be a number from 1 to 10000");
+                    let failure = HttpError::new(400, "limit must be a number from 1 to 10000");
                     query.limit = Some(limit.ok_or(failure)?);
                 }
                 "format" => {
                     query.json = Some(match value {
                         "json" => true,
                         "html" => false,
-                        _ => return Err(Failure::new(400, "format must be json or html")),
+                        _ => return Err(HttpError::new(400, "format must be json or html")),
                     });
                 }
                 _ => {}
@@ -156,15 +156,15 @@ fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>) -> Option<Lease> {
 }
 
 /// Renders a page as a body. Its length is known if the page fits into one piece.
-fn render(place: Place, page: Page, lease: Option<Lease>, json: bool) -> Body {
+fn render(location: Location, page: Page, lease: Option<Lease>, json: bool) -> Body {
     let mut text = String::new();
     if json {
-        json::begin(&mut text, &place);
+        json::begin(&mut text, &location);
     } else {
-        html::begin(&mut text, &place);
+        html::begin(&mut text, &location);
     }
     let mut rendering = Rendering {
-        place,
+        location,
         json,
         entries: page.entries.into_iter(),
         _lease: lease,
@@ -183,7 +183,7 @@ fn render(place: Place, page: Page, lease: Option<Lease>, json: bool) -> Body {
 
 /// A page that is being rendered and sent.
 struct Rendering {
-    place: Place,
+    location: Location,
     json: bool,
     entries: vec::IntoIter<Entry>,
     /// The memory of the entries.
@@ -203,14 +203,14 @@ impl Rendering {
     fn append(&mut self, out: &mut String) {
         while out.len() < PIECE_BYTES {
             match self.entries.next() {
-                Some(entry) if self.json => json::entry(out, &self.place, &entry, self.first),
+                Some(entry) if self.json => json::entry(out, &self.location, &entry, self.first),
                 Some(entry) => html::entry(out, &entry),
                 None => {
                     self.has_more = false;
                     return if self.json {
-                        json::end(out, &self.place);
+                        json::end(out, &self.location);
                     } else {
-                        html::end(out, &self.place);
+                        html::end(out, &self.location);
                     };
                 }
             }
@@ -297,10 +297,10 @@ mod tests {
 
     #[test]
     fn queries_are_parsed_strictly() {
-        let query = Query::parse("after=a%20b+c&limit=7&format=json&other=1").unwrap();
+        let query = ListQuery::parse("after=a%20b+c&limit=7&format=json&other=1").unwrap();
         assert_eq!(query.after.as_deref(), Some(&b"a b c"[..]));
         assert_eq!((query.limit, query.json), (Some(7), Some(true)));
-        assert_eq!(Query::parse(""), Ok(Query::default()));
+        assert_eq!(ListQuery::parse(""), Ok(ListQuery::default()));
         for bad in [
             "limit=",
             "limit=0",
@@ -313,7 +313,7 @@ mod tests {
             "after=%",
             "limit=99999999999999999999999",
         ] {
-            assert_eq!(Query::parse(bad).unwrap_err().status, 400, "{bad}");
+            assert_eq!(ListQuery::parse(bad).unwrap_err().status, 400, "{bad}");
         }
     }
 }

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_media_type_and_no_more() {
+    fn only_a_single_media_type_is_valid() {
         for good in [
             "text/html",
             "text/html;charset=utf-8",

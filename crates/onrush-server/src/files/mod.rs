@@ -1,10 +1,10 @@
 //! Objects and folders over HTTP: the handler [`Files`].
 //!
-//! Submodules, lowest first: `negotiate` and `failure` (error responses) · `path` (paths and keys)
-//! · `storage_log` · `budget` · `buffers` · `media_type` · `mime` · `stored` (fields of a PUT) ·
-//! `digest` · `object` (an object that is ready to be served) · `cache` · `ranges` · `upload`
-//! (receiving) · `place` · `json` and `html` (the forms of listings) · `list` · `read` (GET) ·
-//! `write` (PUT, DELETE).
+//! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `path` (paths and
+//! keys) · `storage_log` · `budget` · `buffers` · `media_type` · `types` · `stored_fields` (fields
+//! of a PUT) · `digest` · `object` (an object that is ready to be served) · `cache` · `ranges` ·
+//! `upload` (receiving) · `location` · `json` and `html` (the forms of listings) · `list` · `read`
+//! (GET) · `write` (PUT, DELETE).
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -13,26 +13,26 @@ mod budget;
 mod buffers;
 mod cache;
 mod digest;
-pub(crate) mod failure;
 mod html;
+pub(crate) mod http_error;
 mod json;
 mod list;
+mod location;
 mod media_type;
-mod mime;
 mod negotiate;
 mod object;
 mod path;
-mod place;
 mod ranges;
 mod read;
 mod storage_log;
-mod stored;
+mod stored_fields;
+mod types;
 mod upload;
 mod write;
 
 use budget::Budget;
 use cache::Cache;
-use failure::{Failure, Operation};
+use http_error::{HttpError, Operation};
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
@@ -42,9 +42,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use storage_log::StorageLog;
-use upload::Memory;
+use upload::UploadBuffers;
 
-pub use mime::Types;
+pub use types::Types;
 
 /// The maximum memory of small objects that are not in the cache but are being sent to slow
 /// clients.
@@ -77,9 +77,9 @@ pub struct FilesOptions {
     /// allowed regardless of `allow`. Invalid names, conflicts and failed preconditions are refused
     /// as in a `PUT` that stores.
     pub sink: bool,
-    /// [`onrush::Admin`] serves the paths under `/-/`, so no object is served or written at or
+    /// Reserves the paths under `/-/` for [`onrush::Admin`]: no object is served or written at or
     /// under the name `-` in the top folder, in any spelling.
-    pub admin_beside: bool,
+    pub reserve_admin_paths: bool,
     /// Media types by extension, which take precedence over the built-in ones. They apply to
     /// objects whose `PUT` had no `Content-Type`.
     pub types: Types,
@@ -119,7 +119,7 @@ impl Default for FilesOptions {
         FilesOptions {
             allow: Allow::default(),
             hidden: false,
-            admin_beside: false,
+            reserve_admin_paths: false,
             site: false,
             sink: false,
             types: Types::default(),
@@ -157,11 +157,11 @@ struct Inner {
     methods: &'static str,
     cache: Cache,
     /// The budget of objects in memory, in the cache or in responses to slow clients.
-    memory: Arc<Budget>,
-    /// The memory of uploads.
-    uploads: Memory,
+    object_budget: Arc<Budget>,
+    /// The buffers of uploads, shared ones and a budget.
+    upload_buffers: UploadBuffers,
     /// The budget of pages of listings.
-    listings: Arc<Budget>,
+    listing_budget: Arc<Budget>,
     storage_log: StorageLog,
 }
 
@@ -215,13 +215,13 @@ impl Files {
                 options.cache_files_max,
                 options.cache_fresh_ms,
             ),
-            memory: Budget::new(
+            object_budget: Budget::new(
                 options
                     .cache_bytes_max
                     .saturating_add(options.cache_bytes_max.min(IN_FLIGHT_BYTES_MAX)),
             ),
-            uploads: Memory::new(options.upload_bytes_max, buffers_per_core),
-            listings: Budget::new(list::PAGES_BYTES_MAX),
+            upload_buffers: UploadBuffers::new(options.upload_bytes_max, buffers_per_core),
+            listing_budget: Budget::new(list::PAGES_BYTES_MAX),
             storage_log: StorageLog::default(),
             options,
         }))
@@ -264,7 +264,7 @@ enum Reply {
 
 impl Handler for Files {
     fn handle(&self, request: Request) -> impl Future<Output = Response> + use<> + 'static {
-        let reply = match self.0.try_respond(&request) {
+        let reply = match self.0.try_get(&request) {
             Some(response) => Reply::Ready(response),
             None => Reply::Pending(self.0.clone(), request),
         };
@@ -284,13 +284,13 @@ impl Inner {
         let allow = self.options.allow;
         let result = match request.method() {
             "GET" | "HEAD" => self.get(&request).await,
-            "PUT" if self.options.sink => self.sink(request).await,
+            "PUT" if self.options.sink => self.put_to_sink(request).await,
             "PUT" if allow.put => self.put(request).await,
             "DELETE" if allow.delete => self.delete(&request).await,
             "OPTIONS" if request.path() == "*" => Ok(self.options_response()),
             "OPTIONS" => path::check(&request).map(|()| self.options_response()),
             _ => path::check(&request).map(|()| {
-                Failure::new(405, "the method is not allowed here")
+                HttpError::new(405, "the method is not allowed here")
                     .render(json)
                     .with_header("Allow", self.methods)
             }),
@@ -305,10 +305,15 @@ impl Inner {
             .with_header("Accept-Ranges", "bytes")
     }
 
-    /// The response to an error of the store about `key` (`None`: the top folder). Logs the error
+    /// Maps an error of the store about `key` (`None`: the top folder) to a response, and logs it
     /// if the storage is the cause.
-    fn failed(&self, error: StoreError, operation: Operation, key: Option<&Key>) -> Failure {
+    fn store_failure(
+        &self,
+        error: StoreError,
+        operation: Operation,
+        key: Option<&Key>,
+    ) -> HttpError {
         self.storage_log.record(error, key);
-        Failure::of(error, operation)
+        HttpError::from_store(error, operation)
     }
 }

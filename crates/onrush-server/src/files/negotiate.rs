@@ -11,10 +11,10 @@ pub(super) fn prefers_json(request: &Request) -> bool {
     let mut preferences = Preferences::default();
     for (name, value) in request.headers() {
         if name.eq_ignore_ascii_case("accept") {
-            preferences.scan_member(value);
+            preferences.add_field(value);
         }
     }
-    preferences.json()
+    preferences.prefers_json()
 }
 
 /// The preferences in `Accept`. Weights are thousandths.
@@ -29,7 +29,8 @@ struct Preferences {
 }
 
 impl Preferences {
-    fn scan_member(&mut self, value: &[u8]) {
+    /// Adds the members of one `Accept` line.
+    fn add_field(&mut self, value: &[u8]) {
         for member in token::list(value) {
             let mut parts = member.split(|&b| b == b';').map(token::trim);
             let range = parts.next().unwrap_or_default();
@@ -48,7 +49,7 @@ impl Preferences {
 
     /// JSON is chosen only if it is named: a wildcard means that the client accepts anything. If
     /// HTML has the same weight, the type that is named first is chosen.
-    fn json(&self) -> bool {
+    fn prefers_json(&self) -> bool {
         match (self.json, self.html) {
             (None | Some(0), _) => false,
             (Some(json), Some(html)) => json > html || (json == html && self.json_first),
@@ -92,8 +93,8 @@ mod tests {
         ];
         for (value, expected) in table {
             let mut preferences = Preferences::default();
-            preferences.scan_member(value.as_bytes());
-            assert_eq!(preferences.json(), expected, "{value}");
+            preferences.add_field(value.as_bytes());
+            assert_eq!(preferences.prefers_json(), expected, "{value}");
         }
     }
 }

@@ -2,8 +2,8 @@
 //! file.
 
 use super::budget::{Budget, Lease};
-use super::mime::{self, Types};
-use super::stored::Stored;
+use super::stored_fields::StoredFields;
+use super::types::{self, Types};
 use onrush::{Body, Bytes, Part, Response};
 use onrush_proto::date;
 use onrush_proto::etag::EntityTag;
@@ -19,13 +19,14 @@ use std::sync::{Arc, LazyLock};
 /// Objects up to this size are read into memory. Larger ones are sent from their file.
 const SMALL_BYTES_MAX: u64 = 64 * 1024;
 
-/// Objects up to this size are copied behind the head of their response and held nowhere else.
-/// Larger ones in memory are held until the client has received them, which needs a budget.
+/// Responses copy objects up to this size into the buffer of the response head, so their memory is
+/// not held while a client reads. Larger objects in memory are held until the client has received
+/// them, which needs a budget.
 const COPIED_BYTES_MAX: u64 = 16 * 1024;
 
 /// The age at which the version of an object is reliable. A younger object could change again
 /// within the same tick of the file system's clock and keep its version.
-const SETTLED_AFTER_S: u64 = 2;
+const RELIABLE_AFTER_S: u64 = 2;
 
 /// The policy of stored objects that a browser would run (Content Security Policy Level 3, §6.3.2).
 /// Without `allow-scripts` and `allow-same-origin`, the page runs no script, sends no form, and has
@@ -45,7 +46,7 @@ pub(super) struct LoadedObject {
     /// The fields of every response about the object, except `Content-Type`.
     pub(super) fields: FieldLines,
     /// The fields that its `PUT` stored.
-    stored: Option<Arc<Stored>>,
+    stored: Option<Arc<StoredFields>>,
     content: Content,
 }
 
@@ -62,17 +63,17 @@ impl LoadedObject {
         object: &Object,
         key: &Key,
         now_s: u64,
-        memory: &Arc<Budget>,
+        budget: &Arc<Budget>,
         types: &Types,
     ) -> Option<LoadedObject> {
         let meta = object.meta();
         let file = object.local_file()?;
-        let content = match Reservation::of(meta.size, memory) {
+        let content = match Reservation::new(meta.size, budget) {
             Reservation::Unavailable if !file.may_stay_open(FileUse::Download) => return None,
             // If the first byte is in the page cache, the attributes most likely are in memory too.
             Reservation::Unavailable if !file.is_resident(0, 1) => return None,
             Reservation::Unavailable => Content::File(file.clone()),
-            room => {
+            reservation => {
                 let size = meta.size as usize;
                 let mut bytes = Vec::with_capacity(size);
                 if size > 0 {
@@ -81,10 +82,10 @@ impl LoadedObject {
                 if bytes.len() < size {
                     return None;
                 }
-                Content::Memory(room.hold(bytes))
+                Content::Memory(reservation.into_bytes(bytes))
             }
         };
-        let stored = Stored::parse(&object.metadata_blocking().ok()?);
+        let stored = StoredFields::parse(&object.metadata_blocking().ok()?);
         Some(LoadedObject::new(meta, key, now_s, content, stored, types))
     }
 
@@ -95,11 +96,11 @@ impl LoadedObject {
         object: &Object,
         key: &Key,
         now_s: u64,
-        memory: &Arc<Budget>,
+        budget: &Arc<Budget>,
         types: &Types,
     ) -> Result<LoadedObject> {
         let meta = object.meta();
-        let content = match (Reservation::of(meta.size, memory), object.local_file()) {
+        let content = match (Reservation::new(meta.size, budget), object.local_file()) {
             (Reservation::Unavailable, Some(file)) => match file.may_stay_open(FileUse::Download) {
                 true => Content::File(file.clone()),
                 false => return Err(StoreError::Busy),
@@ -107,7 +108,7 @@ impl LoadedObject {
             (Reservation::Unavailable, None) => {
                 return Err(StoreError::Io(io::ErrorKind::Unsupported.into()));
             }
-            (room, _) => {
+            (reservation, _) => {
                 let size = meta.size as usize;
                 let mut bytes = Vec::with_capacity(size);
                 while bytes.len() < size {
@@ -117,10 +118,10 @@ impl LoadedObject {
                         return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
                     }
                 }
-                Content::Memory(room.hold(bytes))
+                Content::Memory(reservation.into_bytes(bytes))
             }
         };
-        let stored = Stored::parse(&object.metadata().await?);
+        let stored = StoredFields::parse(&object.metadata().await?);
         Ok(LoadedObject::new(meta, key, now_s, content, stored, types))
     }
 
@@ -129,7 +130,7 @@ impl LoadedObject {
         key: &Key,
         now_s: u64,
         content: Content,
-        stored: Option<Stored>,
+        stored: Option<StoredFields>,
         types: &Types,
     ) -> LoadedObject {
         let modified_s = u64::try_from(meta.modified_ns)
@@ -138,7 +139,7 @@ impl LoadedObject {
         // An origin must not claim a time in the future (RFC 9110 §8.8.2.1).
         let modified_s = modified_s.map(|modified_s| modified_s.min(now_s));
         let mut fields = fields(&meta.version, modified_s);
-        if let Some(value) = stored.as_ref().and_then(Stored::cache_control) {
+        if let Some(value) = stored.as_ref().and_then(StoredFields::cache_control) {
             let set = fields.set("Cache-Control", value);
             debug_assert!(set.is_ok(), "the value was checked");
         }
@@ -155,7 +156,7 @@ impl LoadedObject {
 
     /// Adds [`SANDBOX`] if the type of the object requires it.
     pub(super) fn sandboxed(mut self) -> LoadedObject {
-        if mime::is_scriptable(self.content_type()) {
+        if types::is_scriptable(self.content_type()) {
             append(&mut self.fields, "Content-Security-Policy", SANDBOX);
         }
         self
@@ -208,9 +209,9 @@ impl LoadedObject {
     }
 
     /// Whether the next change is certain to change the version.
-    pub(super) fn is_settled(&self, now_s: u64) -> bool {
+    pub(super) fn has_reliable_version(&self, now_s: u64) -> bool {
         self.modified_s
-            .is_none_or(|modified_s| modified_s + SETTLED_AFTER_S <= now_s)
+            .is_none_or(|modified_s| modified_s + RELIABLE_AFTER_S <= now_s)
     }
 
     /// Whether it is an open file that no response refers to.
@@ -222,7 +223,7 @@ impl LoadedObject {
     }
 
     /// The content, if it is in memory.
-    pub(super) fn memory(&self) -> Option<&Bytes> {
+    pub(super) fn bytes_in_memory(&self) -> Option<&Bytes> {
         match &self.content {
             Content::Memory(bytes) => Some(bytes),
             Content::File(_) => None,
@@ -263,7 +264,7 @@ impl LoadedObject {
 }
 
 #[cold]
-fn add_stored_fields(stored: &Stored, mut response: Response) -> Response {
+fn add_stored_fields(stored: &StoredFields, mut response: Response) -> Response {
     stored.add_fields(&mut response);
     response
 }
@@ -273,23 +274,24 @@ enum Reservation {
     /// The content is small and needs no budget.
     NotNeeded,
     Leased(Lease),
-    /// There is none: the object is sent from its file.
+    /// The object is too large or the budget is used up: it is sent from its file.
     Unavailable,
 }
 
 impl Reservation {
-    fn of(size: u64, memory: &Arc<Budget>) -> Reservation {
+    fn new(size: u64, budget: &Arc<Budget>) -> Reservation {
         if size <= COPIED_BYTES_MAX {
             return Reservation::NotNeeded;
         }
         let lease = (size <= SMALL_BYTES_MAX)
-            .then(|| memory.take(size as usize))
+            .then(|| budget.take(size as usize))
             .flatten();
         lease.map_or(Reservation::Unavailable, Reservation::Leased)
     }
 
-    /// The content. The lease is returned when the last reference to the content is dropped.
-    fn hold(self, bytes: Vec<u8>) -> Bytes {
+    /// Converts the content to shared bytes. The lease is returned when the last reference to the
+    /// content is dropped.
+    fn into_bytes(self, bytes: Vec<u8>) -> Bytes {
         struct LeasedBytes {
             bytes: Vec<u8>,
             _lease: Lease,

@@ -18,7 +18,7 @@
 //! spellings of a path name one object, for every method.
 
 use super::FilesOptions;
-use super::failure::{Failure, Operation};
+use super::http_error::{HttpError, Operation};
 use onrush::Request;
 use onrush_store::Key;
 use std::borrow::Cow;
@@ -45,20 +45,20 @@ pub(super) enum Target {
 
 /// Splits a request's path at the parameter of its route. Without the parameter, the folder is
 /// mounted at `/`.
-pub(super) fn split(request: &Request) -> Result<Split<'_>, Failure> {
+pub(super) fn split(request: &Request) -> Result<Split<'_>, HttpError> {
     let path = request.path();
     let subpath = match request.param(PARAMETER) {
         Some(subpath) => subpath,
         None => path
             .strip_prefix('/')
-            .ok_or(Failure::new(400, "the path does not begin with a slash"))?,
+            .ok_or(HttpError::new(400, "the path does not begin with a slash"))?,
     };
     let mount = &path[..path.len() - subpath.len()];
     Ok(Split { mount, subpath })
 }
 
 /// Refuses an invalid path with 400, for methods that need no key.
-pub(super) fn check(request: &Request) -> Result<(), Failure> {
+pub(super) fn check(request: &Request) -> Result<(), HttpError> {
     match target(split(request)?.subpath, Operation::Read) {
         Err(failure) if failure.status == 400 => Err(failure),
         _ => Ok(()),
@@ -67,14 +67,16 @@ pub(super) fn check(request: &Request) -> Result<(), Failure> {
 
 /// The object or folder that `subpath` names, after dot segments and empty segments are removed.
 /// `operation` determines how a name that no object can have is refused.
-pub(super) fn target(subpath: &str, operation: Operation) -> Result<Target, Failure> {
+pub(super) fn target(subpath: &str, operation: Operation) -> Result<Target, HttpError> {
     let bytes = decode(subpath)?;
     match parse(&bytes) {
         Ok(target) => Ok(target),
         // Only a path that is not a key can have such segments, so other paths are not searched.
         Err(error) => match remove_segments(&bytes)? {
-            Some(normalized) => parse(&normalized).map_err(|error| Failure::of(error, operation)),
-            None => Err(Failure::of(error, operation)),
+            Some(normalized) => {
+                parse(&normalized).map_err(|error| HttpError::from_store(error, operation))
+            }
+            None => Err(HttpError::from_store(error, operation)),
         },
     }
 }
@@ -90,22 +92,22 @@ fn parse(path: &[u8]) -> onrush_store::Result<Target> {
 /// Removes `.` and `..` segments as RFC 3986 §5.2.4 does, then empty segments; `None` if there are
 /// none. A path that ends with one of them names a folder, and ends with a slash in the result.
 /// Fails with 400 if a `..` leads above the root, where the RFC would ignore it.
-fn remove_segments(path: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
-    let mut kept = Vec::new();
+fn remove_segments(path: &[u8]) -> Result<Option<Vec<u8>>, HttpError> {
+    let mut segments = Vec::new();
     let mut is_folder = false;
     for segment in path.split(|&byte| byte == b'/') {
         is_folder = matches!(segment, b"" | b"." | b"..");
         match segment {
             b"." => {}
-            b".." if kept.pop().is_none() => {
-                return Err(Failure::new(400, "the path leads above the top folder"));
+            b".." if segments.pop().is_none() => {
+                return Err(HttpError::new(400, "the path leads above the top folder"));
             }
             b".." => {}
-            segment => kept.push(segment),
+            segment => segments.push(segment),
         }
     }
-    kept.retain(|segment| !segment.is_empty());
-    let mut normalized = kept.join(&b'/');
+    segments.retain(|segment| !segment.is_empty());
+    let mut normalized = segments.join(&b'/');
     if is_folder && !normalized.is_empty() {
         normalized.push(b'/');
     }
@@ -114,14 +116,14 @@ fn remove_segments(path: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
 
 impl Target {
     /// Refuses the path of an object with more segments than a `PUT` may have.
-    pub(super) fn check_depth(self, options: &FilesOptions) -> Result<Target, Failure> {
+    pub(super) fn check_depth(self, options: &FilesOptions) -> Result<Target, HttpError> {
         match &self {
             // A segment with its slash takes at least two bytes, so short keys need no count.
             Target::Object(key)
                 if key.as_bytes().len() / 2 + 1 > options.depth_max
                     && key.segments().count() > options.depth_max =>
             {
-                Err(Failure::TOO_DEEP)
+                Err(HttpError::TOO_DEEP)
             }
             _ => Ok(self),
         }
@@ -132,45 +134,45 @@ impl Target {
         self,
         options: &FilesOptions,
         operation: Operation,
-    ) -> Result<Target, Failure> {
+    ) -> Result<Target, HttpError> {
         let (Target::Object(key) | Target::Folder(Some(key))) = &self else {
             return Ok(self);
         };
-        let is_taken = options.admin_beside && is_admin(key);
-        if !key.reserved() && !is_taken && (options.hidden || !key.hidden()) {
+        let is_reserved = options.reserve_admin_paths && is_admin_key(key);
+        if !key.reserved() && !is_reserved && (options.hidden || !key.hidden()) {
             return Ok(self);
         }
         Err(match operation {
-            Operation::Read => Failure::NOT_FOUND,
-            Operation::Write => Failure::NOT_WRITABLE,
+            Operation::Read => HttpError::NOT_FOUND,
+            Operation::Write => HttpError::NOT_WRITABLE,
         })
     }
 }
 
 /// Whether a key is where `onrush::Admin` is served: at or under the name `-` at the top.
-pub(super) fn is_admin(key: &Key) -> bool {
+pub(super) fn is_admin_key(key: &Key) -> bool {
     let mut segments = key.as_bytes().split(|&byte| byte == b'/');
     segments.next() == Some(b"-")
 }
 
 /// Decodes percent-encoding once. Borrows if there is none.
-fn decode(text: &str) -> Result<Cow<'_, [u8]>, Failure> {
+fn decode(text: &str) -> Result<Cow<'_, [u8]>, HttpError> {
     if !text.as_bytes().contains(&b'%') {
         return Ok(Cow::Borrowed(text.as_bytes()));
     }
-    let bytes = decode_any(text, false)?;
+    let bytes = percent_decode(text, false)?;
     match bytes.contains(&0) {
         false => Ok(Cow::Owned(bytes)),
-        true => Err(Failure::new(400, "a name cannot contain a zero byte")),
+        true => Err(HttpError::new(400, "a name cannot contain a zero byte")),
     }
 }
 
 /// Decodes a query value, where `+` is a space and `%2F` is a slash.
-pub(super) fn decode_query(text: &str) -> Result<Vec<u8>, Failure> {
-    decode_any(text, true)
+pub(super) fn decode_query(text: &str) -> Result<Vec<u8>, HttpError> {
+    percent_decode(text, true)
 }
 
-fn decode_any(text: &str, query: bool) -> Result<Vec<u8>, Failure> {
+fn percent_decode(text: &str, query: bool) -> Result<Vec<u8>, HttpError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
@@ -182,10 +184,11 @@ fn decode_any(text: &str, query: bool) -> Result<Vec<u8>, Failure> {
                     _ => None,
                 };
                 rest = after.get(2..).unwrap_or_default();
-                let malformed = Failure::new(400, "a percent sign without two hexadecimal digits");
+                let malformed =
+                    HttpError::new(400, "a percent sign without two hexadecimal digits");
                 match byte.ok_or(malformed)? {
                     b'/' if !query => {
-                        return Err(Failure::new(400, "a name cannot contain a slash"));
+                        return Err(HttpError::new(400, "a name cannot contain a slash"));
                     }
                     byte => byte,
                 }
@@ -214,9 +217,9 @@ pub(super) fn encode(bytes: &[u8], out: &mut String) {
     }
 }
 
-/// Appends a part of a request target as sent. It keeps existing escapes and encodes only
-/// characters that a URI cannot contain: browsers send `"`, `<` and others unencoded.
-fn encode_again(text: &str, out: &mut String) {
+/// Appends a part of a request target. It keeps existing escapes and encodes only characters that a
+/// URI cannot contain: browsers send `"`, `<` and others unencoded.
+fn encode_invalid(text: &str, out: &mut String) {
     for byte in text.bytes() {
         match byte {
             b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | b'\'' => {
@@ -241,7 +244,7 @@ pub(super) fn href(mount: &str, key: &[u8]) -> String {
     let mount = mount.trim_start_matches(['/', '\\']);
     let mut out = String::with_capacity(1 + mount.len() + key.len() + 8);
     out.push('/');
-    encode_again(mount, &mut out);
+    encode_invalid(mount, &mut out);
     encode(key, &mut out);
     out
 }
@@ -252,7 +255,7 @@ pub(super) fn folder_href(mount: &str, key: &[u8], query: Option<&str>) -> Strin
     out.push('/');
     if let Some(query) = query {
         out.push('?');
-        encode_again(query, &mut out);
+        encode_invalid(query, &mut out);
     }
     out
 }
@@ -364,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_decoded_by_other_rules() {
+    fn plus_and_encoded_slash_are_decoded_in_a_query() {
         assert_eq!(decode_query("a+b%2Fc"), Ok(b"a b/c".to_vec()));
         assert!(decode_query("%x").is_err());
     }

@@ -1,19 +1,19 @@
 //! Responses with parts of an object (RFC 9110 §14, §15.3.7): 206 and 416.
 
-use super::failure::Failure;
+use super::http_error::HttpError;
 use super::object::LoadedObject;
 use onrush::{Body, Part, Request, Response};
 use onrush_proto::range::{self, Ranges, Requested};
 use std::hash::{BuildHasher, RandomState};
 
 /// The response to a `Range` field. `None` if the whole object is to be sent.
-pub(super) fn respond(request: &Request, value: &[u8], found: &LoadedObject) -> Option<Response> {
-    match range::parse(value, found.size) {
+pub(super) fn respond(request: &Request, value: &[u8], loaded: &LoadedObject) -> Option<Response> {
+    match range::parse(value, loaded.size) {
         Requested::Whole => None,
         Requested::Unsatisfiable => {
             let mut content_range = Vec::new();
-            range::write_unsatisfied(found.size, &mut content_range);
-            let failure = Failure::new(416, "the range contains no byte of the object");
+            range::write_unsatisfied(loaded.size, &mut content_range);
+            let failure = HttpError::new(416, "the range contains no byte of the object");
             Some(
                 failure
                     .into_response(request)
@@ -23,36 +23,36 @@ pub(super) fn respond(request: &Request, value: &[u8], found: &LoadedObject) -> 
         Requested::Satisfiable(ranges) => Some(match ranges.single() {
             Some(range) => {
                 let mut content_range = Vec::new();
-                range::write_content_range(&range, found.size, &mut content_range);
-                partial(found, found.slice(range)).with_header("Content-Range", content_range)
+                range::write_content_range(&range, loaded.size, &mut content_range);
+                partial(loaded, loaded.slice(range)).with_header("Content-Range", content_range)
             }
-            None => multipart(found, &ranges),
+            None => multipart(loaded, &ranges),
         }),
     }
 }
 
-fn partial(found: &LoadedObject, body: Body) -> Response {
+fn partial(loaded: &LoadedObject, body: Body) -> Response {
     let response = Response::with_body(body).with_status(206);
-    found.clone().add_fields(response)
+    loaded.clone().add_fields(response)
 }
 
 /// A response with several ranges, each a part with its own head (RFC 9110 §14.6).
-fn multipart(found: &LoadedObject, ranges: &Ranges) -> Response {
+fn multipart(loaded: &LoadedObject, ranges: &Ranges) -> Response {
     let boundary = boundary();
     let mut parts = Vec::with_capacity(2 * ranges.len() + 1);
     for range in ranges.iter() {
         let lead = if parts.is_empty() { "--" } else { "\r\n--" };
-        let content_type = found.content_type();
+        let content_type = loaded.content_type();
         let mut head =
             format!("{lead}{boundary}\r\nContent-Type: {content_type}\r\nContent-Range: ")
                 .into_bytes();
-        range::write_content_range(&range, found.size, &mut head);
+        range::write_content_range(&range, loaded.size, &mut head);
         head.extend_from_slice(b"\r\n\r\n");
         parts.push(Part::Bytes(head.into()));
-        parts.push(found.part(range));
+        parts.push(loaded.part(range));
     }
     parts.push(Part::Bytes(format!("\r\n--{boundary}--\r\n").into()));
-    partial(found, Body::parts(parts)).with_header(
+    partial(loaded, Body::parts(parts)).with_header(
         "Content-Type",
         format!("multipart/byteranges; boundary={boundary}"),
     )

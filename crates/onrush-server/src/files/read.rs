@@ -1,8 +1,8 @@
-//! GET and HEAD. An object that needs no wait for a disk is served at once, without a task.
-//! Otherwise a future waits for the disk.
+//! GET and HEAD. If an object can be served without waiting for a disk, the response is ready at
+//! once. Otherwise a future waits for the disk.
 
-use super::cache::Moment;
-use super::failure::{Failure, Operation};
+use super::cache::CacheContext;
+use super::http_error::{HttpError, Operation};
 use super::object::LoadedObject;
 use super::path::{self, Split, Target};
 use super::{Inner, ranges};
@@ -18,8 +18,8 @@ use std::time::Duration;
 const INDEX: &str = "index.html";
 
 impl Inner {
-    /// The response, if it is possible without waiting.
-    pub(super) fn try_respond(self: &Arc<Self>, request: &Request) -> Option<Response> {
+    /// The response to GET or HEAD, if that is possible without waiting. `None` for other methods.
+    pub(super) fn try_get(self: &Arc<Self>, request: &Request) -> Option<Response> {
         if !matches!(request.method(), "GET" | "HEAD") {
             return None;
         }
@@ -36,41 +36,40 @@ impl Inner {
         if is_index && !self.options.site {
             return None;
         }
-        let at = moment(request.worker());
-        if let Some(found) = self
-            .cache
-            .fresh(subpath.as_bytes(), at, |key| self.store.generation(key))
-        {
-            if found.is_unchanged() {
-                return Some(respond(request, found));
+        let context = cache_context(request.worker());
+        if let Some(loaded) = self.cache.get_fresh(subpath.as_bytes(), context, |key| {
+            self.store.generation(key)
+        }) {
+            if loaded.is_unchanged() {
+                return Some(respond(request, loaded));
             }
-            self.cache.forget(subpath.as_bytes(), at.worker);
+            self.cache.remove(subpath.as_bytes(), context.worker);
         }
         let target = path::target(subpath, Operation::Read).ok()?;
         let Target::Object(key) = target.check_visible(&self.options, Operation::Read).ok()? else {
             return None;
         };
-        match self.try_open(&key, at, request)? {
-            Ok(found) => Some(respond(request, found)),
+        match self.try_open(&key, context, request)? {
+            Ok(loaded) => Some(respond(request, loaded)),
             Err(StoreError::NotFound | StoreError::IsDirectory) if is_index => None,
             Err(error) => Some(self.error_response(request, split, &key, error)),
         }
     }
 
-    /// The response. It waits for the disk if necessary.
-    pub(super) async fn get(self: &Arc<Self>, request: &Request) -> Result<Response, Failure> {
+    /// The response to GET or HEAD. Waits for the disk if necessary.
+    pub(super) async fn get(self: &Arc<Self>, request: &Request) -> Result<Response, HttpError> {
         let split = path::split(request)?;
         let target = path::target(split.subpath, Operation::Read)?;
         match target.check_visible(&self.options, Operation::Read)? {
             Target::Object(key) => Ok(match self.open(&key, request).await {
-                Ok(found) => respond(request, found),
+                Ok(loaded) => respond(request, loaded),
                 Err(error) => self.error_response(request, split, &key, error),
             }),
             Target::Folder(folder) => {
                 if self.options.site
-                    && let Some(found) = self.index(folder.as_ref(), request).await?
+                    && let Some(loaded) = self.index(folder.as_ref(), request).await?
                 {
-                    return Ok(respond(request, found));
+                    return Ok(respond(request, loaded));
                 }
                 self.list(request, split, folder).await
             }
@@ -82,7 +81,7 @@ impl Inner {
         self: &Arc<Self>,
         folder: Option<&Key>,
         request: &Request,
-    ) -> Result<Option<LoadedObject>, Failure> {
+    ) -> Result<Option<LoadedObject>, HttpError> {
         let mut bytes = Vec::new();
         if let Some(folder) = folder {
             bytes.extend_from_slice(folder.as_bytes());
@@ -93,9 +92,9 @@ impl Inner {
             return Ok(None);
         };
         match self.open(&key, request).await {
-            Ok(found) => Ok(Some(found)),
+            Ok(loaded) => Ok(Some(loaded)),
             Err(StoreError::NotFound | StoreError::IsDirectory) => Ok(None),
-            Err(error) => Err(self.failed(error, Operation::Read, Some(&key))),
+            Err(error) => Err(self.store_failure(error, Operation::Read, Some(&key))),
         }
     }
 
@@ -103,7 +102,7 @@ impl Inner {
     fn try_open(
         self: &Arc<Self>,
         key: &Key,
-        at: Moment,
+        context: CacheContext,
         request: &Request,
     ) -> Option<Result<LoadedObject>> {
         let generation = self.store.generation(key);
@@ -113,43 +112,57 @@ impl Inner {
             Err(error) => return Some(Err(error)),
         };
         let version = &object.meta().version;
-        if let Some(found) = self.cache.confirmed(key, at, generation, version) {
-            return Some(Ok(found));
+        if let Some(loaded) = self.cache.revalidate(key, context, generation, version) {
+            return Some(Ok(loaded));
         }
-        let found =
-            LoadedObject::try_load(&object, key, at.now_s, &self.memory, &self.options.types)?;
-        let found = self.restricted(found);
-        self.keep(key, at, generation, &found, request);
-        Some(Ok(found))
+        let loaded = LoadedObject::try_load(
+            &object,
+            key,
+            context.now_s,
+            &self.object_budget,
+            &self.options.types,
+        )?;
+        let loaded = self.with_sandbox(loaded);
+        self.cache_object(key, context, generation, &loaded, request);
+        Some(Ok(loaded))
     }
 
+    /// Opens and loads an object. If descriptors are short, closes idle cached files and tries
+    /// again.
     async fn open(self: &Arc<Self>, key: &Key, request: &Request) -> Result<LoadedObject> {
-        let at = moment(request.worker());
+        let context = cache_context(request.worker());
         let generation = self.store.generation(key);
-        let found = match self.load(key, at).await {
+        let loaded = match self.load(key, context).await {
             Err(StoreError::Busy) => {
                 let idle = self.cache.take_idle_files();
                 self.store.pool().run(move || drop(idle)).await?;
-                self.load(key, at).await?
+                self.load(key, context).await?
             }
             result => result?,
         };
-        let found = self.restricted(found);
-        self.keep(key, at, generation, &found, request);
-        Ok(found)
+        let loaded = self.with_sandbox(loaded);
+        self.cache_object(key, context, generation, &loaded, request);
+        Ok(loaded)
     }
 
-    async fn load(&self, key: &Key, at: Moment) -> Result<LoadedObject> {
+    async fn load(&self, key: &Key, context: CacheContext) -> Result<LoadedObject> {
         let object = self.store.get(key).await?;
-        LoadedObject::load(&object, key, at.now_s, &self.memory, &self.options.types).await
+        LoadedObject::load(
+            &object,
+            key,
+            context.now_s,
+            &self.object_budget,
+            &self.options.types,
+        )
+        .await
     }
 
-    /// Adds the sandbox to an opened object, unless the folder is a site. The cache keeps the field
-    /// lines, so this happens once per opening and not once per request.
-    fn restricted(&self, found: LoadedObject) -> LoadedObject {
+    /// Adds the sandbox to a loaded object, unless the folder is a site. The cache keeps the field
+    /// lines, so this is done once per opening and not once per request.
+    fn with_sandbox(&self, loaded: LoadedObject) -> LoadedObject {
         match self.options.site {
-            true => found,
-            false => found.sandboxed(),
+            true => loaded,
+            false => loaded.sandboxed(),
         }
     }
 
@@ -163,7 +176,7 @@ impl Inner {
         error: StoreError,
     ) -> Response {
         if error != StoreError::IsDirectory {
-            let failure = self.failed(error, Operation::Read, Some(key));
+            let failure = self.store_failure(error, Operation::Read, Some(key));
             return failure.into_response(request);
         }
         let location = path::folder_href(split.mount, key.as_bytes(), request.query());
@@ -172,20 +185,20 @@ impl Inner {
             .with_header("Cache-Control", "no-cache")
     }
 
-    /// Adds an opened object to the cache. Starts a task that closes the cached files when their
-    /// time is over, if none is running.
-    fn keep(
+    /// Adds a loaded object to the cache. Starts the task that closes cached files when their time
+    /// is over, if none is running.
+    fn cache_object(
         self: &Arc<Self>,
         key: &Key,
-        at: Moment,
+        context: CacheContext,
         generation: u64,
-        found: &LoadedObject,
+        loaded: &LoadedObject,
         request: &Request,
     ) {
-        if self.cache.keep(key, at, generation, found) {
+        if self.cache.add(key, context, generation, loaded) {
             let closer = FileCloser {
                 inner: Arc::downgrade(self),
-                worker: at.worker,
+                worker: context.worker,
             };
             let closer = closer.run(request.worker().clone());
             request.worker().spawn(closer).detach();
@@ -203,7 +216,7 @@ struct FileCloser {
 impl FileCloser {
     async fn run(self, worker: WorkerHandle) {
         while let Some(inner) = self.inner.upgrade() {
-            let (stale, next_ms) = inner.cache.take_stale(moment(&worker));
+            let (stale, next_ms) = inner.cache.take_stale(cache_context(&worker));
             if !stale.is_empty() {
                 inner.store.pool().run(move || drop(stale)).detach();
             }
@@ -222,8 +235,8 @@ impl Drop for FileCloser {
     }
 }
 
-fn moment(worker: &WorkerHandle) -> Moment {
-    Moment {
+fn cache_context(worker: &WorkerHandle) -> CacheContext {
+    CacheContext {
         worker: worker.index(),
         now_ms: worker.now_ms(),
         now_s: worker.unix_seconds(),
@@ -231,31 +244,31 @@ fn moment(worker: &WorkerHandle) -> Moment {
 }
 
 /// The response with an object, after preconditions and ranges are evaluated.
-fn respond(request: &Request, found: LoadedObject) -> Response {
+fn respond(request: &Request, loaded: LoadedObject) -> Response {
     if is_plain(request) {
-        return full_response(found);
+        return full_response(loaded);
     }
-    match evaluate(true, &found.current(), request.headers()) {
+    match evaluate(true, &loaded.current(), request.headers()) {
         Outcome::Proceed => {}
-        Outcome::NotModified => return Response::new(304).with_fields(found.fields),
-        Outcome::Failed => return Failure::PRECONDITION_FAILED.into_response(request),
+        Outcome::NotModified => return Response::new(304).with_fields(loaded.fields),
+        Outcome::Failed => return HttpError::PRECONDITION_FAILED.into_response(request),
     }
     // A range has no meaning for HEAD (RFC 9110 §14.2).
     match request
         .header("range")
         .filter(|_| request.method() == "GET")
     {
-        Some(value) if range_applies(request, &found) => {
-            ranges::respond(request, value, &found).unwrap_or_else(|| full_response(found))
+        Some(value) if range_applies(request, &loaded) => {
+            ranges::respond(request, value, &loaded).unwrap_or_else(|| full_response(loaded))
         }
-        _ => full_response(found),
+        _ => full_response(loaded),
     }
 }
 
 #[inline]
-fn full_response(found: LoadedObject) -> Response {
-    let response = Response::with_body(found.body());
-    found.add_fields(response)
+fn full_response(loaded: LoadedObject) -> Response {
+    let response = Response::with_body(loaded.body());
+    loaded.add_fields(response)
 }
 
 /// Whether a request has neither preconditions nor a range. Nearly all requests are plain.
@@ -267,10 +280,10 @@ fn is_plain(request: &Request) -> bool {
 }
 
 /// Whether `If-Range`, if present, matches the object.
-fn range_applies(request: &Request, found: &LoadedObject) -> bool {
+fn range_applies(request: &Request, loaded: &LoadedObject) -> bool {
     request.header("if-range").is_none_or(|value| {
-        let current = found.current();
-        let etag = EntityTag::strong(found.version().as_bytes());
+        let current = loaded.current();
+        let etag = EntityTag::strong(loaded.version().as_bytes());
         range::if_range(value, etag, current.modified_s)
     })
 }

@@ -9,7 +9,7 @@
 use super::budget::{Budget, Lease};
 use super::buffers::{BufferUser, Buffers, PooledBuffer};
 use super::digest::Digests;
-use super::failure::Failure;
+use super::http_error::HttpError;
 use onrush::RequestBody;
 use onrush_rt::coop;
 use onrush_store::{StoreError, Upload};
@@ -21,34 +21,35 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 
 /// Bodies longer than this use the shared buffers. It is also the size of an upload's own buffers.
-const OWN_BYTES: usize = 256 * 1024;
+const OWN_BUFFER_BYTES: usize = 256 * 1024;
 /// The size of an upload's own buffers when the budget is used up.
-const SMALL_BYTES: usize = 16 * 1024;
+const SMALL_BUFFER_BYTES: usize = 16 * 1024;
 
-/// The memory of all uploads.
+/// The buffers of all uploads: shared ones, and a budget for buffers of single uploads.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct UploadBuffers {
     shared: Arc<Buffers>,
-    own: Arc<Budget>,
+    own_budget: Arc<Budget>,
 }
 
-impl Memory {
+impl UploadBuffers {
     /// Buffers of about `bytes_max` in total. Uploads share `per_core` of them for each core.
-    pub(super) fn new(bytes_max: usize, per_core: usize) -> Memory {
-        Memory {
+    pub(super) fn new(bytes_max: usize, per_core: usize) -> UploadBuffers {
+        UploadBuffers {
             shared: Buffers::for_all_cores(per_core, bytes_max / 2),
-            own: Budget::new(bytes_max / 2),
+            own_budget: Budget::new(bytes_max / 2),
         }
     }
 
-    /// Grants `wanted` bytes if the budget has them, otherwise a small buffer.
-    fn own(&self, wanted: usize) -> (Option<Lease>, usize) {
-        if wanted <= SMALL_BYTES {
+    /// Reserves memory for an upload's own buffers: `wanted` bytes if the budget has them,
+    /// otherwise a small buffer. Returns the size.
+    fn reserve_own(&self, wanted: usize) -> (Option<Lease>, usize) {
+        if wanted <= SMALL_BUFFER_BYTES {
             return (None, wanted);
         }
-        match self.own.take(wanted) {
+        match self.own_budget.take(wanted) {
             Some(lease) => (Some(lease), wanted),
-            None => (None, SMALL_BYTES),
+            None => (None, SMALL_BUFFER_BYTES),
         }
     }
 }
@@ -56,36 +57,43 @@ impl Memory {
 /// The reason why a body was not stored.
 pub(super) enum ReceiveError {
     /// The body is incomplete or invalid. The response states the reason.
-    Body(Failure),
+    Body(HttpError),
     Store(StoreError),
 }
 
 /// Receives a body into `upload` and `digests`. Returns the upload when the body is complete.
-pub(super) async fn store(
+pub(super) async fn receive(
     body: &mut RequestBody,
     length: Option<u64>,
     upload: Box<dyn Upload>,
     digests: &mut Digests,
-    memory: &Memory,
+    buffers: &UploadBuffers,
 ) -> Result<Box<dyn Upload>, ReceiveError> {
     match length {
-        Some(length) if length <= OWN_BYTES as u64 => {
-            let (_lease, bytes) = memory.own(length as usize);
-            store_sequential(body, upload, digests, bytes.max(1)).await
+        Some(length) if length <= OWN_BUFFER_BYTES as u64 => {
+            let (_lease, bytes) = buffers.reserve_own(length as usize);
+            receive_sequential(body, upload, digests, bytes.max(1)).await
         }
         Some(_) => {
-            store_overlapped(body, upload, digests, memory.shared.user(), Fill::Available).await
+            receive_overlapped(
+                body,
+                upload,
+                digests,
+                buffers.shared.user(),
+                Fill::Available,
+            )
+            .await
         }
         None => {
-            let (_lease, bytes) = memory.own(2 * OWN_BYTES);
+            let (_lease, bytes) = buffers.reserve_own(2 * OWN_BUFFER_BYTES);
             let own = Buffers::new(2, bytes / 2);
-            store_overlapped(body, upload, digests, own.user(), Fill::Full).await
+            receive_overlapped(body, upload, digests, own.user(), Fill::Full).await
         }
     }
 }
 
-/// Fills a buffer of `bytes` and writes it, until the body is complete. It serves short bodies.
-async fn store_sequential(
+/// Fills a buffer of `bytes` and writes it, until the body is complete. Used for short bodies.
+async fn receive_sequential(
     body: &mut RequestBody,
     mut upload: Box<dyn Upload>,
     digests: &mut Digests,
@@ -106,7 +114,7 @@ async fn store_sequential(
 }
 
 /// Fills one buffer while another one is written.
-async fn store_overlapped(
+async fn receive_overlapped(
     body: &mut RequestBody,
     mut upload: Box<dyn Upload>,
     digests: &mut Digests,
@@ -118,7 +126,7 @@ async fn store_overlapped(
         let write = async {
             digests.update(&full.bytes).await;
             full.bytes = upload.write(mem::take(&mut full.bytes)).await?;
-            drop(full); // Here, so that it is free before the next bytes arrive.
+            drop(full); // Returns the buffer before the next bytes arrive.
             Ok(())
         };
         if body.remaining() == Some(0) {
@@ -180,11 +188,11 @@ async fn fill(
         Poll::Ready(Ok(()))
     })
     .await?;
-    held.ok_or_else(|| ReceiveError::Body(Failure::new(500, "the upload has no buffer")))
+    held.ok_or_else(|| ReceiveError::Body(HttpError::new(500, "the upload has no buffer")))
 }
 
 /// Receives and discards a body. Returns its length in bytes.
-pub(super) async fn discard(body: &mut RequestBody) -> Result<u64, Failure> {
+pub(super) async fn discard(body: &mut RequestBody) -> Result<u64, HttpError> {
     body.discard().await.map_err(body_failure)
 }
 
@@ -194,37 +202,37 @@ fn body_error(error: io::Error) -> ReceiveError {
 
 /// The response to an incomplete body. If the framing is invalid, the engine sends a more specific
 /// response instead.
-fn body_failure(error: io::Error) -> Failure {
+fn body_failure(error: io::Error) -> HttpError {
     match error.kind() {
-        io::ErrorKind::TimedOut => Failure::new(408, "the body took too long"),
-        io::ErrorKind::FileTooLarge => Failure::new(413, "the body is too large"),
-        _ => Failure::new(400, "the body is incomplete"),
+        io::ErrorKind::TimedOut => HttpError::new(408, "the body took too long"),
+        io::ErrorKind::FileTooLarge => HttpError::new(413, "the body is too large"),
+        _ => HttpError::new(400, "the body is incomplete"),
     }
 }
 
 /// Polls two futures concurrently until both are complete.
 async fn join<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     let (mut a, mut b) = (pin!(a), pin!(b));
-    let (mut of_a, mut of_b) = (None, None);
+    let (mut output_a, mut output_b) = (None, None);
     poll_fn(|cx| {
-        if of_a.is_none()
+        if output_a.is_none()
             && let Poll::Ready(value) = a.as_mut().poll(cx)
         {
-            of_a = Some(value);
+            output_a = Some(value);
         }
-        if of_b.is_none()
+        if output_b.is_none()
             && let Poll::Ready(value) = b.as_mut().poll(cx)
         {
-            of_b = Some(value);
+            output_b = Some(value);
         }
-        if of_a.is_some() && of_b.is_some() {
+        if output_a.is_some() && output_b.is_some() {
             Poll::Ready(())
         } else {
             Poll::Pending
         }
     })
     .await;
-    match (of_a, of_b) {
+    match (output_a, output_b) {
         (Some(a), Some(b)) => (a, b),
         _ => unreachable!("both outputs are set"),
     }
@@ -236,15 +244,18 @@ mod tests {
 
     #[test]
     fn without_budget_buffers_are_small() {
-        let memory = Memory::new(2 * 3 * OWN_BYTES, 2);
-        let (first, bytes) = memory.own(2 * OWN_BYTES);
-        assert_eq!((first.is_some(), bytes), (true, 2 * OWN_BYTES));
-        let (none, bytes) = memory.own(2 * OWN_BYTES);
-        assert_eq!((none.is_none(), bytes), (true, SMALL_BYTES));
-        assert_eq!(memory.own(100_000).1, 100_000);
-        let (free, bytes) = memory.own(5);
+        let buffers = UploadBuffers::new(2 * 3 * OWN_BUFFER_BYTES, 2);
+        let (first, bytes) = buffers.reserve_own(2 * OWN_BUFFER_BYTES);
+        assert_eq!((first.is_some(), bytes), (true, 2 * OWN_BUFFER_BYTES));
+        let (none, bytes) = buffers.reserve_own(2 * OWN_BUFFER_BYTES);
+        assert_eq!((none.is_none(), bytes), (true, SMALL_BUFFER_BYTES));
+        assert_eq!(buffers.reserve_own(100_000).1, 100_000);
+        let (free, bytes) = buffers.reserve_own(5);
         assert_eq!((free.is_none(), bytes), (true, 5));
         drop(first);
-        assert_eq!(memory.own(2 * OWN_BYTES).1, 2 * OWN_BYTES);
+        assert_eq!(
+            buffers.reserve_own(2 * OWN_BUFFER_BYTES).1,
+            2 * OWN_BUFFER_BYTES
+        );
     }
 }

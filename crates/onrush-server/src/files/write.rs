@@ -10,11 +10,11 @@
 //! link to a target outside the folder, or without a target, is not found (404).
 
 use super::digest::Digests;
-use super::failure::{Failure, Operation};
+use super::http_error::{HttpError, Operation};
 use super::object::{current_of, etag};
 use super::path::{self, Target};
 use super::upload::{self, ReceiveError};
-use super::{Inner, stored};
+use super::{Inner, stored_fields};
 use onrush::{Request, Response};
 use onrush_proto::precondition::{Current, Outcome, evaluate};
 use onrush_store::{Condition, Key, Kind, Meta, Store, StoreError};
@@ -25,10 +25,10 @@ const CHECK_FIRST_BYTES: u64 = 64 * 1024;
 
 impl Inner {
     /// `PUT` of an object (RFC 9110 §9.3.4): 201 when it is new, 204 when it was replaced.
-    pub(super) async fn put(&self, request: Request) -> Result<Response, Failure> {
+    pub(super) async fn put(&self, request: Request) -> Result<Response, HttpError> {
         let key = self.put_key(&request)?;
         let location = path::href(path::split(&request)?.mount, key.as_bytes());
-        let conditions = Conditions::of(&request);
+        let conditions = Conditions::from_request(&request);
         let keeps_metadata = self.store.keeps_metadata();
         let (metadata, mut digests) = content_fields(&request, keeps_metadata)?;
         let length = request.content_length();
@@ -40,19 +40,25 @@ impl Inner {
         if check_first {
             self.check_conditions(&key, &conditions).await?;
         }
-        let failed = |error| self.failed(error, Operation::Write, Some(&key));
+        let failed = |error| self.store_failure(error, Operation::Write, Some(&key));
         let mut upload = self.store.stage(&key, length).await.map_err(failed)?;
         if !metadata.is_empty() {
             upload.set_metadata(metadata).map_err(failed)?;
         }
-        let received = upload::store(&mut body, length, upload, &mut digests, &self.uploads);
-        let upload = received.await.map_err(|broken| match broken {
+        let received = upload::receive(
+            &mut body,
+            length,
+            upload,
+            &mut digests,
+            &self.upload_buffers,
+        );
+        let upload = received.await.map_err(|error| match error {
             ReceiveError::Body(failure) => failure,
             ReceiveError::Store(error) => failed(error),
         })?;
         digests.check()?; // On failure, dropping the upload discards it.
         let committed = upload
-            .commit(conditions.at_commit())
+            .commit(conditions.into_condition())
             .await
             .map_err(failed)?;
         let response = if committed.created {
@@ -64,14 +70,14 @@ impl Inner {
     }
 
     /// The key of an object to write. Fails if the request cannot write a whole object there.
-    fn put_key(&self, request: &Request) -> Result<Key, Failure> {
+    fn put_key(&self, request: &Request) -> Result<Key, HttpError> {
         reject_content_range(request)?;
         let split = path::split(request)?;
         let target = path::target(split.subpath, Operation::Write)?;
         let target = target.check_visible(&self.options, Operation::Write)?;
         match target.check_depth(&self.options)? {
             Target::Object(key) => Ok(key),
-            Target::Folder(_) => Err(Failure::new(
+            Target::Folder(_) => Err(HttpError::new(
                 409,
                 "a path that ends with a slash is a folder",
             )),
@@ -79,37 +85,37 @@ impl Inner {
     }
 
     /// Refuses a request that the present state of its key makes impossible.
-    async fn check_conditions(&self, key: &Key, conditions: &Conditions) -> Result<(), Failure> {
+    async fn check_conditions(&self, key: &Key, conditions: &Conditions) -> Result<(), HttpError> {
         let current = self.store.existing_object(key).await;
         current
             .and_then(|current| conditions.check(current.as_ref()))
-            .map_err(|error| self.failed(error, Operation::Write, Some(key)))
+            .map_err(|error| self.store_failure(error, Operation::Write, Some(key)))
     }
 
     /// `PUT` with the option `sink`: makes the same checks as a `PUT`, then reads, counts and
     /// discards the body at full speed. Digests are not verified, because the kernel discards the
     /// body.
-    pub(super) async fn sink(&self, request: Request) -> Result<Response, Failure> {
+    pub(super) async fn put_to_sink(&self, request: Request) -> Result<Response, HttpError> {
         let key = self.put_key(&request)?;
         content_fields(&request, true)?;
-        self.check_conditions(&key, &Conditions::of(&request))
+        self.check_conditions(&key, &Conditions::from_request(&request))
             .await?;
         let received = upload::discard(&mut request.into_body()).await?;
         Ok(Response::new(204).with_header("Onrush-Received-Bytes", received.to_string()))
     }
 
     /// `DELETE` of an object or of an empty folder (RFC 9110 §9.3.5).
-    pub(super) async fn delete(&self, request: &Request) -> Result<Response, Failure> {
+    pub(super) async fn delete(&self, request: &Request) -> Result<Response, HttpError> {
         let split = path::split(request)?;
         let target = path::target(split.subpath, Operation::Write)?;
         let (key, kind) = match target.check_visible(&self.options, Operation::Write)? {
             Target::Object(key) => (key, Kind::File),
             Target::Folder(Some(key)) => (key, Kind::Directory),
             Target::Folder(None) => {
-                return Err(Failure::new(403, "the top folder cannot be deleted"));
+                return Err(HttpError::new(403, "the top folder cannot be deleted"));
             }
         };
-        let conditions = Conditions::of(request);
+        let conditions = Conditions::from_request(request);
         let check = move |current: Option<&Meta>| match current {
             Some(meta) if meta.kind != kind => Err(match kind {
                 Kind::File => StoreError::IsDirectory,
@@ -121,18 +127,21 @@ impl Inner {
         match self.store.delete(&key, condition).await {
             Ok(_) => Ok(Response::new(204)),
             // `a` and `a/` are different: a request to delete an object must not delete a folder.
-            Err(StoreError::IsDirectory) => Err(Failure::new(
+            Err(StoreError::IsDirectory) => Err(HttpError::new(
                 409,
                 "this is a folder; its path ends with a slash",
             )),
-            Err(error) => Err(self.failed(error, Operation::Write, Some(&key))),
+            Err(error) => Err(self.store_failure(error, Operation::Write, Some(&key))),
         }
     }
 }
 
 /// The fields that describe the content of a request: the metadata to store with the object, and
 /// the digests.
-fn content_fields(request: &Request, keeps_metadata: bool) -> Result<(Vec<u8>, Digests), Failure> {
+fn content_fields(
+    request: &Request,
+    keeps_metadata: bool,
+) -> Result<(Vec<u8>, Digests), HttpError> {
     // Most requests have none of these fields. One pass that compares first letters finds that out.
     let may_describe = |name: &str| match name.as_bytes() {
         [b'c' | b'C' | b'r' | b'R', ..] => !name.eq_ignore_ascii_case("content-length"),
@@ -141,14 +150,14 @@ fn content_fields(request: &Request, keeps_metadata: bool) -> Result<(Vec<u8>, D
     if !request.headers().any(|(name, _)| may_describe(name)) {
         return Ok((Vec::new(), Digests::default()));
     }
-    let metadata = stored::metadata(request, keeps_metadata)?;
+    let metadata = stored_fields::metadata_from_request(request, keeps_metadata)?;
     Ok((metadata, Digests::from_request(request)?))
 }
 
 /// Refuses a `PUT` of a part of an object (RFC 9110 §14.5).
-fn reject_content_range(request: &Request) -> Result<(), Failure> {
+fn reject_content_range(request: &Request) -> Result<(), HttpError> {
     match request.header("content-range") {
-        Some(_) => Err(Failure::new(
+        Some(_) => Err(HttpError::new(
             400,
             "Content-Range is not supported: PUT writes whole objects",
         )),
@@ -160,7 +169,7 @@ fn reject_content_range(request: &Request) -> Result<(), Failure> {
 struct Conditions(Vec<(String, Vec<u8>)>);
 
 impl Conditions {
-    fn of(request: &Request) -> Conditions {
+    fn from_request(request: &Request) -> Conditions {
         let conditional = |name: &str| {
             name.get(..3)
                 .is_some_and(|start| start.eq_ignore_ascii_case("if-"))
@@ -186,7 +195,7 @@ impl Conditions {
         }
     }
 
-    fn at_commit(self) -> Condition {
+    fn into_condition(self) -> Condition {
         if self.is_empty() {
             return Condition::None;
         }

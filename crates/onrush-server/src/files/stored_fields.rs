@@ -5,7 +5,7 @@
 //! The form is one line `name: value` for each field, with the name in lower case, ended by a line
 //! feed. It is checked again when it is read, because other programs may have written it.
 
-use super::failure::Failure;
+use super::http_error::HttpError;
 use super::media_type;
 use onrush::{Request, Response};
 use onrush_proto::token;
@@ -61,7 +61,10 @@ impl Form {
 /// The fields of a `PUT` in the form of the store; empty if there are none. `is_supported`: whether
 /// the store keeps them. If not, a content coding is refused (415), because without the field the
 /// content means something else. Other fields are ignored.
-pub(super) fn metadata(request: &Request, is_supported: bool) -> Result<Vec<u8>, Failure> {
+pub(super) fn metadata_from_request(
+    request: &Request,
+    is_supported: bool,
+) -> Result<Vec<u8>, HttpError> {
     let mut metadata = Vec::new();
     for (name, form) in FIELDS {
         if request.header(name).is_none() {
@@ -78,7 +81,7 @@ pub(super) fn metadata(request: &Request, is_supported: bool) -> Result<Vec<u8>,
             return Err(TOO_LONG);
         }
         if !form.accepts(&value) {
-            return Err(Failure::new(400, malformed(name)));
+            return Err(HttpError::new(400, malformed(name)));
         }
         if is_supported {
             metadata.extend_from_slice(name.as_bytes());
@@ -86,7 +89,7 @@ pub(super) fn metadata(request: &Request, is_supported: bool) -> Result<Vec<u8>,
             metadata.extend_from_slice(&value);
             metadata.push(b'\n');
         } else if name == CONTENT_ENCODING {
-            return Err(Failure::ENCODING_UNSUPPORTED);
+            return Err(HttpError::ENCODING_UNSUPPORTED);
         }
     }
     match metadata.len() > METADATA_BYTES_MAX {
@@ -95,7 +98,7 @@ pub(super) fn metadata(request: &Request, is_supported: bool) -> Result<Vec<u8>,
     }
 }
 
-const TOO_LONG: Failure = Failure::new(
+const TOO_LONG: HttpError = HttpError::new(
     431,
     "a field to store with the object is longer than 1024 bytes, or all fields than 2048",
 );
@@ -111,12 +114,12 @@ fn malformed(name: &str) -> &'static str {
 }
 
 /// The value of a field from its lines (RFC 9110 §5.3). Empty lines are skipped.
-fn join<'r>(lines: impl Iterator<Item = &'r [u8]>, form: Form) -> Result<Vec<u8>, Failure> {
+fn join<'r>(lines: impl Iterator<Item = &'r [u8]>, form: Form) -> Result<Vec<u8>, HttpError> {
     let mut joined = Vec::new();
     for line in lines.filter(|line| !line.is_empty()) {
         if !joined.is_empty() {
             if !form.is_list() {
-                return Err(Failure::new(
+                return Err(HttpError::new(
                     400,
                     "a field that can have only one value occurs twice",
                 ));
@@ -130,14 +133,14 @@ fn join<'r>(lines: impl Iterator<Item = &'r [u8]>, form: Form) -> Result<Vec<u8>
 
 /// The stored fields of an object, in the form of its responses.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct StoredFields {
     /// Names and checked values.
     fields: Vec<(&'static str, Box<[u8]>)>,
 }
 
-impl Stored {
+impl StoredFields {
     /// Parses the form of the store. `None` if it contains no valid field.
-    pub(super) fn parse(metadata: &[u8]) -> Option<Stored> {
+    pub(super) fn parse(metadata: &[u8]) -> Option<StoredFields> {
         if metadata.is_empty() {
             return None;
         }
@@ -156,7 +159,7 @@ impl Stored {
                 fields.push((name, value.into()));
             }
         }
-        (!fields.is_empty()).then_some(Stored { fields })
+        (!fields.is_empty()).then_some(StoredFields { fields })
     }
 
     fn get(&self, name: &str) -> Option<&[u8]> {
@@ -209,7 +212,7 @@ mod tests {
 
     #[test]
     fn stored_fields_are_checked_again() {
-        let stored = |text: &str| Stored::parse(text.as_bytes());
+        let stored = |text: &str| StoredFields::parse(text.as_bytes());
         let all = stored("content-type: a/b\nCache-Control:max-age=1 \ncontent-encoding: gzip\n");
         let all = all.expect("three fields");
         assert_eq!(all.content_type(), Some("a/b"));
@@ -234,8 +237,8 @@ mod tests {
         ] {
             assert_eq!(stored(nothing), None, "{nothing:?}");
         }
-        assert!(Stored::parse(b"content-disposition: \xff\n").is_some());
-        assert_eq!(Stored::parse(b"content-type: a/b;c=\"\xff\"\n"), None);
+        assert!(StoredFields::parse(b"content-disposition: \xff\n").is_some());
+        assert_eq!(StoredFields::parse(b"content-type: a/b;c=\"\xff\"\n"), None);
         let long = format!("cache-control: {}\n", "x".repeat(VALUE_BYTES_MAX + 1));
         assert_eq!(stored(&long), None);
         let twice = stored("content-type: a/b\ncontent-type: c/d\n").expect("the first");

@@ -1,4 +1,4 @@
-//! The media type of an object, derived from the extension of its name. Content is not sniffed, and
+//! Media types by file extension, for objects without a stored type. Content is not sniffed, and
 //! responses forbid clients to sniff it.
 
 use super::media_type;
@@ -10,7 +10,7 @@ const UNKNOWN: &str = "application/octet-stream";
 
 /// Types that `mime_guess` lacks, assigns to another use of the extension, or has without a
 /// charset.
-const OWN: [(&str, &str); 8] = [
+const OVERRIDES: [(&str, &str); 8] = [
     ("ts", "video/mp2t"),
     ("m3u8", "application/vnd.apple.mpegurl"),
     ("js", "text/javascript; charset=utf-8"),
@@ -44,8 +44,8 @@ impl Types {
         let mut types = HashMap::new();
         for (extension, content_type) in pairs {
             let (extension, content_type) = (extension.as_ref(), content_type.as_ref());
-            let is_wrong = |c: char| matches!(c, '.' | '/') || c.is_control();
-            if extension.is_empty() || extension.contains(is_wrong) {
+            let is_invalid = |c: char| matches!(c, '.' | '/') || c.is_control();
+            if extension.is_empty() || extension.contains(is_invalid) {
                 return Err(format!(
                     "{extension:?} is not an extension; write it without a dot, as in ts"
                 ));
@@ -57,7 +57,7 @@ impl Types {
             }
             let extension = extension.to_ascii_lowercase();
             if types
-                .insert(extension.clone(), interned(content_type))
+                .insert(extension.clone(), intern(content_type))
                 .is_some()
             {
                 return Err(format!("{extension} occurs twice"));
@@ -81,9 +81,11 @@ impl Types {
         {
             return content_type;
         }
-        let mut own = OWN.iter();
-        if let Some((_, own)) = own.find(|(own, _)| own.eq_ignore_ascii_case(extension)) {
-            return own;
+        let mut overrides = OVERRIDES.iter();
+        if let Some((_, content_type)) =
+            overrides.find(|(known, _)| known.eq_ignore_ascii_case(extension))
+        {
+            return content_type;
         }
         match mime_guess::from_ext(extension).first_raw() {
             None => UNKNOWN,
@@ -104,8 +106,8 @@ pub(super) fn is_scriptable(content_type: &str) -> bool {
     let essence = &essence.to_ascii_lowercase()[..];
     let (kind, subtype) = essence.split_once('/').unwrap_or((essence, ""));
     // It is not known how a browser parses a list or a quoted string.
-    let is_odd = content_type.contains(['"', ',']);
-    is_odd
+    let is_ambiguous = content_type.contains(['"', ',']);
+    is_ambiguous
         || matches!(kind, "multipart" | "message")
         || [
             "html",
@@ -130,21 +132,21 @@ fn with_charset(raw: &'static str) -> &'static str {
         "text/css" => "text/css; charset=utf-8",
         "text/javascript" => "text/javascript; charset=utf-8",
         "text/x-rust" => "text/x-rust; charset=utf-8",
-        raw if raw.starts_with("text/") => interned(&format!("{raw}; charset=utf-8")),
+        raw if raw.starts_with("text/") => intern(&format!("{raw}; charset=utf-8")),
         raw => raw,
     }
 }
 
 /// A copy of the text that lives as long as the process. Each distinct text is copied once. There
 /// are only as many as `mime_guess` and the configuration have.
-fn interned(text: &str) -> &'static str {
-    static MADE: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    match made.get(text) {
-        Some(made) => made,
+fn intern(text: &str) -> &'static str {
+    static INTERNED: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
+    let mut interned = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
+    match interned.get(text) {
+        Some(interned) => interned,
         None => {
             let text = Box::leak(Box::<str>::from(text));
-            made.insert(text);
+            interned.insert(text);
             text
         }
     }
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn given_types_take_precedence() {
+    fn configured_types_take_precedence() {
         let pairs = [("TS", "text/x-typescript"), ("log", "text/plain")];
         let types = Types::new(pairs).expect("good ones");
         for (name, expected) in [

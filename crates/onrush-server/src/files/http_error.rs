@@ -7,9 +7,9 @@ use onrush::{Request, Response};
 use onrush_proto::response::reason_phrase;
 use onrush_store::StoreError;
 
-/// The reason for an error response.
+/// An error response: its status and the sentence of its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct HttpError {
     pub(crate) status: u16,
     pub(super) detail: &'static str,
 }
@@ -22,29 +22,29 @@ pub(super) enum Operation {
     Write,
 }
 
-impl Failure {
-    pub(crate) const fn new(status: u16, detail: &'static str) -> Failure {
-        Failure { status, detail }
+impl HttpError {
+    pub(crate) const fn new(status: u16, detail: &'static str) -> HttpError {
+        HttpError { status, detail }
     }
 
-    pub(super) const NOT_FOUND: Failure = Failure::new(404, "there is no such object");
-    pub(super) const NOT_WRITABLE: Failure =
-        Failure::new(403, "this name is hidden or reserved and cannot be written");
-    pub(super) const TOO_DEEP: Failure = Failure::new(400, "the path has too many segments");
-    pub(super) const ENCODING_UNSUPPORTED: Failure = Failure::new(
+    pub(super) const NOT_FOUND: HttpError = HttpError::new(404, "there is no such object");
+    pub(super) const NOT_WRITABLE: HttpError =
+        HttpError::new(403, "this name is hidden or reserved and cannot be written");
+    pub(super) const TOO_DEEP: HttpError = HttpError::new(400, "the path has too many segments");
+    pub(super) const ENCODING_UNSUPPORTED: HttpError = HttpError::new(
         415,
         "the file system has no extended attributes, so Content-Encoding cannot be stored",
     );
-    pub(super) const PRECONDITION_FAILED: Failure =
-        Failure::new(412, "a precondition of the request does not hold");
+    pub(super) const PRECONDITION_FAILED: HttpError =
+        HttpError::new(412, "a precondition of the request does not hold");
 
     /// The response to an error of the store.
-    pub(super) fn of(error: StoreError, operation: Operation) -> Failure {
+    pub(super) fn from_store(error: StoreError, operation: Operation) -> HttpError {
         let (status, detail) = match (error, operation) {
-            (StoreError::NotFound, _) => return Failure::NOT_FOUND,
-            (StoreError::InvalidKey, Operation::Read) => return Failure::NOT_FOUND,
+            (StoreError::NotFound, _) => return HttpError::NOT_FOUND,
+            (StoreError::InvalidKey, Operation::Read) => return HttpError::NOT_FOUND,
             (StoreError::InvalidKey, Operation::Write) => (400, "this name cannot be stored"),
-            (StoreError::NotDirectory, Operation::Read) => return Failure::NOT_FOUND,
+            (StoreError::NotDirectory, Operation::Read) => return HttpError::NOT_FOUND,
             (StoreError::NotDirectory, Operation::Write) => {
                 (409, "a folder of the path is an object")
             }
@@ -54,19 +54,19 @@ impl Failure {
                 "the name is a folder or a link, or a folder of the path is an object",
             ),
             (StoreError::NotEmpty, _) => (409, "the folder is not empty"),
-            (StoreError::PreconditionFailed, _) => return Failure::PRECONDITION_FAILED,
+            (StoreError::PreconditionFailed, _) => return HttpError::PRECONDITION_FAILED,
             (StoreError::Full(_), _) => (507, "the disk is full"),
             (StoreError::ReadOnly, _) => (503, "the disk is read-only at the moment"),
             (StoreError::TooLarge, _) => (413, "the object is too large for the file system"),
             (StoreError::Forbidden, _) => (403, "permission denied"),
-            (StoreError::NoMetadata, _) => return Failure::ENCODING_UNSUPPORTED,
+            (StoreError::NoMetadata, _) => return HttpError::ENCODING_UNSUPPORTED,
             (StoreError::Busy, _) => (
                 503,
                 "the server is short of file descriptors or memory; try again later",
             ),
             (_, _) => (500, "the disk failed"),
         };
-        Failure { status, detail }
+        HttpError { status, detail }
     }
 
     /// The response: a line of text, or a problem document (RFC 9457) if the client prefers JSON.
@@ -74,9 +74,9 @@ impl Failure {
         self.render(prefers_json(request))
     }
 
-    /// The same as [`Failure::into_response`], for use after the request's head was dropped.
+    /// The same as [`HttpError::into_response`], for use after the request's head was dropped.
     pub(super) fn render(self, json: bool) -> Response {
-        let Failure { status, detail } = self;
+        let HttpError { status, detail } = self;
         let title = reason_phrase(status);
         let response = if json {
             let text = format!(
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn failures_are_text_or_problem_documents() {
-        let failure = Failure::of(full(), Operation::Write);
+        let failure = HttpError::from_store(full(), Operation::Write);
         let response = failure.render(true);
         assert_eq!(response.status(), 507);
         assert_eq!(
@@ -122,8 +122,8 @@ mod tests {
         );
         assert_eq!(failure.render(false).body().length(), Some(17));
         assert_eq!(
-            Failure::of(StoreError::InvalidKey, Operation::Read),
-            Failure::NOT_FOUND
+            HttpError::from_store(StoreError::InvalidKey, Operation::Read),
+            HttpError::NOT_FOUND
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Lists and switches in a configuration file. A list is an array or a string, a switch is a
+//! Values of the configuration file with two forms: a list is an array or a string, a switch is a
 //! boolean or a string.
 
 use clap::ValueEnum;
@@ -67,7 +67,7 @@ impl TryFrom<BoolOrText> for Switch {
     }
 }
 
-/// An optional switch as a boolean, for serde.
+/// Deserializes an optional switch as a boolean.
 pub(crate) fn boolish<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<bool>, D::Error> {
