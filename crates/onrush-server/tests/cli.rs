@@ -24,7 +24,7 @@ fn page(arguments: &[&str]) -> String {
 }
 
 /// Runs a command that must fail, and returns its single line.
-fn refused(command: &mut Command, code: i32) -> String {
+fn error_line(command: &mut Command, code: i32) -> String {
     let output = output(command);
     let line = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{command:?}: {line}");
@@ -41,16 +41,16 @@ fn refused(command: &mut Command, code: i32) -> String {
     shown.to_owned()
 }
 
-fn wrong(arguments: &[&str]) -> String {
-    refused(onrush().args(arguments), 2)
+fn usage_error(arguments: &[&str]) -> String {
+    error_line(onrush().args(arguments), 2)
 }
 
-fn failed(arguments: &[&str]) -> String {
-    refused(onrush().args(arguments), 1)
+fn runtime_error(arguments: &[&str]) -> String {
+    error_line(onrush().args(arguments), 1)
 }
 
 #[test]
-fn help_version_and_manual_pages() {
+fn help_version_and_manual_are_printed() {
     let help = page(&["--help"]);
     let parts = [
         "What to serve:",
@@ -69,9 +69,9 @@ fn help_version_and_manual_pages() {
     ];
     let mut rest = &help[..];
     for part in parts {
-        let (_, behind) = (rest.split_once(part))
+        let (_, tail) = (rest.split_once(part))
             .unwrap_or_else(|| panic!("{part:?} is missing, or out of order:\n{help}"));
-        rest = behind;
+        rest = tail;
     }
     assert!(
         help.lines().all(|line| line.chars().count() <= 100),
@@ -221,7 +221,7 @@ fn environment_may_name_the_file_and_the_file_the_folder() {
 }
 
 #[test]
-fn limits_are_in_force() {
+fn limits_of_flags_take_effect() {
     let folder = Folder::new();
     let start = |flags: &[&str]| Server::start(folder.path(), &[flags, &["--allow=put"]].concat());
     let half = b"PUT /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 11\r\n\r\nhello";
@@ -269,23 +269,23 @@ fn limits_are_in_force() {
 
 #[test]
 fn wrong_usage_gives_one_line_and_exit_2() {
-    assert!(wrong(&["--prot", "80"]).contains("'--port'"));
-    assert!(wrong(&["--port", "65536"]).contains("--port"));
-    assert!(wrong(&["--driver", "kqueue"]).contains("auto, io_uring, epoll"));
-    assert!(wrong(&["one", "two"]).contains("'two'"));
-    assert!(wrong(&["--port"]).contains("--port"));
-    assert!(wrong(&["--idle-timeout", "30"]).contains("30s"));
-    assert!(wrong(&["--body-max", "10M"]).contains("MiB"));
-    assert!(wrong(&["--workers", "0"]).contains("workers"));
-    assert!(wrong(&["--bind", "127.0.0.1:x"]).contains("from 0 to 65535"));
-    assert!(wrong(&["--bind", "a:b:80"]).contains("HOST:PORT"));
-    assert!(wrong(&["--ring-buffers", "100"]).contains("ring-buffers"));
-    assert!(wrong(&["--completions", "tcsh"]).contains("zsh"));
-    wrong(&["--port", "1\x1b[31m\x07\r\n2"]);
-    wrong(&["--\u{9b}31m\u{202e}"]);
-    let line = refused(onrush().env("ONRUSH_PORT", "no"), 2);
+    assert!(usage_error(&["--prot", "80"]).contains("'--port'"));
+    assert!(usage_error(&["--port", "65536"]).contains("--port"));
+    assert!(usage_error(&["--driver", "kqueue"]).contains("auto, io_uring, epoll"));
+    assert!(usage_error(&["one", "two"]).contains("'two'"));
+    assert!(usage_error(&["--port"]).contains("--port"));
+    assert!(usage_error(&["--idle-timeout", "30"]).contains("30s"));
+    assert!(usage_error(&["--body-max", "10M"]).contains("MiB"));
+    assert!(usage_error(&["--workers", "0"]).contains("workers"));
+    assert!(usage_error(&["--bind", "127.0.0.1:x"]).contains("from 0 to 65535"));
+    assert!(usage_error(&["--bind", "a:b:80"]).contains("HOST:PORT"));
+    assert!(usage_error(&["--ring-buffers", "100"]).contains("ring-buffers"));
+    assert!(usage_error(&["--completions", "tcsh"]).contains("zsh"));
+    usage_error(&["--port", "1\x1b[31m\x07\r\n2"]);
+    usage_error(&["--\u{9b}31m\u{202e}"]);
+    let line = error_line(onrush().env("ONRUSH_PORT", "no"), 2);
     assert!(line.contains("ONRUSH_PORT"), "{line}");
-    let line = refused(onrush().env("ONRUSH_PORT", "1").args(["--port", "no"]), 2);
+    let line = error_line(onrush().env("ONRUSH_PORT", "1").args(["--port", "no"]), 2);
     assert!(!line.contains("ONRUSH_PORT"), "{line}");
 }
 
@@ -294,7 +294,7 @@ fn invalid_file_gives_one_line_and_exit_2() {
     let folder = Folder::new();
     let complaint = |content: &[u8]| {
         let path = folder.file("wrong.toml", content);
-        refused(onrush().arg("-c").arg(path), 2)
+        error_line(onrush().arg("-c").arg(path), 2)
     };
     let line = complaint(b"port = 1\nprot = 2\n");
     assert!(line.contains("wrong.toml:2: unknown key `prot`"), "{line}");
@@ -304,8 +304,8 @@ fn invalid_file_gives_one_line_and_exit_2() {
     assert!(complaint(b"workers = 0\n").contains("workers"));
     assert!(complaint(b"\xff\xfe").contains("wrong.toml"));
     assert!(complaint(b"\"a\\u001b[31m\" = 1\n").contains("unknown key"));
-    assert!(wrong(&["-c", "/nowhere/x.toml"]).contains("/nowhere/x.toml"));
-    assert!(wrong(&["-c", "/nowhere/\x1b]0;x\x07\n.toml"]).contains("\\u{1b}]0;x"));
+    assert!(usage_error(&["-c", "/nowhere/x.toml"]).contains("/nowhere/x.toml"));
+    assert!(usage_error(&["-c", "/nowhere/\x1b]0;x\x07\n.toml"]).contains("\\u{1b}]0;x"));
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn missing_folder_is_created_only_if_writing_is_allowed() {
     let folder = Folder::new();
     let missing = folder.path().join("a/b");
     let name = missing.to_str().unwrap();
-    let line = failed(&[name, "--port", "0"]);
+    let line = runtime_error(&[name, "--port", "0"]);
     assert!(line.contains(name), "{line}");
     assert!(
         line.contains("--allow"),
@@ -324,10 +324,10 @@ fn missing_folder_is_created_only_if_writing_is_allowed() {
     assert!(missing.is_dir());
 
     let file = folder.file("file", "x");
-    let line = failed(&[file.to_str().unwrap(), "--port", "0"]);
+    let line = runtime_error(&[file.to_str().unwrap(), "--port", "0"]);
     assert!(line.contains("not a"), "{line}");
-    failed(&[file.to_str().unwrap(), "--port", "0", "--allow", "put"]);
-    let line = failed(&["/nowhere/\x1b[2J\n\r\u{202e}x", "--port", "0"]);
+    runtime_error(&[file.to_str().unwrap(), "--port", "0", "--allow", "put"]);
+    let line = runtime_error(&["/nowhere/\x1b[2J\n\r\u{202e}x", "--port", "0"]);
     assert!(!line.contains('\u{202e}'), "{line:?}");
 }
 
@@ -340,7 +340,7 @@ fn occupied(port: u16) {
         command
             .arg(folder.path())
             .args(["--port", &port, "--workers", workers]);
-        let line = refused(&mut command, 1);
+        let line = error_line(&mut command, 1);
         assert!(line.contains(&port) && line.contains("in use"), "{line}");
     }
 }
@@ -372,7 +372,7 @@ fn port_is_free_again_after_its_server_ends() {
         for signal in ["KILL", "TERM", "KILL"] {
             let port = server.address().port().to_string();
             server.signal(signal);
-            server.ended(TIMEOUT);
+            server.wait_for_exit(TIMEOUT);
             let mut command = onrush();
             command
                 .arg(folder.path())
@@ -384,13 +384,13 @@ fn port_is_free_again_after_its_server_ends() {
 }
 
 #[test]
-fn other_addresses() {
+fn host_names_and_ipv6_addresses_are_accepted() {
     let folder = Folder::new();
     let dir = folder.path().to_str().unwrap();
-    let line = failed(&[dir, "--port", "0", "--bind", "192.0.2.1"]);
+    let line = runtime_error(&[dir, "--port", "0", "--bind", "192.0.2.1"]);
     assert!(line.contains("192.0.2.1"), "{line}");
 
-    let line = failed(&[dir, "--port", "0", "--bind", "nohost.invalid"]);
+    let line = runtime_error(&[dir, "--port", "0", "--bind", "nohost.invalid"]);
     assert!(line.contains("nohost.invalid:0: no such host"), "{line}");
 
     let server = Server::start(folder.path(), &["--bind", "localhost"]);
@@ -403,7 +403,7 @@ fn other_addresses() {
 }
 
 #[test]
-fn a_unix_socket() {
+fn unix_socket_is_served_removed_and_replaced() {
     // Socket paths are limited to 108 bytes.
     let place = std::env::temp_dir().join(format!("onrush-cli-{}", std::process::id()));
     let place = place.to_str().expect("UTF-8");
@@ -411,27 +411,27 @@ fn a_unix_socket() {
     let bind = format!("unix:{place}");
     let mut server = Server::start(folder.path(), &["--bind", &bind]);
     assert_eq!(server.url, bind);
-    let line = failed(&[folder.path().to_str().unwrap(), "--bind", &bind]);
+    let line = runtime_error(&[folder.path().to_str().unwrap(), "--bind", &bind]);
     assert!(line.contains("in use") && !line.contains("port"), "{line}");
-    let elsewhere = failed(&[
+    let elsewhere = runtime_error(&[
         folder.path().to_str().unwrap(),
         "--bind",
         "unix:/nowhere/at/all",
     ]);
     assert!(!elsewhere.contains("port"), "{elsewhere}");
-    if program::have("curl") {
+    if program::is_installed("curl") {
         let response = program::curl(&["--unix-socket", place, "-o", "-", "-i", "http://x/"]);
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     }
     // It is removed at exit, unless another server has replaced it.
     server.signal("TERM");
-    server.ended(TIMEOUT);
+    server.wait_for_exit(TIMEOUT);
     assert!(!Path::new(place).exists());
     let mut server = Server::start(folder.path(), &["--bind", &bind]);
     std::fs::remove_file(place).expect("it is there");
     let other = std::os::unix::net::UnixListener::bind(place).expect("it is free");
     server.signal("TERM");
-    server.ended(TIMEOUT);
+    server.wait_for_exit(TIMEOUT);
     assert!(
         Path::new(place).exists(),
         "the file belongs to another server"
@@ -440,13 +440,13 @@ fn a_unix_socket() {
     // A killed server leaves it, and the next one replaces it.
     let mut server = Server::start(folder.path(), &["--bind", &bind]);
     server.signal("KILL");
-    server.ended(TIMEOUT);
+    server.wait_for_exit(TIMEOUT);
     assert!(Path::new(place).exists());
     drop(Server::start(folder.path(), &["--bind", &bind]));
     let _ = std::fs::remove_file(place);
 
     std::fs::write(place, "an ordinary file").expect("written");
-    failed(&[folder.path().to_str().unwrap(), "--bind", &bind]);
+    runtime_error(&[folder.path().to_str().unwrap(), "--bind", &bind]);
     assert!(Path::new(place).exists(), "an ordinary file is not removed");
     let _ = std::fs::remove_file(place);
 }
@@ -454,7 +454,7 @@ fn a_unix_socket() {
 /// `off` disables a limit in each source of options. The message for a wrong value names the flag,
 /// the value and the accepted values.
 #[test]
-fn limits_can_be_disabled_everywhere() {
+fn limits_can_be_disabled_in_every_source() {
     let folder = Folder::new();
     for (flag, off) in [
         ("min-rate", ["off", "0"]),
@@ -467,17 +467,17 @@ fn limits_can_be_disabled_everywhere() {
         for value in off {
             // All options are parsed before the missing folder is opened.
             let missing = ["/nowhere/at/all", "--port=0"];
-            let by_flag = refused(onrush().args(missing).arg(format!("--{flag}={value}")), 1);
+            let by_flag = error_line(onrush().args(missing).arg(format!("--{flag}={value}")), 1);
             assert!(by_flag.contains("/nowhere/at/all"), "{by_flag}");
             let name = format!("ONRUSH_{}", flag.to_uppercase().replace('-', "_"));
-            let by_environment = refused(onrush().args(missing).env(name, value), 1);
+            let by_environment = error_line(onrush().args(missing).env(name, value), 1);
             assert_eq!(by_environment, by_flag);
             folder.file("c.toml", format!("{flag} = '{value}'\n"));
             let file = folder.path().join("c.toml");
-            let by_file = refused(onrush().args(missing).arg("--config").arg(file), 1);
+            let by_file = error_line(onrush().args(missing).arg("--config").arg(file), 1);
             assert_eq!(by_file, by_flag);
         }
-        let message = wrong(&[&format!("--{flag}=maybe")]);
+        let message = usage_error(&[&format!("--{flag}=maybe")]);
         let parts = ["maybe", &format!("--{flag}"), "off"];
         let is_named = |part: &&str| message.contains(*part);
         assert!(parts.iter().all(is_named), "{message}");

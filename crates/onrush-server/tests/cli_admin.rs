@@ -1,4 +1,5 @@
-//! Metrics and health of the real binary: on their own address and beside the objects.
+//! Metrics and health of the real binary: on their own address and on the address of the
+//! objects.
 
 mod program;
 
@@ -96,12 +97,12 @@ fn metrics_on_their_own_address() {
     assert!(get_from(&admin, "/-/ready").starts_with("HTTP/1.1 503 "));
     assert!(get_from(&admin, "/-/health").starts_with("HTTP/1.1 200 "));
     drop(slow);
-    assert_eq!(server.ended(TIMEOUT), Some(0));
+    assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
     assert_eq!(get_from(&admin, "/-/health"), "");
 }
 
 #[test]
-fn metrics_beside_the_objects_reserve_their_paths() {
+fn metrics_on_the_same_address_reserve_their_paths() {
     let folder = Folder::new();
     folder.file("x", "content");
     folder.file("-/metrics", "an object");

@@ -133,7 +133,7 @@ impl Attacked {
     }
 
     /// Reads and writes small objects on new connections and on the established one.
-    fn serves_small_objects(&mut self) {
+    fn assert_small_objects_are_served(&mut self) {
         for at in 0..10 {
             let mut new = self.server.connect();
             for stream in [&mut self.established, &mut new] {
@@ -147,7 +147,7 @@ impl Attacked {
     }
 
     /// After the attackers have left, everything works and every descriptor is free again.
-    fn recovers(&mut self, attackers: Vec<TcpStream>) {
+    fn assert_recovery(&mut self, attackers: Vec<TcpStream>) {
         drop(attackers);
         let end = Instant::now() + TIMEOUT;
         while self.server.descriptors() > self.descriptors + 4 {
@@ -155,7 +155,7 @@ impl Attacked {
             assert!(Instant::now() < end, "{now} of {}", self.descriptors);
             sleep(Duration::from_millis(20));
         }
-        self.serves_small_objects();
+        self.assert_small_objects_are_served();
         let mut new = self.server.connect();
         for stream in [&mut self.established, &mut new] {
             assert!([201, 204].contains(&put(stream, "/put", LARGE)));
@@ -191,9 +191,9 @@ fn slow_uploads_leave_descriptors_for_others() {
             it.server.descriptors() > it.descriptors + go_on + 40,
             "files"
         );
-        it.serves_small_objects();
+        it.assert_small_objects_are_served();
         assert_eq!(get(&mut it.established, "/medium"), 200);
-        it.recovers(attackers);
+        it.assert_recovery(attackers);
         assert!(!folder.path().join("slow-0").exists());
     }
 }
@@ -216,11 +216,11 @@ fn announced_uploads_occupy_no_files() {
             assert!(Instant::now() < end, "{}", it.server.descriptors());
             sleep(Duration::from_millis(20));
         }
-        it.serves_small_objects();
+        it.assert_small_objects_are_served();
         assert_eq!(put(&mut it.established, "/put", LARGE), 201);
         std::fs::remove_file(folder.path().join("put")).unwrap();
         assert!(it.server.descriptors() <= connected + 4);
-        it.recovers(attackers);
+        it.assert_recovery(attackers);
         std::fs::remove_file(folder.path().join("put")).unwrap();
     }
 }
@@ -242,9 +242,9 @@ fn unread_downloads_leave_descriptors_for_others() {
         };
         assert_eq!(count(200) + count(503), ATTACKERS, "{driver}: {statuses:?}");
         assert!(count(200) > 40 && count(503) > 20, "{driver}: {statuses:?}");
-        it.serves_small_objects();
+        it.assert_small_objects_are_served();
         // Uploads that need a file are refused first.
         assert_eq!(put(&mut it.server.connect(), "/refused", LARGE), 503);
-        it.recovers(attackers);
+        it.assert_recovery(attackers);
     }
 }

@@ -3,7 +3,7 @@
 
 mod program;
 
-use program::{Folder, Server, curl, drivers, have, onrush};
+use program::{Folder, Server, curl, drivers, is_installed, onrush};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -126,7 +126,7 @@ fn public_addresses_accept_every_host_unless_names_are_set() {
 /// No browser can connect to a Unix socket.
 #[test]
 fn unix_socket_accepts_every_host() {
-    if !have("curl") {
+    if !is_installed("curl") {
         return;
     }
     let folder = Folder::new();
@@ -143,7 +143,7 @@ fn unix_socket_accepts_every_host() {
 /// With curl: uploaded pages get a sandbox, and pages of a site do not.
 #[test]
 fn uploaded_pages_are_sandboxed() {
-    if !have("curl") {
+    if !is_installed("curl") {
         return;
     }
     for driver in drivers() {

@@ -3,7 +3,7 @@
 
 mod program;
 
-use program::{Folder, Server, TIMEOUT, drivers, have, onrush};
+use program::{Folder, Server, TIMEOUT, drivers, is_installed, onrush};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn is_silent(stream: &TcpStream) -> bool {
 
 /// Waits until all but `silent` of the connections have received something. Returns those that have
 /// not, and those that have.
-fn sort_out(all: Vec<TcpStream>, silent: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
+fn wait_and_split(all: Vec<TcpStream>, silent: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
     let end = Instant::now() + TIMEOUT;
     while all.iter().filter(|stream| is_silent(stream)).count() != silent {
         let now = all.iter().filter(|stream| is_silent(stream)).count();
@@ -73,7 +73,7 @@ fn accepted_clients_are_served_without_free_descriptors() {
             stream
         };
         let all: Vec<TcpStream> = (0..200).map(begun).collect();
-        let (mut inside, outside) = sort_out(all, most);
+        let (mut inside, outside) = wait_and_split(all, most);
         for mut stream in outside {
             let mut response = String::new();
             let read = stream.read_to_string(&mut response); // May end with a reset.
@@ -121,7 +121,7 @@ fn several_clients_are_served_with_few_descriptors() {
 
 #[test]
 fn accept_errors_are_logged_once() {
-    if !have("bash") {
+    if !is_installed("bash") {
         return;
     }
     let folder = Folder::new();

@@ -175,7 +175,7 @@ fn server_listens_on_several_addresses() {
             stream.set_read_timeout(Some(TIMEOUT)).expect("set");
             assert!(ask(stream).starts_with("HTTP/1.1 200"));
             server.signal("TERM");
-            server.ended(TIMEOUT);
+            server.wait_for_exit(TIMEOUT);
             assert!(!path.exists());
         }
     }

@@ -40,7 +40,7 @@ fn with_driver(dir: &Path, driver: &str) -> Command {
 /// As in a container with an old seccomp profile: the server works without symbolic links, and logs
 /// that once.
 #[test]
-fn without_openat2_links_are_not_followed_and_this_is_logged() {
+fn without_openat2_links_are_not_followed_and_a_warning_is_logged() {
     let folder = Folder::new();
     folder.file("x", "content");
     std::os::unix::fs::symlink("x", folder.path().join("link")).expect("a folder");
@@ -288,7 +288,7 @@ fn drain_loses_no_upload() {
             .read_to_string(&mut response)
             .expect("a response and a close");
         assert!(response.starts_with("HTTP/1.1 201"), "{driver}: {response}");
-        assert_eq!(server.ended(Duration::from_secs(5)), Some(0));
+        assert_eq!(server.wait_for_exit(Duration::from_secs(5)), Some(0));
         drop(idle);
         let content = std::fs::read(folder.path().join("late")).expect("it is there");
         assert!(content == program::pattern(7, size));
@@ -309,7 +309,11 @@ fn second_signal_ends_the_program_at_once() {
             sleep(PAUSE);
             let begun = Instant::now();
             server.signal(second);
-            assert_eq!(server.ended(Duration::from_secs(5)), Some(1), "{driver}");
+            assert_eq!(
+                server.wait_for_exit(Duration::from_secs(5)),
+                Some(1),
+                "{driver}"
+            );
             assert!(begun.elapsed() < Duration::from_secs(2));
             assert!(!folder.path().join("never").exists());
             drop(stream);
@@ -319,7 +323,7 @@ fn second_signal_ends_the_program_at_once() {
 
 /// As from `timeout(1)`, which signals its child and the child's process group.
 #[test]
-fn two_signals_in_a_burst_are_one() {
+fn two_signals_in_a_burst_count_as_one() {
     let folder = Folder::new();
     let mut server = Server::start(folder.path(), &["--allow", "put"]);
     let size = 1 << 20;
@@ -335,7 +339,7 @@ fn two_signals_in_a_burst_are_one() {
     let mut response = String::new();
     stream.read_to_string(&mut response).expect("a response");
     assert!(response.starts_with("HTTP/1.1 201"), "{response}");
-    assert_eq!(server.ended(Duration::from_secs(5)), Some(0));
+    assert_eq!(server.wait_for_exit(Duration::from_secs(5)), Some(0));
 }
 
 #[test]
@@ -354,7 +358,11 @@ fn drain_ends_at_its_timeout() {
         let stream = upload(&server, "never", 1 << 20, 1 << 19);
         let begun = Instant::now();
         server.signal("TERM");
-        assert_eq!(server.ended(Duration::from_secs(5)), Some(0), "{driver}");
+        assert_eq!(
+            server.wait_for_exit(Duration::from_secs(5)),
+            Some(0),
+            "{driver}"
+        );
         assert!(begun.elapsed() >= Duration::from_millis(300), "{driver}");
         server.logs("the drain time-out ended connections");
         drop(stream);
@@ -367,7 +375,7 @@ fn idle_server_ends_at_once() {
     for signal in ["TERM", "INT"] {
         let mut server = Server::start(folder.path(), &[]);
         server.signal(signal);
-        assert_eq!(server.ended(Duration::from_secs(5)), Some(0));
+        assert_eq!(server.wait_for_exit(Duration::from_secs(5)), Some(0));
     }
 }
 

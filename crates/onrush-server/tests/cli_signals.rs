@@ -91,7 +91,7 @@ fn requests_sent_before_the_end_get_responses() {
                     sleep(Duration::from_millis(1));
                 }
                 server.signal("TERM");
-                assert_eq!(server.ended(TIMEOUT), Some(0));
+                assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
                 outcomes.over.store(true, Ordering::Relaxed);
             });
             let lost = outcomes.lost.into_inner();
@@ -117,7 +117,7 @@ fn client_with_deferred_accept_gets_its_response_at_the_end() {
         for client in &mut clients {
             read_response(client).expect("no reset");
         }
-        assert_eq!(server.ended(TIMEOUT), Some(0));
+        assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod program;
 
-use program::{Folder, Server, TIMEOUT, curl, drivers, have, output_within, pattern};
+use program::{Folder, Server, TIMEOUT, curl, drivers, is_installed, output_within, pattern};
 use std::process::Command;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn ask(arguments: &[&str]) -> (u16, String) {
 
 #[test]
 fn curl_puts_gets_and_deletes() {
-    if !have("curl") {
+    if !is_installed("curl") {
         return;
     }
     let folder = Folder::new();
@@ -68,7 +68,7 @@ fn curl_puts_gets_and_deletes() {
 
 #[test]
 fn curl_puts_large_bodies_with_and_without_expect_and_chunked() {
-    if !have("curl") {
+    if !is_installed("curl") {
         return;
     }
     let folder = Folder::new();
@@ -108,8 +108,8 @@ fn curl_puts_large_bodies_with_and_without_expect_and_chunked() {
 }
 
 #[test]
-fn rings_of_any_size_work() {
-    if !have("curl") || !drivers().contains(&"io_uring") {
+fn rings_of_any_size_serve_requests() {
+    if !is_installed("curl") || !drivers().contains(&"io_uring") {
         return;
     }
     let folder = Folder::new();
@@ -148,7 +148,7 @@ fn rings_of_any_size_work() {
 
 #[test]
 fn sink_accepts_uploads_and_stores_nothing() {
-    if !have("curl") {
+    if !is_installed("curl") {
         return;
     }
     let folder = Folder::new();
@@ -169,7 +169,7 @@ fn sink_accepts_uploads_and_stores_nothing() {
 
 #[test]
 fn wget_mirrors_a_small_tree() {
-    if !have("wget") {
+    if !is_installed("wget") {
         return;
     }
     let served = Folder::new();
@@ -216,7 +216,7 @@ fn wget_mirrors_a_small_tree() {
 
 #[test]
 fn wrk_sees_no_error() {
-    if !have("wrk") {
+    if !is_installed("wrk") {
         return;
     }
     let served = Folder::new();

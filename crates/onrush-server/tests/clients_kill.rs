@@ -112,7 +112,7 @@ fn kill_during_uploads_leaves_old_or_new_objects() {
                 // From the beginning of the uploads to nearly their end.
                 sleep(Duration::from_millis((5 + round * 37 % 200) as u64));
                 server.signal("KILL");
-                server.ended(TIMEOUT);
+                server.wait_for_exit(TIMEOUT);
                 threads
                     .into_iter()
                     .map(|thread| thread.join().expect("no panic"))

@@ -2,7 +2,9 @@
 
 mod program;
 
-use program::{Folder, Server, TIMEOUT, curl, drivers, have, onrush, output_within, pattern};
+use program::{
+    Folder, Server, TIMEOUT, curl, drivers, is_installed, onrush, output_within, pattern,
+};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -29,7 +31,7 @@ fn put(source: &Path, url: &str, fields: &[&str]) -> String {
 
 #[test]
 fn metadata_of_an_upload_by_curl_is_returned() {
-    if !have("curl") || !have("gzip") {
+    if !is_installed("curl") || !is_installed("gzip") {
         return;
     }
     let folder = Folder::new();
@@ -68,7 +70,7 @@ fn metadata_of_an_upload_by_curl_is_returned() {
 
 #[test]
 fn curl_uploads_with_digests_are_checked() {
-    if !have("curl") || !have("openssl") {
+    if !is_installed("curl") || !is_installed("openssl") {
         return;
     }
     let folder = Folder::new();
@@ -158,7 +160,7 @@ fn on_a_small_disk(folder: &Folder, driver: &str) -> Option<Server> {
 
 #[test]
 fn storage_errors_are_logged_and_reported() {
-    if !have("curl") {
+    if !is_installed("curl") {
         return;
     }
     let source = Folder::new();

@@ -3,7 +3,7 @@
 
 mod program;
 
-use program::{Folder, Server, drivers, have, output_within};
+use program::{Folder, Server, drivers, is_installed, output_within};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -201,7 +201,7 @@ fn url(server: &Server, path: &Path) -> String {
 
 #[test]
 fn wget_mirrors_the_listing() {
-    if !have("wget") {
+    if !is_installed("wget") {
         return;
     }
     let served = Folder::new();
@@ -309,7 +309,7 @@ fn listed(server: &Server) -> Vec<(PathBuf, String)> {
 
 #[test]
 fn curl_fetches_all_files_of_the_json_listing() {
-    if !have("curl") {
+    if !is_installed("curl") {
         return;
     }
     let served = Folder::new();

@@ -3,7 +3,7 @@
 
 mod program;
 
-use program::{Folder, Server, TIMEOUT, curl, drivers, have, output_within};
+use program::{Folder, Server, TIMEOUT, curl, drivers, is_installed, output_within};
 use std::path::Path;
 use std::process::Command;
 
@@ -42,7 +42,7 @@ fn apt(root: &Path, arguments: &[&str]) -> String {
 
 #[test]
 fn apt_reads_a_flat_repository() {
-    if !have("apt-get") || !have("sha256sum") {
+    if !is_installed("apt-get") || !is_installed("sha256sum") {
         return;
     }
     for driver in drivers() {
@@ -84,7 +84,7 @@ fn apt_reads_a_flat_repository() {
 
 #[test]
 fn rclone_copies_names_that_need_a_dot_segment() {
-    if !have("rclone") {
+    if !is_installed("rclone") {
         return;
     }
     let names = ["plain.txt", "colon:x.txt", "a b/c:d", "dots..", "%41"];
@@ -116,7 +116,7 @@ fn rclone_copies_names_that_need_a_dot_segment() {
 
 #[test]
 fn curl_gets_one_object_by_every_spelling() {
-    if !have("curl") {
+    if !is_installed("curl") {
         return;
     }
     for driver in drivers() {

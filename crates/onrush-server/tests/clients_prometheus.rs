@@ -2,7 +2,7 @@
 
 mod program;
 
-use program::{Folder, Server, TIMEOUT, have, output, wait};
+use program::{Folder, Server, TIMEOUT, is_installed, output, wait};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -35,7 +35,7 @@ fn admin_address(server: &Server) -> String {
 }
 
 /// Queries until `fits` is true, and panics with the last result if it never is.
-fn until(what: &str, ask: impl Fn() -> String, fits: impl Fn(&str) -> bool) {
+fn query_until(what: &str, ask: impl Fn() -> String, fits: impl Fn(&str) -> bool) {
     let end = Instant::now() + TIMEOUT;
     loop {
         let response = ask();
@@ -137,7 +137,7 @@ fn checked(page: &Path) -> String {
 
 #[test]
 fn prometheus_scrapes_without_complaints() {
-    if !have("prometheus") || !have("promtool") {
+    if !is_installed("prometheus") || !is_installed("promtool") {
         return;
     }
     let folder = Folder::new();
@@ -154,11 +154,11 @@ fn prometheus_scrapes_without_complaints() {
 
     let prometheus = Prometheus::start(&admin);
     let up = || prometheus.target().to_string();
-    until("a scrape", up, |target| {
+    query_until("a scrape", up, |target| {
         target.contains("\"health\":\"up\"")
     });
     let expect = |query: &str, expected: &str| {
-        until(query, || prometheus.value(query), |value| value == expected);
+        query_until(query, || prometheus.value(query), |value| value == expected);
     };
     // All requests in the last bucket of a histogram, and those with one status, by label.
     expect("sum(http_server_request_duration_seconds_count)", "21");

@@ -3,7 +3,7 @@
 
 mod program;
 
-use program::{Folder, Server, drivers, have, output_within, pattern};
+use program::{Folder, Server, drivers, is_installed, output_within, pattern};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ fn all_at_once(script: &str, arguments: impl Fn(usize) -> Vec<String> + Sync) {
 
 #[test]
 fn many_large_uploads_are_stored_correctly_in_bounded_memory() {
-    if !have("curl") {
+    if !is_installed("curl") {
         return;
     }
     let sources = Folder::new();

@@ -92,7 +92,7 @@ fn content(response: &str) -> &str {
 
 #[test]
 fn files_serves_a_folder_beneath_a_path() {
-    for driver in DRIVERS.into_iter().filter(|_| built("files")) {
+    for driver in DRIVERS.into_iter().filter(|_| is_built("files")) {
         let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
         let example = Example::start("files", driver, &[dir]);
         assert!(content(&example.get("/")).contains("<title>Home</title>"));
@@ -137,7 +137,7 @@ fn every_example_is_run_by_a_test() {
 }
 
 /// Cargo builds examples when all tests are built, not for `--test examples` alone. CI builds all.
-fn built(name: &str) -> bool {
+fn is_built(name: &str) -> bool {
     let there = program(name).exists();
     assert!(
         there || std::env::var_os("CI").is_none(),
@@ -152,16 +152,16 @@ fn built(name: &str) -> bool {
 #[test]
 fn hello_examples_greet() {
     for driver in DRIVERS {
-        if built("hello") {
+        if is_built("hello") {
             let hello = Example::start("hello", driver, &[]);
             assert_eq!(content(&hello.get("/")), "Hello, World!");
         }
-        if built("hello_single_thread") {
+        if is_built("hello_single_thread") {
             let single = Example::start("hello_single_thread", driver, &[]);
             assert_eq!(content(&single.get("/")), "Hello, visitor 1!\n");
             assert_eq!(content(&single.get("/")), "Hello, visitor 2!\n");
         }
-        if built("plaintext") {
+        if is_built("plaintext") {
             let plaintext = Example::start("plaintext", driver, &[]);
             assert_eq!(content(&plaintext.get("/plaintext")), "Hello, World!");
             assert!(plaintext.get("/json").contains("application/json"));
@@ -171,7 +171,7 @@ fn hello_examples_greet() {
 
 #[test]
 fn echo_stream_responds_while_it_receives() {
-    for driver in DRIVERS.into_iter().filter(|_| built("echo_stream")) {
+    for driver in DRIVERS.into_iter().filter(|_| is_built("echo_stream")) {
         let example = Example::start("echo_stream", driver, &[]);
         let stream = TcpStream::connect(("127.0.0.1", example.port)).unwrap();
         stream
@@ -191,7 +191,7 @@ fn echo_stream_responds_while_it_receives() {
 
 #[test]
 fn offload_gives_the_same_data_on_every_thread() {
-    for driver in DRIVERS.into_iter().filter(|_| built("offload")) {
+    for driver in DRIVERS.into_iter().filter(|_| is_built("offload")) {
         let pool = ["--threads", "1", "--queue", "5", "--wait-ms", "60000"];
         let example = Example::start("offload", driver, &pool);
         assert_eq!(content(&example.get("/ping")), "pong\n");
@@ -220,7 +220,7 @@ fn offload_reports_wrong_flags() {
         &["--threads", "0"],
         &["-x"],
     ];
-    for flags in wrong.into_iter().filter(|_| built("offload")) {
+    for flags in wrong.into_iter().filter(|_| is_built("offload")) {
         let output = Command::new(program("offload"))
             .arg("0")
             .args(flags)
@@ -237,7 +237,10 @@ fn offload_reports_wrong_flags() {
 
 #[test]
 fn graceful_shutdown_responds_first() {
-    for driver in DRIVERS.into_iter().filter(|_| built("graceful_shutdown")) {
+    for driver in DRIVERS
+        .into_iter()
+        .filter(|_| is_built("graceful_shutdown"))
+    {
         let mut example = Example::start("graceful_shutdown", driver, &[]);
         let mut stream = TcpStream::connect(("127.0.0.1", example.port)).unwrap();
         stream

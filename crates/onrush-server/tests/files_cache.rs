@@ -18,7 +18,7 @@ fn get(host: &mut Host, path: &str) -> (Vec<u8>, u64) {
 }
 
 #[test]
-fn hot_object_needs_no_disk_operation() {
+fn cached_object_needs_no_disk_operation() {
     for seed in 1..5 {
         let mut host = Host::simulated("/", &FilesOptions::default(), seed);
         host.add("f", b"one");
@@ -27,8 +27,8 @@ fn hot_object_needs_no_disk_operation() {
             assert_eq!(get(&mut host, "/f"), (b"one".to_vec(), 0));
             assert_eq!(get(&mut host, "/%66").0, b"one");
         }
-        assert_eq!(host.ask("GET /f\nRange: bytes=1-1", b"").body, b"n");
-        host.pass(FRESH_MS);
+        assert_eq!(host.request("GET /f\nRange: bytes=1-1", b"").body, b"n");
+        host.advance(FRESH_MS);
         let (content, operations) = get(&mut host, "/f");
         assert_eq!(content, b"one");
         assert!(operations > 0, "the object is checked again");
@@ -43,13 +43,13 @@ fn external_changes_are_seen_within_the_bound() {
         host.add("f", b"one");
         let old = host.get("/f").etag().to_owned();
         host.add_at(b"f", b"two", LONG_AGO_S + 10);
-        host.pass(FRESH_MS);
+        host.advance(FRESH_MS);
         let new = host.get("/f");
         assert_eq!(new.body, b"two");
         assert_ne!(new.etag(), old);
         let root = host.root();
         root.unlink(b"f").unwrap();
-        host.pass(FRESH_MS);
+        host.advance(FRESH_MS);
         assert_eq!(host.get("/f").status, 404);
         host.add("f", b"three");
         assert_eq!(host.get("/f").body, b"three");
@@ -57,9 +57,9 @@ fn external_changes_are_seen_within_the_bound() {
 }
 
 #[test]
-fn bound_of_zero_checks_every_time() {
+fn bound_of_zero_opens_the_object_for_every_request() {
     let options = FilesOptions {
-        cache_fresh_ms: 0,
+        cache_max_age_ms: 0,
         ..FilesOptions::default()
     };
     let mut host = Host::simulated("/", &options, 1);
@@ -71,7 +71,7 @@ fn bound_of_zero_checks_every_time() {
 
 #[test]
 fn changes_through_the_server_are_seen_at_once() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         host.add("f", b"old");
         for round in 0..20_u8 {
             // Most likely, both workers have it in memory.
@@ -93,14 +93,14 @@ fn bound_holds_on_real_disks() {
         onrush::DriverPreference::Epoll,
     ] {
         let options = FilesOptions {
-            cache_fresh_ms: 100,
+            cache_max_age_ms: 100,
             ..FilesOptions::default()
         };
         let mut host = Host::real("/", &options, driver);
         for round in 0..5_u8 {
             host.add_at(b"f", &[round; 1000], LONG_AGO_S + u64::from(round));
             if round > 0 {
-                host.pass(150);
+                host.advance(150);
             }
             (0..4).for_each(|_| assert_eq!(host.get("/f").body, [round; 1000]));
         }
@@ -190,7 +190,7 @@ fn large_file_is_opened_once_within_the_bound() {
         // A HEAD, because the simulator reads content in pieces of varying size.
         let cost = |host: &mut Host| {
             let before = host.disk().operations();
-            assert_eq!(host.ask("HEAD /f", b"").status, 200);
+            assert_eq!(host.request("HEAD /f", b"").status, 200);
             host.disk().operations() - before
         };
         let first = cost(&mut host);
@@ -199,7 +199,7 @@ fn large_file_is_opened_once_within_the_bound() {
             second < first,
             "the file was opened again: {first}, {second}"
         );
-        host.pass(FRESH_MS + 100);
+        host.advance(FRESH_MS + 100);
         assert!(cost(&mut host) > second, "the file was not checked again");
         host.put("/f", &pattern(400_000));
         assert_eq!(get(&mut host, "/f").0.len(), 400_000);
@@ -223,7 +223,7 @@ fn open_files_are_few_and_closed_soon() {
     let cores = std::thread::available_parallelism().unwrap().get();
     let few = FilesOptions {
         cache_files_max: 4 * cores,
-        cache_fresh_ms: 600_000,
+        cache_max_age_ms: 600_000,
         ..FilesOptions::default()
     };
     for driver in [
@@ -242,7 +242,7 @@ fn open_files_are_few_and_closed_soon() {
             }
             assert!(most <= options.cache_files_max, "{most}");
             // However long cached content may be used.
-            eventually(&mut host, |host| open_files(host) == 0);
+            wait_until(&mut host, |host| open_files(host) == 0);
         }
     }
 }
@@ -285,14 +285,14 @@ fn file_changed_by_another_program_is_never_mixed() {
         // The same file with another length, while the server keeps it open.
         host.add_at(b"f", &[b'b'; 310_000], LONG_AGO_S + 10);
         let rest = format!("GET /f\nRange: bytes=150000-\nIf-Range: {old}");
-        let reply = host.ask(&rest, b"");
+        let reply = host.request(&rest, b"");
         assert_eq!((reply.status, reply.body.len()), (200, 310_000));
         assert_eq!(host.get("/f").body, [b'b'; 310_000]);
     }
 }
 
 #[test]
-fn second_server_of_the_same_files_closes_them_too() {
+fn second_server_of_the_same_files_closes_its_files() {
     let driver = onrush::DriverPreference::Epoll;
     let mut host = Host::real("/", &FilesOptions::default(), driver);
     host.add("f.bin", &pattern(100_000));
@@ -302,5 +302,5 @@ fn second_server_of_the_same_files_closes_them_too() {
         host.restart(driver);
     }
     (0..8).for_each(|_| assert_eq!(host.get("/f.bin").body.len(), 100_000));
-    eventually(&mut host, |host| open_files(host) == 0);
+    wait_until(&mut host, |host| open_files(host) == 0);
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// created for it.
 #[test]
 fn too_deep_paths_are_refused_and_create_nothing() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         let legal = ["x"; 64].join("/");
         assert_eq!(host.put(&format!("/{legal}"), b"deep").status, 201);
         assert_eq!(host.get(&format!("/{legal}")).body, b"deep");
@@ -30,7 +30,7 @@ fn too_deep_paths_are_refused_and_create_nothing() {
             assert_eq!(host.delete(&path).status, 404);
             assert_eq!(host.get(&path).status, 404);
             assert_eq!(host.get(&format!("{path}/")).status, 404);
-            assert_eq!(host.ask(&format!("HEAD {path}"), b"").status, 404);
+            assert_eq!(host.request(&format!("HEAD {path}"), b"").status, 404);
             assert!(host.root().metadata(b"y").is_err(), "a folder was created");
         }
         assert_eq!(host.staged(), 0);
@@ -39,7 +39,7 @@ fn too_deep_paths_are_refused_and_create_nothing() {
         depth_max: 2,
         ..writable()
     };
-    everywhere(&shallow, |host| {
+    on_all_backends(&shallow, |host| {
         assert_eq!(host.put("/a/b", b"x").status, 201);
         assert_eq!(host.put("/a/c/d", b"x").status, 400);
         host.add("made/by/others", b"x");
@@ -69,7 +69,7 @@ fn clients_are_served_while_others_wait_for_new_folders() {
         let server = Server::bind("127.0.0.1:0").workers(1).driver(driver);
         let running = server.start(Guard::new(Hosts::any(), router)).unwrap();
         let address = running.address().to_string();
-        assert_eq!(over(&address, "PUT", "/here", b"before").status, 201);
+        assert_eq!(request_to(&address, "PUT", "/here", b"before").status, 201);
 
         disk.hold_folders(true);
         std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn clients_are_served_while_others_wait_for_new_folders() {
                 .map(|number| {
                     let path = format!("/{number}/{}", ["x"; 63].join("/"));
                     let address = &address;
-                    scope.spawn(move || over(address, "PUT", &path, b"deep").status)
+                    scope.spawn(move || request_to(address, "PUT", &path, b"deep").status)
                 })
                 .collect();
             assert_eq!(
@@ -85,13 +85,13 @@ fn clients_are_served_while_others_wait_for_new_folders() {
                 4,
                 "a quarter of the threads"
             );
-            // `over` has a timeout of twenty seconds.
+            // `request_to` has a timeout of twenty seconds.
             for number in 0..100 {
                 let path = format!("/plain-{number}");
-                assert_eq!(over(&address, "PUT", &path, b"plain").status, 201);
-                assert_eq!(over(&address, "GET", &path, b"").body, b"plain");
+                assert_eq!(request_to(&address, "PUT", &path, b"plain").status, 201);
+                assert_eq!(request_to(&address, "GET", &path, b"").body, b"plain");
             }
-            assert_eq!(over(&address, "DELETE", "/here", b"").status, 204);
+            assert_eq!(request_to(&address, "DELETE", "/here", b"").status, 204);
             assert_eq!(disk.wait_for_held(1, TIMEOUT), 4);
             disk.hold_folders(false);
             for client in deep {

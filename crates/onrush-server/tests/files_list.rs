@@ -7,7 +7,7 @@ use onrush_server::FilesOptions;
 use serde_json::Value;
 
 fn json(host: &mut Host, path: &str) -> Value {
-    let reply = host.ask(&format!("GET {path}\nAccept: application/json"), b"");
+    let reply = host.request(&format!("GET {path}\nAccept: application/json"), b"");
     assert_eq!(reply.status, 200, "{}: {path}", host.name);
     assert_eq!(reply.field("content-type"), Some("application/json"));
     assert_eq!(reply.field("vary"), Some("Accept"));
@@ -21,8 +21,8 @@ fn names(listing: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn json_format_of_a_listing() {
-    everywhere_at("/mnt/", &FilesOptions::default(), |host| {
+fn listing_has_the_json_format() {
+    on_all_backends_at("/mnt/", &FilesOptions::default(), |host| {
         host.add("a/x y", b"12345");
         host.add("a/b/c", b"");
         host.add("top", b"1");
@@ -50,9 +50,9 @@ fn json_format_of_a_listing() {
         );
         let by_query = host.get("/mnt/a/?format=json");
         assert_eq!(by_query.json(), listing);
-        let html = host.ask("GET /mnt/a/?format=html\nAccept: application/json", b"");
+        let html = host.request("GET /mnt/a/?format=html\nAccept: application/json", b"");
         assert_eq!(html.field("content-type"), Some("text/html; charset=utf-8"));
-        let head = host.ask("HEAD /mnt/a/", b"");
+        let head = host.request("HEAD /mnt/a/", b"");
         assert_eq!(head.status, 200);
         let length = head.field("content-length").map(str::to_owned);
         assert_eq!(length, Some(host.get("/mnt/a/").body.len().to_string()));
@@ -60,13 +60,13 @@ fn json_format_of_a_listing() {
 }
 
 #[test]
-fn html_format_of_a_listing() {
-    everywhere(&FilesOptions::default(), |host| {
+fn listing_has_the_html_format() {
+    on_all_backends(&FilesOptions::default(), |host| {
         host.add("a/<img src=x onerror=alert(1)>&\"'.txt", &pattern(2000));
         host.add("a/javascript:alert(1)", b"");
         host.add_folder("a/sub");
         host.add("a/\u{202e}gpj.exe", b"");
-        let reply = host.ask(
+        let reply = host.request(
             "GET /a/\nAccept: text/html,application/xml;q=0.9,*/*;q=0.8",
             b"",
         );
@@ -104,7 +104,7 @@ fn html_format_of_a_listing() {
 }
 
 #[test]
-fn pages_of_a_large_folder() {
+fn pages_of_a_large_folder_contain_every_name_once() {
     let test = |host: &mut Host| {
         let mut expected: Vec<String> = (0..2500).map(|i| format!("n{i:05} +&%ü")).collect();
         for name in &expected {
@@ -159,8 +159,8 @@ fn pages_of_a_large_folder() {
 }
 
 #[test]
-fn links_to_names_that_are_not_utf8_work() {
-    everywhere(&FilesOptions::default(), |host| {
+fn links_to_names_that_are_not_utf8_can_be_followed() {
+    on_all_backends(&FilesOptions::default(), |host| {
         host.add_at(b"a/\xff\xfe.txt", b"odd", LONG_AGO_S);
         let listing = json(host, "/a/");
         let entry = &listing["entries"][0];
@@ -172,8 +172,8 @@ fn links_to_names_that_are_not_utf8_work() {
 }
 
 #[test]
-fn listed_and_hidden_entries() {
-    everywhere(&FilesOptions::default(), |host| {
+fn hidden_and_special_entries_are_not_listed() {
+    on_all_backends(&FilesOptions::default(), |host| {
         host.add("file", b"x");
         host.add(".hidden", b"x");
         host.add_fifo("fifo");
@@ -211,7 +211,7 @@ fn site_serves_its_index_file() {
         site: true,
         ..FilesOptions::default()
     };
-    everywhere_at("/site/", &options, |host| {
+    on_all_backends_at("/site/", &options, |host| {
         host.add("index.html", b"<p>top");
         host.add("a/index.html", b"<p>a");
         host.add("b/other.html", b"<p>b");
@@ -228,7 +228,7 @@ fn site_serves_its_index_file() {
                     Some("text/html; charset=utf-8")
                 );
                 let etag = reply.etag().to_owned();
-                let again = host.ask(&format!("GET {path}\nIf-None-Match: {etag}"), b"");
+                let again = host.request(&format!("GET {path}\nIf-None-Match: {etag}"), b"");
                 assert_eq!(again.status, 304);
             }
             assert!(host.get("/site/b/").text().contains("other.html"));

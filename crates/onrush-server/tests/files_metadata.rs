@@ -25,19 +25,19 @@ fn with(request: &str, fields: &[(&str, &str)]) -> String {
 
 #[test]
 fn fields_of_a_put_are_returned_with_the_object() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         for size in [3, 20_000, 300_000] {
             let path = format!("/folder/{size}.txt");
             let content = pattern(size);
             let put = with(&format!("PUT {path}"), &FIELDS);
-            assert_eq!(host.ask(&put, &content).status, 201, "{}", host.name);
+            assert_eq!(host.request(&put, &content).status, 201, "{}", host.name);
             // From disk, and from the cache.
             for age_s in [0, 100, 100, 100] {
                 if age_s > 0 {
                     set_age(host, &format!("folder/{size}.txt"));
                 }
                 for method in ["GET", "HEAD"] {
-                    let reply = host.ask(&format!("{method} {path}"), b"");
+                    let reply = host.request(&format!("{method} {path}"), b"");
                     assert_eq!(reply.status, 200);
                     for (name, value) in FIELDS {
                         let all: Vec<&str> = reply.all(name).collect();
@@ -47,11 +47,11 @@ fn fields_of_a_put_are_returned_with_the_object() {
                     assert!(method == "HEAD" || reply.body == content);
                 }
             }
-            let part = host.ask(&format!("GET {path}\nRange: bytes=1-2"), b"");
+            let part = host.request(&format!("GET {path}\nRange: bytes=1-2"), b"");
             assert_eq!((part.status, &part.body[..]), (206, &content[1..3]));
             assert_eq!(part.field("content-encoding"), Some("gzip"));
             assert_eq!(part.field("content-type"), Some(FIELDS[0].1));
-            let parts = host.ask(&format!("GET {path}\nRange: bytes=0-0,2-2"), b"");
+            let parts = host.request(&format!("GET {path}\nRange: bytes=0-0,2-2"), b"");
             let content_type = parts.field("content-type").unwrap();
             assert!(
                 content_type.starts_with("multipart/byteranges"),
@@ -61,7 +61,7 @@ fn fields_of_a_put_are_returned_with_the_object() {
             let body = String::from_utf8_lossy(&parts.body).into_owned();
             assert!(body.contains(FIELDS[0].1), "{body}");
             let etag = part.etag().to_owned();
-            let same = host.ask(&format!("GET {path}\nIf-None-Match: {etag}"), b"");
+            let same = host.request(&format!("GET {path}\nIf-None-Match: {etag}"), b"");
             assert_eq!(same.status, 304);
             assert_eq!(same.field("cache-control"), Some("public, max-age=60"));
             for name in ["content-type", "content-encoding", "content-disposition"] {
@@ -84,9 +84,9 @@ fn set_age(host: &Host, key: &str) {
 
 #[test]
 fn replacement_has_its_own_fields() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         let put = with("PUT /a.html", &FIELDS);
-        assert_eq!(host.ask(&put, b"1").status, 201);
+        assert_eq!(host.request(&put, b"1").status, 201);
         assert_eq!(host.get("/a.html").field("content-encoding"), Some("gzip"));
         assert_eq!(host.put("/a.html", b"2").status, 204);
         let reply = host.get("/a.html");
@@ -97,7 +97,8 @@ fn replacement_has_its_own_fields() {
         assert_eq!(reply.field("cache-control"), Some("no-cache"));
         assert_eq!(reply.field("content-encoding"), None);
         assert_eq!(
-            host.ask("PUT /a.html\nContent-Language: fr", b"3").status,
+            host.request("PUT /a.html\nContent-Language: fr", b"3")
+                .status,
             204
         );
         let reply = host.get("/a.html");
@@ -119,17 +120,17 @@ fn replacement_has_its_own_fields() {
 
 #[test]
 fn stored_type_does_not_disable_the_sandbox() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         for content_type in ["Text/HTML", "image/svg+xml", "text/plain; a=\",text/html\""] {
             let put = format!("PUT /a.txt\nContent-Type: {content_type}");
-            assert!(matches!(host.ask(&put, b"x").status, 201 | 204));
+            assert!(matches!(host.request(&put, b"x").status, 201 | 204));
             let reply = host.get("/a.txt");
             assert_eq!(reply.field("content-type"), Some(content_type));
             assert_eq!(reply.field("content-security-policy"), Some("sandbox"));
             assert_eq!(reply.field("x-content-type-options"), Some("nosniff"));
         }
         assert_eq!(
-            host.ask("PUT /a.html\nContent-Type: text/plain", b"x")
+            host.request("PUT /a.html\nContent-Type: text/plain", b"x")
                 .status,
             201
         );
@@ -139,7 +140,7 @@ fn stored_type_does_not_disable_the_sandbox() {
 
 #[test]
 fn fields_that_cannot_be_stored_are_refused() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         let long = "x".repeat(1025);
         let many = "x".repeat(1000);
         let table: [(&[(&str, &str)], u16); 11] = [
@@ -175,7 +176,7 @@ fn fields_that_cannot_be_stored_are_refused() {
             ),
         ];
         for (fields, status) in table {
-            let reply = host.ask(&with("PUT /x", fields), b"content");
+            let reply = host.request(&with("PUT /x", fields), b"content");
             assert_eq!(reply.status, status, "{}: {fields:?}", host.name);
             if status == 201 {
                 let reply = host.get("/x");
@@ -196,12 +197,12 @@ fn without_attributes_encodings_are_refused_and_types_follow_names() {
         let disk = SimFs::new(seed);
         disk.set_keeps_attributes(false);
         let mut host = Host::simulated_on(disk, "/", &writable(), seed);
-        let refused = host.ask("PUT /a.txt\nContent-Encoding: gzip", b"x");
+        let refused = host.request("PUT /a.txt\nContent-Encoding: gzip", b"x");
         assert_eq!(refused.status, 415);
         assert_eq!(refused.field("accept-encoding"), Some("identity"));
         assert_eq!(host.content("a.txt"), None);
         let fields = [FIELDS[0], FIELDS[2], ("Content-Encoding", "identity")];
-        assert_eq!(host.ask(&with("PUT /a.txt", &fields), b"x").status, 201);
+        assert_eq!(host.request(&with("PUT /a.txt", &fields), b"x").status, 201);
         let reply = host.get("/a.txt");
         assert_eq!(
             reply.field("content-type"),
@@ -212,7 +213,10 @@ fn without_attributes_encodings_are_refused_and_types_follow_names() {
         let disk = SimFs::new(seed);
         let mut host = Host::simulated_on(disk, "/", &writable(), seed);
         host.disk().set_keeps_attributes(false);
-        assert_eq!(host.ask("PUT /a\nContent-Encoding: gzip", b"x").status, 415);
+        assert_eq!(
+            host.request("PUT /a\nContent-Encoding: gzip", b"x").status,
+            415
+        );
         assert_eq!((host.content("a"), host.staged()), (None, 0));
     }
 }
@@ -223,7 +227,7 @@ fn types_come_from_the_options() {
         types: Types::new([("ts", "text/x-typescript")]).unwrap(),
         ..FilesOptions::default()
     };
-    everywhere(&options, |host| {
+    on_all_backends(&options, |host| {
         for (name, content_type) in [
             ("a.ts", "text/x-typescript"),
             ("a.m3u8", "application/vnd.apple.mpegurl"),
@@ -266,7 +270,7 @@ fn bodies_with_wrong_digests_are_not_published() {
         ]
     });
     assert!(digests[0][0].len() > 20, "{digests:?}");
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         let mut number = 0;
         for (content, lines) in bodies.iter().zip(&digests) {
             let all = lines.join("\n");
@@ -283,16 +287,16 @@ fn bodies_with_wrong_digests_are_not_published() {
                         "" => content.to_vec(),
                         _ => chunked(content),
                     };
-                    let reply = host.ask(&put, &body(&wrong));
+                    let reply = host.request(&put, &body(&wrong));
                     assert_eq!(reply.status, 400, "{what}");
                     assert!(reply.text().contains("digest"), "{what}");
                     let key = format!("folder/{number}");
                     assert_eq!(host.content(&key), None, "{what}");
-                    eventually(host, |host| host.staged() == 0);
-                    assert_eq!(host.ask(&put, &body(content)).status, 201, "{what}");
+                    wait_until(host, |host| host.staged() == 0);
+                    assert_eq!(host.request(&put, &body(content)).status, 201, "{what}");
                     assert!(host.content(&key).as_ref() == Some(content), "{what}");
                     // The old object stays.
-                    assert_eq!(host.ask(&put, &body(&wrong)).status, 400, "{what}");
+                    assert_eq!(host.request(&put, &body(&wrong)).status, 400, "{what}");
                     assert!(host.content(&key).as_ref() == Some(content), "{what}");
                 }
             }

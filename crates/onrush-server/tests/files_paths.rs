@@ -45,11 +45,11 @@ fn no_path_leaves_the_folder() {
         hidden: true, // So that hiding dot names does not refuse the attacks.
         ..writable()
     };
-    everywhere(&options, |host| {
+    on_all_backends(&options, |host| {
         host.add("a/b", b"inside");
         for path in ATTACKS {
             for method in ["GET", "HEAD", "DELETE"] {
-                let reply = host.ask(&format!("{method} {path}"), b"");
+                let reply = host.request(&format!("{method} {path}"), b"");
                 let refused = matches!(reply.status, 400 | 404);
                 assert!(refused, "{}: {method} {path}: {}", host.name, reply.status);
                 let text = String::from_utf8_lossy(&reply.body).into_owned();
@@ -82,7 +82,7 @@ fn no_path_leaves_the_folder() {
 
 #[test]
 fn escaped_and_plain_names_are_equal() {
-    everywhere(&FilesOptions::default(), |host| {
+    on_all_backends(&FilesOptions::default(), |host| {
         host.add("a b/ü%41.txt", b"x");
         for path in ["/a%20b/%C3%BC%2541.txt", "/%61%20b/%c3%bc%2541%2etxt"] {
             assert_eq!(host.get(path).body, b"x", "{path}");
@@ -94,7 +94,7 @@ fn escaped_and_plain_names_are_equal() {
 
 #[test]
 fn redirects_stay_on_this_host() {
-    everywhere(&FilesOptions::default(), |host| {
+    on_all_backends(&FilesOptions::default(), |host| {
         for folder in ["a", "a/b", "evil.com", "\\evil.com", "a/x:y", "ü <\">"] {
             host.add_folder(folder);
         }
@@ -111,7 +111,7 @@ fn redirects_stay_on_this_host() {
         ];
         for (path, location) in table {
             for method in ["GET", "HEAD"] {
-                let reply = host.ask(&format!("{method} {path}"), b"");
+                let reply = host.request(&format!("{method} {path}"), b"");
                 assert_eq!(reply.status, 301, "{}: {path}", host.name);
                 assert_eq!(reply.field("location"), Some(location));
             }
@@ -143,8 +143,8 @@ fn redirects_stay_on_this_host() {
 }
 
 #[test]
-fn folder_mounted_beneath_a_path() {
-    everywhere_at("/some/files/", &writable(), |host| {
+fn folder_can_be_mounted_beneath_a_path() {
+    on_all_backends_at("/some/files/", &writable(), |host| {
         let made = host.put("/some/files/x%20y/z", b"content");
         assert_eq!(made.status, 201, "{}", host.name);
         assert_eq!(made.field("location"), Some("/some/files/x%20y/z"));
@@ -223,7 +223,7 @@ const SPELLINGS: [(&str, &str); 17] = [
 
 #[test]
 fn all_spellings_name_one_object_for_every_method() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         for (path, named) in SPELLINGS {
             let encoded = path.replace('.', "%2e");
             let mixed = path.replace("..", ".%2E");
@@ -232,7 +232,7 @@ fn all_spellings_name_one_object_for_every_method() {
                 host.add("a/b", b"content");
                 let asked = |host: &mut Host, method: &str| {
                     let body: &[u8] = if method == "PUT" { b"put" } else { b"" };
-                    host.ask(&format!("{method} {spelling}"), body)
+                    host.request(&format!("{method} {spelling}"), body)
                 };
                 let statuses = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE"];
                 let replies = statuses.map(|method| asked(host, method));
@@ -265,7 +265,7 @@ fn all_spellings_name_one_object_for_every_method() {
 
 #[test]
 fn escaped_path_is_not_a_name_with_a_percent_sign() {
-    everywhere(&FilesOptions::default(), |host| {
+    on_all_backends(&FilesOptions::default(), |host| {
         host.add("a b", b"with a space");
         host.add("a%20b", b"with a percent sign");
         host.add("%2e", b"no dot");

@@ -7,7 +7,7 @@ use onrush_server::{Files, FilesOptions};
 
 #[test]
 fn get_and_head_return_an_object_with_its_fields() {
-    everywhere(&FilesOptions::default(), |host| {
+    on_all_backends(&FilesOptions::default(), |host| {
         host.add("a/hello.txt", b"hello");
         let reply = host.get("/a/hello.txt");
         assert_eq!(reply.status, 200, "{}: {reply:?}", host.name);
@@ -25,7 +25,7 @@ fn get_and_head_return_an_object_with_its_fields() {
         );
         let etag = reply.etag().to_owned();
         assert!(etag.starts_with('"') && etag.ends_with('"') && etag.len() > 2);
-        let head = host.ask("HEAD /a/hello.txt", b"");
+        let head = host.request("HEAD /a/hello.txt", b"");
         assert_eq!(
             (head.status, head.field("content-length")),
             (200, Some("5"))
@@ -64,7 +64,7 @@ fn active_content_is_sandboxed_unless_it_is_a_site() {
     ];
     for site in [false, true] {
         let options = FilesOptions { site, ..writable() };
-        everywhere(&options, |host| {
+        on_all_backends(&options, |host| {
             for (name, runs) in names {
                 host.add(name, b"<script>alert(origin)</script>");
                 let policy = (runs && !site).then_some("sandbox");
@@ -79,20 +79,20 @@ fn active_content_is_sandboxed_unless_it_is_a_site() {
                 let first = host.get(&format!("/{name}"));
                 let etag = check(first, 200).etag().to_owned();
                 check(host.get(&format!("/{name}")), 200);
-                check(host.ask(&format!("HEAD /{name}"), b""), 200);
+                check(host.request(&format!("HEAD /{name}"), b""), 200);
                 check(
-                    host.ask(&format!("GET /{name}\nRange: bytes=0-3"), b""),
+                    host.request(&format!("GET /{name}\nRange: bytes=0-3"), b""),
                     206,
                 );
                 let ranges = format!("GET /{name}\nRange: bytes=0-3,8-9");
-                check(host.ask(&ranges, b""), 206);
+                check(host.request(&ranges, b""), 206);
                 let known = format!("GET /{name}\nIf-None-Match: {etag}");
-                check(host.ask(&known, b""), 304);
+                check(host.request(&known, b""), 304);
                 // A recent upload is not cached.
                 host.put(&format!("/new-{name}"), b"<script>");
                 check(host.get(&format!("/new-{name}")), 200);
             }
-            let listing = host.ask("GET /\nAccept: text/html", b"");
+            let listing = host.request("GET /\nAccept: text/html", b"");
             let policy = listing.field("content-security-policy");
             assert!(policy.is_some_and(|policy| policy.starts_with("default-src 'none';")));
         });
@@ -100,9 +100,9 @@ fn active_content_is_sandboxed_unless_it_is_a_site() {
 }
 
 #[test]
-fn every_size_is_sent_whole_hot_and_cold() {
+fn every_size_is_sent_whole_cached_and_uncached() {
     let sizes = [1, 1000, 16_384, 16_385, 65_536, 65_537, 300_000, 1_500_000];
-    everywhere(&FilesOptions::default(), |host| {
+    on_all_backends(&FilesOptions::default(), |host| {
         for size in sizes {
             let content = pattern(size);
             let name = format!("f{size}");
@@ -117,7 +117,7 @@ fn every_size_is_sent_whole_hot_and_cold() {
                     "{} {name}",
                     host.name
                 );
-                let part = host.ask(&format!("GET /{name}\nRange: bytes=-777"), b"");
+                let part = host.request(&format!("GET /{name}\nRange: bytes=-777"), b"");
                 let from = size.saturating_sub(777);
                 assert!(part.status == 206 && part.body == content[from..], "{name}");
             }
@@ -126,7 +126,7 @@ fn every_size_is_sent_whole_hot_and_cold() {
 }
 
 #[test]
-fn ranges() {
+fn ranges_return_the_requested_bytes() {
     // (Range, status, Content-Range, content)
     let table: [(&str, u16, Option<&str>, &[u8]); 12] = [
         ("bytes=0-4", 206, Some("bytes 0-4/26"), b"abcde"),
@@ -152,10 +152,10 @@ fn ranges() {
         ("lines=1-2", 200, None, ALPHABET),
         ("bytes=0-9,10-25", 200, None, ALPHABET),
     ];
-    everywhere(&FilesOptions::default(), |host| {
+    on_all_backends(&FilesOptions::default(), |host| {
         host.add("f.txt", ALPHABET);
         for (range, status, content_range, content) in table {
-            let reply = host.ask(&format!("GET /f.txt\nRange: {range}"), b"");
+            let reply = host.request(&format!("GET /f.txt\nRange: {range}"), b"");
             assert_eq!(reply.status, status, "{range}");
             assert_eq!(reply.field("content-range"), content_range, "{range}");
             assert_eq!(reply.body, content, "{range}");
@@ -166,14 +166,14 @@ fn ranges() {
                     Some("text/plain; charset=utf-8")
                 );
             }
-            let head = host.ask(&format!("HEAD /f.txt\nRange: {range}"), b"");
+            let head = host.request(&format!("HEAD /f.txt\nRange: {range}"), b"");
             assert_eq!(
                 (head.status, head.field("content-length")),
                 (200, Some("26"))
             );
         }
         let many = (0..200).map(|_| "0-").collect::<Vec<_>>().join(",");
-        let reply = host.ask(&format!("GET /f.txt\nRange: bytes={many}"), b"");
+        let reply = host.request(&format!("GET /f.txt\nRange: bytes={many}"), b"");
         assert_eq!((reply.status, reply.body.len()), (200, 26));
     });
 }
@@ -182,13 +182,13 @@ const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 
 #[test]
 fn several_ranges_give_a_multipart_response() {
-    everywhere(&FilesOptions::default(), |host| {
+    on_all_backends(&FilesOptions::default(), |host| {
         for size in [26, 40_000, 500_000] {
             let content = pattern(size);
             host.add(&format!("{size}.bin"), &content);
             let wanted = [0..3, 20..21, size - 2..size];
             let range = "bytes=0-2, 20-20, -2";
-            let reply = host.ask(&format!("GET /{size}.bin\nRange: {range}"), b"");
+            let reply = host.request(&format!("GET /{size}.bin\nRange: {range}"), b"");
             assert_eq!(reply.status, 206);
             assert_eq!(reply.field("content-range"), None);
             let content_type = reply.field("content-type").unwrap();
@@ -211,8 +211,8 @@ fn several_ranges_give_a_multipart_response() {
 }
 
 #[test]
-fn conditional_reads() {
-    everywhere(&FilesOptions::default(), |host| {
+fn preconditions_of_reads_are_evaluated() {
+    on_all_backends(&FilesOptions::default(), |host| {
         host.add("f", b"0123456789");
         let etag = host.get("/f").etag().to_owned();
         let date = "Sun, 13 Sep 2020 12:26:40 GMT";
@@ -249,7 +249,7 @@ fn conditional_reads() {
             ("Range: bytes=90-\nIf-Range: \"x\"".into(), 200),
         ];
         for (fields, status) in &table {
-            let reply = host.ask(&format!("GET /f\n{fields}"), b"");
+            let reply = host.request(&format!("GET /f\n{fields}"), b"");
             assert_eq!(reply.status, *status, "{}: {fields}", host.name);
             if *status == 304 {
                 assert_eq!(reply.etag(), etag);
@@ -257,7 +257,7 @@ fn conditional_reads() {
                 assert_eq!(reply.field("content-type"), None);
             }
             if !fields.contains("Range") {
-                let head = host.ask(&format!("HEAD /f\n{fields}"), b"");
+                let head = host.request(&format!("HEAD /f\n{fields}"), b"");
                 assert_eq!(head.status, *status, "{fields}");
             }
         }
@@ -265,15 +265,15 @@ fn conditional_reads() {
 }
 
 #[test]
-fn refused_methods_and_forms_of_errors() {
-    everywhere(&FilesOptions::default(), |host| {
+fn other_methods_are_refused_and_errors_are_text_or_json() {
+    on_all_backends(&FilesOptions::default(), |host| {
         host.add("f", b"x");
         for method in ["PUT", "DELETE", "POST", "PATCH", "get", "BREW"] {
-            let reply = host.ask(&format!("{method} /f"), b"");
+            let reply = host.request(&format!("{method} /f"), b"");
             assert_eq!(reply.status, 405, "{method}");
             assert_eq!(reply.field("allow"), Some("GET, HEAD, OPTIONS"));
         }
-        let options = host.ask("OPTIONS /f", b"");
+        let options = host.request("OPTIONS /f", b"");
         assert_eq!(options.status, 204);
         assert_eq!(options.field("allow"), Some("GET, HEAD, OPTIONS"));
         let text = host.get("/missing");
@@ -285,12 +285,12 @@ fn refused_methods_and_forms_of_errors() {
             text.field("content-type"),
             Some("text/plain; charset=utf-8")
         );
-        let problem = host.ask("GET /missing\nAccept: application/json", b"");
+        let problem = host.request("GET /missing\nAccept: application/json", b"");
         let kind = problem.field("content-type");
         assert_eq!(kind, Some("application/problem+json"));
         assert_eq!(problem.json()["status"], 404);
         assert_eq!(problem.json()["title"], "Not Found");
-        assert_eq!(host.ask("HEAD /missing", b"").status, 404);
+        assert_eq!(host.request("HEAD /missing", b"").status, 404);
     });
 }
 

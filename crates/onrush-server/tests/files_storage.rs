@@ -58,7 +58,7 @@ fn only_storage_errors_are_logged() {
                 for number in 0..50 {
                     disk.fail_at(disk.operations() + number, errno);
                 }
-                let reply = host.ask(head, body);
+                let reply = host.request(head, body);
                 disk.clear_faults();
                 (reply.status, reply.text().to_owned(), log.take())
             };

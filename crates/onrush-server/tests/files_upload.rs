@@ -7,8 +7,8 @@ use onrush_server::FilesOptions;
 use std::thread;
 
 #[test]
-fn upload_cut_anywhere_leaves_nothing() {
-    everywhere(&writable(), |host| {
+fn upload_aborted_at_any_byte_leaves_nothing() {
+    on_all_backends(&writable(), |host| {
         host.add("old", b"old");
         let content = pattern(400_000);
         for path in ["/old", "/new", "/deep/er/new"] {
@@ -18,7 +18,7 @@ fn upload_cut_anywhere_leaves_nothing() {
                     format!("PUT {path} HTTP/1.1\r\nHost: t\r\nContent-Length: 400000\r\n\r\n");
                 host.send(&mut connection, head.as_bytes());
                 host.send(&mut connection, &content[..sent]);
-                connection.cut();
+                connection.abort();
             }
         }
         let mut connection = host.connect();
@@ -28,7 +28,7 @@ fn upload_cut_anywhere_leaves_nothing() {
         );
         let reply = Reply::parse(&host.receive(&mut connection), false);
         assert_eq!(reply.status, 400);
-        eventually(host, |host| host.staged() == 0);
+        wait_until(host, |host| host.staged() == 0);
         assert_eq!(host.get("/old").body, b"old");
         assert_eq!(host.get("/new").status, 404);
         assert_eq!(host.get("/deep/er/new").status, 404);
@@ -37,24 +37,24 @@ fn upload_cut_anywhere_leaves_nothing() {
 
 #[test]
 fn too_long_bodies_give_413_announced_or_not() {
-    everywhere(&writable(), |host| {
-        let announced = host.ask("PUT /x\nContent-Length: 40000000", b"");
+    on_all_backends(&writable(), |host| {
+        let announced = host.request("PUT /x\nContent-Length: 40000000", b"");
         assert_eq!(announced.status, 413, "{}", host.name);
         let mut body = b"2000000\r\n".to_vec();
         body.resize(body.len() + (32 << 20), b'x');
         body.extend_from_slice(b"\r\n1\r\nx\r\n0\r\n\r\n");
         if !host.is_simulated() {
-            let reply = host.ask("PUT /x\nTransfer-Encoding: chunked", &body);
+            let reply = host.request("PUT /x\nTransfer-Encoding: chunked", &body);
             assert_eq!(reply.status, 413, "{}", host.name);
         }
         assert_eq!(host.get("/x").status, 404);
-        eventually(host, |host| host.staged() == 0);
+        wait_until(host, |host| host.staged() == 0);
     });
 }
 
 #[test]
 fn requests_are_refused_before_the_body() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         host.add("there", b"x");
         host.add("folder/x", b"x");
         let table = [
@@ -98,23 +98,23 @@ fn sink_counts_and_stores_nothing() {
         sink: true,
         ..FilesOptions::default()
     };
-    everywhere(&options, |host| {
+    on_all_backends(&options, |host| {
         for size in [0, 1, 100_000, 5_000_000] {
             let reply = host.put("/any/thing", &pattern(size));
             assert_eq!(reply.status, 204, "{} {size}", host.name);
             let counted = reply.field("onrush-received-bytes");
             assert_eq!(counted, Some(&size.to_string()[..]), "{}", host.name);
         }
-        let chunked = host.ask(
+        let chunked = host.request(
             "PUT /x\nTransfer-Encoding: chunked",
             b"3\r\nabc\r\n0\r\n\r\n",
         );
         assert_eq!(chunked.field("onrush-received-bytes"), Some("3"));
-        let part = host.ask("PUT /x\nContent-Range: bytes 0-1/2", b"ab");
+        let part = host.request("PUT /x\nContent-Range: bytes 0-1/2", b"ab");
         assert_eq!(part.status, 400);
         assert_eq!(host.get("/any/thing").status, 404);
         assert!(entries(&host.root()).is_empty());
-        let options = host.ask("OPTIONS /", b"");
+        let options = host.request("OPTIONS /", b"");
         assert_eq!(options.field("allow"), Some("GET, HEAD, OPTIONS, PUT"));
     });
 }
@@ -126,7 +126,7 @@ fn sink_refuses_what_a_put_refuses() {
         ..FilesOptions::default()
     };
     for (options, good) in [(sink, 204), (writable(), 201)] {
-        everywhere(&options, |host| {
+        on_all_backends(&options, |host| {
             host.add("there", b"x");
             host.add("folder/x", b"x");
             host.add_fifo("fifo");
@@ -162,7 +162,7 @@ fn sink_refuses_what_a_put_refuses() {
             ];
             for (target, status) in table {
                 for size in [3, 100_000] {
-                    let reply = host.ask(&format!("PUT {target}"), &pattern(size));
+                    let reply = host.request(&format!("PUT {target}"), &pattern(size));
                     let what = format!("{}: {target}, {size}", host.name);
                     assert_eq!(reply.status, status, "{what}");
                     if status < 300 {
@@ -226,9 +226,9 @@ fn simultaneous_uploads_do_not_mix() {
                 scope.spawn(move || {
                     let content: Vec<u8> = pattern(3_000_000).iter().map(|b| b ^ client).collect();
                     let path = format!("/up/{client}");
-                    let reply = over(address, "PUT", &path, &content);
+                    let reply = request_to(address, "PUT", &path, &content);
                     assert_eq!(reply.status, 201);
-                    assert!(over(address, "GET", &path, b"").body == content);
+                    assert!(request_to(address, "GET", &path, b"").body == content);
                 });
             }
         });

@@ -8,7 +8,7 @@ use onrush_server::{Allow, FilesOptions};
 
 #[test]
 fn put_creates_and_replaces_objects_visibly_at_once() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         for size in [0, 1, 20_000, 64 * 1024, 65 * 1024, 3_000_000] {
             let (one, two) = (pattern(size), vec![b'2'; size / 2]);
             let path = format!("/new/folder/o%20{size}");
@@ -32,8 +32,8 @@ fn put_creates_and_replaces_objects_visibly_at_once() {
 }
 
 #[test]
-fn chunked_bodies_of_any_length() {
-    everywhere(&writable(), |host| {
+fn chunked_bodies_of_any_length_are_stored() {
+    on_all_backends(&writable(), |host| {
         for size in [0, 5, 300_000, 2_000_000] {
             let content = pattern(size);
             let mut body = Vec::new();
@@ -43,7 +43,7 @@ fn chunked_bodies_of_any_length() {
                 body.extend_from_slice(b"\r\n");
             }
             body.extend_from_slice(b"0\r\n\r\n");
-            let reply = host.ask("PUT /c\nTransfer-Encoding: chunked", &body);
+            let reply = host.request("PUT /c\nTransfer-Encoding: chunked", &body);
             assert!(matches!(reply.status, 201 | 204), "{} {size}", host.name);
             assert!(host.get("/c").body == content, "{} {size}", host.name);
         }
@@ -51,8 +51,8 @@ fn chunked_bodies_of_any_length() {
 }
 
 #[test]
-fn conditional_writes() {
-    everywhere(&writable(), |host| {
+fn preconditions_of_writes_are_evaluated() {
+    on_all_backends(&writable(), |host| {
         host.add("old", b"old");
         let etag = host.get("/old").etag().to_owned();
         let before = "Sun, 13 Sep 2020 12:26:39 GMT";
@@ -68,53 +68,53 @@ fn conditional_writes() {
         ];
         for size in [5, 200_000] {
             for (path, condition) in &refused {
-                let reply = host.ask(&format!("PUT {path}\n{condition}"), &pattern(size));
+                let reply = host.request(&format!("PUT {path}\n{condition}"), &pattern(size));
                 assert_eq!(reply.status, 412, "{} {path} {condition}", host.name);
             }
         }
         for (path, condition) in &refused {
-            let reply = host.ask(&format!("DELETE {path}\n{condition}"), b"");
+            let reply = host.request(&format!("DELETE {path}\n{condition}"), b"");
             assert_eq!(reply.status, 412, "{path} {condition}");
         }
         assert_eq!(host.get("/old").body, b"old");
         assert_eq!(host.get("/none").status, 404);
 
-        let made = host.ask("PUT /none\nIf-None-Match: *", b"1");
+        let made = host.request("PUT /none\nIf-None-Match: *", b"1");
         assert_eq!(made.status, 201);
         let swap = |etag: &str| format!("PUT /none\nIf-Match: {etag}");
-        let second = host.ask(&swap(made.etag()), b"2");
+        let second = host.request(&swap(made.etag()), b"2");
         assert_eq!(second.status, 204);
-        assert_eq!(host.ask(&swap(made.etag()), b"3").status, 412);
+        assert_eq!(host.request(&swap(made.etag()), b"3").status, 412);
         assert_eq!(host.get("/none").body, b"2");
         let delete = |etag: &str| format!("DELETE /none\nIf-Match: {etag}");
-        assert_eq!(host.ask(&delete(made.etag()), b"").status, 412);
-        assert_eq!(host.ask(&delete(second.etag()), b"").status, 204);
+        assert_eq!(host.request(&delete(made.etag()), b"").status, 412);
+        assert_eq!(host.request(&delete(second.etag()), b"").status, 204);
         assert_eq!(host.staged(), 0);
     });
 }
 
 #[test]
 fn condition_is_checked_again_at_the_commit() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         let content = pattern(400_000);
         let mut slow = host.connect();
         let head = "PUT /race HTTP/1.1\r\nHost: t\r\nIf-None-Match: *\r\nConnection: close\r\n\
                     Content-Length: 400000\r\n\r\n";
         host.send(&mut slow, head.as_bytes());
         host.send(&mut slow, &content[..200_000]);
-        host.pass(20);
+        host.advance(20);
         assert_eq!(host.put("/race", b"faster").status, 201);
         host.send(&mut slow, &content[200_000..]);
         let reply = Reply::parse(&host.receive(&mut slow), false);
         assert_eq!(reply.status, 412, "{}", host.name);
         assert_eq!(host.get("/race").body, b"faster");
-        eventually(host, |host| host.staged() == 0);
+        wait_until(host, |host| host.staged() == 0);
     });
 }
 
 #[test]
 fn entries_in_the_way_are_conflicts() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         host.add("folder/file", b"x");
         host.add_folder("empty");
         host.add_fifo("fifo");
@@ -132,7 +132,7 @@ fn entries_in_the_way_are_conflicts() {
             assert_eq!(host.put("/fifo", &body).status, 409);
             let long = format!("/{}", "n".repeat(256));
             assert_eq!(host.put(&long, &body).status, 400);
-            let part = host.ask("PUT /folder/file\nContent-Range: bytes 0-2/9", &body);
+            let part = host.request("PUT /folder/file\nContent-Range: bytes 0-2/9", &body);
             assert_eq!(part.status, 400);
         }
         assert_eq!(host.delete("/folder").status, 409);
@@ -149,7 +149,7 @@ fn entries_in_the_way_are_conflicts() {
 
 #[test]
 fn links_are_not_replaced_and_deleting_one_keeps_its_target() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         host.add("target", b"inside");
         host.add("folder/x", b"x");
         let etag = host.get("/target").etag().to_owned();
@@ -174,7 +174,7 @@ fn links_are_not_replaced_and_deleting_one_keeps_its_target() {
             ];
             for condition in conditions {
                 for size in [3, 200_000] {
-                    let reply = host.ask(&format!("PUT /{link}{condition}"), &pattern(size));
+                    let reply = host.request(&format!("PUT /{link}{condition}"), &pattern(size));
                     let what = format!("{}: {link}{condition}, {size}", host.name);
                     assert_eq!(reply.status, 409, "{what}");
                     assert!(is_link(host, link), "{what}");
@@ -185,7 +185,7 @@ fn links_are_not_replaced_and_deleting_one_keeps_its_target() {
             assert_eq!(host.delete(&format!("/{link}")).status, 404, "{link}");
             assert!(is_link(host, link), "{link}");
         }
-        let other = host.ask("DELETE /to-file\nIf-Match: \"other\"", b"");
+        let other = host.request("DELETE /to-file\nIf-Match: \"other\"", b"");
         assert_eq!(other.status, 412);
         assert_eq!(
             host.delete("/to-folder").status,
@@ -205,7 +205,7 @@ fn links_are_not_replaced_and_deleting_one_keeps_its_target() {
 
 #[test]
 fn hidden_and_reserved_names_are_refused() {
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         host.add(".secret", b"x");
         host.add("a/.git/config", b"x");
         for path in [
@@ -228,7 +228,7 @@ fn hidden_and_reserved_names_are_refused() {
         hidden: true,
         ..writable()
     };
-    everywhere(&options, |host| {
+    on_all_backends(&options, |host| {
         host.add(".secret", b"x");
         assert_eq!(host.get("/.secret").body, b"x");
         assert_eq!(host.put("/.new/x", b"y").status, 201);
@@ -246,14 +246,14 @@ fn hidden_and_reserved_names_are_refused() {
             assert_eq!(host.put(path, b"y").status, 403, "{path}");
             assert_eq!(host.delete(path).status, 403, "{path}");
         }
-        let listing = host.ask("GET /\nAccept: application/json", b"").json();
+        let listing = host.request("GET /\nAccept: application/json", b"").json();
         assert!(!listing.to_string().contains(".onrush"), "{listing}");
         assert!(listing.to_string().contains(".secret"));
     });
 }
 
 #[test]
-fn only_allowed_methods_work() {
+fn only_allowed_methods_are_accepted() {
     for (put, delete, allow) in [
         (false, false, "GET, HEAD, OPTIONS"),
         (true, false, "GET, HEAD, OPTIONS, PUT"),
@@ -264,13 +264,13 @@ fn only_allowed_methods_work() {
             allow: Allow { put, delete },
             ..FilesOptions::default()
         };
-        everywhere(&options, |host| {
+        on_all_backends(&options, |host| {
             let made = host.put("/x", b"1");
             assert_eq!(made.status, if put { 201 } else { 405 });
             let gone = host.delete("/x");
             let missing = if put { 204 } else { 404 };
             assert_eq!(gone.status, if delete { missing } else { 405 });
-            let options = host.ask("OPTIONS /x", b"");
+            let options = host.request("OPTIONS /x", b"");
             assert_eq!((options.status, options.field("allow")), (204, Some(allow)));
             for reply in [made, gone] {
                 assert!(reply.status != 405 || reply.field("allow") == Some(allow));
@@ -317,6 +317,6 @@ fn full_disk_gives_507_and_io_error_500_and_the_old_object_stays() {
 fn full_disk_is_reported_before_the_body() {
     let mut host = Host::simulated("/", &writable(), 5);
     host.disk().disk_full_after(Some(100_000));
-    let reply = host.ask("PUT /x\nExpect: 100-continue\nContent-Length: 1000000", b"");
+    let reply = host.request("PUT /x\nExpect: 100-continue\nContent-Length: 1000000", b"");
     assert_eq!(reply.status, 507);
 }

@@ -38,7 +38,7 @@ fn foreign_host_names_are_refused() {
         ("%6c%6f%63alhost", false),
         ("127.1", false),
     ];
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         host.add("a", b"secret");
         for (name, accepted) in table {
             for method in ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "FROB"] {
@@ -96,7 +96,7 @@ fn pages_of_other_sites_cannot_write() {
             false,
         ),
     ];
-    everywhere(&writable(), |host| {
+    on_all_backends(&writable(), |host| {
         for (number, (lines, allowed)) in table.into_iter().enumerate() {
             let path = format!("object-{number}");
             let at = format!("{}: {lines:?}", host.name);

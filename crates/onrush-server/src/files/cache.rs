@@ -4,7 +4,7 @@
 //! An entry is served without access to the disk while both conditions hold:
 //! - The store's generation of its key is the same as before the object was opened. So a change
 //!   through this server is visible at once.
-//! - The object was opened at most `fresh_ms` ago; for an open file, at most a tenth of a second
+//! - The object was opened at most `max_age_ms` ago; for an open file, at most a tenth of a second
 //!   ago. So a change by another program is visible within that time. The same holds for a change
 //!   through this server under another name of the file (a link).
 //!
@@ -34,7 +34,7 @@ const OPEN_MS_MAX: u64 = 100;
 pub(super) struct Cache {
     /// One for each core. With more workers than cores, some workers share one.
     shards: Box<[Mutex<Shard>]>,
-    fresh_ms: u64,
+    max_age_ms: u64,
 }
 
 /// A worker's part of the cache. Entries in memory are evicted by the CLOCK algorithm: in the order
@@ -86,7 +86,7 @@ pub(super) struct CacheContext {
 
 impl Cache {
     /// `bytes_max` and `files_max` apply to all workers together.
-    pub(super) fn new(bytes_max: usize, files_max: usize, fresh_ms: u64) -> Cache {
+    pub(super) fn new(bytes_max: usize, files_max: usize, max_age_ms: u64) -> Cache {
         let shards = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let shard = || Shard {
             entries: HashMap::new(),
@@ -102,13 +102,13 @@ impl Cache {
         };
         Cache {
             shards: (0..shards).map(|_| Mutex::new(shard())).collect(),
-            fresh_ms,
+            max_age_ms,
         }
     }
 
     /// The time that a file is kept open, in milliseconds.
     fn open_ms(&self) -> u64 {
-        self.fresh_ms.min(OPEN_MS_MAX)
+        self.max_age_ms.min(OPEN_MS_MAX)
     }
 
     fn shard(&self, worker: usize) -> MutexGuard<'_, Shard> {
@@ -133,11 +133,11 @@ impl Cache {
             }
             return None;
         }
-        let fresh_ms = match entry.object.bytes_in_memory() {
-            Some(_) => self.fresh_ms,
+        let max_age_ms = match entry.object.bytes_in_memory() {
+            Some(_) => self.max_age_ms,
             None => self.open_ms(),
         };
-        if context.now_ms.saturating_sub(entry.opened_ms) >= fresh_ms {
+        if context.now_ms.saturating_sub(entry.opened_ms) >= max_age_ms {
             return None;
         }
         entry.used = true;
@@ -172,8 +172,8 @@ impl Cache {
     }
 
     /// Adds an object that was opened just now, if it may be cached; otherwise removes the entry of
-    /// its key. Returns `true` if this shard has
-    /// open files from now on: the caller then must call [`Cache::take_stale`].
+    /// its key. Returns `true` if this shard has open files from now on: the caller then must call
+    /// [`Cache::take_stale`].
     pub(super) fn add(
         &self,
         key: &Key,
@@ -186,7 +186,7 @@ impl Cache {
         let in_memory = before.map(|before| before.object.bytes_in_memory().is_some());
         let has_room = match object.bytes_in_memory() {
             Some(_) => cost_bytes(key, object) <= shard.bytes_max / 4,
-            None => self.fresh_ms > 0 && shard.files.len() + shard.stale.len() < shard.files_max,
+            None => self.max_age_ms > 0 && shard.files.len() + shard.stale.len() < shard.files_max,
         };
         // `get_fresh` compares paths as sent, where a percent sign begins an escape.
         let is_path = !key.as_bytes().contains(&b'%');

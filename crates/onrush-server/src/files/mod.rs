@@ -100,7 +100,7 @@ pub struct FilesOptions {
     /// The time that a cached object is served without access to the disk, in milliseconds. Changes
     /// by other programs become visible within that time. For an open file it is at most a tenth of
     /// a second.
-    pub cache_fresh_ms: u64,
+    pub cache_max_age_ms: u64,
     /// The maximum size of all upload buffers, in bytes. Long uploads share one half. Every
     /// other upload gets buffers of its own from the other half, or one small buffer if that half
     /// is used up.
@@ -127,7 +127,7 @@ impl Default for FilesOptions {
             depth_max: 64,
             cache_bytes_max: 64 << 20,
             cache_files_max: 256,
-            cache_fresh_ms: 1_000,
+            cache_max_age_ms: 1_000,
             upload_bytes_max: 32 << 20,
             blocking_threads: 16,
             descriptors: Descriptors::default(),
@@ -213,7 +213,7 @@ impl Files {
             cache: Cache::new(
                 options.cache_bytes_max,
                 options.cache_files_max,
-                options.cache_fresh_ms,
+                options.cache_max_age_ms,
             ),
             object_budget: Budget::new(
                 options

@@ -58,11 +58,11 @@ pub struct Host {
 }
 
 /// Runs a test on both drivers and in the simulator.
-pub fn everywhere(options: &FilesOptions, test: impl Fn(&mut Host)) {
-    everywhere_at("/", options, test);
+pub fn on_all_backends(options: &FilesOptions, test: impl Fn(&mut Host)) {
+    on_all_backends_at("/", options, test);
 }
 
-pub fn everywhere_at(mount: &'static str, options: &FilesOptions, test: impl Fn(&mut Host)) {
+pub fn on_all_backends_at(mount: &'static str, options: &FilesOptions, test: impl Fn(&mut Host)) {
     for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
         test(&mut Host::real(mount, options, driver));
     }
@@ -255,7 +255,7 @@ impl Host {
     }
 
     /// Lets time pass.
-    pub fn pass(&mut self, ms: u64) {
+    pub fn advance(&mut self, ms: u64) {
         match &mut self.backend {
             Backend::Real { .. } => std::thread::sleep(Duration::from_millis(ms)),
             Backend::Sim { sim, .. } => sim.advance(ms),
@@ -342,7 +342,7 @@ impl Host {
 
     /// Sends a request on its own connection and receives the response. `head` is the request line
     /// and the relevant fields, separated by `\n`. The path is not changed.
-    pub fn ask(&mut self, head: &str, body: &[u8]) -> Reply {
+    pub fn request(&mut self, head: &str, body: &[u8]) -> Reply {
         let mut lines = head.lines();
         let mut request = format!("{} HTTP/1.1\r\nHost: test\r\n", lines.next().unwrap());
         let mut framed = false;
@@ -365,15 +365,15 @@ impl Host {
     }
 
     pub fn get(&mut self, path: &str) -> Reply {
-        self.ask(&format!("GET {path}"), b"")
+        self.request(&format!("GET {path}"), b"")
     }
 
     pub fn put(&mut self, path: &str, body: &[u8]) -> Reply {
-        self.ask(&format!("PUT {path}"), body)
+        self.request(&format!("PUT {path}"), body)
     }
 
     pub fn delete(&mut self, path: &str) -> Reply {
-        self.ask(&format!("DELETE {path}"), b"")
+        self.request(&format!("DELETE {path}"), b"")
     }
 }
 
@@ -397,7 +397,7 @@ fn connect(address: &str) -> TcpStream {
 }
 
 /// One request to a real server, for clients on other threads.
-pub fn over(address: &str, method: &str, path: &str, body: &[u8]) -> Reply {
+pub fn request_to(address: &str, method: &str, path: &str, body: &[u8]) -> Reply {
     let mut stream = connect(address);
     let length = body.len();
     let head = format!(
@@ -429,7 +429,7 @@ pub enum Connection {
 
 impl Connection {
     /// Resets the connection, as a client that crashes does.
-    pub fn cut(self) {
+    pub fn abort(self) {
         if let Connection::Sim(client) = self {
             client.reset();
         }
@@ -444,13 +444,13 @@ pub fn pattern(len: usize) -> Vec<u8> {
 }
 
 /// Waits until `holds` is true, for at most five seconds.
-pub fn eventually(host: &mut Host, holds: impl Fn(&Host) -> bool) {
+pub fn wait_until(host: &mut Host, holds: impl Fn(&Host) -> bool) {
     let begin = Instant::now();
     while !holds(host) {
         assert!(
             begin.elapsed() < Duration::from_secs(5),
             "the condition did not become true"
         );
-        host.pass(5);
+        host.advance(5);
     }
 }

@@ -204,7 +204,7 @@ impl Server {
     }
 
     /// Waits for its end and returns the exit code.
-    pub fn ended(&mut self, time: Duration) -> Option<i32> {
+    pub fn wait_for_exit(&mut self, time: Duration) -> Option<i32> {
         let status = wait(&mut self.child, time);
         let status = status.unwrap_or_else(|| panic!("the server still runs"));
         status.code()
@@ -253,7 +253,7 @@ impl Folder {
 
 /// Whether a client program is installed. If it is missing, prints that the test is skipped, but
 /// fails if `CI` is set.
-pub fn have(program: &str) -> bool {
+pub fn is_installed(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
         let in_ci = std::env::var_os("CI").is_some();
