@@ -39,7 +39,7 @@ fn objects() -> Folder {
 }
 
 /// Sends a request and reads its whole response in time. Returns the status.
-fn ask(stream: &mut TcpStream, request: &[u8]) -> u16 {
+fn exchange(stream: &mut TcpStream, request: &[u8]) -> u16 {
     let begin = Instant::now();
     stream.set_read_timeout(Some(SOON)).unwrap();
     stream.write_all(request).unwrap();
@@ -66,12 +66,12 @@ fn ask(stream: &mut TcpStream, request: &[u8]) -> u16 {
 
 fn get(stream: &mut TcpStream, path: &str) -> u16 {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    ask(stream, request.as_bytes())
+    exchange(stream, request.as_bytes())
 }
 
 fn put(stream: &mut TcpStream, path: &str, bytes: usize) -> u16 {
     let head = format!("PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {bytes}\r\n\r\n");
-    ask(stream, &[head.as_bytes(), &vec![b'x'; bytes]].concat())
+    exchange(stream, &[head.as_bytes(), &vec![b'x'; bytes]].concat())
 }
 
 /// The status that each client has received so far; `None` without a response.

@@ -127,7 +127,7 @@ fn unknown_variable_gives_a_warning() {
 }
 
 /// Sends a request and returns all received bytes.
-fn ask(mut stream: impl Read + Write) -> String {
+fn exchange(mut stream: impl Read + Write) -> String {
     let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     stream.write_all(request).expect("the server reads");
     let mut response = String::new();
@@ -164,7 +164,7 @@ fn server_listens_on_several_addresses() {
                 for _ in 0..8 {
                     let stream = TcpStream::connect(address).expect("the server accepts");
                     stream.set_read_timeout(Some(TIMEOUT)).expect("set");
-                    let response = ask(stream);
+                    let response = exchange(stream);
                     assert!(
                         response.starts_with("HTTP/1.1 200"),
                         "{address}: {response}"
@@ -173,7 +173,7 @@ fn server_listens_on_several_addresses() {
             }
             let stream = UnixStream::connect(&path).expect("the server accepts");
             stream.set_read_timeout(Some(TIMEOUT)).expect("set");
-            assert!(ask(stream).starts_with("HTTP/1.1 200"));
+            assert!(exchange(stream).starts_with("HTTP/1.1 200"));
             server.signal("TERM");
             server.wait_for_exit(TIMEOUT);
             assert!(!path.exists());

@@ -46,7 +46,7 @@ fn read_response(stream: &mut TcpStream) -> std::io::Result<bool> {
 }
 
 /// Connects repeatedly, with one request or many per connection, until no listener is left.
-fn ask_on(address: SocketAddr, keep_alive: bool, outcomes: &Outcomes) {
+fn send_requests(address: SocketAddr, keep_alive: bool, outcomes: &Outcomes) {
     while !outcomes.over.load(Ordering::Relaxed) {
         let Ok(mut stream) = TcpStream::connect_timeout(&address, TIMEOUT) else {
             return; // Refused: there is no listener, so no request was sent.
@@ -85,7 +85,7 @@ fn requests_sent_before_the_end_get_responses() {
             std::thread::scope(|scope| {
                 for client in 0..CLIENTS {
                     let outcomes = &outcomes;
-                    scope.spawn(move || ask_on(address, client % 3 == 0, outcomes));
+                    scope.spawn(move || send_requests(address, client % 3 == 0, outcomes));
                 }
                 while outcomes.completed.load(Ordering::Relaxed) < 10 * CLIENTS {
                     sleep(Duration::from_millis(1));

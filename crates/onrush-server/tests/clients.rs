@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Status code and body of a request by curl.
-fn ask(arguments: &[&str]) -> (u16, String) {
+fn curl_status_and_body(arguments: &[&str]) -> (u16, String) {
     let response = curl(&[&["-w", "\n%{http_code}"], arguments].concat());
     let (body, status) = response.rsplit_once('\n').expect("both");
     (status.parse().expect("a number"), body.to_owned())
@@ -26,18 +26,27 @@ fn curl_puts_gets_and_deletes() {
         let flags = ["--allow", "put,delete", "--driver", driver];
         let server = Server::start(served.path(), &flags);
         let url = format!("{}/a/b%20c.txt", server.url);
-        assert_eq!(ask(&[&url]).0, 404);
-        assert_eq!(ask(&["-T", source, &url]).0, 201);
-        assert_eq!(ask(&["-T", source, &url]).0, 204);
+        assert_eq!(curl_status_and_body(&[&url]).0, 404);
+        assert_eq!(curl_status_and_body(&["-T", source, &url]).0, 201);
+        assert_eq!(curl_status_and_body(&["-T", source, &url]).0, 204);
         assert_eq!(
             std::fs::read(served.path().join("a/b c.txt")).expect("a file"),
             b"hello\n"
         );
-        assert_eq!(ask(&[&url]), (200, "hello\n".to_owned()));
-        assert_eq!(ask(&["-r", "1-2", &url]), (206, "el".to_owned()));
-        assert_eq!(ask(&["-r", "-2", &url]), (206, "o\n".to_owned()));
-        assert_eq!(ask(&["-r", "99-", &url]).0, 416);
-        assert_eq!(ask(&["--http1.0", &url]), (200, "hello\n".to_owned()));
+        assert_eq!(curl_status_and_body(&[&url]), (200, "hello\n".to_owned()));
+        assert_eq!(
+            curl_status_and_body(&["-r", "1-2", &url]),
+            (206, "el".to_owned())
+        );
+        assert_eq!(
+            curl_status_and_body(&["-r", "-2", &url]),
+            (206, "o\n".to_owned())
+        );
+        assert_eq!(curl_status_and_body(&["-r", "99-", &url]).0, 416);
+        assert_eq!(
+            curl_status_and_body(&["--http1.0", &url]),
+            (200, "hello\n".to_owned())
+        );
         let head = curl(&["-I", &url]).to_lowercase();
         assert!(head.contains("content-length: 6\r\n"), "{head}");
         assert!(head.contains("content-type: text/plain"), "{head}");
@@ -45,11 +54,14 @@ fn curl_puts_gets_and_deletes() {
             .lines()
             .find_map(|line| line.strip_prefix("etag: "))
             .expect("an ETag");
-        assert_eq!(ask(&["-H", &format!("If-None-Match: {etag}"), &url]).0, 304);
+        assert_eq!(
+            curl_status_and_body(&["-H", &format!("If-None-Match: {etag}"), &url]).0,
+            304
+        );
         let create_only = ["-H", "If-None-Match: *", "-T", source, &url];
-        assert_eq!(ask(&create_only).0, 412);
-        assert_eq!(ask(&["-X", "DELETE", &url]).0, 204);
-        assert_eq!(ask(&[&url]).0, 404);
+        assert_eq!(curl_status_and_body(&create_only).0, 412);
+        assert_eq!(curl_status_and_body(&["-X", "DELETE", &url]).0, 204);
+        assert_eq!(curl_status_and_body(&[&url]).0, 404);
         // Several requests over one connection.
         let again = format!("{}/a/", server.url);
         let used = curl(&[
@@ -136,7 +148,7 @@ fn rings_of_any_size_serve_requests() {
         let url = format!("{}/x", server.url);
         // A head that is longer than a small buffer.
         let long = format!("X-Long: {}", "x".repeat(5000));
-        let put = ask(&["-H", &long, "-T", source.to_str().expect("UTF-8"), &url]);
+        let put = curl_status_and_body(&["-H", &long, "-T", source.to_str().expect("UTF-8"), &url]);
         assert_eq!(put.0, 201, "{buffers} {size}");
         curl(&["-o", back, &url]);
         assert!(
@@ -157,9 +169,9 @@ fn sink_accepts_uploads_and_stores_nothing() {
         let served = Folder::new();
         let server = Server::start(served.path(), &["--sink", "--driver", driver]);
         let url = format!("{}/x", server.url);
-        let (status, _) = ask(&["-T", source.to_str().expect("UTF-8"), &url]);
+        let (status, _) = curl_status_and_body(&["-T", source.to_str().expect("UTF-8"), &url]);
         assert!((200..300).contains(&status), "{status}");
-        assert_eq!(ask(&[&url]).0, 404);
+        assert_eq!(curl_status_and_body(&[&url]).0, 404);
         assert_eq!(
             std::fs::read_dir(served.path()).expect("a folder").count(),
             0

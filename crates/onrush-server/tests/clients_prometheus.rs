@@ -35,10 +35,10 @@ fn admin_address(server: &Server) -> String {
 }
 
 /// Queries until `fits` is true, and panics with the last result if it never is.
-fn query_until(what: &str, ask: impl Fn() -> String, fits: impl Fn(&str) -> bool) {
+fn query_until(what: &str, query: impl Fn() -> String, fits: impl Fn(&str) -> bool) {
     let end = Instant::now() + TIMEOUT;
     loop {
-        let response = ask();
+        let response = query();
         if fits(&response) {
             return;
         }

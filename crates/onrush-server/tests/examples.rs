@@ -39,7 +39,7 @@ impl Example {
     }
 
     /// The whole response to one request, which must ask the server to close the connection.
-    fn ask(&self, request: &str) -> String {
+    fn exchange(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
@@ -51,7 +51,7 @@ impl Example {
     }
 
     fn get(&self, path: &str) -> String {
-        self.ask(&format!(
+        self.exchange(&format!(
             "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         ))
     }

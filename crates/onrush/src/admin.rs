@@ -18,7 +18,8 @@ use std::sync::{Arc, OnceLock};
 /// Each of these responses has `Cache-Control: no-store` (RFC 9111 §5.2.2.5).
 ///
 /// # Examples
-/// Metrics on an address of their own, which is served until the application has ended:
+/// Metrics on an address of their own, which is served until the server of the application has
+/// ended:
 ///
 /// ```no_run
 /// use onrush::{Admin, Metrics, Request, Response, Server};
@@ -30,12 +31,12 @@ use std::sync::{Arc, OnceLock};
 /// fn main() -> std::io::Result<()> {
 ///     let metrics = Metrics::new();
 ///     let admin = Admin::new(&metrics);
-///     let aside = Server::bind("127.0.0.1:9090").workers(1).start(admin.router())?;
+///     let admin_server = Server::bind("127.0.0.1:9090").workers(1).start(admin.router())?;
 ///     let server = Server::bind("127.0.0.1:8080").metrics(&metrics).start(hello)?;
 ///     admin.watch(server.handle());
 ///     server.wait()?;
-///     aside.handle().shutdown_now();
-///     aside.wait()
+///     admin_server.handle().shutdown_now();
+///     admin_server.wait()
 /// }
 /// ```
 #[derive(Clone, Debug)]
@@ -104,27 +105,29 @@ impl Admin {
         let (ready, metrics) = (self.clone(), self.metrics.clone());
         router
             .get("/-/metrics", metrics)
-            .get("/-/health", async |_: Request| told(200, "alive\n"))
+            .get("/-/health", async |_: Request| {
+                plain_response(200, "alive\n")
+            })
             .get("/-/ready", move |_: Request| {
                 std::future::ready(ready.readiness())
             })
             .get("/-/{*rest}", async |_: Request| {
-                told(404, "not found; see /-/metrics, /-/health and /-/ready\n")
+                plain_response(404, "not found; see /-/metrics, /-/health and /-/ready\n")
             })
     }
 
     /// The response to `/-/ready`: 200 only between the start and the shutdown of the server.
     fn readiness(&self) -> Response {
         match self.watched.get() {
-            Some(server) if !server.is_ending() => told(200, "ready\n"),
-            Some(_) => told(503, "ending\n").with_header("Retry-After", "1"),
-            None => told(503, "starting\n").with_header("Retry-After", "1"),
+            Some(server) if !server.is_ending() => plain_response(200, "ready\n"),
+            Some(_) => plain_response(503, "ending\n").with_header("Retry-After", "1"),
+            None => plain_response(503, "starting\n").with_header("Retry-After", "1"),
         }
     }
 }
 
-fn told(status: u16, what: &'static str) -> Response {
-    Response::text(what)
+fn plain_response(status: u16, text: &'static str) -> Response {
+    Response::text(text)
         .with_status(status)
         .with_header("Cache-Control", "no-store")
 }

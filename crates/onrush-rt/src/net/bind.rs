@@ -1,6 +1,6 @@
 //! Listening sockets: their addresses and options, and binding.
 //!
-//! Does not depend on drivers and workers beyond the type of a socket.
+//! The module depends on the drivers' socket types, and not on drivers or workers.
 
 use crate::driver::{ListenSocket, Socket};
 use rustix::fd::{AsFd, OwnedFd};
@@ -25,7 +25,8 @@ pub fn accept_now(socket: &ListenSocket) -> io::Result<Socket> {
 /// Options of a listening socket.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// Connections the kernel queues before it refuses more (`listen(2)`; capped by `somaxconn`).
+    /// The maximum number of connections that the kernel queues before it refuses more
+    /// (`listen(2)`; capped by `somaxconn`).
     pub backlog: u32,
     /// `SO_REUSEPORT`: several sockets on one port; the kernel distributes connections over them.
     pub reuse_port: bool,
@@ -34,10 +35,11 @@ pub struct ListenOptions {
     /// Connections are accepted when their first bytes have arrived, or after a second without any
     /// (`TCP_DEFER_ACCEPT`, tcp(7)). For protocols in which the client speaks first.
     pub defer_accept: bool,
-    /// Limit of the bytes that the kernel holds unsent for each accepted connection
-    /// (`TCP_NOTSENT_LOWAT`, tcp(7)). A client that does not read then costs no more than this and
-    /// its own receive window; the default send buffer would take 3 MB of a file. 0: as much as the
-    /// send buffer. See [`Driver::lift_unsent_max`](crate::driver::Driver::lift_unsent_max).
+    /// The maximum number of unsent bytes that the kernel holds for each accepted connection
+    /// (`TCP_NOTSENT_LOWAT`, tcp(7)). A client that does not read occupies no more memory than this
+    /// and its own receive window. Without the limit, the send buffer takes up to 3 MB of a file.
+    /// 0: no limit but the send buffer. See
+    /// [`Driver::lift_unsent_max`](crate::driver::Driver::lift_unsent_max).
     pub unsent_bytes_max: u32,
 }
 
@@ -101,36 +103,36 @@ impl std::fmt::Display for Address {
 /// ```
 pub fn listen(
     address: &Address,
-    spread: ListenMode,
+    mode: ListenMode,
     workers: usize,
     options: &ListenOptions,
 ) -> io::Result<(Vec<ListenSocket>, Address)> {
     let address = match address {
         Address::Unix(path) => {
-            let socket = bind_patiently(UNIX_PAUSE, || bind_unix(path, options.backlog))?;
+            let socket = bind_with_retries(UNIX_RETRY_PAUSE, || bind_unix(path, options.backlog))?;
             return Ok((share(socket, workers)?, address.clone()));
         }
         Address::Tcp(address) => address,
     };
-    let alone = ListenOptions {
+    let exclusive = ListenOptions {
         reuse_port: false,
         ..options.clone()
     };
-    let first = bind_patiently(PAUSE, || bind_tcp(*address, &alone))?;
+    let first = bind_with_retries(RETRY_PAUSE, || bind_tcp(*address, &exclusive))?;
     let bound = bound_address(&first)?;
-    if spread == ListenMode::Shared || workers == 1 {
+    if mode == ListenMode::Shared || workers == 1 {
         start_listening(&first, options)?;
         return Ok((share(first, workers)?, Address::Tcp(bound)));
     }
     // The port is free. Sockets that share a port must all set the option before they bind, so bind
     // again. This socket never listens: connections in its queue would be reset when it is closed.
     drop(first);
-    let together = ListenOptions {
+    let reusable = ListenOptions {
         reuse_port: true,
         ..options.clone()
     };
     let sockets = (0..workers).map(|_| {
-        let socket = bind_tcp(bound, &together)?;
+        let socket = bind_tcp(bound, &reusable)?;
         start_listening(&socket, options)?;
         Ok(ListenSocket::Os(socket))
     });
@@ -161,15 +163,20 @@ pub(super) fn family(address: &SocketAddr) -> AddressFamily {
     }
 }
 
-/// How long binding is retried while the address is in use, and the pause between attempts.
-const PATIENCE: Duration = Duration::from_millis(500);
-const PAUSE: Duration = Duration::from_millis(5);
-/// Longer, because each attempt connects to the other server, if that is alive.
-const UNIX_PAUSE: Duration = Duration::from_millis(50);
+/// The time for which binding is retried while the address is in use, and the pause between
+/// attempts.
+const RETRY_TIME: Duration = Duration::from_millis(500);
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
+/// The pause for a Unix socket. Longer, because each attempt connects to the other server, if that
+/// is alive.
+const UNIX_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Calls `bind` until the address is not in use any more, for half a second at most.
-fn bind_patiently(pause: Duration, bind: impl Fn() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
-    let end = Instant::now() + PATIENCE;
+/// Calls `bind` until the address is not in use any more, for at most [`RETRY_TIME`].
+fn bind_with_retries(
+    pause: Duration,
+    bind: impl Fn() -> io::Result<OwnedFd>,
+) -> io::Result<OwnedFd> {
+    let end = Instant::now() + RETRY_TIME;
     loop {
         match bind() {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
@@ -204,8 +211,8 @@ fn start_listening(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> 
     Ok(rustix::net::listen(socket, backlog)?)
 }
 
-/// Binds a Unix socket. The file of a server that has ended is replaced; the socket of a running
-/// server gives `AddrInUse`, and so does a file that is no socket.
+/// Binds a Unix socket and listens. The file of a server that has ended is replaced. Fails with
+/// `AddrInUse` if a server is running at the path, or if the file is not a socket.
 fn bind_unix(path: &Path, backlog: u32) -> io::Result<OwnedFd> {
     let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, NEW, None);
     let address = SocketAddrUnix::new(path)?;

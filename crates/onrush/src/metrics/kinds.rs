@@ -57,7 +57,7 @@ impl<K: Kind> Default for CountBy<K> {
 impl<K: Kind> CountBy<K> {
     #[inline]
     pub(crate) fn count(&self, kind: K) {
-        if let Some(index) = K::ALL.iter().position(|&all| all == kind) {
+        if let Some(index) = K::ALL.iter().position(|&value| value == kind) {
             self.counts[index].add(1);
         }
     }
@@ -76,8 +76,8 @@ impl<K: Kind> CountBy<K> {
     /// The count of `kind`.
     pub fn of(&self, kind: K) -> u64 {
         self.each()
-            .filter(|&(all, _)| all == kind)
-            .map(|(_, n)| n)
+            .filter(|&(value, _)| value == kind)
+            .map(|(_, count)| count)
             .sum()
     }
 }
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_counted_for_itself() {
+    fn each_kind_has_its_own_count() {
         let endings = CountBy::<CloseReason>::default();
         for (index, &ending) in CloseReason::ALL.iter().enumerate() {
             (0..=index).for_each(|_| endings.count(ending));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_no_known_status_is_another() {
+    fn refusal_with_unknown_status_counts_as_other() {
         assert_eq!(Refusal::of(431).name(), "431");
         assert_eq!(Refusal::of(418).name(), "other");
     }

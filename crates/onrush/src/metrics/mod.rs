@@ -31,7 +31,7 @@ use requests::{Labels, METHODS, Requests};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use text::{Family, Label, Text};
+use text::{Label, MetricType, TextWriter};
 
 /// The counters of one worker since its start.
 ///
@@ -115,19 +115,19 @@ pub struct Metrics(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     /// The workers, including those that have ended, because a counter must not decrease.
-    workers: Mutex<Vec<Worker>>,
+    workers: Mutex<Vec<WorkerSources>>,
     /// The pools for CPU-bound work, including those that have ended.
     pools: Mutex<Vec<StatsHandle>>,
 }
 
 /// The sources of the metrics of one worker.
 #[derive(Clone, Debug)]
-struct Worker {
+struct WorkerSources {
     index: usize,
     driver: &'static str,
     counters: Arc<Counters>,
     requests: Arc<Requests>,
-    busy: Arc<WorkerLoad>,
+    load: Arc<WorkerLoad>,
     stacks: Arc<coroutine::StackCounters>,
 }
 
@@ -137,7 +137,7 @@ impl Metrics {
         Metrics::default()
     }
 
-    fn workers(&self) -> MutexGuard<'_, Vec<Worker>> {
+    fn workers(&self) -> MutexGuard<'_, Vec<WorkerSources>> {
         let workers = self.0.workers.lock();
         workers.unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,15 +160,15 @@ impl Metrics {
         &self,
         context: &WorkerContext,
         counters: &Arc<Counters>,
-        busy: &Arc<WorkerLoad>,
+        load: &Arc<WorkerLoad>,
     ) -> Recorder {
         let requests = Arc::<Requests>::default();
-        self.workers().push(Worker {
+        self.workers().push(WorkerSources {
             index: context.index(),
             driver: context.driver().name(),
             counters: counters.clone(),
             requests: requests.clone(),
-            busy: busy.clone(),
+            load: load.clone(),
             stacks: coroutine::counters(),
         });
         Recorder::new(requests, context.clone())
@@ -196,17 +196,17 @@ impl Metrics {
     /// ```
     pub fn render(&self, format: Format) -> String {
         let workers = self.workers().clone();
-        let mut text = Text::new(format);
-        text.family("onrush_build", Family::Info, "Version of the server.");
+        let mut text = TextWriter::new(format);
+        text.family("onrush_build", MetricType::Info, "Version of the server.");
         text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
         let help = "Drivers of the workers.";
-        text.family("onrush_driver", Family::Info, help);
+        text.family("onrush_driver", MetricType::Info, help);
         let drivers: BTreeSet<&str> = workers.iter().map(|worker| worker.driver).collect();
         for driver in drivers {
             text.sample(&[("driver", driver)], 1);
         }
         connections(&mut text, &workers);
-        at_work(&mut text, &workers);
+        worker_activity(&mut text, &workers);
         requests(&mut text, &workers);
         offload::render(&mut text, &self.pools().clone());
         process::write(&mut text);
@@ -217,17 +217,17 @@ impl Metrics {
 /// Writes a family with the sums by worker index. `values` returns the values of a worker, each
 /// with its label, if it has one.
 fn by_worker<'w, F>(
-    text: &mut Text,
-    workers: &'w [Worker],
-    (name, family, help): (&'static str, Family, &str),
-    values: impl Fn(&'w Worker) -> F,
+    text: &mut TextWriter,
+    workers: &'w [WorkerSources],
+    (name, family, help): (&'static str, MetricType, &str),
+    values: impl Fn(&'w WorkerSources) -> F,
 ) where
     F: IntoIterator<Item = (Option<Label<'static>>, u64)>,
 {
     let mut sums: BTreeMap<_, u64> = BTreeMap::new();
     for worker in workers {
-        for (label, figure) in values(worker) {
-            *sums.entry((worker.index, label)).or_default() += figure;
+        for (label, value) in values(worker) {
+            *sums.entry((worker.index, label)).or_default() += value;
         }
     }
     text.family(name, family, help);
@@ -240,93 +240,93 @@ fn by_worker<'w, F>(
 
 type CounterField = fn(&Counters) -> u64;
 
-fn connections(text: &mut Text, workers: &[Worker]) {
+fn connections(text: &mut TextWriter, workers: &[WorkerSources]) {
     let families: [(_, _, _, CounterField); 11] = [
         (
             "onrush_connections_accepted",
-            Family::Counter,
+            MetricType::Counter,
             "Accepted connections.",
             |counters| counters.accepted.get(),
         ),
         (
             "onrush_connections_placed",
-            Family::Counter,
+            MetricType::Counter,
             "New connections assigned to this worker, whichever worker accepted them.",
             |counters| counters.placed.get(),
         ),
         (
             "onrush_connections_handed_over",
-            Family::Counter,
+            MetricType::Counter,
             "Established connections transferred to another worker.",
             |counters| counters.handed_over.get(),
         ),
         (
             "onrush_connections_taken_over",
-            Family::Counter,
+            MetricType::Counter,
             "Established connections transferred from another worker.",
             |counters| counters.taken_over.get(),
         ),
         (
             "onrush_connections_open",
-            Family::Gauge,
+            MetricType::Gauge,
             "Open connections.",
             // In this order, a concurrent change cannot make the difference negative.
             |counters| {
-                let gone = counters.done.get() + counters.handed_over.get();
-                let come = counters.placed.get() + counters.taken_over.get();
-                come.saturating_sub(gone)
+                let left = counters.done.get() + counters.handed_over.get();
+                let arrived = counters.placed.get() + counters.taken_over.get();
+                arrived.saturating_sub(left)
             },
         ),
         (
             "onrush_connections_refused",
-            Family::Counter,
+            MetricType::Counter,
             "Connections refused with 503 because the maximum was reached.",
             |counters| counters.refused.get(),
         ),
         (
             "onrush_memory_evictions",
-            Family::Counter,
+            MetricType::Counter,
             "Connections closed because receive memory was short.",
             |counters| counters.evicted.get(),
         ),
         (
             "onrush_handler_panics",
-            Family::Counter,
+            MetricType::Counter,
             "Handlers that panicked.",
             |counters| counters.panicked.get(),
         ),
         (
             "onrush_worker_panics",
-            Family::Counter,
+            MetricType::Counter,
             "Panics of wakers, destructors and spawned tasks that the worker caught.",
             |counters| counters.caught.get(),
         ),
         (
             "onrush_worker_blocked",
-            Family::Counter,
+            MetricType::Counter,
             "Event-loop iterations of more than 100 ms: a handler computed or blocked.",
             |counters| counters.blocked.get(),
         ),
         (
             "onrush_limit_hits",
-            Family::Counter,
+            MetricType::Counter,
             "Requests refused with 503 because their handler had reached its limit.",
             |counters| counters.limit_hits.get(),
         ),
     ];
-    for (name, family, help, figure) in families {
+    for (name, family, help, value) in families {
         by_worker(text, workers, (name, family, help), |worker| {
-            [(None, figure(&worker.counters))]
+            [(None, value(&worker.counters))]
         });
     }
     fn kinds<K: Kind>(
         label: &'static str,
         counts: &CountBy<K>,
     ) -> impl Iterator<Item = (Option<Label<'static>>, u64)> {
-        let told = move |(kind, count): (K, u64)| (Some((label, kind.name())), count);
-        counts.each().map(told)
+        let with_label = move |(kind, count): (K, u64)| (Some((label, kind.name())), count);
+        counts.each().map(with_label)
     }
-    let counter = |name, help| (name, Family::Counter, help);
+    let counter = |name, help| (name, MetricType::Counter, help);
     let family = counter("onrush_connections_done", "Closed connections, by reason.");
     by_worker(text, workers, family, |worker| {
         kinds("reason", &worker.counters.done)
@@ -344,17 +344,17 @@ fn connections(text: &mut Text, workers: &[Worker]) {
     );
 }
 
-fn at_work(text: &mut Text, workers: &[Worker]) {
+fn worker_activity(text: &mut TextWriter, workers: &[WorkerSources]) {
     let now_ms = monotonic_ms();
-    let alive = || workers.iter().filter(|worker| worker.busy.is_alive());
+    let alive = || workers.iter().filter(|worker| worker.load.is_alive());
     // Workers of two servers may have the same index.
     let mut ratios: BTreeMap<usize, u32> = BTreeMap::new();
     for worker in alive() {
         let ratio = ratios.entry(worker.index).or_default();
-        *ratio = worker.busy.permille(now_ms).max(*ratio);
+        *ratio = worker.load.permille(now_ms).max(*ratio);
     }
     let help = "Recent share of time in which the worker was busy.";
-    text.family("onrush_worker_busy_ratio", Family::Gauge, help);
+    text.family("onrush_worker_busy_ratio", MetricType::Gauge, help);
     for (index, permille) in ratios {
         let ratio = f64::from(permille) / 1000.0;
         text.sample(&[("worker", &index.to_string())], ratio);
@@ -364,30 +364,30 @@ fn at_work(text: &mut Text, workers: &[Worker]) {
         *blocked.entry(worker.index).or_default() += worker.counters.blocked_ms.get();
     }
     let help = "Duration of event-loop iterations of more than 100 ms.";
-    text.family("onrush_worker_blocked_seconds", Family::Counter, help);
+    text.family("onrush_worker_blocked_seconds", MetricType::Counter, help);
     for (index, ms) in blocked {
         text.sample(&[("worker", &index.to_string())], ms as f64 / 1000.0);
     }
     let mut iterations: BTreeMap<usize, u64> = BTreeMap::new();
     for worker in alive() {
-        let ms = worker.busy.iteration(now_ms).map_or(0, |(ms, _)| ms);
+        let ms = worker.load.iteration(now_ms).map_or(0, |(ms, _)| ms);
         let longest = iterations.entry(worker.index).or_default();
         *longest = ms.max(*longest);
     }
     let help = "Duration of the present event-loop iteration so far; 0 while the worker sleeps.";
-    text.family("onrush_worker_iteration_seconds", Family::Gauge, help);
+    text.family("onrush_worker_iteration_seconds", MetricType::Gauge, help);
     for (index, ms) in iterations {
         text.sample(&[("worker", &index.to_string())], ms as f64 / 1000.0);
     }
     let help = "Receive memory when the worker was last awake: posted to the kernel, kept for \
                 reuse, or holding data that is not processed yet.";
-    let family = ("onrush_receive_buffer_bytes", Family::Gauge, help);
-    let alive: Vec<Worker> = alive().cloned().collect();
+    let family = ("onrush_receive_buffer_bytes", MetricType::Gauge, help);
+    let alive: Vec<WorkerSources> = alive().cloned().collect();
     by_worker(text, &alive, family, |worker| {
         [(None, worker.counters.receive_bytes.get())]
     });
     let help = "Stacks of coroutines: in use, and kept for reuse.";
-    let family = ("onrush_coroutine_stacks", Family::Gauge, help);
+    let family = ("onrush_coroutine_stacks", MetricType::Gauge, help);
     by_worker(text, &alive, family, |worker| {
         let stacks = &worker.stacks;
         [("in_use", stacks.in_use()), ("pooled", stacks.pooled())]
@@ -395,7 +395,7 @@ fn at_work(text: &mut Text, workers: &[Worker]) {
     });
     let most = alive.iter().map(|worker| worker.stacks.touched_bytes_max());
     let help = "Largest memory that a stack of a coroutine has touched, by samples.";
-    text.family("onrush_coroutine_stack_bytes_max", Family::Gauge, help);
+    text.family("onrush_coroutine_stack_bytes_max", MetricType::Gauge, help);
     text.sample(&[], most.max().unwrap_or_default());
 }
 
@@ -407,34 +407,38 @@ struct Sums {
     response_bytes: HistogramSnapshot<SIZE_BUCKETS>,
 }
 
-fn requests(text: &mut Text, workers: &[Worker]) {
-    let sum = |figure: &dyn Fn(&Requests) -> u64| -> u64 {
-        workers.iter().map(|worker| figure(&worker.requests)).sum()
+fn requests(text: &mut TextWriter, workers: &[WorkerSources]) {
+    let sum = |value: &dyn Fn(&Requests) -> u64| -> u64 {
+        workers.iter().map(|worker| value(&worker.requests)).sum()
     };
     let help = "Requests that ended without a complete response.";
-    text.family("onrush_requests_aborted", Family::Counter, help);
+    text.family("onrush_requests_aborted", MetricType::Counter, help);
     text.sample(&[], sum(&|requests| requests.aborted.get()));
 
     let help = "Requests in progress.";
-    text.family("http_server_active_requests", Family::Gauge, help);
+    text.family("http_server_active_requests", MetricType::Gauge, help);
     for (method, name) in METHODS.iter().enumerate() {
-        let over = sum(&|requests| requests.over[method].get());
+        let ended = sum(&|requests| requests.ended[method].get());
         let begun = sum(&|requests| requests.begun[method].get());
         if begun > 0 {
             let labels = [("http_request_method", *name), ("url_scheme", "http")];
-            text.sample(&labels, begun.saturating_sub(over));
+            text.sample(&labels, begun.saturating_sub(ended));
         }
     }
 
     let mut series: BTreeMap<Labels, Sums> = BTreeMap::new();
-    for one in workers.iter().flat_map(|worker| worker.requests.series()) {
-        let sums = series.entry(one.labels.clone()).or_default();
-        one.duration_ns.add_to(&mut sums.duration_ns);
-        one.request_bytes.add_to(&mut sums.request_bytes);
-        one.response_bytes.add_to(&mut sums.response_bytes);
+    for series_of_worker in workers.iter().flat_map(|worker| worker.requests.series()) {
+        let sums = series.entry(series_of_worker.labels.clone()).or_default();
+        series_of_worker.duration_ns.add_to(&mut sums.duration_ns);
+        series_of_worker
+            .request_bytes
+            .add_to(&mut sums.request_bytes);
+        series_of_worker
+            .response_bytes
+            .add_to(&mut sums.response_bytes);
     }
-    let mut histograms = |name, help, write: fn(&mut Text, &[Label<'_>], &Sums)| {
-        text.family(name, Family::Histogram, help);
+    let mut histograms = |name, help, write: fn(&mut TextWriter, &[Label<'_>], &Sums)| {
+        text.family(name, MetricType::Histogram, help);
         for (labels, sums) in &series {
             labelled(labels, |labels| write(text, labels, sums));
         }

@@ -1,59 +1,59 @@
 //! Metrics of the process, with the names that Prometheus client libraries use. They come from
 //! proc(5); a metric that cannot be read is left out.
 
-use super::text::{Family, Text};
+use super::text::{MetricType, TextWriter};
 use std::fs;
 
-pub(super) fn write(text: &mut Text) {
-    let mut figure = |name, family, help, value: Option<f64>| {
+pub(super) fn write(text: &mut TextWriter) {
+    let mut write_value = |name, family, help, value: Option<f64>| {
         if let Some(value) = value {
             text.family(name, family, help);
             text.sample(&[], value);
         }
     };
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let stat = Stat::of(&stat);
+    let stat = Stat::parse(&stat);
     let of = |read: fn(&Stat) -> f64| stat.as_ref().map(read);
-    figure(
+    write_value(
         "process_cpu_seconds",
-        Family::Counter,
+        MetricType::Counter,
         "CPU time used in user space and in the kernel.",
         of(|stat| stat.cpu_seconds),
     );
-    figure(
+    write_value(
         "process_resident_memory_bytes",
-        Family::Gauge,
+        MetricType::Gauge,
         "Resident memory.",
         of(|stat| stat.resident_bytes),
     );
-    figure(
+    write_value(
         "process_virtual_memory_bytes",
-        Family::Gauge,
+        MetricType::Gauge,
         "Virtual memory.",
         of(|stat| stat.virtual_bytes),
     );
-    figure(
+    write_value(
         "process_threads",
-        Family::Gauge,
+        MetricType::Gauge,
         "Threads.",
         of(|stat| stat.threads),
     );
     let start = stat.as_ref().zip(boot_seconds());
-    figure(
+    write_value(
         "process_start_time_seconds",
-        Family::Gauge,
+        MetricType::Gauge,
         "Start time of the process, in seconds since 1970.",
         start.map(|(stat, boot)| boot + stat.start_seconds),
     );
-    figure(
+    write_value(
         "process_open_fds",
-        Family::Gauge,
+        MetricType::Gauge,
         "Open descriptors.",
         open_descriptors(),
     );
-    figure(
+    write_value(
         "process_max_fds",
-        Family::Gauge,
+        MetricType::Gauge,
         "Maximum number of open descriptors.",
         descriptors_max(),
     );
@@ -71,10 +71,10 @@ struct Stat {
 }
 
 impl Stat {
-    fn of(line: &str) -> Option<Stat> {
+    fn parse(line: &str) -> Option<Stat> {
         // The name before this may contain spaces and parentheses.
-        let (_, rest) = line.rsplit_once(')')?;
-        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let (_, fields) = line.rsplit_once(')')?;
+        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         // The first field after the name is field 3.
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
         let ticks = onrush_rt::worker::ticks_per_second() as f64;
@@ -116,16 +116,16 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_does_not_shift_the_fields() {
-        let rest: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
-        let line = format!("1 (a) b (c)) {}", rest.join(" "));
-        let stat = Stat::of(&line).unwrap();
+        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
+        let line = format!("1 (a) b (c)) {}", fields.join(" "));
+        let stat = Stat::parse(&line).unwrap();
         assert_eq!((stat.threads, stat.virtual_bytes), (20.0, 23.0));
-        assert_eq!(Stat::of("1 (x) 3 4"), None);
+        assert_eq!(Stat::parse("1 (x) 3 4"), None);
     }
 
     #[test]
     fn this_process_has_all_of_them() {
-        let mut text = Text::new(Format::Prometheus);
+        let mut text = TextWriter::new(Format::Prometheus);
         write(&mut text);
         let page = text.finish();
         for name in [

@@ -48,7 +48,7 @@ pub(crate) struct Series {
 pub(crate) struct Requests {
     /// Requests that have begun and ended, by method. The difference is in progress.
     pub(crate) begun: [Counter; METHODS.len()],
-    pub(crate) over: [Counter; METHODS.len()],
+    pub(crate) ended: [Counter; METHODS.len()],
     /// Requests that ended without a complete response.
     pub(crate) aborted: Counter,
     /// The worker locks this only for a new combination of labels. Readers lock it, too.
@@ -80,13 +80,13 @@ pub(crate) struct Measured {
 pub(crate) struct Recorder {
     context: WorkerContext,
     requests: Arc<Requests>,
-    known: RefCell<Known>,
+    cache: RefCell<SeriesCache>,
     /// When requests were last recorded, in ns of the worker's clock.
     recorded_ns: Cell<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct SeriesCache {
     /// The last series; most requests have the same labels as the previous one.
     last: Option<(Key, Arc<Series>)>,
     /// Each entry holds the route whose address is in its key.
@@ -102,7 +102,7 @@ struct Key {
     minor_version: u8,
 }
 
-/// Ended requests that are not recorded yet. All are equal and belong to [`Known::last`].
+/// Ended requests that are not recorded yet. All are equal and belong to [`SeriesCache::last`].
 #[derive(Debug, Default)]
 struct Run {
     count: u64,
@@ -125,7 +125,7 @@ impl Recorder {
         Recorder {
             context,
             requests,
-            known: RefCell::default(),
+            cache: RefCell::default(),
             recorded_ns: Cell::new(0),
         }
     }
@@ -165,20 +165,20 @@ impl Recorder {
             status: measured.status,
             minor_version: measured.minor_version,
         };
-        let mut known = self.known.borrow_mut();
-        let is_like_last = matches!(&known.last, Some((last, _)) if *last == key);
-        if known.run.count > 0 {
-            if is_like_last && known.run.is_like(measured) {
-                known.run.count += 1;
+        let mut cache = self.cache.borrow_mut();
+        let is_like_last = matches!(&cache.last, Some((last, _)) if *last == key);
+        if cache.run.count > 0 {
+            if is_like_last && cache.run.is_like(measured) {
+                cache.run.count += 1;
                 return;
             }
-            self.record_run(&mut known);
+            self.record_run(&mut cache);
         }
         if !is_like_last {
-            let series = self.series(&mut known, key, measured);
-            known.last = Some((key, series));
+            let series = self.series(&mut cache, key, measured);
+            cache.last = Some((key, series));
         }
-        known.run = Run {
+        cache.run = Run {
             count: 1,
             begun_ns: measured.begun_ns,
             request_bytes: measured.request_bytes,
@@ -189,22 +189,22 @@ impl Recorder {
     /// Records the ended requests with the present time as their end.
     #[inline]
     pub(crate) fn record(&self) {
-        let mut known = self.known.borrow_mut();
-        if known.run.count > 0 {
-            self.record_run(&mut known);
+        let mut cache = self.cache.borrow_mut();
+        if cache.run.count > 0 {
+            self.record_run(&mut cache);
         }
     }
 
     #[inline]
-    fn record_run(&self, known: &mut Known) {
-        let run = std::mem::take(&mut known.run);
-        let Some((key, series)) = &known.last else {
+    fn record_run(&self, cache: &mut SeriesCache) {
+        let run = std::mem::take(&mut cache.run);
+        let Some((key, series)) = &cache.last else {
             return;
         };
         let now_ns = self.context.clock_ns();
         self.recorded_ns.set(now_ns);
         let ns = now_ns.saturating_sub(run.begun_ns);
-        self.requests.over[usize::from(key.method)].add(run.count);
+        self.requests.ended[usize::from(key.method)].add(run.count);
         (series.duration_ns).record(duration_bucket(ns), ns, run.count);
         let bytes = run.request_bytes;
         (series.request_bytes).record(size_bucket(bytes), bytes, run.count);
@@ -215,12 +215,12 @@ impl Recorder {
 
     /// Ends a request without a complete response.
     pub(crate) fn abort(&self, measured: &Measured) {
-        self.requests.over[usize::from(measured.method)].add(1);
+        self.requests.ended[usize::from(measured.method)].add(1);
         self.requests.aborted.add(1);
     }
 
-    fn series(&self, known: &mut Known, key: Key, measured: &Measured) -> Arc<Series> {
-        if let Some((_, series)) = known.all.get(&key) {
+    fn series(&self, cache: &mut SeriesCache, key: Key, measured: &Measured) -> Arc<Series> {
+        if let Some((_, series)) = cache.all.get(&key) {
             return series.clone();
         }
         let series = Arc::new(Series {
@@ -237,7 +237,7 @@ impl Recorder {
         let all = self.requests.series.lock();
         all.unwrap_or_else(PoisonError::into_inner)
             .push(series.clone());
-        known
+        cache
             .all
             .insert(key, (measured.route.clone(), series.clone()));
         series

@@ -34,7 +34,7 @@ impl Format {
 
 /// The type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
+pub(crate) enum MetricType {
     Counter,
     Gauge,
     Histogram,
@@ -46,34 +46,34 @@ pub(crate) type Label<'l> = (&'static str, &'l str);
 
 /// A text under construction.
 #[derive(Debug)]
-pub(crate) struct Text {
+pub(crate) struct TextWriter {
     out: String,
     format: Format,
     /// The name of the present family.
     name: &'static str,
-    kind: Family,
+    kind: MetricType,
 }
 
-impl Text {
-    pub(crate) fn new(format: Format) -> Text {
-        Text {
+impl TextWriter {
+    pub(crate) fn new(format: Format) -> TextWriter {
+        TextWriter {
             out: String::new(),
             format,
             name: "",
-            kind: Family::Gauge,
+            kind: MetricType::Gauge,
         }
     }
 
     /// Begins a family. `name` has no suffix; the type determines it.
-    pub(crate) fn family(&mut self, name: &'static str, kind: Family, help: &str) {
+    pub(crate) fn family(&mut self, name: &'static str, kind: MetricType, help: &str) {
         (self.name, self.kind) = (name, kind);
         let open = self.format == Format::OpenMetrics;
         let (ending, kind) = match kind {
-            Family::Counter => (if open { "" } else { "_total" }, "counter"),
-            Family::Gauge => ("", "gauge"),
-            Family::Histogram => ("", "histogram"),
-            Family::Info if open => ("", "info"),
-            Family::Info => ("_info", "gauge"),
+            MetricType::Counter => (if open { "" } else { "_total" }, "counter"),
+            MetricType::Gauge => ("", "gauge"),
+            MetricType::Histogram => ("", "histogram"),
+            MetricType::Info if open => ("", "info"),
+            MetricType::Info => ("_info", "gauge"),
         };
         let _ = writeln!(self.out, "# HELP {name}{ending} {help}");
         let _ = writeln!(self.out, "# TYPE {name}{ending} {kind}");
@@ -82,9 +82,9 @@ impl Text {
     /// Adds a sample of the present family.
     pub(crate) fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
         let ending = match self.kind {
-            Family::Counter => "_total",
-            Family::Info => "_info",
-            Family::Gauge | Family::Histogram => "",
+            MetricType::Counter => "_total",
+            MetricType::Info => "_info",
+            MetricType::Gauge | MetricType::Histogram => "",
         };
         self.line(ending, labels, None, value);
     }
@@ -95,16 +95,16 @@ impl Text {
         &mut self,
         labels: &[Label<'_>],
         bounds: impl Iterator<Item = String>,
-        spread: &HistogramSnapshot<BUCKETS>,
+        histogram: &HistogramSnapshot<BUCKETS>,
         unit: f64,
     ) {
         let bounds = bounds.chain(["+Inf".to_owned()]);
         let mut count = 0;
-        for (bound, here) in bounds.zip(spread.counts) {
-            count += here;
+        for (bound, count_of_bucket) in bounds.zip(histogram.counts) {
+            count += count_of_bucket;
             self.line("_bucket", labels, Some(&bound), count);
         }
-        self.line("_sum", labels, None, spread.sum as f64 * unit);
+        self.line("_sum", labels, None, histogram.sum as f64 * unit);
         self.line("_count", labels, None, count);
     }
 
@@ -148,31 +148,31 @@ impl Text {
 mod tests {
     use super::*;
 
-    fn page(format: Format) -> String {
-        let mut text = Text::new(format);
-        text.family("a_done", Family::Counter, "What is done.");
+    fn render(format: Format) -> String {
+        let mut text = TextWriter::new(format);
+        text.family("a_done", MetricType::Counter, "What is done.");
         text.sample(&[("worker", "0"), ("path", "a\"\\\n")], 7);
-        text.family("a_build", Family::Info, "What it is.");
+        text.family("a_build", MetricType::Info, "What it is.");
         text.sample(&[], 1);
-        text.family("a_seconds", Family::Histogram, "How long.");
-        let spread = HistogramSnapshot {
+        text.family("a_seconds", MetricType::Histogram, "How long.");
+        let histogram = HistogramSnapshot {
             counts: [1, 0, 2],
             sum: 1_500_000_000,
         };
         let bounds = ["0.5", "1"].into_iter().map(str::to_owned);
-        text.histogram(&[("m", "GET")], bounds, &spread, 1e-9);
+        text.histogram(&[("m", "GET")], bounds, &histogram, 1e-9);
         text.finish()
     }
 
     #[test]
-    fn both_formats() {
+    fn renders_both_formats() {
         let rest = "a_seconds_bucket{m=\"GET\",le=\"0.5\"} 1\n\
                     a_seconds_bucket{m=\"GET\",le=\"1\"} 1\n\
                     a_seconds_bucket{m=\"GET\",le=\"+Inf\"} 3\n\
                     a_seconds_sum{m=\"GET\"} 1.5\na_seconds_count{m=\"GET\"} 3\n";
         let labels = "{worker=\"0\",path=\"a\\\"\\\\\\n\"}";
         assert_eq!(
-            page(Format::Prometheus),
+            render(Format::Prometheus),
             format!(
                 "# HELP a_done_total What is done.\n# TYPE a_done_total counter\n\
                  a_done_total{labels} 7\n\
@@ -181,7 +181,7 @@ mod tests {
             )
         );
         assert_eq!(
-            page(Format::OpenMetrics),
+            render(Format::OpenMetrics),
             format!(
                 "# HELP a_done What is done.\n# TYPE a_done counter\na_done_total{labels} 7\n\
                  # HELP a_build What it is.\n# TYPE a_build info\na_build_info 1\n\
