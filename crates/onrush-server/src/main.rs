@@ -93,8 +93,8 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     })?;
     let metrics = Metrics::new();
     let admin = Admin::new(&metrics);
-    // It starts first, so that its failure needs no cleanup, and stops last, so that `/-/ready`
-    // reports the shutdown.
+    // The admin server starts first, so that its failure needs no cleanup, and stops last, so that
+    // `/-/ready` reports the shutdown.
     let admin_server = start_admin(&settings, &plan, &admin)?;
     let running = start(&settings, &plan, &files, &admin, &metrics)?;
     admin.watch(running.handle());

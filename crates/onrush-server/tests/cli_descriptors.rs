@@ -76,7 +76,7 @@ fn put(stream: &mut TcpStream, path: &str, bytes: usize) -> u16 {
 
 /// The status that each client has received so far; `None` without a response.
 fn statuses(streams: &[TcpStream]) -> Vec<Option<u16>> {
-    let look = |stream: &TcpStream| {
+    let peek_status = |stream: &TcpStream| {
         let mut head = [0; 12];
         stream.set_nonblocking(true).unwrap();
         let peeked = stream.peek(&mut head);
@@ -88,7 +88,7 @@ fn statuses(streams: &[TcpStream]) -> Vec<Option<u16>> {
             Err(_) => Some(0), // Closed and its response lost.
         }
     };
-    streams.iter().map(look).collect()
+    streams.iter().map(peek_status).collect()
 }
 
 /// Waits until `is_enough` accepts the responses of the attackers.
@@ -100,15 +100,15 @@ fn wait_for(streams: &[TcpStream], is_enough: impl Fn(&[Option<u16>]) -> bool) {
     }
 }
 
-struct Attacked {
+struct AttackedServer {
     server: Server,
     /// A connection from before the attack, and the number of open descriptors then.
     established: TcpStream,
     descriptors: usize,
 }
 
-impl Attacked {
-    fn start(folder: &Folder, driver: &str) -> Attacked {
+impl AttackedServer {
+    fn start(folder: &Folder, driver: &str) -> AttackedServer {
         let flags = ["--allow=put", "--workers=2", "--driver", driver];
         let server = Server::with_descriptors(DESCRIPTORS, folder.path(), &flags);
         let mut established = server.connect();
@@ -116,7 +116,7 @@ impl Attacked {
             assert_eq!(get(&mut established, "/small-0"), 200);
         }
         let descriptors = server.descriptors();
-        Attacked {
+        AttackedServer {
             server,
             established,
             descriptors,
@@ -169,7 +169,7 @@ impl Attacked {
 fn slow_uploads_leave_descriptors_for_others() {
     let folder = objects();
     for driver in drivers() {
-        let mut it = Attacked::start(&folder, driver);
+        let mut it = AttackedServer::start(&folder, driver);
         // Some bodies fit into memory. The others are written to files as they arrive.
         let begun = "x".repeat(40_000);
         let attackers = it.attack(|at| {
@@ -203,7 +203,7 @@ fn slow_uploads_leave_descriptors_for_others() {
 fn announced_uploads_occupy_no_files() {
     let folder = objects();
     for driver in drivers() {
-        let mut it = Attacked::start(&folder, driver);
+        let mut it = AttackedServer::start(&folder, driver);
         let silent = |at| {
             format!(
                 "PUT /silent-{at} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
@@ -229,7 +229,7 @@ fn announced_uploads_occupy_no_files() {
 fn unread_downloads_leave_descriptors_for_others() {
     let folder = objects();
     for driver in drivers() {
-        let mut it = Attacked::start(&folder, driver);
+        let mut it = AttackedServer::start(&folder, driver);
         let attackers =
             it.attack(|at| format!("GET /large-{at} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         wait_for(&attackers, |statuses| statuses.iter().all(Option::is_some));

@@ -10,49 +10,49 @@ use onrush_server::FilesOptions;
 const FRESH_MS: u64 = 1_000;
 
 /// The content, and the number of disk operations that the request needed.
-fn get(host: &mut Host, path: &str) -> (Vec<u8>, u64) {
-    let before = host.disk().operations();
-    let reply = host.get(path);
+fn get(server: &mut TestServer, path: &str) -> (Vec<u8>, u64) {
+    let before = server.disk().operations();
+    let reply = server.get(path);
     assert_eq!(reply.status, 200, "{path}");
-    (reply.body, host.disk().operations() - before)
+    (reply.body, server.disk().operations() - before)
 }
 
 #[test]
 fn cached_object_needs_no_disk_operation() {
     for seed in 1..5 {
-        let mut host = Host::simulated("/", &FilesOptions::default(), seed);
-        host.add("f", b"one");
-        assert!(get(&mut host, "/f").1 > 0);
+        let mut server = TestServer::simulated("/", &FilesOptions::default(), seed);
+        server.add("f", b"one");
+        assert!(get(&mut server, "/f").1 > 0);
         for _ in 0..5 {
-            assert_eq!(get(&mut host, "/f"), (b"one".to_vec(), 0));
-            assert_eq!(get(&mut host, "/%66").0, b"one");
+            assert_eq!(get(&mut server, "/f"), (b"one".to_vec(), 0));
+            assert_eq!(get(&mut server, "/%66").0, b"one");
         }
-        assert_eq!(host.request("GET /f\nRange: bytes=1-1", b"").body, b"n");
-        host.advance(FRESH_MS);
-        let (content, operations) = get(&mut host, "/f");
+        assert_eq!(server.request("GET /f\nRange: bytes=1-1", b"").body, b"n");
+        server.advance(FRESH_MS);
+        let (content, operations) = get(&mut server, "/f");
         assert_eq!(content, b"one");
         assert!(operations > 0, "the object is checked again");
-        assert_eq!(get(&mut host, "/f").1, 0);
+        assert_eq!(get(&mut server, "/f").1, 0);
     }
 }
 
 #[test]
 fn external_changes_are_seen_within_the_bound() {
     for seed in 1..5 {
-        let mut host = Host::simulated("/", &writable(), seed);
-        host.add("f", b"one");
-        let old = host.get("/f").etag().to_owned();
-        host.add_at(b"f", b"two", LONG_AGO_S + 10);
-        host.advance(FRESH_MS);
-        let new = host.get("/f");
+        let mut server = TestServer::simulated("/", &writable(), seed);
+        server.add("f", b"one");
+        let old = server.get("/f").etag().to_owned();
+        server.add_at(b"f", b"two", LONG_AGO_S + 10);
+        server.advance(FRESH_MS);
+        let new = server.get("/f");
         assert_eq!(new.body, b"two");
         assert_ne!(new.etag(), old);
-        let root = host.root();
+        let root = server.root();
         root.unlink(b"f").unwrap();
-        host.advance(FRESH_MS);
-        assert_eq!(host.get("/f").status, 404);
-        host.add("f", b"three");
-        assert_eq!(host.get("/f").body, b"three");
+        server.advance(FRESH_MS);
+        assert_eq!(server.get("/f").status, 404);
+        server.add("f", b"three");
+        assert_eq!(server.get("/f").body, b"three");
     }
 }
 
@@ -62,26 +62,26 @@ fn bound_of_zero_opens_the_object_for_every_request() {
         cache_max_age_ms: 0,
         ..FilesOptions::default()
     };
-    let mut host = Host::simulated("/", &options, 1);
-    host.add("f", b"one");
-    assert_eq!(host.get("/f").body, b"one");
-    host.add_at(b"f", b"two", LONG_AGO_S + 10);
-    assert_eq!(host.get("/f").body, b"two");
+    let mut server = TestServer::simulated("/", &options, 1);
+    server.add("f", b"one");
+    assert_eq!(server.get("/f").body, b"one");
+    server.add_at(b"f", b"two", LONG_AGO_S + 10);
+    assert_eq!(server.get("/f").body, b"two");
 }
 
 #[test]
 fn changes_through_the_server_are_seen_at_once() {
-    on_all_backends(&writable(), |host| {
-        host.add("f", b"old");
+    on_all_backends(&writable(), |server| {
+        server.add("f", b"old");
         for round in 0..20_u8 {
             // Most likely, both workers have it in memory.
-            (0..6).for_each(|_| assert_eq!(host.get("/f").status, 200));
-            host.put("/f", &[round; 100]);
-            (0..6).for_each(|_| assert_eq!(host.get("/f").body, [round; 100], "{}", host.name));
-            host.delete("/f");
-            assert_eq!(host.get("/f").status, 404);
-            host.add("f", &[round; 3]);
-            assert_eq!(host.get("/f").body, [round; 3]);
+            (0..6).for_each(|_| assert_eq!(server.get("/f").status, 200));
+            server.put("/f", &[round; 100]);
+            (0..6).for_each(|_| assert_eq!(server.get("/f").body, [round; 100], "{}", server.name));
+            server.delete("/f");
+            assert_eq!(server.get("/f").status, 404);
+            server.add("f", &[round; 3]);
+            assert_eq!(server.get("/f").body, [round; 3]);
         }
     });
 }
@@ -96,32 +96,32 @@ fn bound_holds_on_real_disks() {
             cache_max_age_ms: 100,
             ..FilesOptions::default()
         };
-        let mut host = Host::real("/", &options, driver);
+        let mut server = TestServer::real("/", &options, driver);
         for round in 0..5_u8 {
-            host.add_at(b"f", &[round; 1000], LONG_AGO_S + u64::from(round));
+            server.add_at(b"f", &[round; 1000], LONG_AGO_S + u64::from(round));
             if round > 0 {
-                host.advance(150);
+                server.advance(150);
             }
-            (0..4).for_each(|_| assert_eq!(host.get("/f").body, [round; 1000]));
+            (0..4).for_each(|_| assert_eq!(server.get("/f").body, [round; 1000]));
         }
     }
 }
 
 #[test]
 fn recently_changed_objects_are_not_cached() {
-    let mut host = Host::simulated("/", &FilesOptions::default(), 1);
+    let mut server = TestServer::simulated("/", &FilesOptions::default(), 1);
     let now_s = 1_790_000_000;
     // The same length and time: the version does not reveal the change.
-    host.add_at(b"f", b"one", now_s);
-    assert_eq!(host.get("/f").body, b"one");
-    host.add_at(b"f", b"two", now_s);
-    assert_eq!(host.get("/f").body, b"two");
+    server.add_at(b"f", b"one", now_s);
+    assert_eq!(server.get("/f").body, b"one");
+    server.add_at(b"f", b"two", now_s);
+    assert_eq!(server.get("/f").body, b"two");
     // A time in the future is not cached either, and is not sent to clients.
-    host.add_at(b"f", b"six", now_s + 1_000_000);
-    let reply = host.get("/f");
+    server.add_at(b"f", b"six", now_s + 1_000_000);
+    let reply = server.get("/f");
     assert_eq!(reply.field("last-modified"), reply.field("date"));
-    host.add_at(b"f", b"ten", now_s + 1_000_000);
-    assert_eq!(host.get("/f").body, b"ten");
+    server.add_at(b"f", b"ten", now_s + 1_000_000);
+    assert_eq!(server.get("/f").body, b"ten");
 }
 
 #[test]
@@ -130,29 +130,29 @@ fn cache_is_bounded_and_keeps_hot_objects() {
         cache_bytes_max: 200_000,
         ..FilesOptions::default()
     };
-    let mut host = Host::simulated("/", &options, 1);
-    host.add("hot", &pattern(1000));
+    let mut server = TestServer::simulated("/", &options, 1);
+    server.add("hot", &pattern(1000));
     for i in 0..400 {
-        host.add(&format!("cold{i}"), &pattern(2000));
+        server.add(&format!("cold{i}"), &pattern(2000));
     }
     let mut operations = 0;
     for i in 0..400 {
-        operations += get(&mut host, "/hot").1;
-        assert_eq!(get(&mut host, &format!("/cold{i}")).0, pattern(2000));
+        operations += get(&mut server, "/hot").1;
+        assert_eq!(get(&mut server, &format!("/cold{i}")).0, pattern(2000));
     }
-    let first = get(&mut host, "/hot").1;
+    let first = get(&mut server, "/hot").1;
     assert!(
         operations < 10 && first == 0,
         "the hot object was evicted: {operations}"
     );
     assert!(
-        get(&mut host, "/cold0").1 > 0,
+        get(&mut server, "/cold0").1 > 0,
         "a cold object was not evicted"
     );
-    host.add("large", &pattern(64 * 1024));
+    server.add("large", &pattern(64 * 1024));
     for _ in 0..3 {
         assert!(
-            get(&mut host, "/large").1 > 0,
+            get(&mut server, "/large").1 > 0,
             "the object is too large for this cache"
         );
     }
@@ -161,56 +161,56 @@ fn cache_is_bounded_and_keeps_hot_objects() {
 /// Only the object that changes repeatedly is evicted each time.
 #[test]
 fn changing_objects_do_not_evict_others() {
-    let mut host = Host::simulated("/", &writable(), 1);
+    let mut server = TestServer::simulated("/", &writable(), 1);
     for i in 0..50 {
-        host.add(&format!("f{i}"), &pattern(100 + i));
-        assert_eq!(get(&mut host, &format!("/f{i}")).0, pattern(100 + i));
+        server.add(&format!("f{i}"), &pattern(100 + i));
+        assert_eq!(get(&mut server, &format!("/f{i}")).0, pattern(100 + i));
     }
     for round in 0..300 {
-        host.put("/changing", &pattern(round));
+        server.put("/changing", &pattern(round));
         for _ in 0..2 {
-            assert_eq!(get(&mut host, "/changing").0, pattern(round));
+            assert_eq!(get(&mut server, "/changing").0, pattern(round));
         }
-        host.delete("/f7");
-        assert_eq!(host.get("/f7").status, 404);
-        host.add("f7", &pattern(round + 1));
-        assert_eq!(get(&mut host, "/f7").0, pattern(round + 1));
-        assert_eq!(get(&mut host, "/f7").1, 0, "the object is cached again");
+        server.delete("/f7");
+        assert_eq!(server.get("/f7").status, 404);
+        server.add("f7", &pattern(round + 1));
+        assert_eq!(get(&mut server, "/f7").0, pattern(round + 1));
+        assert_eq!(get(&mut server, "/f7").1, 0, "the object is cached again");
     }
     for i in (0..50).filter(|i| *i != 7) {
-        assert_eq!(get(&mut host, &format!("/f{i}")).1, 0, "f{i}");
+        assert_eq!(get(&mut server, &format!("/f{i}")).1, 0, "f{i}");
     }
 }
 
 #[test]
 fn large_file_is_opened_once_within_the_bound() {
     for seed in 1..5 {
-        let mut host = Host::simulated("/", &writable(), seed);
-        host.add("f", &pattern(300_000));
+        let mut server = TestServer::simulated("/", &writable(), seed);
+        server.add("f", &pattern(300_000));
         // A HEAD, because the simulator reads content in pieces of varying size.
-        let cost = |host: &mut Host| {
-            let before = host.disk().operations();
-            assert_eq!(host.request("HEAD /f", b"").status, 200);
-            host.disk().operations() - before
+        let cost = |server: &mut TestServer| {
+            let before = server.disk().operations();
+            assert_eq!(server.request("HEAD /f", b"").status, 200);
+            server.disk().operations() - before
         };
-        let first = cost(&mut host);
-        let second = cost(&mut host);
+        let first = cost(&mut server);
+        let second = cost(&mut server);
         assert!(
             second < first,
             "the file was opened again: {first}, {second}"
         );
-        host.advance(FRESH_MS + 100);
-        assert!(cost(&mut host) > second, "the file was not checked again");
-        host.put("/f", &pattern(400_000));
-        assert_eq!(get(&mut host, "/f").0.len(), 400_000);
-        host.delete("/f");
-        assert_eq!(host.get("/f").status, 404);
+        server.advance(FRESH_MS + 100);
+        assert!(cost(&mut server) > second, "the file was not checked again");
+        server.put("/f", &pattern(400_000));
+        assert_eq!(get(&mut server, "/f").0.len(), 400_000);
+        server.delete("/f");
+        assert_eq!(server.get("/f").status, 404);
     }
 }
 
 /// The number of descriptors of this process for files of the folder.
-fn open_files(host: &Host) -> usize {
-    let folder = host.path().unwrap();
+fn open_files(server: &TestServer) -> usize {
+    let folder = server.path().unwrap();
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     descriptors
         .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
@@ -231,18 +231,18 @@ fn open_files_are_few_and_closed_soon() {
         onrush::DriverPreference::Epoll,
     ] {
         for options in [FilesOptions::default(), few.clone()] {
-            let mut host = Host::real("/", &options, driver);
+            let mut server = TestServer::real("/", &options, driver);
             for i in 0..30 {
-                host.add(&format!("{i}.bin"), &pattern(100_000));
+                server.add(&format!("{i}.bin"), &pattern(100_000));
             }
             let mut most = 0;
             for i in 0..30 {
-                assert_eq!(host.get(&format!("/{i}.bin")).body.len(), 100_000);
-                most = most.max(open_files(&host));
+                assert_eq!(server.get(&format!("/{i}.bin")).body.len(), 100_000);
+                most = most.max(open_files(&server));
             }
             assert!(most <= options.cache_files_max, "{most}");
             // However long cached content may be used.
-            wait_until(&mut host, |host| open_files(host) == 0);
+            wait_until(&mut server, |server| open_files(server) == 0);
         }
     }
 }
@@ -256,51 +256,51 @@ fn idle_files_are_closed_when_descriptors_are_scarce() {
             descriptors: budget.clone(),
             ..FilesOptions::default()
         };
-        let mut host = Host::simulated("/", &options, seed);
+        let mut server = TestServer::simulated("/", &options, seed);
         let content = vec![b'x'; 100_000];
-        host.add("a", &content);
-        host.add("b", &content);
-        assert_eq!(host.get("/a").body, content);
+        server.add("a", &content);
+        server.add("b", &content);
+        assert_eq!(server.get("/a").body, content);
         assert_eq!(budget.used().files, 1, "the file stays open");
         let first = budget.open_file(FileUse::Download).unwrap();
-        assert_eq!(host.get("/b").body, content);
+        assert_eq!(server.get("/b").body, content);
         assert_eq!(budget.used().files, 2, "another file was closed for it");
         let second = budget.open_file(FileUse::Brief).unwrap();
         assert_eq!(
-            host.get("/a").status,
+            server.get("/a").status,
             503,
             "closing idle files is not enough"
         );
         drop((first, second));
-        assert_eq!(host.get("/a").body, content);
+        assert_eq!(server.get("/a").body, content);
     }
 }
 
 #[test]
 fn file_changed_by_another_program_is_never_mixed() {
     for seed in 1..5 {
-        let mut host = Host::simulated("/", &FilesOptions::default(), seed);
-        host.add("f", &[b'a'; 300_000]);
-        let old = host.get("/f").etag().to_owned();
+        let mut server = TestServer::simulated("/", &FilesOptions::default(), seed);
+        server.add("f", &[b'a'; 300_000]);
+        let old = server.get("/f").etag().to_owned();
         // The same file with another length, while the server keeps it open.
-        host.add_at(b"f", &[b'b'; 310_000], LONG_AGO_S + 10);
+        server.add_at(b"f", &[b'b'; 310_000], LONG_AGO_S + 10);
         let rest = format!("GET /f\nRange: bytes=150000-\nIf-Range: {old}");
-        let reply = host.request(&rest, b"");
+        let reply = server.request(&rest, b"");
         assert_eq!((reply.status, reply.body.len()), (200, 310_000));
-        assert_eq!(host.get("/f").body, [b'b'; 310_000]);
+        assert_eq!(server.get("/f").body, [b'b'; 310_000]);
     }
 }
 
 #[test]
 fn second_server_of_the_same_files_closes_its_files() {
     let driver = onrush::DriverPreference::Epoll;
-    let mut host = Host::real("/", &FilesOptions::default(), driver);
-    host.add("f.bin", &pattern(100_000));
+    let mut server = TestServer::real("/", &FilesOptions::default(), driver);
+    server.add("f.bin", &pattern(100_000));
     for _ in 0..3 {
         // Often enough that both workers serve one.
-        (0..8).for_each(|_| assert_eq!(host.get("/f.bin").body.len(), 100_000));
-        host.restart(driver);
+        (0..8).for_each(|_| assert_eq!(server.get("/f.bin").body.len(), 100_000));
+        server.restart(driver);
     }
-    (0..8).for_each(|_| assert_eq!(host.get("/f.bin").body.len(), 100_000));
-    wait_until(&mut host, |host| open_files(host) == 0);
+    (0..8).for_each(|_| assert_eq!(server.get("/f.bin").body.len(), 100_000));
+    wait_until(&mut server, |server| open_files(server) == 0);
 }

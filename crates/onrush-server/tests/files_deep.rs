@@ -14,39 +14,42 @@ use std::time::Duration;
 /// created for it.
 #[test]
 fn too_deep_paths_are_refused_and_create_nothing() {
-    on_all_backends(&writable(), |host| {
+    on_all_backends(&writable(), |server| {
         let legal = ["x"; 64].join("/");
-        assert_eq!(host.put(&format!("/{legal}"), b"deep").status, 201);
-        assert_eq!(host.get(&format!("/{legal}")).body, b"deep");
-        assert_eq!(host.delete(&format!("/{legal}")).status, 204);
+        assert_eq!(server.put(&format!("/{legal}"), b"deep").status, 201);
+        assert_eq!(server.get(&format!("/{legal}")).body, b"deep");
+        assert_eq!(server.delete(&format!("/{legal}")).status, 204);
 
         for depth in [65, 66, 1000, 2048] {
             let path = format!("/y/{}", vec!["x"; depth - 1].join("/"));
-            let put = host.put(&path, b"deeper");
-            assert_eq!(put.status, 400, "{}: {depth}", host.name);
+            let put = server.put(&path, b"deeper");
+            assert_eq!(put.status, 400, "{}: {depth}", server.name);
             assert!(put.text().contains("too many segments"), "{}", put.text());
-            let big = host.put(&path, &pattern(100_000));
-            assert_eq!(big.status, 400, "{}: {depth}", host.name);
-            assert_eq!(host.delete(&path).status, 404);
-            assert_eq!(host.get(&path).status, 404);
-            assert_eq!(host.get(&format!("{path}/")).status, 404);
-            assert_eq!(host.request(&format!("HEAD {path}"), b"").status, 404);
-            assert!(host.root().metadata(b"y").is_err(), "a folder was created");
+            let big = server.put(&path, &pattern(100_000));
+            assert_eq!(big.status, 400, "{}: {depth}", server.name);
+            assert_eq!(server.delete(&path).status, 404);
+            assert_eq!(server.get(&path).status, 404);
+            assert_eq!(server.get(&format!("{path}/")).status, 404);
+            assert_eq!(server.request(&format!("HEAD {path}"), b"").status, 404);
+            assert!(
+                server.root().metadata(b"y").is_err(),
+                "a folder was created"
+            );
         }
-        assert_eq!(host.staged(), 0);
+        assert_eq!(server.staged(), 0);
     });
     let shallow = FilesOptions {
         depth_max: 2,
         ..writable()
     };
-    on_all_backends(&shallow, |host| {
-        assert_eq!(host.put("/a/b", b"x").status, 201);
-        assert_eq!(host.put("/a/c/d", b"x").status, 400);
-        host.add("made/by/others", b"x");
-        assert_eq!(host.get("/made/by/others").status, 200);
-        assert_eq!(host.get("/made/by/").status, 200);
-        assert_eq!(host.put("/made/by/others", b"y").status, 400);
-        assert_eq!(host.delete("/made/by/others").status, 204);
+    on_all_backends(&shallow, |server| {
+        assert_eq!(server.put("/a/b", b"x").status, 201);
+        assert_eq!(server.put("/a/c/d", b"x").status, 400);
+        server.add("made/by/others", b"x");
+        assert_eq!(server.get("/made/by/others").status, 200);
+        assert_eq!(server.get("/made/by/").status, 200);
+        assert_eq!(server.put("/made/by/others", b"y").status, 400);
+        assert_eq!(server.delete("/made/by/others").status, 204);
     });
 }
 

@@ -6,9 +6,9 @@ use common::*;
 use onrush_server::FilesOptions;
 use serde_json::Value;
 
-fn json(host: &mut Host, path: &str) -> Value {
-    let reply = host.request(&format!("GET {path}\nAccept: application/json"), b"");
-    assert_eq!(reply.status, 200, "{}: {path}", host.name);
+fn json(server: &mut TestServer, path: &str) -> Value {
+    let reply = server.request(&format!("GET {path}\nAccept: application/json"), b"");
+    assert_eq!(reply.status, 200, "{}: {path}", server.name);
     assert_eq!(reply.field("content-type"), Some("application/json"));
     assert_eq!(reply.field("vary"), Some("Accept"));
     assert_eq!(reply.field("cache-control"), Some("no-cache"));
@@ -22,12 +22,12 @@ fn names(listing: &Value) -> Vec<&str> {
 
 #[test]
 fn listing_has_the_json_format() {
-    on_all_backends_at("/mnt/", &FilesOptions::default(), |host| {
-        host.add("a/x y", b"12345");
-        host.add("a/b/c", b"");
-        host.add("top", b"1");
-        let etag = host.get("/mnt/a/x%20y").etag().to_owned();
-        let listing = json(host, "/mnt/a/");
+    on_all_backends_at("/mnt/", &FilesOptions::default(), |server| {
+        server.add("a/x y", b"12345");
+        server.add("a/b/c", b"");
+        server.add("top", b"1");
+        let etag = server.get("/mnt/a/x%20y").etag().to_owned();
+        let listing = json(server, "/mnt/a/");
         let expected = serde_json::json!({
             "path": "/mnt/a/",
             "entries": [
@@ -42,31 +42,31 @@ fn listing_has_the_json_format() {
             ],
             "next": null,
         });
-        assert_eq!(listing, expected, "{}", host.name);
-        let top = json(host, "/mnt/");
+        assert_eq!(listing, expected, "{}", server.name);
+        let top = json(server, "/mnt/");
         assert_eq!(
             (top["path"].as_str(), names(&top)),
             (Some("/mnt/"), vec!["a", "top"])
         );
-        let by_query = host.get("/mnt/a/?format=json");
+        let by_query = server.get("/mnt/a/?format=json");
         assert_eq!(by_query.json(), listing);
-        let html = host.request("GET /mnt/a/?format=html\nAccept: application/json", b"");
+        let html = server.request("GET /mnt/a/?format=html\nAccept: application/json", b"");
         assert_eq!(html.field("content-type"), Some("text/html; charset=utf-8"));
-        let head = host.request("HEAD /mnt/a/", b"");
+        let head = server.request("HEAD /mnt/a/", b"");
         assert_eq!(head.status, 200);
         let length = head.field("content-length").map(str::to_owned);
-        assert_eq!(length, Some(host.get("/mnt/a/").body.len().to_string()));
+        assert_eq!(length, Some(server.get("/mnt/a/").body.len().to_string()));
     });
 }
 
 #[test]
 fn listing_has_the_html_format() {
-    on_all_backends(&FilesOptions::default(), |host| {
-        host.add("a/<img src=x onerror=alert(1)>&\"'.txt", &pattern(2000));
-        host.add("a/javascript:alert(1)", b"");
-        host.add_folder("a/sub");
-        host.add("a/\u{202e}gpj.exe", b"");
-        let reply = host.request(
+    on_all_backends(&FilesOptions::default(), |server| {
+        server.add("a/<img src=x onerror=alert(1)>&\"'.txt", &pattern(2000));
+        server.add("a/javascript:alert(1)", b"");
+        server.add_folder("a/sub");
+        server.add("a/\u{202e}gpj.exe", b"");
+        let reply = server.request(
             "GET /a/\nAccept: text/html,application/xml;q=0.9,*/*;q=0.8",
             b"",
         );
@@ -97,7 +97,7 @@ fn listing_has_the_html_format() {
         let opened = page.matches("<tr>").count();
         assert_eq!(opened, page.matches("</tr>").count());
         assert!(
-            !host.get("/").text().contains("../"),
+            !server.get("/").text().contains("../"),
             "the root folder has no parent link"
         );
     });
@@ -105,10 +105,10 @@ fn listing_has_the_html_format() {
 
 #[test]
 fn pages_of_a_large_folder_contain_every_name_once() {
-    let test = |host: &mut Host| {
+    let test = |server: &mut TestServer| {
         let mut expected: Vec<String> = (0..2500).map(|i| format!("n{i:05} +&%ü")).collect();
         for name in &expected {
-            host.add(&format!("big/{name}"), b"");
+            server.add(&format!("big/{name}"), b"");
         }
         expected.sort();
         for (limit, pages) in [
@@ -121,19 +121,19 @@ fn pages_of_a_large_folder_contain_every_name_once() {
             let mut next = Some(format!("/big/{limit}"));
             let mut count = 0;
             while let Some(path) = next {
-                let listing = json(host, &path);
+                let listing = json(server, &path);
                 found.extend(names(&listing).into_iter().map(str::to_owned));
                 next = listing["next"].as_str().map(str::to_owned);
                 count += 1;
             }
             assert_eq!((count, found == expected), (pages, true), "{limit}");
         }
-        let page = host.get("/big/?limit=10&after=n00009+%2B%26%25%C3%BC&format=html");
+        let page = server.get("/big/?limit=10&after=n00009+%2B%26%25%C3%BC&format=html");
         let link = "<a rel=\"next\" href=\"?after=n00019%20%2B%26%25%C3%BC&amp;limit=10\
                     &amp;format=html\">Next page</a>";
         assert!(page.text().contains(link), "{}", page.text());
         assert!(page.text().contains(">n00010 +&amp;%ü<"));
-        let whole = host.get("/big/?limit=10000");
+        let whole = server.get("/big/?limit=10000");
         assert_eq!(whole.field("transfer-encoding"), Some("chunked"));
         assert_eq!(whole.text().matches("<time").count(), 2500);
         assert!(whole.text().ends_with("</html>\n"));
@@ -145,50 +145,50 @@ fn pages_of_a_large_folder_contain_every_name_once() {
             "format=xml",
             "after=%zz",
         ] {
-            assert_eq!(host.get(&format!("/big/?{bad}")).status, 400, "{bad}");
+            assert_eq!(server.get(&format!("/big/?{bad}")).status, 400, "{bad}");
         }
-        let empty = json(host, "/big/?after=z");
+        let empty = json(server, "/big/?after=z");
         assert_eq!((names(&empty).len(), empty["next"].is_null()), (0, true));
     };
-    test(&mut Host::real(
+    test(&mut TestServer::real(
         "/",
         &FilesOptions::default(),
         onrush::DriverPreference::Auto,
     ));
-    test(&mut Host::simulated("/", &FilesOptions::default(), 9));
+    test(&mut TestServer::simulated("/", &FilesOptions::default(), 9));
 }
 
 #[test]
 fn links_to_names_that_are_not_utf8_can_be_followed() {
-    on_all_backends(&FilesOptions::default(), |host| {
-        host.add_at(b"a/\xff\xfe.txt", b"odd", LONG_AGO_S);
-        let listing = json(host, "/a/");
+    on_all_backends(&FilesOptions::default(), |server| {
+        server.add_at(b"a/\xff\xfe.txt", b"odd", LONG_AGO_S);
+        let listing = json(server, "/a/");
         let entry = &listing["entries"][0];
         assert_eq!(entry["name"], "\u{fffd}\u{fffd}.txt");
         assert_eq!(entry["href"], "/a/%FF%FE.txt");
-        assert_eq!(host.get(entry["href"].as_str().unwrap()).body, b"odd");
-        assert!(host.get("/a/").text().contains("href=\"./%FF%FE.txt\""));
+        assert_eq!(server.get(entry["href"].as_str().unwrap()).body, b"odd");
+        assert!(server.get("/a/").text().contains("href=\"./%FF%FE.txt\""));
     });
 }
 
 #[test]
 fn hidden_and_special_entries_are_not_listed() {
-    on_all_backends(&FilesOptions::default(), |host| {
-        host.add("file", b"x");
-        host.add(".hidden", b"x");
-        host.add_fifo("fifo");
-        host.add("folder/inner", b"y");
-        host.add_symlink("link", "file");
-        host.add_symlink("folder-link", "folder");
-        host.add_symlink("dangling", "nowhere");
-        host.add_symlink("out", "/etc/passwd");
-        host.add_symlink("up", "../../etc");
-        let listing = json(host, "/");
+    on_all_backends(&FilesOptions::default(), |server| {
+        server.add("file", b"x");
+        server.add(".hidden", b"x");
+        server.add_fifo("fifo");
+        server.add("folder/inner", b"y");
+        server.add_symlink("link", "file");
+        server.add_symlink("folder-link", "folder");
+        server.add_symlink("dangling", "nowhere");
+        server.add_symlink("out", "/etc/passwd");
+        server.add_symlink("up", "../../etc");
+        let listing = json(server, "/");
         assert_eq!(names(&listing), ["file", "folder", "folder-link", "link"]);
         assert_eq!(listing["entries"][2]["href"], "/folder-link/");
-        assert_eq!(host.get("/link").body, b"x");
-        assert_eq!(host.get("/folder-link/inner").body, b"y");
-        assert_eq!(names(&json(host, "/folder-link/")), ["inner"]);
+        assert_eq!(server.get("/link").body, b"x");
+        assert_eq!(server.get("/folder-link/inner").body, b"y");
+        assert_eq!(names(&json(server, "/folder-link/")), ["inner"]);
         for path in [
             "/dangling",
             "/out",
@@ -198,10 +198,10 @@ fn hidden_and_special_entries_are_not_listed() {
             "/fifo/",
             "/file/",
         ] {
-            assert_eq!(host.get(path).status, 404, "{}: {path}", host.name);
+            assert_eq!(server.get(path).status, 404, "{}: {path}", server.name);
         }
-        assert_eq!(host.get("/missing/").status, 404);
-        assert_eq!(host.get("/.hidden/").status, 404);
+        assert_eq!(server.get("/missing/").status, 404);
+        assert_eq!(server.get("/.hidden/").status, 404);
     });
 }
 
@@ -211,40 +211,40 @@ fn site_serves_its_index_file() {
         site: true,
         ..FilesOptions::default()
     };
-    on_all_backends_at("/site/", &options, |host| {
-        host.add("index.html", b"<p>top");
-        host.add("a/index.html", b"<p>a");
-        host.add("b/other.html", b"<p>b");
-        host.add_folder("c/index.html");
+    on_all_backends_at("/site/", &options, |server| {
+        server.add("index.html", b"<p>top");
+        server.add("a/index.html", b"<p>a");
+        server.add("b/other.html", b"<p>b");
+        server.add_folder("c/index.html");
         for cold in [true, false] {
-            if host.is_simulated() {
-                host.disk().set_cold(cold);
+            if server.is_simulated() {
+                server.disk().set_cold(cold);
             }
             for (path, body) in [("/site/", "<p>top"), ("/site/a/", "<p>a")] {
-                let reply = host.get(path);
+                let reply = server.get(path);
                 assert_eq!((reply.status, reply.text()), (200, body));
                 assert_eq!(
                     reply.field("content-type"),
                     Some("text/html; charset=utf-8")
                 );
                 let etag = reply.etag().to_owned();
-                let again = host.request(&format!("GET {path}\nIf-None-Match: {etag}"), b"");
+                let again = server.request(&format!("GET {path}\nIf-None-Match: {etag}"), b"");
                 assert_eq!(again.status, 304);
             }
-            assert!(host.get("/site/b/").text().contains("other.html"));
-            assert!(host.get("/site/c/").text().contains("index.html/"));
-            assert_eq!(host.get("/site/missing/").status, 404);
+            assert!(server.get("/site/b/").text().contains("other.html"));
+            assert!(server.get("/site/c/").text().contains("index.html/"));
+            assert_eq!(server.get("/site/missing/").status, 404);
         }
     });
 }
 
 /// All names of a folder, page by page, and the number of pages.
-fn all_names(host: &mut Host, path: &str) -> (Vec<String>, usize) {
+fn all_names(server: &mut TestServer, path: &str) -> (Vec<String>, usize) {
     let mut found = Vec::new();
     let mut pages = 0;
     let mut next = Some(path.to_owned());
     while let Some(path) = next {
-        let listing = json(host, &path);
+        let listing = json(server, &path);
         found.extend(names(&listing).into_iter().map(str::to_owned));
         next = listing["next"].as_str().map(str::to_owned);
         pages += 1;
@@ -254,30 +254,30 @@ fn all_names(host: &mut Host, path: &str) -> (Vec<String>, usize) {
 
 #[test]
 fn slow_readers_of_long_pages_shorten_pages() {
-    let mut host = Host::simulated("/", &FilesOptions::default(), 3);
+    let mut server = TestServer::simulated("/", &FilesOptions::default(), 3);
     let expected: Vec<String> = (0..4000).map(|i| format!("{i:0200}")).collect();
     for name in &expected {
-        host.add(&format!("big/{name}"), b"");
+        server.add(&format!("big/{name}"), b"");
     }
     let path = "/big/?limit=10000&format=json";
-    assert!(all_names(&mut host, path) == (expected.clone(), 1));
+    assert!(all_names(&mut server, path) == (expected.clone(), 1));
 
     // Each requests 1.5 MB and receives none of it.
     let request = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
-    let mut slow: Vec<_> = (0..20).map(|_| host.connect()).collect();
+    let mut slow: Vec<_> = (0..20).map(|_| server.connect()).collect();
     for connection in &mut slow {
-        host.send(connection, request.as_bytes());
+        server.send(connection, request.as_bytes());
     }
-    let (found, pages) = all_names(&mut host, path);
+    let (found, pages) = all_names(&mut server, path);
     assert!(found == expected, "no name is missing");
     assert!(pages > 10, "{pages} pages");
-    let html = host.get("/big/?limit=10000&format=html");
+    let html = server.get("/big/?limit=10000&format=html");
     assert!(html.text().contains("rel=\"next\"") && html.text().ends_with("</html>\n"));
 
     // In the end they receive whole pages, and then the memory is free again.
     let mut whole = 0;
     for connection in &mut slow {
-        let listing = Reply::parse(&host.receive(connection), false).json();
+        let listing = Reply::parse(&server.receive(connection), false).json();
         let part = names(&listing);
         assert_eq!(part, expected[..part.len()]);
         let next = listing["next"].as_str();
@@ -285,5 +285,5 @@ fn slow_readers_of_long_pages_shorten_pages() {
         whole += usize::from(next.is_none());
     }
     assert!((5..20).contains(&whole), "{whole} pages were whole");
-    assert!(all_names(&mut host, path) == (expected, 1));
+    assert!(all_names(&mut server, path) == (expected, 1));
 }

@@ -25,33 +25,38 @@ fn with(request: &str, fields: &[(&str, &str)]) -> String {
 
 #[test]
 fn fields_of_a_put_are_returned_with_the_object() {
-    on_all_backends(&writable(), |host| {
+    on_all_backends(&writable(), |server| {
         for size in [3, 20_000, 300_000] {
             let path = format!("/folder/{size}.txt");
             let content = pattern(size);
             let put = with(&format!("PUT {path}"), &FIELDS);
-            assert_eq!(host.request(&put, &content).status, 201, "{}", host.name);
+            assert_eq!(
+                server.request(&put, &content).status,
+                201,
+                "{}",
+                server.name
+            );
             // From disk, and from the cache.
             for age_s in [0, 100, 100, 100] {
                 if age_s > 0 {
-                    set_age(host, &format!("folder/{size}.txt"));
+                    set_age(server, &format!("folder/{size}.txt"));
                 }
                 for method in ["GET", "HEAD"] {
-                    let reply = host.request(&format!("{method} {path}"), b"");
+                    let reply = server.request(&format!("{method} {path}"), b"");
                     assert_eq!(reply.status, 200);
                     for (name, value) in FIELDS {
                         let all: Vec<&str> = reply.all(name).collect();
-                        assert_eq!(all, [value], "{}: {method} {path}", host.name);
+                        assert_eq!(all, [value], "{}: {method} {path}", server.name);
                     }
                     assert_eq!(reply.all("etag").count(), 1);
                     assert!(method == "HEAD" || reply.body == content);
                 }
             }
-            let part = host.request(&format!("GET {path}\nRange: bytes=1-2"), b"");
+            let part = server.request(&format!("GET {path}\nRange: bytes=1-2"), b"");
             assert_eq!((part.status, &part.body[..]), (206, &content[1..3]));
             assert_eq!(part.field("content-encoding"), Some("gzip"));
             assert_eq!(part.field("content-type"), Some(FIELDS[0].1));
-            let parts = host.request(&format!("GET {path}\nRange: bytes=0-0,2-2"), b"");
+            let parts = server.request(&format!("GET {path}\nRange: bytes=0-0,2-2"), b"");
             let content_type = parts.field("content-type").unwrap();
             assert!(
                 content_type.starts_with("multipart/byteranges"),
@@ -61,7 +66,7 @@ fn fields_of_a_put_are_returned_with_the_object() {
             let body = String::from_utf8_lossy(&parts.body).into_owned();
             assert!(body.contains(FIELDS[0].1), "{body}");
             let etag = part.etag().to_owned();
-            let same = host.request(&format!("GET {path}\nIf-None-Match: {etag}"), b"");
+            let same = server.request(&format!("GET {path}\nIf-None-Match: {etag}"), b"");
             assert_eq!(same.status, 304);
             assert_eq!(same.field("cache-control"), Some("public, max-age=60"));
             for name in ["content-type", "content-encoding", "content-disposition"] {
@@ -72,24 +77,27 @@ fn fields_of_a_put_are_returned_with_the_object() {
 }
 
 /// Sets the modification time of an object to long ago, so that it may be cached.
-fn set_age(host: &Host, key: &str) {
+fn set_age(server: &TestServer, key: &str) {
     let how = onrush_rt::fs::OpenHow {
         write: true,
         ..onrush_rt::fs::OpenHow::READ
     };
-    let file = host.root().open(key.as_bytes(), how).unwrap();
+    let file = server.root().open(key.as_bytes(), how).unwrap();
     file.set_modified(LONG_AGO_S as i64 * 1_000_000_000)
         .unwrap();
 }
 
 #[test]
 fn replacement_has_its_own_fields() {
-    on_all_backends(&writable(), |host| {
+    on_all_backends(&writable(), |server| {
         let put = with("PUT /a.html", &FIELDS);
-        assert_eq!(host.request(&put, b"1").status, 201);
-        assert_eq!(host.get("/a.html").field("content-encoding"), Some("gzip"));
-        assert_eq!(host.put("/a.html", b"2").status, 204);
-        let reply = host.get("/a.html");
+        assert_eq!(server.request(&put, b"1").status, 201);
+        assert_eq!(
+            server.get("/a.html").field("content-encoding"),
+            Some("gzip")
+        );
+        assert_eq!(server.put("/a.html", b"2").status, 204);
+        let reply = server.get("/a.html");
         assert_eq!(
             reply.field("content-type"),
             Some("text/html; charset=utf-8")
@@ -97,19 +105,20 @@ fn replacement_has_its_own_fields() {
         assert_eq!(reply.field("cache-control"), Some("no-cache"));
         assert_eq!(reply.field("content-encoding"), None);
         assert_eq!(
-            host.request("PUT /a.html\nContent-Language: fr", b"3")
+            server
+                .request("PUT /a.html\nContent-Language: fr", b"3")
                 .status,
             204
         );
-        let reply = host.get("/a.html");
+        let reply = server.get("/a.html");
         assert_eq!(reply.field("content-language"), Some("fr"));
         assert_eq!(
             reply.field("content-type"),
             Some("text/html; charset=utf-8")
         );
         // Created by another program.
-        host.add("other.txt", b"x");
-        let reply = host.get("/other.txt");
+        server.add("other.txt", b"x");
+        let reply = server.get("/other.txt");
         assert_eq!(
             reply.field("content-type"),
             Some("text/plain; charset=utf-8")
@@ -120,27 +129,28 @@ fn replacement_has_its_own_fields() {
 
 #[test]
 fn stored_type_does_not_disable_the_sandbox() {
-    on_all_backends(&writable(), |host| {
+    on_all_backends(&writable(), |server| {
         for content_type in ["Text/HTML", "image/svg+xml", "text/plain; a=\",text/html\""] {
             let put = format!("PUT /a.txt\nContent-Type: {content_type}");
-            assert!(matches!(host.request(&put, b"x").status, 201 | 204));
-            let reply = host.get("/a.txt");
+            assert!(matches!(server.request(&put, b"x").status, 201 | 204));
+            let reply = server.get("/a.txt");
             assert_eq!(reply.field("content-type"), Some(content_type));
             assert_eq!(reply.field("content-security-policy"), Some("sandbox"));
             assert_eq!(reply.field("x-content-type-options"), Some("nosniff"));
         }
         assert_eq!(
-            host.request("PUT /a.html\nContent-Type: text/plain", b"x")
+            server
+                .request("PUT /a.html\nContent-Type: text/plain", b"x")
                 .status,
             201
         );
-        assert_eq!(host.get("/a.html").field("content-security-policy"), None);
+        assert_eq!(server.get("/a.html").field("content-security-policy"), None);
     });
 }
 
 #[test]
 fn fields_that_cannot_be_stored_are_refused() {
-    on_all_backends(&writable(), |host| {
+    on_all_backends(&writable(), |server| {
         let long = "x".repeat(1025);
         let many = "x".repeat(1000);
         let table: [(&[(&str, &str)], u16); 11] = [
@@ -176,10 +186,10 @@ fn fields_that_cannot_be_stored_are_refused() {
             ),
         ];
         for (fields, status) in table {
-            let reply = host.request(&with("PUT /x", fields), b"content");
-            assert_eq!(reply.status, status, "{}: {fields:?}", host.name);
+            let reply = server.request(&with("PUT /x", fields), b"content");
+            assert_eq!(reply.status, status, "{}: {fields:?}", server.name);
             if status == 201 {
-                let reply = host.get("/x");
+                let reply = server.get("/x");
                 assert_eq!(
                     reply.field("content-type"),
                     Some("application/octet-stream")
@@ -187,7 +197,7 @@ fn fields_that_cannot_be_stored_are_refused() {
                 assert_eq!(reply.field("content-encoding"), None);
             }
         }
-        assert_eq!(host.get("/x").field("cache-control"), Some(&many[..]));
+        assert_eq!(server.get("/x").field("cache-control"), Some(&many[..]));
     });
 }
 
@@ -196,14 +206,17 @@ fn without_attributes_encodings_are_refused_and_types_follow_names() {
     for seed in 1..=3 {
         let disk = SimFs::new(seed);
         disk.set_keeps_attributes(false);
-        let mut host = Host::simulated_on(disk, "/", &writable(), seed);
-        let refused = host.request("PUT /a.txt\nContent-Encoding: gzip", b"x");
+        let mut server = TestServer::simulated_on(disk, "/", &writable(), seed);
+        let refused = server.request("PUT /a.txt\nContent-Encoding: gzip", b"x");
         assert_eq!(refused.status, 415);
         assert_eq!(refused.field("accept-encoding"), Some("identity"));
-        assert_eq!(host.content("a.txt"), None);
+        assert_eq!(server.content("a.txt"), None);
         let fields = [FIELDS[0], FIELDS[2], ("Content-Encoding", "identity")];
-        assert_eq!(host.request(&with("PUT /a.txt", &fields), b"x").status, 201);
-        let reply = host.get("/a.txt");
+        assert_eq!(
+            server.request(&with("PUT /a.txt", &fields), b"x").status,
+            201
+        );
+        let reply = server.get("/a.txt");
         assert_eq!(
             reply.field("content-type"),
             Some("text/plain; charset=utf-8")
@@ -211,13 +224,15 @@ fn without_attributes_encodings_are_refused_and_types_follow_names() {
         assert_eq!(reply.field("cache-control"), Some("no-cache"));
         // As after a remount of the file system: the commit detects it.
         let disk = SimFs::new(seed);
-        let mut host = Host::simulated_on(disk, "/", &writable(), seed);
-        host.disk().set_keeps_attributes(false);
+        let mut server = TestServer::simulated_on(disk, "/", &writable(), seed);
+        server.disk().set_keeps_attributes(false);
         assert_eq!(
-            host.request("PUT /a\nContent-Encoding: gzip", b"x").status,
+            server
+                .request("PUT /a\nContent-Encoding: gzip", b"x")
+                .status,
             415
         );
-        assert_eq!((host.content("a"), host.staged()), (None, 0));
+        assert_eq!((server.content("a"), server.staged()), (None, 0));
     }
 }
 
@@ -227,14 +242,14 @@ fn types_come_from_the_options() {
         types: Types::new([("ts", "text/x-typescript")]).unwrap(),
         ..FilesOptions::default()
     };
-    on_all_backends(&options, |host| {
+    on_all_backends(&options, |server| {
         for (name, content_type) in [
             ("a.ts", "text/x-typescript"),
             ("a.m3u8", "application/vnd.apple.mpegurl"),
             ("a.mjs", "text/javascript; charset=utf-8"),
         ] {
-            host.add(name, b"x");
-            let reply = host.get(&format!("/{name}"));
+            server.add(name, b"x");
+            let reply = server.get(&format!("/{name}"));
             assert_eq!(reply.field("content-type"), Some(content_type));
         }
     });
@@ -270,7 +285,7 @@ fn bodies_with_wrong_digests_are_not_published() {
         ]
     });
     assert!(digests[0][0].len() > 20, "{digests:?}");
-    on_all_backends(&writable(), |host| {
+    on_all_backends(&writable(), |server| {
         let mut number = 0;
         for (content, lines) in bodies.iter().zip(&digests) {
             let all = lines.join("\n");
@@ -279,7 +294,7 @@ fn bodies_with_wrong_digests_are_not_published() {
             for fields in each.chain([&all]) {
                 for framing in ["", "\nTransfer-Encoding: chunked"] {
                     number += 1;
-                    let what = format!("{}: {} {fields}{framing}", host.name, content.len());
+                    let what = format!("{}: {} {fields}{framing}", server.name, content.len());
                     let put = format!("PUT /folder/{number}\n{fields}{framing}");
                     let mut wrong = content.clone();
                     wrong[content.len() / 2] ^= 1;
@@ -287,17 +302,17 @@ fn bodies_with_wrong_digests_are_not_published() {
                         "" => content.to_vec(),
                         _ => chunked(content),
                     };
-                    let reply = host.request(&put, &body(&wrong));
+                    let reply = server.request(&put, &body(&wrong));
                     assert_eq!(reply.status, 400, "{what}");
                     assert!(reply.text().contains("digest"), "{what}");
                     let key = format!("folder/{number}");
-                    assert_eq!(host.content(&key), None, "{what}");
-                    wait_until(host, |host| host.staged() == 0);
-                    assert_eq!(host.request(&put, &body(content)).status, 201, "{what}");
-                    assert!(host.content(&key).as_ref() == Some(content), "{what}");
+                    assert_eq!(server.content(&key), None, "{what}");
+                    wait_until(server, |server| server.staged() == 0);
+                    assert_eq!(server.request(&put, &body(content)).status, 201, "{what}");
+                    assert!(server.content(&key).as_ref() == Some(content), "{what}");
                     // The old object stays.
-                    assert_eq!(host.request(&put, &body(&wrong)).status, 400, "{what}");
-                    assert!(host.content(&key).as_ref() == Some(content), "{what}");
+                    assert_eq!(server.request(&put, &body(&wrong)).status, 400, "{what}");
+                    assert!(server.content(&key).as_ref() == Some(content), "{what}");
                 }
             }
         }

@@ -45,13 +45,17 @@ fn no_path_leaves_the_folder() {
         hidden: true, // So that hiding dot names does not refuse the attacks.
         ..writable()
     };
-    on_all_backends(&options, |host| {
-        host.add("a/b", b"inside");
+    on_all_backends(&options, |server| {
+        server.add("a/b", b"inside");
         for path in ATTACKS {
             for method in ["GET", "HEAD", "DELETE"] {
-                let reply = host.request(&format!("{method} {path}"), b"");
+                let reply = server.request(&format!("{method} {path}"), b"");
                 let refused = matches!(reply.status, 400 | 404);
-                assert!(refused, "{}: {method} {path}: {}", host.name, reply.status);
+                assert!(
+                    refused,
+                    "{}: {method} {path}: {}",
+                    server.name, reply.status
+                );
                 let text = String::from_utf8_lossy(&reply.body).into_owned();
                 assert!(
                     !text.contains("passwd") && !text.contains("inside"),
@@ -59,13 +63,13 @@ fn no_path_leaves_the_folder() {
                 );
             }
             for name in ["after", "x"] {
-                let reply = host.get(&format!("{path}/?{name}=1"));
+                let reply = server.get(&format!("{path}/?{name}=1"));
                 assert!(matches!(reply.status, 400 | 404), "{path}/");
             }
         }
         // A write may create a valid name, but only beneath the folder.
         for path in ATTACKS.iter().filter(|path| path.contains("..")) {
-            let status = host.put(path, b"x").status;
+            let status = server.put(path, b"x").status;
             let inside = path.contains('\\') || path.contains("%5c");
             let made = matches!(status, 201 | 204);
             assert!(
@@ -73,8 +77,8 @@ fn no_path_leaves_the_folder() {
                 "{path}: {status}"
             );
         }
-        assert_eq!(host.get("/a/b").body, b"inside");
-        if let Some(path) = host.path() {
+        assert_eq!(server.get("/a/b").body, b"inside");
+        if let Some(path) = server.path() {
             assert!(path.join("..\\..\\etc\\passwd").is_file());
         }
     });
@@ -82,21 +86,21 @@ fn no_path_leaves_the_folder() {
 
 #[test]
 fn escaped_and_plain_names_are_equal() {
-    on_all_backends(&FilesOptions::default(), |host| {
-        host.add("a b/ü%41.txt", b"x");
+    on_all_backends(&FilesOptions::default(), |server| {
+        server.add("a b/ü%41.txt", b"x");
         for path in ["/a%20b/%C3%BC%2541.txt", "/%61%20b/%c3%bc%2541%2etxt"] {
-            assert_eq!(host.get(path).body, b"x", "{path}");
+            assert_eq!(server.get(path).body, b"x", "{path}");
         }
-        assert_eq!(host.get("/a%20b/%C3%BC%41.txt").status, 404);
-        assert_eq!(host.get("/a+b/%C3%BC%2541.txt").status, 404);
+        assert_eq!(server.get("/a%20b/%C3%BC%41.txt").status, 404);
+        assert_eq!(server.get("/a+b/%C3%BC%2541.txt").status, 404);
     });
 }
 
 #[test]
 fn redirects_stay_on_this_host() {
-    on_all_backends(&FilesOptions::default(), |host| {
+    on_all_backends(&FilesOptions::default(), |server| {
         for folder in ["a", "a/b", "evil.com", "\\evil.com", "a/x:y", "ü <\">"] {
-            host.add_folder(folder);
+            server.add_folder(folder);
         }
         let table = [
             ("/a", "/a/"),
@@ -111,8 +115,8 @@ fn redirects_stay_on_this_host() {
         ];
         for (path, location) in table {
             for method in ["GET", "HEAD"] {
-                let reply = host.request(&format!("{method} {path}"), b"");
-                assert_eq!(reply.status, 301, "{}: {path}", host.name);
+                let reply = server.request(&format!("{method} {path}"), b"");
+                assert_eq!(reply.status, 301, "{}: {path}", server.name);
                 assert_eq!(reply.field("location"), Some(location));
             }
         }
@@ -125,12 +129,12 @@ fn redirects_stay_on_this_host() {
             ("//a/./b", "/a/b/"),
             ("/x/%2E%2e/a?y=1", "/a/?y=1"),
         ] {
-            let reply = host.get(path);
+            let reply = server.get(path);
             assert_eq!(reply.field("location"), Some(location), "{path}");
             assert_eq!(reply.status, 301, "{path}");
         }
         for path in ["/\\/evil.com", "/%2fa", "/../evil.com"] {
-            let reply = host.get(path);
+            let reply = server.get(path);
             assert!(
                 matches!(reply.status, 400 | 404),
                 "{path}: {}",
@@ -138,43 +142,43 @@ fn redirects_stay_on_this_host() {
             );
             assert_eq!(reply.field("location"), None);
         }
-        assert_eq!(host.get("/%0d%0aSet-Cookie:x").status, 404);
+        assert_eq!(server.get("/%0d%0aSet-Cookie:x").status, 404);
     });
 }
 
 #[test]
 fn folder_can_be_mounted_beneath_a_path() {
-    on_all_backends_at("/some/files/", &writable(), |host| {
-        let made = host.put("/some/files/x%20y/z", b"content");
-        assert_eq!(made.status, 201, "{}", host.name);
+    on_all_backends_at("/some/files/", &writable(), |server| {
+        let made = server.put("/some/files/x%20y/z", b"content");
+        assert_eq!(made.status, 201, "{}", server.name);
         assert_eq!(made.field("location"), Some("/some/files/x%20y/z"));
-        assert_eq!(host.content("x y/z").as_deref(), Some(&b"content"[..]));
-        assert_eq!(host.get("/some/files/x%20y/z").body, b"content");
-        let redirect = host.get("/some/files/x%20y");
+        assert_eq!(server.content("x y/z").as_deref(), Some(&b"content"[..]));
+        assert_eq!(server.get("/some/files/x%20y/z").body, b"content");
+        let redirect = server.get("/some/files/x%20y");
         assert_eq!(redirect.field("location"), Some("/some/files/x%20y/"));
-        let listing = host.get("/some/files/?format=json").json();
+        let listing = server.get("/some/files/?format=json").json();
         assert_eq!(listing["entries"][0]["href"], "/some/files/x%20y/");
         let outside = ["/x%20y/z", "/some/x", "/some/files"];
         for path in outside {
-            assert_eq!(host.get(path).status, 404, "{path}");
+            assert_eq!(server.get(path).status, 404, "{path}");
         }
-        assert_eq!(host.get("/some/files/./x%20y//z").body, b"content");
-        let redirect = host.get("/some/files/./x%20y");
+        assert_eq!(server.get("/some/files/./x%20y//z").body, b"content");
+        let redirect = server.get("/some/files/./x%20y");
         assert_eq!(redirect.field("location"), Some("/some/files/x%20y/"));
         // Above the folder, even if the path leads back into it.
-        assert_eq!(host.get("/some/files/../files/x%20y/z").status, 400);
-        assert_eq!(host.delete("/some/files/x%20y/z").status, 204);
-        assert_eq!(host.delete("/some/files/x%20y/").status, 204);
+        assert_eq!(server.get("/some/files/../files/x%20y/z").status, 400);
+        assert_eq!(server.delete("/some/files/x%20y/z").status, 204);
+        assert_eq!(server.delete("/some/files/x%20y/").status, 204);
     });
 }
 
 #[test]
 fn route_without_a_parameter_uses_the_whole_path() {
     use onrush::{Limits, sim::Simulation};
-    let host = Host::simulated("/", &FilesOptions::default(), 1);
-    host.add("a/b", b"x");
-    host.add("x/y", b"x");
-    let mut sim = Simulation::new(1, &host.files, Limits::default());
+    let server = TestServer::simulated("/", &FilesOptions::default(), 1);
+    server.add("a/b", b"x");
+    server.add("x/y", b"x");
+    let mut sim = Simulation::new(1, &server.files, Limits::default());
     for (target, status) in [
         ("GET /a/b", "200"),
         ("GET /x", "301"),
@@ -223,19 +227,19 @@ const SPELLINGS: [(&str, &str); 17] = [
 
 #[test]
 fn all_spellings_name_one_object_for_every_method() {
-    on_all_backends(&writable(), |host| {
+    on_all_backends(&writable(), |server| {
         for (path, named) in SPELLINGS {
             let encoded = path.replace('.', "%2e");
             let mixed = path.replace("..", ".%2E");
             for spelling in [path, &encoded, &mixed] {
-                let what = format!("{}: {spelling}", host.name);
-                host.add("a/b", b"content");
-                let asked = |host: &mut Host, method: &str| {
+                let what = format!("{}: {spelling}", server.name);
+                server.add("a/b", b"content");
+                let request_for = |server: &mut TestServer, method: &str| {
                     let body: &[u8] = if method == "PUT" { b"put" } else { b"" };
-                    host.request(&format!("{method} {spelling}"), body)
+                    server.request(&format!("{method} {spelling}"), body)
                 };
                 let statuses = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE"];
-                let replies = statuses.map(|method| asked(host, method));
+                let replies = statuses.map(|method| request_for(server, method));
                 let found = replies.each_ref().map(|reply| reply.status);
                 let expected = match named {
                     "/a/b" => [200, 200, 204, 405, 204, 204],
@@ -247,14 +251,18 @@ fn all_spellings_name_one_object_for_every_method() {
                 match named {
                     "/a/b" => {
                         assert_eq!(replies[0].body, b"content", "{what}");
-                        assert_eq!(host.content("a/b"), None, "{what}: deleted");
-                        let made = asked(host, "PUT");
+                        assert_eq!(server.content("a/b"), None, "{what}: deleted");
+                        let made = request_for(server, "PUT");
                         assert_eq!(made.field("location"), Some("/a/b"), "{what}");
-                        assert_eq!(host.content("a/b").as_deref(), Some(&b"put"[..]), "{what}");
+                        assert_eq!(
+                            server.content("a/b").as_deref(),
+                            Some(&b"put"[..]),
+                            "{what}"
+                        );
                     }
-                    "" => assert!(host.content("a/b").is_some(), "{what}"),
+                    "" => assert!(server.content("a/b").is_some(), "{what}"),
                     folder => {
-                        let listing = host.get(&format!("{spelling}?format=json")).json();
+                        let listing = server.get(&format!("{spelling}?format=json")).json();
                         assert_eq!(listing["path"], folder, "{what}");
                     }
                 }
@@ -265,17 +273,17 @@ fn all_spellings_name_one_object_for_every_method() {
 
 #[test]
 fn escaped_path_is_not_a_name_with_a_percent_sign() {
-    on_all_backends(&FilesOptions::default(), |host| {
-        host.add("a b", b"with a space");
-        host.add("a%20b", b"with a percent sign");
-        host.add("%2e", b"no dot");
+    on_all_backends(&FilesOptions::default(), |server| {
+        server.add("a b", b"with a space");
+        server.add("a%20b", b"with a percent sign");
+        server.add("%2e", b"no dot");
         for _ in 0..3 {
-            assert_eq!(host.get("/a%2520b").body, b"with a percent sign");
-            assert_eq!(host.get("/a%20b").body, b"with a space");
-            assert_eq!(host.get("/%252e").body, b"no dot");
+            assert_eq!(server.get("/a%2520b").body, b"with a percent sign");
+            assert_eq!(server.get("/a%20b").body, b"with a space");
+            assert_eq!(server.get("/%252e").body, b"no dot");
             assert_eq!(
-                host.get("/%2e").field("content-type"),
-                host.get("/").field("content-type")
+                server.get("/%2e").field("content-type"),
+                server.get("/").field("content-type")
             );
         }
     });

@@ -7,10 +7,10 @@ use onrush_server::{Files, FilesOptions};
 
 #[test]
 fn get_and_head_return_an_object_with_its_fields() {
-    on_all_backends(&FilesOptions::default(), |host| {
-        host.add("a/hello.txt", b"hello");
-        let reply = host.get("/a/hello.txt");
-        assert_eq!(reply.status, 200, "{}: {reply:?}", host.name);
+    on_all_backends(&FilesOptions::default(), |server| {
+        server.add("a/hello.txt", b"hello");
+        let reply = server.get("/a/hello.txt");
+        assert_eq!(reply.status, 200, "{}: {reply:?}", server.name);
         assert_eq!(reply.body, b"hello");
         assert_eq!(
             reply.field("content-type"),
@@ -25,7 +25,7 @@ fn get_and_head_return_an_object_with_its_fields() {
         );
         let etag = reply.etag().to_owned();
         assert!(etag.starts_with('"') && etag.ends_with('"') && etag.len() > 2);
-        let head = host.request("HEAD /a/hello.txt", b"");
+        let head = server.request("HEAD /a/hello.txt", b"");
         assert_eq!(
             (head.status, head.field("content-length")),
             (200, Some("5"))
@@ -37,8 +37,8 @@ fn get_and_head_return_an_object_with_its_fields() {
             ("p.PNG", "image/png"),
         ];
         for (name, content_type) in names {
-            host.add(name, b"");
-            let reply = host.get(&format!("/{name}"));
+            server.add(name, b"");
+            let reply = server.get(&format!("/{name}"));
             assert_eq!(reply.field("content-type"), Some(content_type));
             assert_eq!((reply.status, reply.body.len()), (200, 0));
         }
@@ -64,9 +64,9 @@ fn active_content_is_sandboxed_unless_it_is_a_site() {
     ];
     for site in [false, true] {
         let options = FilesOptions { site, ..writable() };
-        on_all_backends(&options, |host| {
+        on_all_backends(&options, |server| {
             for (name, runs) in names {
-                host.add(name, b"<script>alert(origin)</script>");
+                server.add(name, b"<script>alert(origin)</script>");
                 let policy = (runs && !site).then_some("sandbox");
                 let check = |reply: Reply, status: u16| {
                     assert_eq!(reply.status, status, "{name}");
@@ -76,23 +76,23 @@ fn active_content_is_sandboxed_unless_it_is_a_site() {
                     reply
                 };
                 // Cold, then from the cache, then every other form of the response.
-                let first = host.get(&format!("/{name}"));
+                let first = server.get(&format!("/{name}"));
                 let etag = check(first, 200).etag().to_owned();
-                check(host.get(&format!("/{name}")), 200);
-                check(host.request(&format!("HEAD /{name}"), b""), 200);
+                check(server.get(&format!("/{name}")), 200);
+                check(server.request(&format!("HEAD /{name}"), b""), 200);
                 check(
-                    host.request(&format!("GET /{name}\nRange: bytes=0-3"), b""),
+                    server.request(&format!("GET /{name}\nRange: bytes=0-3"), b""),
                     206,
                 );
                 let ranges = format!("GET /{name}\nRange: bytes=0-3,8-9");
-                check(host.request(&ranges, b""), 206);
+                check(server.request(&ranges, b""), 206);
                 let known = format!("GET /{name}\nIf-None-Match: {etag}");
-                check(host.request(&known, b""), 304);
+                check(server.request(&known, b""), 304);
                 // A recent upload is not cached.
-                host.put(&format!("/new-{name}"), b"<script>");
-                check(host.get(&format!("/new-{name}")), 200);
+                server.put(&format!("/new-{name}"), b"<script>");
+                check(server.get(&format!("/new-{name}")), 200);
             }
-            let listing = host.request("GET /\nAccept: text/html", b"");
+            let listing = server.request("GET /\nAccept: text/html", b"");
             let policy = listing.field("content-security-policy");
             assert!(policy.is_some_and(|policy| policy.starts_with("default-src 'none';")));
         });
@@ -102,22 +102,22 @@ fn active_content_is_sandboxed_unless_it_is_a_site() {
 #[test]
 fn every_size_is_sent_whole_cached_and_uncached() {
     let sizes = [1, 1000, 16_384, 16_385, 65_536, 65_537, 300_000, 1_500_000];
-    on_all_backends(&FilesOptions::default(), |host| {
+    on_all_backends(&FilesOptions::default(), |server| {
         for size in sizes {
             let content = pattern(size);
             let name = format!("f{size}");
-            host.add(&name, &content);
+            server.add(&name, &content);
             for round in 0..3 {
-                if host.is_simulated() {
-                    host.disk().set_cold(round == 0);
+                if server.is_simulated() {
+                    server.disk().set_cold(round == 0);
                 }
-                let reply = host.get(&format!("/{name}"));
+                let reply = server.get(&format!("/{name}"));
                 assert!(
                     reply.status == 200 && reply.body == content,
                     "{} {name}",
-                    host.name
+                    server.name
                 );
-                let part = host.request(&format!("GET /{name}\nRange: bytes=-777"), b"");
+                let part = server.request(&format!("GET /{name}\nRange: bytes=-777"), b"");
                 let from = size.saturating_sub(777);
                 assert!(part.status == 206 && part.body == content[from..], "{name}");
             }
@@ -152,10 +152,10 @@ fn ranges_return_the_requested_bytes() {
         ("lines=1-2", 200, None, ALPHABET),
         ("bytes=0-9,10-25", 200, None, ALPHABET),
     ];
-    on_all_backends(&FilesOptions::default(), |host| {
-        host.add("f.txt", ALPHABET);
+    on_all_backends(&FilesOptions::default(), |server| {
+        server.add("f.txt", ALPHABET);
         for (range, status, content_range, content) in table {
-            let reply = host.request(&format!("GET /f.txt\nRange: {range}"), b"");
+            let reply = server.request(&format!("GET /f.txt\nRange: {range}"), b"");
             assert_eq!(reply.status, status, "{range}");
             assert_eq!(reply.field("content-range"), content_range, "{range}");
             assert_eq!(reply.body, content, "{range}");
@@ -166,14 +166,14 @@ fn ranges_return_the_requested_bytes() {
                     Some("text/plain; charset=utf-8")
                 );
             }
-            let head = host.request(&format!("HEAD /f.txt\nRange: {range}"), b"");
+            let head = server.request(&format!("HEAD /f.txt\nRange: {range}"), b"");
             assert_eq!(
                 (head.status, head.field("content-length")),
                 (200, Some("26"))
             );
         }
         let many = (0..200).map(|_| "0-").collect::<Vec<_>>().join(",");
-        let reply = host.request(&format!("GET /f.txt\nRange: bytes={many}"), b"");
+        let reply = server.request(&format!("GET /f.txt\nRange: bytes={many}"), b"");
         assert_eq!((reply.status, reply.body.len()), (200, 26));
     });
 }
@@ -182,13 +182,13 @@ const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
 
 #[test]
 fn several_ranges_give_a_multipart_response() {
-    on_all_backends(&FilesOptions::default(), |host| {
+    on_all_backends(&FilesOptions::default(), |server| {
         for size in [26, 40_000, 500_000] {
             let content = pattern(size);
-            host.add(&format!("{size}.bin"), &content);
+            server.add(&format!("{size}.bin"), &content);
             let wanted = [0..3, 20..21, size - 2..size];
             let range = "bytes=0-2, 20-20, -2";
-            let reply = host.request(&format!("GET /{size}.bin\nRange: {range}"), b"");
+            let reply = server.request(&format!("GET /{size}.bin\nRange: {range}"), b"");
             assert_eq!(reply.status, 206);
             assert_eq!(reply.field("content-range"), None);
             let content_type = reply.field("content-type").unwrap();
@@ -212,9 +212,9 @@ fn several_ranges_give_a_multipart_response() {
 
 #[test]
 fn preconditions_of_reads_are_evaluated() {
-    on_all_backends(&FilesOptions::default(), |host| {
-        host.add("f", b"0123456789");
-        let etag = host.get("/f").etag().to_owned();
+    on_all_backends(&FilesOptions::default(), |server| {
+        server.add("f", b"0123456789");
+        let etag = server.get("/f").etag().to_owned();
         let date = "Sun, 13 Sep 2020 12:26:40 GMT";
         let before = "Sun, 13 Sep 2020 12:26:39 GMT";
         let table = [
@@ -249,15 +249,15 @@ fn preconditions_of_reads_are_evaluated() {
             ("Range: bytes=90-\nIf-Range: \"x\"".into(), 200),
         ];
         for (fields, status) in &table {
-            let reply = host.request(&format!("GET /f\n{fields}"), b"");
-            assert_eq!(reply.status, *status, "{}: {fields}", host.name);
+            let reply = server.request(&format!("GET /f\n{fields}"), b"");
+            assert_eq!(reply.status, *status, "{}: {fields}", server.name);
             if *status == 304 {
                 assert_eq!(reply.etag(), etag);
                 assert_eq!(reply.field("cache-control"), Some("no-cache"));
                 assert_eq!(reply.field("content-type"), None);
             }
             if !fields.contains("Range") {
-                let head = host.request(&format!("HEAD /f\n{fields}"), b"");
+                let head = server.request(&format!("HEAD /f\n{fields}"), b"");
                 assert_eq!(head.status, *status, "{fields}");
             }
         }
@@ -266,17 +266,17 @@ fn preconditions_of_reads_are_evaluated() {
 
 #[test]
 fn other_methods_are_refused_and_errors_are_text_or_json() {
-    on_all_backends(&FilesOptions::default(), |host| {
-        host.add("f", b"x");
+    on_all_backends(&FilesOptions::default(), |server| {
+        server.add("f", b"x");
         for method in ["PUT", "DELETE", "POST", "PATCH", "get", "BREW"] {
-            let reply = host.request(&format!("{method} /f"), b"");
+            let reply = server.request(&format!("{method} /f"), b"");
             assert_eq!(reply.status, 405, "{method}");
             assert_eq!(reply.field("allow"), Some("GET, HEAD, OPTIONS"));
         }
-        let options = host.request("OPTIONS /f", b"");
+        let options = server.request("OPTIONS /f", b"");
         assert_eq!(options.status, 204);
         assert_eq!(options.field("allow"), Some("GET, HEAD, OPTIONS"));
-        let text = host.get("/missing");
+        let text = server.get("/missing");
         assert_eq!(
             (text.status, text.text()),
             (404, "there is no such object\n")
@@ -285,33 +285,33 @@ fn other_methods_are_refused_and_errors_are_text_or_json() {
             text.field("content-type"),
             Some("text/plain; charset=utf-8")
         );
-        let problem = host.request("GET /missing\nAccept: application/json", b"");
+        let problem = server.request("GET /missing\nAccept: application/json", b"");
         let kind = problem.field("content-type");
         assert_eq!(kind, Some("application/problem+json"));
         assert_eq!(problem.json()["status"], 404);
         assert_eq!(problem.json()["title"], "Not Found");
-        assert_eq!(host.request("HEAD /missing", b"").status, 404);
+        assert_eq!(server.request("HEAD /missing", b"").status, 404);
     });
 }
 
 #[test]
 fn io_error_gives_500_without_details() {
-    let mut host = Host::simulated("/", &FilesOptions::default(), 1);
-    host.add("secret-name", &pattern(1000));
-    host.disk().set_cold(true);
+    let mut server = TestServer::simulated("/", &FilesOptions::default(), 1);
+    server.add("secret-name", &pattern(1000));
+    server.disk().set_cold(true);
     let mut failures = 0;
     for ahead in 0..4 {
-        let next = host.disk().operations() + ahead;
-        host.disk().fail_at(next, 5);
-        let reply = host.get("/secret-name");
-        host.disk().clear_faults();
+        let next = server.disk().operations() + ahead;
+        server.disk().fail_at(next, 5);
+        let reply = server.get("/secret-name");
+        server.disk().clear_faults();
         if reply.status != 200 {
             assert_eq!((reply.status, reply.text()), (500, "the disk failed\n"));
             failures += 1;
         }
     }
     assert!(failures > 0);
-    assert_eq!(host.get("/secret-name").status, 200);
+    assert_eq!(server.get("/secret-name").status, 200);
 }
 
 #[test]
@@ -320,19 +320,19 @@ fn slow_clients_use_bounded_memory() {
         cache_bytes_max: 100_000,
         ..FilesOptions::default()
     };
-    let mut host = Host::simulated("/", &options, 1);
+    let mut server = TestServer::simulated("/", &options, 1);
     let content = pattern(60_000);
     let mut slow: Vec<_> = (0..20)
         .map(|i| {
-            host.add(&format!("f{i}"), &content);
-            let mut connection = host.connect();
+            server.add(&format!("f{i}"), &content);
+            let mut connection = server.connect();
             let request = format!("GET /f{i} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
-            host.send(&mut connection, request.as_bytes());
+            server.send(&mut connection, request.as_bytes());
             connection
         })
         .collect();
     for connection in &mut slow {
-        let reply = Reply::parse(&host.receive(connection), false);
+        let reply = Reply::parse(&server.receive(connection), false);
         assert!(reply.status == 200 && reply.body == content);
     }
 }

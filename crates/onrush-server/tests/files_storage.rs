@@ -47,18 +47,18 @@ fn only_storage_errors_are_logged() {
         .finish();
     tracing::subscriber::with_default(subscriber, || {
         for seed in 1..=3 {
-            let host = || {
-                let host = Host::simulated("/", &writable(), seed);
-                host.add("there", b"content");
-                host.add("folder/x", b"content");
-                host
+            let server = || {
+                let server = TestServer::simulated("/", &writable(), seed);
+                server.add("there", b"content");
+                server.add("folder/x", b"content");
+                server
             };
-            let failing = |host: &mut Host, errno: i32, head: &str, body: &[u8]| {
-                let disk = host.disk().clone();
+            let failing = |server: &mut TestServer, errno: i32, head: &str, body: &[u8]| {
+                let disk = server.disk().clone();
                 for number in 0..50 {
                     disk.fail_at(disk.operations() + number, errno);
                 }
-                let reply = host.request(head, body);
+                let reply = server.request(head, body);
                 disk.clear_faults();
                 (reply.status, reply.text().to_owned(), log.take())
             };
@@ -88,7 +88,7 @@ fn only_storage_errors_are_logged() {
                         false => Vec::new(),
                     };
                     // One server for each, because a server's log lines are rate limited.
-                    let (got, body_text, logged) = failing(&mut host(), errno, head, &body);
+                    let (got, body_text, logged) = failing(&mut server(), errno, head, &body);
                     let what = format!("{head}, {errno}: {got} {body_text} {logged}");
                     assert_eq!((got, &body_text[..]), (status, text), "{what}");
                     assert_eq!(logged.lines().count(), 1, "{what}");
@@ -98,12 +98,12 @@ fn only_storage_errors_are_logged() {
                     assert!(logged.contains(&format!("errno={errno}")), "{what}");
                 }
             }
-            let mut host = host();
-            let (status, _, logged) = failing(&mut host, libc::EACCES, "PUT /c", b"x");
+            let mut server = server();
+            let (status, _, logged) = failing(&mut server, libc::EACCES, "PUT /c", b"x");
             assert_eq!((status, &logged[..]), (403, ""), "not a storage error");
-            assert_eq!(host.get("/none").status, 404);
-            assert_eq!(host.put("/folder", b"x").status, 409);
-            assert_eq!(host.get("/there").body, b"content");
+            assert_eq!(server.get("/none").status, 404);
+            assert_eq!(server.put("/folder", b"x").status, 409);
+            assert_eq!(server.get("/there").body, b"content");
             assert_eq!(log.take(), "");
         }
     });

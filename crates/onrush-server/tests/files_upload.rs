@@ -8,55 +8,55 @@ use std::thread;
 
 #[test]
 fn upload_aborted_at_any_byte_leaves_nothing() {
-    on_all_backends(&writable(), |host| {
-        host.add("old", b"old");
+    on_all_backends(&writable(), |server| {
+        server.add("old", b"old");
         let content = pattern(400_000);
         for path in ["/old", "/new", "/deep/er/new"] {
             for sent in [0, 1, 10_000, 16_385, 100_000, 300_000, 399_999] {
-                let mut connection = host.connect();
+                let mut connection = server.connect();
                 let head =
                     format!("PUT {path} HTTP/1.1\r\nHost: t\r\nContent-Length: 400000\r\n\r\n");
-                host.send(&mut connection, head.as_bytes());
-                host.send(&mut connection, &content[..sent]);
+                server.send(&mut connection, head.as_bytes());
+                server.send(&mut connection, &content[..sent]);
                 connection.abort();
             }
         }
-        let mut connection = host.connect();
-        host.send(
+        let mut connection = server.connect();
+        server.send(
             &mut connection,
             b"PUT /new HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloX",
         );
-        let reply = Reply::parse(&host.receive(&mut connection), false);
+        let reply = Reply::parse(&server.receive(&mut connection), false);
         assert_eq!(reply.status, 400);
-        wait_until(host, |host| host.staged() == 0);
-        assert_eq!(host.get("/old").body, b"old");
-        assert_eq!(host.get("/new").status, 404);
-        assert_eq!(host.get("/deep/er/new").status, 404);
+        wait_until(server, |server| server.staged() == 0);
+        assert_eq!(server.get("/old").body, b"old");
+        assert_eq!(server.get("/new").status, 404);
+        assert_eq!(server.get("/deep/er/new").status, 404);
     });
 }
 
 #[test]
 fn too_long_bodies_give_413_announced_or_not() {
-    on_all_backends(&writable(), |host| {
-        let announced = host.request("PUT /x\nContent-Length: 40000000", b"");
-        assert_eq!(announced.status, 413, "{}", host.name);
+    on_all_backends(&writable(), |server| {
+        let announced = server.request("PUT /x\nContent-Length: 40000000", b"");
+        assert_eq!(announced.status, 413, "{}", server.name);
         let mut body = b"2000000\r\n".to_vec();
         body.resize(body.len() + (32 << 20), b'x');
         body.extend_from_slice(b"\r\n1\r\nx\r\n0\r\n\r\n");
-        if !host.is_simulated() {
-            let reply = host.request("PUT /x\nTransfer-Encoding: chunked", &body);
-            assert_eq!(reply.status, 413, "{}", host.name);
+        if !server.is_simulated() {
+            let reply = server.request("PUT /x\nTransfer-Encoding: chunked", &body);
+            assert_eq!(reply.status, 413, "{}", server.name);
         }
-        assert_eq!(host.get("/x").status, 404);
-        wait_until(host, |host| host.staged() == 0);
+        assert_eq!(server.get("/x").status, 404);
+        wait_until(server, |server| server.staged() == 0);
     });
 }
 
 #[test]
 fn requests_are_refused_before_the_body() {
-    on_all_backends(&writable(), |host| {
-        host.add("there", b"x");
-        host.add("folder/x", b"x");
+    on_all_backends(&writable(), |server| {
+        server.add("there", b"x");
+        server.add("folder/x", b"x");
         let table = [
             ("/there\nIf-None-Match: *", 412),
             ("/folder", 409),
@@ -74,20 +74,20 @@ fn requests_are_refused_before_the_body() {
             let mut text = format!("{} HTTP/1.1\r\nHost: t\r\n", lines.next().unwrap());
             lines.for_each(|line| text.push_str(&format!("{line}\r\n")));
             text.push_str("\r\n");
-            let mut connection = host.connect();
-            host.send(&mut connection, text.as_bytes());
-            let response = host.receive(&mut connection);
+            let mut connection = server.connect();
+            server.send(&mut connection, text.as_bytes());
+            let response = server.receive(&mut connection);
             assert!(!response.starts_with(b"HTTP/1.1 100"), "{target}");
             assert_eq!(Reply::parse(&response, false).status, status, "{target}");
         }
-        let mut connection = host.connect();
+        let mut connection = server.connect();
         let head = "PUT /ok HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n\
                     Connection: close\r\nContent-Length: 2\r\n\r\n";
-        host.send(&mut connection, head.as_bytes());
-        let interim = host.receive_until(&mut connection, |bytes| bytes.ends_with(b"\r\n\r\n"));
+        server.send(&mut connection, head.as_bytes());
+        let interim = server.receive_until(&mut connection, |bytes| bytes.ends_with(b"\r\n\r\n"));
         assert_eq!(interim, b"HTTP/1.1 100 Continue\r\n\r\n");
-        host.send(&mut connection, b"ok");
-        let response = host.receive(&mut connection);
+        server.send(&mut connection, b"ok");
+        let response = server.receive(&mut connection);
         assert_eq!(Reply::parse(&response, false).status, 201);
     });
 }
@@ -98,23 +98,23 @@ fn sink_counts_and_stores_nothing() {
         sink: true,
         ..FilesOptions::default()
     };
-    on_all_backends(&options, |host| {
+    on_all_backends(&options, |server| {
         for size in [0, 1, 100_000, 5_000_000] {
-            let reply = host.put("/any/thing", &pattern(size));
-            assert_eq!(reply.status, 204, "{} {size}", host.name);
+            let reply = server.put("/any/thing", &pattern(size));
+            assert_eq!(reply.status, 204, "{} {size}", server.name);
             let counted = reply.field("onrush-received-bytes");
-            assert_eq!(counted, Some(&size.to_string()[..]), "{}", host.name);
+            assert_eq!(counted, Some(&size.to_string()[..]), "{}", server.name);
         }
-        let chunked = host.request(
+        let chunked = server.request(
             "PUT /x\nTransfer-Encoding: chunked",
             b"3\r\nabc\r\n0\r\n\r\n",
         );
         assert_eq!(chunked.field("onrush-received-bytes"), Some("3"));
-        let part = host.request("PUT /x\nContent-Range: bytes 0-1/2", b"ab");
+        let part = server.request("PUT /x\nContent-Range: bytes 0-1/2", b"ab");
         assert_eq!(part.status, 400);
-        assert_eq!(host.get("/any/thing").status, 404);
-        assert!(entries(&host.root()).is_empty());
-        let options = host.request("OPTIONS /", b"");
+        assert_eq!(server.get("/any/thing").status, 404);
+        assert!(entries(&server.root()).is_empty());
+        let options = server.request("OPTIONS /", b"");
         assert_eq!(options.field("allow"), Some("GET, HEAD, OPTIONS, PUT"));
     });
 }
@@ -126,12 +126,12 @@ fn sink_refuses_what_a_put_refuses() {
         ..FilesOptions::default()
     };
     for (options, good) in [(sink, 204), (writable(), 201)] {
-        on_all_backends(&options, |host| {
-            host.add("there", b"x");
-            host.add("folder/x", b"x");
-            host.add_fifo("fifo");
-            host.add_symlink("link", "there");
-            let etag = host.get("/there").etag().to_owned();
+        on_all_backends(&options, |server| {
+            server.add("there", b"x");
+            server.add("folder/x", b"x");
+            server.add_fifo("fifo");
+            server.add_symlink("link", "there");
+            let etag = server.get("/there").etag().to_owned();
             let table = [
                 ("/a/../../b".to_owned(), 400),
                 ("/%2e./b".to_owned(), 400),
@@ -162,8 +162,8 @@ fn sink_refuses_what_a_put_refuses() {
             ];
             for (target, status) in table {
                 for size in [3, 100_000] {
-                    let reply = host.request(&format!("PUT {target}"), &pattern(size));
-                    let what = format!("{}: {target}, {size}", host.name);
+                    let reply = server.request(&format!("PUT {target}"), &pattern(size));
+                    let what = format!("{}: {target}, {size}", server.name);
                     assert_eq!(reply.status, status, "{what}");
                     if status < 300 {
                         break; // A PUT would replace another object then.
@@ -177,18 +177,18 @@ fn sink_refuses_what_a_put_refuses() {
 #[test]
 fn length_beyond_any_file_gives_413() {
     use onrush::{Limits, sim::Simulation};
-    let host = Host::simulated("/", &writable(), 1);
+    let server = TestServer::simulated("/", &writable(), 1);
     let limits = Limits {
         body_bytes_max: u64::MAX,
         ..Limits::default()
     };
-    let mut sim = Simulation::new(1, &host.files, limits);
+    let mut sim = Simulation::new(1, &server.files, limits);
     for (length, status) in [
         (i64::MAX as u64 + 1, "413"),
         (u64::MAX, "413"),
         (u64::MAX / 4, "507"),
     ] {
-        host.disk().disk_full_after(Some(1 << 30));
+        server.disk().disk_full_after(Some(1 << 30));
         let client = sim.connect();
         let request = format!(
             "PUT /x HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n\
@@ -218,8 +218,8 @@ fn simultaneous_uploads_do_not_mix() {
         onrush::DriverPreference::Uring,
         onrush::DriverPreference::Epoll,
     ] {
-        let host = Host::real("/", &options, driver);
-        let address = host.address();
+        let server = TestServer::real("/", &options, driver);
+        let address = server.address();
         thread::scope(|scope| {
             for client in 0..16_u8 {
                 let address = &address;
@@ -232,6 +232,6 @@ fn simultaneous_uploads_do_not_mix() {
                 });
             }
         });
-        assert_eq!(host.staged(), 0);
+        assert_eq!(server.staged(), 0);
     }
 }

@@ -8,32 +8,32 @@ use onrush_server::{Allow, FilesOptions};
 
 #[test]
 fn put_creates_and_replaces_objects_visibly_at_once() {
-    on_all_backends(&writable(), |host| {
+    on_all_backends(&writable(), |server| {
         for size in [0, 1, 20_000, 64 * 1024, 65 * 1024, 3_000_000] {
             let (one, two) = (pattern(size), vec![b'2'; size / 2]);
             let path = format!("/new/folder/o%20{size}");
-            let made = host.put(&path, &one);
-            assert_eq!(made.status, 201, "{} {size}", host.name);
+            let made = server.put(&path, &one);
+            assert_eq!(made.status, 201, "{} {size}", server.name);
             assert_eq!(made.field("location"), Some(&path[..]));
-            let got = host.get(&path);
+            let got = server.get(&path);
             assert!(got.body == one && got.etag() == made.etag());
-            let replaced = host.put(&path, &two);
+            let replaced = server.put(&path, &two);
             assert_eq!(replaced.status, 204);
             assert_eq!(replaced.field("location"), None);
             assert_ne!(replaced.etag(), made.etag());
-            let got = host.get(&path);
+            let got = server.get(&path);
             assert!(got.body == two && got.etag() == replaced.etag());
-            assert_eq!(host.delete(&path).status, 204);
-            assert_eq!(host.get(&path).status, 404);
-            assert_eq!(host.delete(&path).status, 404);
+            assert_eq!(server.delete(&path).status, 204);
+            assert_eq!(server.get(&path).status, 404);
+            assert_eq!(server.delete(&path).status, 404);
         }
-        assert_eq!(host.staged(), 0);
+        assert_eq!(server.staged(), 0);
     });
 }
 
 #[test]
 fn chunked_bodies_of_any_length_are_stored() {
-    on_all_backends(&writable(), |host| {
+    on_all_backends(&writable(), |server| {
         for size in [0, 5, 300_000, 2_000_000] {
             let content = pattern(size);
             let mut body = Vec::new();
@@ -43,18 +43,18 @@ fn chunked_bodies_of_any_length_are_stored() {
                 body.extend_from_slice(b"\r\n");
             }
             body.extend_from_slice(b"0\r\n\r\n");
-            let reply = host.request("PUT /c\nTransfer-Encoding: chunked", &body);
-            assert!(matches!(reply.status, 201 | 204), "{} {size}", host.name);
-            assert!(host.get("/c").body == content, "{} {size}", host.name);
+            let reply = server.request("PUT /c\nTransfer-Encoding: chunked", &body);
+            assert!(matches!(reply.status, 201 | 204), "{} {size}", server.name);
+            assert!(server.get("/c").body == content, "{} {size}", server.name);
         }
     });
 }
 
 #[test]
 fn preconditions_of_writes_are_evaluated() {
-    on_all_backends(&writable(), |host| {
-        host.add("old", b"old");
-        let etag = host.get("/old").etag().to_owned();
+    on_all_backends(&writable(), |server| {
+        server.add("old", b"old");
+        let etag = server.get("/old").etag().to_owned();
         let before = "Sun, 13 Sep 2020 12:26:39 GMT";
         let refused = [
             ("/old", "If-None-Match: *".to_owned()),
@@ -68,91 +68,91 @@ fn preconditions_of_writes_are_evaluated() {
         ];
         for size in [5, 200_000] {
             for (path, condition) in &refused {
-                let reply = host.request(&format!("PUT {path}\n{condition}"), &pattern(size));
-                assert_eq!(reply.status, 412, "{} {path} {condition}", host.name);
+                let reply = server.request(&format!("PUT {path}\n{condition}"), &pattern(size));
+                assert_eq!(reply.status, 412, "{} {path} {condition}", server.name);
             }
         }
         for (path, condition) in &refused {
-            let reply = host.request(&format!("DELETE {path}\n{condition}"), b"");
+            let reply = server.request(&format!("DELETE {path}\n{condition}"), b"");
             assert_eq!(reply.status, 412, "{path} {condition}");
         }
-        assert_eq!(host.get("/old").body, b"old");
-        assert_eq!(host.get("/none").status, 404);
+        assert_eq!(server.get("/old").body, b"old");
+        assert_eq!(server.get("/none").status, 404);
 
-        let made = host.request("PUT /none\nIf-None-Match: *", b"1");
+        let made = server.request("PUT /none\nIf-None-Match: *", b"1");
         assert_eq!(made.status, 201);
         let swap = |etag: &str| format!("PUT /none\nIf-Match: {etag}");
-        let second = host.request(&swap(made.etag()), b"2");
+        let second = server.request(&swap(made.etag()), b"2");
         assert_eq!(second.status, 204);
-        assert_eq!(host.request(&swap(made.etag()), b"3").status, 412);
-        assert_eq!(host.get("/none").body, b"2");
+        assert_eq!(server.request(&swap(made.etag()), b"3").status, 412);
+        assert_eq!(server.get("/none").body, b"2");
         let delete = |etag: &str| format!("DELETE /none\nIf-Match: {etag}");
-        assert_eq!(host.request(&delete(made.etag()), b"").status, 412);
-        assert_eq!(host.request(&delete(second.etag()), b"").status, 204);
-        assert_eq!(host.staged(), 0);
+        assert_eq!(server.request(&delete(made.etag()), b"").status, 412);
+        assert_eq!(server.request(&delete(second.etag()), b"").status, 204);
+        assert_eq!(server.staged(), 0);
     });
 }
 
 #[test]
 fn condition_is_checked_again_at_the_commit() {
-    on_all_backends(&writable(), |host| {
+    on_all_backends(&writable(), |server| {
         let content = pattern(400_000);
-        let mut slow = host.connect();
+        let mut slow = server.connect();
         let head = "PUT /race HTTP/1.1\r\nHost: t\r\nIf-None-Match: *\r\nConnection: close\r\n\
                     Content-Length: 400000\r\n\r\n";
-        host.send(&mut slow, head.as_bytes());
-        host.send(&mut slow, &content[..200_000]);
-        host.advance(20);
-        assert_eq!(host.put("/race", b"faster").status, 201);
-        host.send(&mut slow, &content[200_000..]);
-        let reply = Reply::parse(&host.receive(&mut slow), false);
-        assert_eq!(reply.status, 412, "{}", host.name);
-        assert_eq!(host.get("/race").body, b"faster");
-        wait_until(host, |host| host.staged() == 0);
+        server.send(&mut slow, head.as_bytes());
+        server.send(&mut slow, &content[..200_000]);
+        server.advance(20);
+        assert_eq!(server.put("/race", b"faster").status, 201);
+        server.send(&mut slow, &content[200_000..]);
+        let reply = Reply::parse(&server.receive(&mut slow), false);
+        assert_eq!(reply.status, 412, "{}", server.name);
+        assert_eq!(server.get("/race").body, b"faster");
+        wait_until(server, |server| server.staged() == 0);
     });
 }
 
 #[test]
 fn entries_in_the_way_are_conflicts() {
-    on_all_backends(&writable(), |host| {
-        host.add("folder/file", b"x");
-        host.add_folder("empty");
-        host.add_fifo("fifo");
+    on_all_backends(&writable(), |server| {
+        server.add("folder/file", b"x");
+        server.add_folder("empty");
+        server.add_fifo("fifo");
         for size in [3, 200_000] {
             let body = pattern(size);
             assert_eq!(
-                host.put("/folder", &body).status,
+                server.put("/folder", &body).status,
                 409,
                 "{} {size}",
-                host.name
+                server.name
             );
-            assert_eq!(host.put("/folder/file/below", &body).status, 409);
-            assert_eq!(host.put("/folder/", &body).status, 409);
-            assert_eq!(host.put("/", &body).status, 409);
-            assert_eq!(host.put("/fifo", &body).status, 409);
+            assert_eq!(server.put("/folder/file/below", &body).status, 409);
+            assert_eq!(server.put("/folder/", &body).status, 409);
+            assert_eq!(server.put("/", &body).status, 409);
+            assert_eq!(server.put("/fifo", &body).status, 409);
             let long = format!("/{}", "n".repeat(256));
-            assert_eq!(host.put(&long, &body).status, 400);
-            let part = host.request("PUT /folder/file\nContent-Range: bytes 0-2/9", &body);
+            assert_eq!(server.put(&long, &body).status, 400);
+            let part = server.request("PUT /folder/file\nContent-Range: bytes 0-2/9", &body);
             assert_eq!(part.status, 400);
         }
-        assert_eq!(host.delete("/folder").status, 409);
-        assert_eq!(host.delete("/folder/").status, 409);
-        assert_eq!(host.delete("/folder/file/").status, 404);
-        assert_eq!(host.delete("/").status, 403);
-        assert_eq!(host.delete("/empty").status, 409);
-        assert_eq!(host.delete("/empty/").status, 204);
-        assert_eq!(host.delete("/empty/").status, 404);
-        assert_eq!(host.get("/folder/file").body, b"x");
-        assert_eq!(host.staged(), 0);
+        assert_eq!(server.delete("/folder").status, 409);
+        assert_eq!(server.delete("/folder/").status, 409);
+        assert_eq!(server.delete("/folder/file/").status, 404);
+        assert_eq!(server.delete("/").status, 403);
+        assert_eq!(server.delete("/empty").status, 409);
+        assert_eq!(server.delete("/empty/").status, 204);
+        assert_eq!(server.delete("/empty/").status, 404);
+        assert_eq!(server.get("/folder/file").body, b"x");
+        assert_eq!(server.staged(), 0);
     });
 }
 
 #[test]
 fn links_are_not_replaced_and_deleting_one_keeps_its_target() {
-    on_all_backends(&writable(), |host| {
-        host.add("target", b"inside");
-        host.add("folder/x", b"x");
-        let etag = host.get("/target").etag().to_owned();
+    on_all_backends(&writable(), |server| {
+        server.add("target", b"inside");
+        server.add("folder/x", b"x");
+        let etag = server.get("/target").etag().to_owned();
         let links = [
             ("to-file", "target"),
             ("to-folder", "folder"),
@@ -161,12 +161,12 @@ fn links_are_not_replaced_and_deleting_one_keeps_its_target() {
             ("dangling", "nowhere"),
             ("loop", "loop"),
         ];
-        let is_link = |host: &Host, name: &str| {
-            let found = host.root().entry_metadata(name.as_bytes());
+        let is_link = |server: &TestServer, name: &str| {
+            let found = server.root().entry_metadata(name.as_bytes());
             found.is_ok_and(|found| found.kind == FileKind::Symlink)
         };
         for (link, to) in links {
-            host.add_symlink(link, to);
+            server.add_symlink(link, to);
             let conditions = [
                 String::new(),
                 format!("\nIf-Match: {etag}"),
@@ -174,40 +174,40 @@ fn links_are_not_replaced_and_deleting_one_keeps_its_target() {
             ];
             for condition in conditions {
                 for size in [3, 200_000] {
-                    let reply = host.request(&format!("PUT /{link}{condition}"), &pattern(size));
-                    let what = format!("{}: {link}{condition}, {size}", host.name);
+                    let reply = server.request(&format!("PUT /{link}{condition}"), &pattern(size));
+                    let what = format!("{}: {link}{condition}, {size}", server.name);
                     assert_eq!(reply.status, 409, "{what}");
-                    assert!(is_link(host, link), "{what}");
+                    assert!(is_link(server, link), "{what}");
                 }
             }
         }
         for link in ["out", "up", "dangling", "loop"] {
-            assert_eq!(host.delete(&format!("/{link}")).status, 404, "{link}");
-            assert!(is_link(host, link), "{link}");
+            assert_eq!(server.delete(&format!("/{link}")).status, 404, "{link}");
+            assert!(is_link(server, link), "{link}");
         }
-        let other = host.request("DELETE /to-file\nIf-Match: \"other\"", b"");
+        let other = server.request("DELETE /to-file\nIf-Match: \"other\"", b"");
         assert_eq!(other.status, 412);
         assert_eq!(
-            host.delete("/to-folder").status,
+            server.delete("/to-folder").status,
             409,
             "a folder needs a slash"
         );
         for (path, link) in [("/to-file", "to-file"), ("/to-folder/", "to-folder")] {
-            assert_eq!(host.delete(path).status, 204, "{}: {path}", host.name);
-            assert!(host.root().entry_metadata(link.as_bytes()).is_err());
+            assert_eq!(server.delete(path).status, 204, "{}: {path}", server.name);
+            assert!(server.root().entry_metadata(link.as_bytes()).is_err());
         }
-        assert_eq!(host.get("/target").body, b"inside");
-        assert_eq!(host.get("/folder/x").body, b"x");
-        assert_eq!(host.put("/to-file", b"now free").status, 201);
-        assert_eq!(host.staged(), 0);
+        assert_eq!(server.get("/target").body, b"inside");
+        assert_eq!(server.get("/folder/x").body, b"x");
+        assert_eq!(server.put("/to-file", b"now free").status, 201);
+        assert_eq!(server.staged(), 0);
     });
 }
 
 #[test]
 fn hidden_and_reserved_names_are_refused() {
-    on_all_backends(&writable(), |host| {
-        host.add(".secret", b"x");
-        host.add("a/.git/config", b"x");
+    on_all_backends(&writable(), |server| {
+        server.add(".secret", b"x");
+        server.add("a/.git/config", b"x");
         for path in [
             "/.secret",
             "/a/.git/config",
@@ -215,23 +215,23 @@ fn hidden_and_reserved_names_are_refused() {
             "/.onrush/x",
             "/.ONRUSH/x",
         ] {
-            assert_eq!(host.get(path).status, 404, "{path}");
-            assert_eq!(host.put(path, b"y").status, 403, "{path}");
-            assert_eq!(host.delete(path).status, 403, "{path}");
+            assert_eq!(server.get(path).status, 404, "{path}");
+            assert_eq!(server.put(path, b"y").status, 403, "{path}");
+            assert_eq!(server.delete(path).status, 403, "{path}");
         }
         for path in ["/a/.git/", "/.onrush/", "/.onrush/staging/"] {
-            assert_eq!(host.get(path).status, 404, "{path}");
-            assert_eq!(host.delete(path).status, 403, "{path}");
+            assert_eq!(server.get(path).status, 404, "{path}");
+            assert_eq!(server.delete(path).status, 403, "{path}");
         }
     });
     let options = FilesOptions {
         hidden: true,
         ..writable()
     };
-    on_all_backends(&options, |host| {
-        host.add(".secret", b"x");
-        assert_eq!(host.get("/.secret").body, b"x");
-        assert_eq!(host.put("/.new/x", b"y").status, 201);
+    on_all_backends(&options, |server| {
+        server.add(".secret", b"x");
+        assert_eq!(server.get("/.secret").body, b"x");
+        assert_eq!(server.put("/.new/x", b"y").status, 201);
         let own = [
             "/.onrush/x",
             "/.ONRUSH/x",
@@ -240,13 +240,15 @@ fn hidden_and_reserved_names_are_refused() {
             "/.onrush",
         ];
         for path in own {
-            assert_eq!(host.get(path).status, 404, "{path}");
+            assert_eq!(server.get(path).status, 404, "{path}");
         }
         for path in own.into_iter().filter(|path| !path.ends_with('/')) {
-            assert_eq!(host.put(path, b"y").status, 403, "{path}");
-            assert_eq!(host.delete(path).status, 403, "{path}");
+            assert_eq!(server.put(path, b"y").status, 403, "{path}");
+            assert_eq!(server.delete(path).status, 403, "{path}");
         }
-        let listing = host.request("GET /\nAccept: application/json", b"").json();
+        let listing = server
+            .request("GET /\nAccept: application/json", b"")
+            .json();
         assert!(!listing.to_string().contains(".onrush"), "{listing}");
         assert!(listing.to_string().contains(".secret"));
     });
@@ -264,13 +266,13 @@ fn only_allowed_methods_are_accepted() {
             allow: Allow { put, delete },
             ..FilesOptions::default()
         };
-        on_all_backends(&options, |host| {
-            let made = host.put("/x", b"1");
+        on_all_backends(&options, |server| {
+            let made = server.put("/x", b"1");
             assert_eq!(made.status, if put { 201 } else { 405 });
-            let gone = host.delete("/x");
+            let gone = server.delete("/x");
             let missing = if put { 204 } else { 404 };
             assert_eq!(gone.status, if delete { missing } else { 405 });
-            let options = host.request("OPTIONS /x", b"");
+            let options = server.request("OPTIONS /x", b"");
             assert_eq!((options.status, options.field("allow")), (204, Some(allow)));
             for reply in [made, gone] {
                 assert!(reply.status != 405 || reply.field("allow") == Some(allow));
@@ -283,21 +285,21 @@ fn only_allowed_methods_are_accepted() {
 fn full_disk_gives_507_and_io_error_500_and_the_old_object_stays() {
     for size in [3000, 400_000] {
         let old = pattern(1000);
-        let mut host = Host::simulated("/", &writable(), 4);
-        host.put("/x", &old);
-        host.disk().disk_full_after(Some(1500));
-        assert_eq!(host.put("/x", &pattern(size)).status, 507, "{size}");
-        assert_eq!(host.get("/x").body, old);
-        assert_eq!(host.staged(), 0);
-        host.disk().disk_full_after(None);
+        let mut server = TestServer::simulated("/", &writable(), 4);
+        server.put("/x", &old);
+        server.disk().disk_full_after(Some(1500));
+        assert_eq!(server.put("/x", &pattern(size)).status, 507, "{size}");
+        assert_eq!(server.get("/x").body, old);
+        assert_eq!(server.staged(), 0);
+        server.disk().disk_full_after(None);
 
         let mut ahead = 0;
         loop {
-            let at = host.disk().operations() + ahead;
-            host.disk().fail_at(at, 5);
-            let reply = host.put("/x", &vec![b'n'; size]);
-            host.disk().clear_faults();
-            let body = host.get("/x").body;
+            let at = server.disk().operations() + ahead;
+            server.disk().fail_at(at, 5);
+            let reply = server.put("/x", &vec![b'n'; size]);
+            server.disk().clear_faults();
+            let body = server.get("/x").body;
             if reply.status == 204 {
                 // Only the removal of the old object failed. The next start removes it.
                 assert!(body == vec![b'n'; size]);
@@ -305,8 +307,8 @@ fn full_disk_gives_507_and_io_error_500_and_the_old_object_stays() {
             }
             assert_eq!(reply.status, 500, "operation {ahead}");
             assert!(body == old, "operation {ahead}");
-            assert_eq!(host.staged(), 0, "operation {ahead}");
-            assert_eq!(host.put("/x", &old).status, 204);
+            assert_eq!(server.staged(), 0, "operation {ahead}");
+            assert_eq!(server.put("/x", &old).status, 204);
             ahead += 1;
         }
         assert!(ahead > 5);
@@ -315,8 +317,8 @@ fn full_disk_gives_507_and_io_error_500_and_the_old_object_stays() {
 
 #[test]
 fn full_disk_is_reported_before_the_body() {
-    let mut host = Host::simulated("/", &writable(), 5);
-    host.disk().disk_full_after(Some(100_000));
-    let reply = host.request("PUT /x\nExpect: 100-continue\nContent-Length: 1000000", b"");
+    let mut server = TestServer::simulated("/", &writable(), 5);
+    server.disk().disk_full_after(Some(100_000));
+    let reply = server.request("PUT /x\nExpect: 100-continue\nContent-Length: 1000000", b"");
     assert_eq!(reply.status, 507);
 }

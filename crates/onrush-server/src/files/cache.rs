@@ -1,5 +1,6 @@
-//! The cache: the content of small objects, and open files of large objects. Each worker has its
-//! own shard, so that workers share no lock and no reference count when they respond.
+//! The cache: the content of small objects, and open files of large objects. There is a
+//! shard for each core. With at most one worker per core, workers share no lock and no reference
+//! count when they respond.
 //!
 //! An entry is served without access to the disk while both conditions hold:
 //! - The store's generation of its key is the same as before the object was opened. So a change

@@ -49,7 +49,7 @@ enum Backend {
 }
 
 /// A server with a folder.
-pub struct Host {
+pub struct TestServer {
     backend: Backend,
     pub name: &'static str,
     pub files: Files,
@@ -58,16 +58,20 @@ pub struct Host {
 }
 
 /// Runs a test on both drivers and in the simulator.
-pub fn on_all_backends(options: &FilesOptions, test: impl Fn(&mut Host)) {
+pub fn on_all_backends(options: &FilesOptions, test: impl Fn(&mut TestServer)) {
     on_all_backends_at("/", options, test);
 }
 
-pub fn on_all_backends_at(mount: &'static str, options: &FilesOptions, test: impl Fn(&mut Host)) {
+pub fn on_all_backends_at(
+    mount: &'static str,
+    options: &FilesOptions,
+    test: impl Fn(&mut TestServer),
+) {
     for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
-        test(&mut Host::real(mount, options, driver));
+        test(&mut TestServer::real(mount, options, driver));
     }
     for seed in 1..=3 {
-        test(&mut Host::simulated(mount, options, seed));
+        test(&mut TestServer::simulated(mount, options, seed));
     }
 }
 
@@ -91,12 +95,16 @@ fn start(application: Guard<Router>, driver: DriverPreference) -> Running {
     server.limits(limits()).start(application).unwrap()
 }
 
-impl Host {
-    pub fn real(mount: &'static str, options: &FilesOptions, driver: DriverPreference) -> Host {
+impl TestServer {
+    pub fn real(
+        mount: &'static str,
+        options: &FilesOptions,
+        driver: DriverPreference,
+    ) -> TestServer {
         let dir = TempDir::new();
         let files = Files::open(dir.path(), options.clone()).unwrap();
         let running = start(guarded(mount, &files), driver);
-        Host {
+        TestServer {
             name: running.driver().name(),
             backend: Backend::Real {
                 running: Some(running),
@@ -118,8 +126,8 @@ impl Host {
         *running = Some(start(guarded(self.mount, &self.files), driver));
     }
 
-    pub fn simulated(mount: &'static str, options: &FilesOptions, seed: u64) -> Host {
-        Host::simulated_on(SimFs::new(seed), mount, options, seed)
+    pub fn simulated(mount: &'static str, options: &FilesOptions, seed: u64) -> TestServer {
+        TestServer::simulated_on(SimFs::new(seed), mount, options, seed)
     }
 
     pub fn simulated_on(
@@ -127,7 +135,7 @@ impl Host {
         mount: &'static str,
         options: &FilesOptions,
         seed: u64,
-    ) -> Host {
+    ) -> TestServer {
         let how = FolderOptions {
             writable: options.allow.put || options.allow.delete,
             durability: options.durability,
@@ -137,7 +145,7 @@ impl Host {
         let folder = Folder::on(disk.root().unwrap(), BlockingPool::inline(), how).unwrap();
         let files = Files::new(folder, options.clone());
         let sim = Box::new(Simulation::new(seed, &guarded(mount, &files), limits()));
-        Host {
+        TestServer {
             name: "simulator",
             backend: Backend::Sim { sim, disk },
             files,
@@ -377,7 +385,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for TestServer {
     fn drop(&mut self) {
         if let Backend::Real { running, .. } = &mut self.backend
             && let Some(running) = running.take()
@@ -444,13 +452,13 @@ pub fn pattern(len: usize) -> Vec<u8> {
 }
 
 /// Waits until `holds` is true, for at most five seconds.
-pub fn wait_until(host: &mut Host, holds: impl Fn(&Host) -> bool) {
+pub fn wait_until(server: &mut TestServer, holds: impl Fn(&TestServer) -> bool) {
     let begin = Instant::now();
-    while !holds(host) {
+    while !holds(server) {
         assert!(
             begin.elapsed() < Duration::from_secs(5),
             "the condition did not become true"
         );
-        host.advance(5);
+        server.advance(5);
     }
 }

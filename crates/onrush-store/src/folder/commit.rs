@@ -1,13 +1,13 @@
 //! The two changes, put and delete, as blocking functions. The caller holds the lock of the key.
 //!
 //! After a failure, readers see the old object, and the staged file has been removed before the
-//! error is returned. Steps after the rename may fail as well, when the new object has its name
-//! already: the sync of the directory, the check for failed syncs of other requests, and the
-//! removal of the old object. The commit therefore exchanges the old object for the new one instead
-//! of replacing it, and exchanges them back after such a failure. It is unknown whether the new
-//! name has reached the disk by then: a power cut right after such an error may leave the whole new
-//! object, but never a mixture. If the file system does not support the exchange, the new object
-//! stays after such an error.
+//! error is returned (or is removed on the pool, if the calling thread is a worker). Steps after
+//! the rename may fail as well, when the new object has its name already: the sync of the
+//! directory, the check for failed syncs of other requests, and the removal of the old object. The
+//! commit therefore exchanges the old object for the new one instead of replacing it, and exchanges
+//! them back after such a failure. It is unknown whether the new name has reached the disk by then:
+//! a power cut right after such an error may leave the whole new object, but never a mixture. If
+//! the file system does not support the exchange, the new object stays after such an error.
 //!
 //! The lock belongs to the spelling of the key. An object with two names (through symbolic links to
 //! parent folders) has two locks, and a condition on it holds only at the moment of the check. If

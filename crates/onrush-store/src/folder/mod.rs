@@ -1,11 +1,13 @@
 //! The store on a disk: a folder and everything in it.
 //!
-//! A read is first tried on the calling worker, and goes to the pool only if it would block. A
-//! change is one blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the
-//! change itself. Modules: `commit` (put and delete), `parents` (parent folders and their
-//! durability), `staging` (uploads before their commit), `upload` (the asynchronous part of a put),
-//! `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key), `listing_queue`
-//! (the number of simultaneous listings).
+//! Opening and reading an object is first tried on the calling worker, and goes to the pool only if
+//! it would block. Properties and listings are always read on the pool. A change is one blocking
+//! job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
+//!
+//! Modules: `commit` (put and delete), `parents` (parent folders and their durability), `staging`
+//! (uploads before their commit), `upload` (the asynchronous part of a put), `list`, `semaphore`
+//! (waiting tasks), `key_locks` (locks and generations by key), `listing_queue` (the number of
+//! simultaneous listings).
 
 mod commit;
 mod key_locks;
