@@ -182,7 +182,7 @@ fn start(
         None => server.start(guarded),
         Some(AdminAt::Own(_)) => server.metrics(metrics).start(guarded),
         Some(AdminAt::Same) => {
-            let router = admin.beside(Router::new().fallback(files.clone()));
+            let router = admin.add_to(Router::new().fallback(files.clone()));
             server.metrics(metrics).start(Guard::new(hosts, router))
         }
     };

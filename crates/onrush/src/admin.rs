@@ -76,7 +76,7 @@ impl Admin {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn router(&self) -> Router {
-        self.beside(Router::new())
+        self.add_to(Router::new())
     }
 
     /// Returns `router` with these endpoints added. They take all paths under `/-/`, so
@@ -91,7 +91,7 @@ impl Admin {
     /// }
     ///
     /// let admin = Admin::new(&Metrics::new());
-    /// let router = admin.beside(Router::new().get("/", hello));
+    /// let router = admin.add_to(Router::new().get("/", hello));
     /// let mut sim = Simulation::new(1, &router, Limits::default());
     /// let client = sim.connect();
     /// for path in ["/", "/-/health", "/-/metrics"] {
@@ -101,7 +101,7 @@ impl Admin {
     /// }
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn beside(&self, router: Router) -> Router {
+    pub fn add_to(&self, router: Router) -> Router {
         let (ready, metrics) = (self.clone(), self.metrics.clone());
         router
             .get("/-/metrics", metrics)
