@@ -52,8 +52,8 @@ pub(crate) fn cached_files_max(descriptors: Option<u64>) -> usize {
 /// The number of threads for file work: `wanted`, or fewer if descriptors are short. Each thread
 /// holds descriptors while it works.
 pub(crate) fn file_threads(descriptors: Option<u64>, wanted: usize) -> usize {
-    let most = descriptors.map_or(u64::MAX, |descriptors| (descriptors / 32).max(2));
-    wanted.min(usize::try_from(most).unwrap_or(usize::MAX))
+    let max = descriptors.map_or(u64::MAX, |descriptors| (descriptors / 32).max(2));
+    wanted.min(usize::try_from(max).unwrap_or(usize::MAX))
 }
 
 /// The descriptors of one worker that listens on `listeners` addresses.
@@ -64,10 +64,10 @@ pub(crate) fn per_worker(listeners: usize) -> u64 {
 /// The maximum of the default number of workers. All workers together use at most a quarter of the
 /// descriptors; the others are for connections and files.
 pub(crate) fn workers_max(descriptors: Option<u64>, listeners: usize) -> usize {
-    let most = descriptors.map_or(u64::MAX, |descriptors| {
+    let max = descriptors.map_or(u64::MAX, |descriptors| {
         (descriptors / 4 / per_worker(listeners)).max(1)
     });
-    usize::try_from(most).unwrap_or(usize::MAX)
+    usize::try_from(max).unwrap_or(usize::MAX)
 }
 
 /// The maximum number of connections to the admin address.
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_budget_leaves_descriptors_for_files_and_for_the_process() {
-        let most = |descriptors, workers, threads, other| {
+        let connections_max = |descriptors, workers, threads, other| {
             let own = ProcessUse {
                 workers,
                 listeners: 1,
@@ -116,20 +116,30 @@ mod tests {
             };
             budget(descriptors, own).connections_max()
         };
-        assert_eq!(most(None, 2, 16, 0), usize::MAX);
+        assert_eq!(connections_max(None, 2, 16, 0), usize::MAX);
         let many = (1 << 20) - 16 - 12 - 32 - 128;
-        assert_eq!(most(Some(1 << 20), 2, 16, 0), many - 256 - many / 8);
+        assert_eq!(
+            connections_max(Some(1 << 20), 2, 16, 0),
+            many - 256 - many / 8
+        );
         let few = 128 - 16 - 12 - 8 - 8;
-        assert_eq!(most(Some(128), 2, 4, 0), few - few / 16 - few / 8);
-        assert_eq!(most(Some(128), 2, 4, 10), few - 10 - 4 - 9);
-        assert_eq!(most(Some(64), 2, 2, 0), 24 - 2 - 3, "more than one");
-        assert_eq!(most(Some(3), 64, 1024, 0), 1);
+        assert_eq!(
+            connections_max(Some(128), 2, 4, 0),
+            few - few / 16 - few / 8
+        );
+        assert_eq!(connections_max(Some(128), 2, 4, 10), few - 10 - 4 - 9);
+        assert_eq!(
+            connections_max(Some(64), 2, 2, 0),
+            24 - 2 - 3,
+            "more than one"
+        );
+        assert_eq!(connections_max(Some(3), 64, 1024, 0), 1);
         // With up to 128 cores and an admin address.
         for descriptors in [64, 100, 128, 256] {
             let limit = Some(descriptors);
             let workers = workers_max(limit, 1).min(128);
             let other = admin_connections_max(limit) + 4 + per_worker(1) as usize;
-            let connections = most(limit, workers, file_threads(limit, 16), other);
+            let connections = connections_max(limit, workers, file_threads(limit, 16), other);
             assert!(
                 connections as u64 >= descriptors / 16,
                 "{descriptors}: {connections}"

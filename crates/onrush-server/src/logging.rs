@@ -35,8 +35,8 @@ pub(crate) fn start(settings: LogSettings) {
 /// The message of a panic.
 fn panic_message(payload: &dyn Any) -> &str {
     let constant = payload.downcast_ref::<&str>().copied();
-    let made = || payload.downcast_ref::<String>().map(String::as_str);
-    constant.or_else(made).unwrap_or("no message")
+    let formatted = || payload.downcast_ref::<String>().map(String::as_str);
+    constant.or_else(formatted).unwrap_or("no message")
 }
 
 fn subscriber<W>(

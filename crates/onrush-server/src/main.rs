@@ -130,8 +130,8 @@ impl Plan {
     fn new(settings: &Settings, descriptors: Option<u64>) -> Plan {
         let listeners = settings.addresses.len();
         let workers = settings.workers.unwrap_or_else(|| {
-            let most = descriptors::workers_max(descriptors, listeners);
-            affinity().len().min(most)
+            let max = descriptors::workers_max(descriptors, listeners);
+            affinity().len().min(max)
         });
         let file_threads = descriptors::file_threads(descriptors, settings.files.blocking_threads);
         let admin_connections_max = descriptors::admin_connections_max(descriptors);

@@ -235,10 +235,10 @@ mod tests {
 
     #[test]
     fn off_disables_a_limit_a_cache_or_a_rate() {
-        let most = |text: &str| text.parse::<SizeMax>().ok().map(|size| size.bytes);
-        assert_eq!(most("off"), Some(u64::MAX));
-        assert_eq!(most("unlimited"), Some(u64::MAX));
-        assert_eq!((most("0"), most("1KiB")), (Some(0), Some(1024)));
+        let max = |text: &str| text.parse::<SizeMax>().ok().map(|size| size.bytes);
+        assert_eq!(max("off"), Some(u64::MAX));
+        assert_eq!(max("unlimited"), Some(u64::MAX));
+        assert_eq!((max("0"), max("1KiB")), (Some(0), Some(1024)));
         let cache = |text: &str| text.parse::<SizeOrOff>().ok().map(|size| size.bytes);
         assert_eq!(
             (cache("off"), cache("0"), cache("1B")),

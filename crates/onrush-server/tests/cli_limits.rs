@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Whether nothing has arrived, not even an end.
+/// Whether neither data nor the end of the stream has arrived.
 fn is_silent(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).expect("set");
     let peeked = stream.peek(&mut [0]);

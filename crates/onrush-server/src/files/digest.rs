@@ -353,9 +353,12 @@ mod tests {
             let _ = client.receive();
         }
         // There are two algorithms.
-        let least = 2 * BYTES * STEP_COST / coop::BYTES as usize;
+        let polls_min = 2 * BYTES * STEP_COST / coop::BYTES as usize;
         let polls = polls.load(Ordering::Relaxed);
-        assert!(polls >= least, "{polls} polls, expected at least {least}");
+        assert!(
+            polls >= polls_min,
+            "{polls} polls, expected at least {polls_min}"
+        );
     }
 
     #[test]

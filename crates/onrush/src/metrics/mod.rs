@@ -393,10 +393,10 @@ fn worker_activity(text: &mut TextWriter, workers: &[WorkerSources]) {
         [("in_use", stacks.in_use()), ("pooled", stacks.pooled())]
             .map(|(state, count)| (Some(("state", state)), count))
     });
-    let most = alive.iter().map(|worker| worker.stacks.touched_bytes_max());
+    let touched_bytes = alive.iter().map(|worker| worker.stacks.touched_bytes_max());
     let help = "Largest memory that a stack of a coroutine has touched, by samples.";
     text.family("onrush_coroutine_stack_bytes_max", MetricType::Gauge, help);
-    text.sample(&[], most.max().unwrap_or_default());
+    text.sample(&[], touched_bytes.max().unwrap_or_default());
 }
 
 /// The sum of the series of all workers that have the same labels.
