@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -104,4 +104,26 @@ fn readers_see_only_whole_objects() {
     });
     put(&folder, "d/x", b"end").unwrap();
     assert_eq!(staged(&folder, &backend), 0);
+}
+
+/// Another program deletes the empty folder during every attempt of a put. That is a conflict, not
+/// a failure of the disk.
+#[test]
+fn folder_that_is_deleted_during_each_attempt_is_a_conflict() {
+    for backend in [Backend::real(), Backend::memory(), Backend::sim()] {
+        let folder = backend.folder();
+        put(&folder, "d/x", b"old").unwrap();
+        delete(&folder, "d/x").unwrap();
+        let (root, deleted) = (backend.root(), Arc::new(AtomicUsize::new(0)));
+        let count = deleted.clone();
+        let meanwhile = Condition::Check(Box::new(move |_| {
+            count.fetch_add(usize::from(root.remove_dir(b"d").is_ok()), Ordering::SeqCst);
+            Ok(())
+        }));
+        let response = put_if(&folder, "d/x", b"new", meanwhile);
+        assert!(deleted.load(Ordering::SeqCst) > 1, "no attack");
+        assert!(matches!(response, Err(StoreError::Conflict)), "{response:?}");
+        assert_eq!(staged(&folder, &backend), 0);
+        put(&folder, "d/x", b"end").unwrap();
+    }
 }

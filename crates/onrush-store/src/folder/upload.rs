@@ -207,8 +207,8 @@ impl Upload for StagedUpload {
                 };
                 attempt = (body, condition, created);
             }
-            // The folder was deleted during each attempt.
-            Err(StoreError::from_change(io::ErrorKind::NotFound.into()))
+            // The folder was deleted during each attempt. The disk has not failed.
+            Err(StoreError::Conflict)
         })
     }
 }
