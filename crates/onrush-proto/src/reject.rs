@@ -1,9 +1,23 @@
-//! The reason to refuse a request before it gets to a handler. [`crate::connection`] renders the
-//! response.
+//! The reason to refuse a request, because of its head or its body. [`crate::connection`] renders
+//! the response.
 
-/// A refusal: the response status and a short fixed reason. The connection closes after it.
+/// A refusal: the response status and a short fixed reason. The connection closes after it. The
+/// error of a read from an invalid body contains one.
 ///
 /// The reason is a constant of this program; it never contains input.
+///
+/// # Examples
+/// ```
+/// use onrush_proto::reject::Reject;
+/// use std::io;
+///
+/// fn status_of(error: &io::Error) -> u16 {
+///     let reject = error.get_ref().and_then(|inner| inner.downcast_ref::<Reject>());
+///     reject.map_or(400, |reject| reject.status)
+/// }
+/// let error = io::Error::new(io::ErrorKind::InvalidData, Reject::new(431, "too many fields"));
+/// assert_eq!(status_of(&error), 431);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
     /// Status code, 400 to 599.

@@ -35,6 +35,39 @@ fn upload_aborted_at_any_byte_leaves_nothing() {
     });
 }
 
+/// The response states what is wrong with the body, for each rule of its framing.
+#[test]
+fn invalid_bodies_give_their_reason() {
+    on_all_backends(&writable(), |server| {
+        let trailers = format!("0\r\n{}\r\n", "x: y\r\n".repeat(200));
+        let table = [
+            ("zz\r\n", 400, "chunk"),
+            ("5\r\nhelloX", 400, "chunk"),
+            (&trailers[..], 431, "trailer"),
+            (
+                "5\r\nhello\r\n0\r\nContent-Length: 5\r\n\r\n",
+                400,
+                "trailer",
+            ),
+            (&format!("5;{}\r\n", "x".repeat(70_000)), 400, "chunk"),
+        ];
+        for (body, status, word) in table {
+            // At the beginning of a body, and after a chunk that the handler has read.
+            let long_chunk = [b"61a81\r\n", &pattern(400_001)[..], b"\r\n"].concat();
+            for mut bytes in [Vec::new(), long_chunk] {
+                bytes.extend_from_slice(body.as_bytes());
+                let head = "PUT /x\nTransfer-Encoding: chunked\nAccept: application/json";
+                let reply = server.request(head, &bytes);
+                assert_eq!(reply.status, status, "{} {word}", server.name);
+                let detail = reply.json()["detail"].to_string();
+                assert!(detail.contains(word), "{}: {detail}", server.name);
+            }
+        }
+        assert_eq!(server.get("/x").status, 404);
+        wait_until(server, |server| server.staged() == 0);
+    });
+}
+
 #[test]
 fn too_long_bodies_give_413_announced_or_not() {
     on_all_backends(&writable(), |server| {

@@ -5,8 +5,8 @@ mod common;
 use common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
-use std::sync::{Arc, Barrier};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 fn folder(backend: &Backend) -> Folder {
@@ -122,7 +122,10 @@ fn folder_that_is_deleted_during_each_attempt_is_a_conflict() {
         }));
         let response = put_if(&folder, "d/x", b"new", meanwhile);
         assert!(deleted.load(Ordering::SeqCst) > 1, "no attack");
-        assert!(matches!(response, Err(StoreError::Conflict)), "{response:?}");
+        assert!(
+            matches!(response, Err(StoreError::Conflict)),
+            "{response:?}"
+        );
         assert_eq!(staged(&folder, &backend), 0);
         put(&folder, "d/x", b"end").unwrap();
     }

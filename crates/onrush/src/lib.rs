@@ -89,6 +89,7 @@ pub use log::AccessLog;
 pub use metrics::Metrics;
 pub use offload::{offload, offload_with};
 pub use onrush_proto::limits::Limits;
+pub use onrush_proto::reject::Reject;
 pub use onrush_proto::response::FieldError;
 pub use onrush_rt::buf::Buf;
 pub use onrush_rt::driver::Preference as DriverPreference;

@@ -10,7 +10,7 @@ use super::budget::{Budget, Lease};
 use super::buffers::{BufferUser, Buffers, PooledBuffer};
 use super::digest::Digests;
 use super::http_error::HttpError;
-use onrush::RequestBody;
+use onrush::{Reject, RequestBody};
 use onrush_rt::coop;
 use onrush_store::{StoreError, Upload};
 use std::future::{Future, poll_fn};
@@ -200,13 +200,12 @@ fn body_error(error: io::Error) -> ReceiveError {
     ReceiveError::Body(body_failure(error))
 }
 
-/// The response to an incomplete body. If the framing is invalid, the engine sends a more specific
-/// response instead.
+/// The response to an incomplete or invalid body. The engine knows the reason.
 fn body_failure(error: io::Error) -> HttpError {
-    match error.kind() {
-        io::ErrorKind::TimedOut => HttpError::new(408, "the body took too long"),
-        io::ErrorKind::FileTooLarge => HttpError::new(413, "the body is too large"),
-        _ => HttpError::new(400, "the body is incomplete"),
+    let reject = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match reject {
+        Some(&Reject { status, reason }) => HttpError::new(status, reason),
+        None => HttpError::new(400, "the body is incomplete"),
     }
 }
 

@@ -28,6 +28,7 @@ use crate::host::ConnId;
 use crate::log::Exchanges;
 use crate::metrics::Measured;
 use onrush_proto::connection::{After, Connection as Machine};
+use onrush_proto::reject::Reject;
 use onrush_rt::buf::{Block, Buf};
 use onrush_rt::driver::StreamId;
 use onrush_rt::executor::TaskHandle;
@@ -174,7 +175,7 @@ pub(crate) struct Active {
     pub(crate) broken_body: Option<io::ErrorKind>,
     /// The response to a body that broke a rule, unless the handler makes an error response of its
     /// own.
-    pub(crate) reject: Option<onrush_proto::reject::Reject>,
+    pub(crate) reject: Option<Reject>,
     /// When the total time limit of the present request expires, in ms.
     pub(crate) total_deadline_ms: Option<u64>,
     /// The exchanges that have not ended; empty without an access log.
@@ -195,6 +196,22 @@ pub(crate) struct Links {
 }
 
 impl Active {
+    /// Records that reading the body failed, and the response to send for it. Returns the error for
+    /// the reader.
+    pub(crate) fn fail_body(&mut self, kind: io::ErrorKind, reject: Reject) -> io::Error {
+        (self.broken_body, self.reject) = (Some(kind), Some(reject));
+        io::Error::new(kind, reject)
+    }
+
+    /// The error of each further read after [`Active::fail_body`].
+    pub(crate) fn body_error(&self) -> Option<io::Error> {
+        let kind = self.broken_body?;
+        Some(match self.reject {
+            Some(reject) => io::Error::new(kind, reject),
+            None => kind.into(), // The response has been made.
+        })
+    }
+
     pub(crate) fn push_input(&mut self, data: Buf) {
         self.input_bytes += data.len();
         self.input.push_back(data);

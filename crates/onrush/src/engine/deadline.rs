@@ -221,11 +221,9 @@ impl Engine {
     /// Records that the body did not arrive in time, and the response to send for it.
     pub(super) fn body_timeout_error(&self, conn: &mut Conn) -> io::Error {
         conn.machine.close_after_next();
-        let active = conn.active();
-        active.broken_body = Some(io::ErrorKind::TimedOut);
-        active.reject = Some(Reject::new(408, "request body took too long"));
         self.counters.timed_out.count(TimeLimit::Body);
-        io::ErrorKind::TimedOut.into()
+        let reject = Reject::new(408, "request body took too long");
+        conn.active().fail_body(io::ErrorKind::TimedOut, reject)
     }
 
     fn on_timeout(self: &Rc<Self>, id: ConnId, phase: Phase, limit: TimeLimit) {

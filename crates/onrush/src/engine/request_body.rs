@@ -75,16 +75,14 @@ pub(super) fn reject_body(conn: &mut Conn, reject: Reject) -> io::Error {
         413 => io::ErrorKind::FileTooLarge,
         _ => io::ErrorKind::InvalidData,
     };
-    let active = conn.active();
-    (active.broken_body, active.reject) = (Some(kind), Some(reject));
-    io::Error::new(kind, reject.reason)
+    conn.active().fail_body(kind, reject)
 }
 
 /// Returns the next piece of the body from up to `bytes_max` received bytes.
 pub(super) fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> NextPiece {
     loop {
-        if let Some(kind) = conn.active().broken_body {
-            return NextPiece::Failed(kind.into());
+        if let Some(error) = conn.active().body_error() {
+            return NextPiece::Failed(error);
         }
         if conn.machine.body_ended() {
             return NextPiece::End;
@@ -124,10 +122,8 @@ impl Engine {
         if conn.ended {
             let reject = Reject::new(400, "request body ended early");
             conn.machine.close_after_next();
-            let active = conn.active();
-            (active.broken_body, active.reject) =
-                (Some(io::ErrorKind::UnexpectedEof), Some(reject));
-            return Err(connection_gone());
+            let kind = io::ErrorKind::UnexpectedEof;
+            return Err(conn.active().fail_body(kind, reject));
         }
         if std::mem::take(&mut conn.active().final_poll) {
             return Err(self.body_timeout_error(conn));
