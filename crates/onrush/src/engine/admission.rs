@@ -204,25 +204,27 @@ impl Engine {
     }
 
     /// Sends a 503 to a connection over the limit, and keeps the connection open until the client
-    /// has read it.
+    /// has read it. There are at most [`Settings::over_limit_max`] of them; the oldest makes room.
     fn reject_over_limit(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.placed);
         count(&self.counters.refused);
         diagnose!(DEBUG, worker = self.context.index(); "too many connections, one is rejected");
+        let oldest = {
+            let over_limit = self.over_limit.borrow();
+            let is_full = over_limit.len() >= self.settings.over_limit_max;
+            over_limit.front().copied().filter(|_| is_full)
+        };
+        if let Some(oldest) = oldest {
+            self.close(oldest, CloseReason::Refused);
+        }
         let id = self.conns.borrow_mut().reserve();
         let attached = self.context.driver().attach(socket, id.token());
-        let is_full = self.over_limit.get() >= self.settings.over_limit_max;
-        let Some(&stream) = attached.as_ref().ok().filter(|_| !is_full) else {
+        let Ok(stream) = attached else {
             self.conns.borrow_mut().release(id);
             self.counters.done.count(CloseReason::Refused);
-            if let Ok(stream) = attached {
-                let mut driver = self.context.driver();
-                let _ = driver.send(stream, OVER_LIMIT_RESPONSE); // It may fail.
-                driver.close(stream);
-            }
             return;
         };
-        self.over_limit.set(self.over_limit.get() + 1);
+        self.over_limit.borrow_mut().push_back(id);
         let mut conn = Conn::new(stream);
         conn.over_limit = true;
         self.conns.borrow_mut().insert(id, conn);

@@ -64,7 +64,7 @@ use rebalance::RebalanceState;
 pub(crate) use send::UNSENT_BYTES_MAX;
 use stall::StallReports;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -72,7 +72,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The largest number of connections over the limit that a worker keeps open while they read the
-/// 503. It closes further ones at once; their clients may see a reset instead.
+/// 503. For a further one it closes the oldest of them, whose client may see a reset instead.
 pub(crate) const OVER_LIMIT_MAX: usize = 64;
 /// The lower bound for [`Settings::over_limit_max`]: a new connection may arrive before the worker
 /// notices that a previous one has closed.
@@ -149,7 +149,7 @@ pub(crate) struct Engine {
     /// Bytes of rendered responses that clients do not read; [`Conns`] maintains the number.
     unsent_bytes: Rc<Cell<usize>>,
     /// Open connections over the limit, which receive a 503.
-    over_limit: Cell<usize>,
+    over_limit: RefCell<VecDeque<ConnId>>,
     idle_order: IdleOrder,
     counters: Arc<Counters>,
     /// Finished exchanges to log; `None` without an access log.
@@ -214,7 +214,7 @@ impl Engine {
             drain_requests: RefCell::default(),
             memory_short: Cell::new(false),
             unsent_bytes,
-            over_limit: Cell::new(0),
+            over_limit: RefCell::default(),
             idle_order: IdleOrder::default(),
             counters,
             log,
@@ -392,7 +392,7 @@ impl Engine {
         }
         if conn.over_limit {
             self.counters.done.count(CloseReason::Refused);
-            self.over_limit.set(self.over_limit.get() - 1);
+            self.over_limit.borrow_mut().retain(|&other| other != id);
         } else {
             self.record_close(ending);
         }
