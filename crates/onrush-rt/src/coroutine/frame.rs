@@ -3,6 +3,7 @@
 //! Does not depend on what the coroutine runs or waits for.
 #![allow(unsafe_code)]
 
+use super::contract::Contract;
 use super::overflow::{self, Bounds, Label};
 use super::scope;
 use super::stack::{RESERVED_BYTES, Stack};
@@ -121,6 +122,19 @@ impl Frame {
     /// The frame of the coroutine whose own code calls this.
     #[inline]
     pub(super) fn current<'f>() -> Option<&'f Frame> {
+        Frame::here().filter(|frame| frame.may_wait.get())
+    }
+
+    /// The contract of the coroutine whose stack this is called on, for those that it starts.
+    pub(super) fn contract() -> Option<Contract> {
+        // SAFETY: the creator of the coroutine has accepted the contract for what runs on its
+        // stack, and for the coroutines that are started from there.
+        Frame::here().map(|_| unsafe { Contract::accept() })
+    }
+
+    /// The frame of the stack that the caller runs on, if a coroutine runs on it.
+    #[inline]
+    fn here<'f>() -> Option<&'f Frame> {
         let stack = overflow::running();
         // The caller may run on another stack, for example that of a foreign coroutine.
         if !stack.contains(scope::address()) {
@@ -128,8 +142,7 @@ impl Frame {
         }
         // SAFETY: the caller runs on that stack, as just checked, and only the caller uses the
         // frame, on that stack.
-        let frame = unsafe { Frame::of(stack) };
-        frame.may_wait.get().then_some(frame)
+        Some(unsafe { Frame::of(stack) })
     }
 
     /// The coroutine's function begins to run. The function at the beginning of the stack calls

@@ -19,7 +19,7 @@ const STEP_BYTES: usize = 256 << 10;
 ///
 /// # Examples
 /// ```
-/// use onrush_rt::coroutine::{self, Config, fs, fs::File};
+/// use onrush_rt::coroutine::{self, Config, Contract, fs, fs::File};
 /// use std::io::Write;
 ///
 /// let program = || {
@@ -29,7 +29,9 @@ const STEP_BYTES: usize = 256 << 10;
 ///     assert_eq!(fs::read_to_string(&path)?, "hello");
 ///     fs::remove_file(&path)
 /// };
-/// coroutine::run(Config::default(), program)?;
+/// // SAFETY: the program uses no thread-local, and no scope.
+/// let contract = unsafe { Contract::accept() };
+/// coroutine::run(contract, Config::default(), program)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct File {

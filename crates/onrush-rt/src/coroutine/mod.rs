@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use onrush_rt::coroutine::net::{TcpListener, TcpStream};
-//! use onrush_rt::coroutine::{self, Config, thread};
+//! use onrush_rt::coroutine::{self, Config, Contract, thread};
 //! use std::io::{Read, Write};
 //!
 //! fn main_of_the_program() -> std::io::Result<()> {
@@ -25,8 +25,17 @@
 //!     Ok(())
 //! }
 //!
-//! coroutine::run(Config::default(), main_of_the_program).unwrap();
+//! // SAFETY: the program waits in no closure that it passes to a thread-local or to a scope.
+//! let contract = unsafe { Contract::accept() };
+//! coroutine::run(contract, Config::default(), main_of_the_program).unwrap();
 //! ```
+//!
+//! # The contract
+//! Creating a coroutine requires a [`Contract`], which only `unsafe` code can make. It promises that
+//! the coroutine does not wait within a borrow of a thread-local, nor within a call of a library
+//! that relies on returning before its thread does something else. [`Contract::accept`] lists the
+//! cases with their reasons. Almost all code fulfils it. [`thread::spawn`] needs no contract of its
+//! own: only a coroutine can call it, and the contract of that one covers it.
 //!
 //! # Stacks
 //! Each stack takes [`StackOptions::stack_bytes`] of address space and as much memory as it
@@ -56,11 +65,12 @@
 //! to its beginning and drops everything on the stack. Code that catches it and continues is
 //! unwound again at its next wait. Held `std` locks are poisoned.
 //!
-//! Modules, lowest first: `scope` · `memory` · `stack` · `overflow` · `frame` · `suspend` ·
+//! Modules, lowest first: `contract` · `scope` · `memory` · `stack` · `overflow` · `frame` · `suspend` ·
 //! `thread_stacks` · `switch` · `lock` · [`thread`] · [`mpsc`] · [`sync`] · `address` · `ports` ·
 //! [`net`] · [`fs`] · `run`. They do not depend on protocols.
 
 mod address;
+mod contract;
 mod frame;
 pub mod fs;
 mod lock;
@@ -79,6 +89,7 @@ pub mod thread;
 mod thread_stacks;
 
 pub use address::Lookup;
+pub use contract::Contract;
 pub use fs::File;
 pub use mpsc::sync_channel as channel;
 pub use net::{TcpListener, TcpStream};

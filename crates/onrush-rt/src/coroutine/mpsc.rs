@@ -42,7 +42,7 @@ fn shared<T>(bound: usize) -> Shared<T> {
 ///
 /// # Examples
 /// ```
-/// use onrush_rt::coroutine::{self, Config, mpsc, thread};
+/// use onrush_rt::coroutine::{self, Config, Contract, mpsc, thread};
 ///
 /// let program = || {
 ///     let (sender, receiver) = mpsc::sync_channel(1);
@@ -51,7 +51,9 @@ fn shared<T>(bound: usize) -> Shared<T> {
 ///     assert_eq!(received, [0, 1, 2]);
 ///     Ok(())
 /// };
-/// coroutine::run(Config::default(), program)?;
+/// // SAFETY: the program uses no thread-local, and no scope.
+/// let contract = unsafe { Contract::accept() };
+/// coroutine::run(contract, Config::default(), program)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {

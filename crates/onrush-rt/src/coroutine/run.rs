@@ -1,5 +1,6 @@
 //! Runs a thread-style program on workers: its main function is a coroutine on each of them.
 
+use super::contract::Contract;
 use super::ports::{self, Ports};
 use super::scope::scope;
 use super::stack::StackOptions;
@@ -58,18 +59,21 @@ impl Config {
     }
 }
 
-/// Runs `main` as a coroutine on each worker, and returns when it has returned on all of them.
+/// Runs `main`, which fulfils `contract`, as a coroutine on each worker, and returns when it has
+/// returned on all of them.
 ///
 /// When `main` returns on a worker, the other coroutines there are unwound, as the threads of a
 /// process end with its main function. The first error or panic ends the other workers, too, and is
 /// returned.
 ///
 /// ```
-/// use onrush_rt::coroutine::{self, Config, thread};
+/// use onrush_rt::coroutine::{self, Config, Contract, thread};
 /// use std::time::Duration;
 ///
 /// let config = Config { stack_bytes: 64 << 10, ..Config::default() };
-/// coroutine::run(config, || {
+/// // SAFETY: the program does not use thread-locals, scopes or libraries.
+/// let contract = unsafe { Contract::accept() };
+/// coroutine::run(contract, config, || {
 ///     let other = thread::spawn(|| thread::sleep(Duration::from_millis(1)));
 ///     other.join().expect("it does not panic");
 ///     Ok(())
@@ -77,12 +81,14 @@ impl Config {
 /// # .unwrap();
 /// ```
 pub fn run(
+    contract: Contract,
     config: Config,
     main: impl Fn() -> io::Result<()> + Send + Sync + 'static,
 ) -> io::Result<()> {
     let workers = config.workers.max(1);
     let cores = affinity();
     let program = Arc::new(Program {
+        contract,
         choice: choose(config.driver, &driver::Config::default())?,
         pools: Pools {
             blocking: blocking::BlockingPool::threads(config.blocking_threads.max(1), 4096),
@@ -116,6 +122,7 @@ pub fn run(
 }
 
 struct Program<Main> {
+    contract: Contract,
     choice: Choice,
     pools: Pools,
     ports: Arc<Ports>,
@@ -153,7 +160,7 @@ impl<Main: Fn() -> io::Result<()> + Send + Sync + 'static> Program<Main> {
         self.notifiers().push(worker.notifier());
         let program = self.clone();
         let name = std::any::type_name::<Main>();
-        let main = Coroutine::try_named(name, move || (program.main)())?;
+        let main = Coroutine::try_named(self.contract, name, move || (program.main)())?;
         let mut main = worker.context().spawn(main).fallible();
         while !main.is_finished() {
             if self.is_ending.load(Ordering::Acquire) {

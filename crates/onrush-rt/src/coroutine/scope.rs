@@ -54,11 +54,13 @@ impl Scope {
 /// coroutine, `f` runs without a scope.
 ///
 /// ```
-/// use onrush_rt::coroutine::{self, Coroutine};
+/// use onrush_rt::coroutine::{self, Contract, Coroutine};
 /// # use std::{pin::pin, task::{Context, Poll, Waker}, future::Future};
 /// # let mut cx = Context::from_waker(Waker::noop());
+/// // SAFETY: the coroutine's function calls nothing but `wait`.
+/// let contract = unsafe { Contract::accept() };
 /// let result = coroutine::scope(|| {
-///     let coroutine = Coroutine::new(|| coroutine::wait(async { 6 * 7 }));
+///     let coroutine = Coroutine::new(contract, || coroutine::wait(async { 6 * 7 }));
 ///     pin!(coroutine).poll(&mut cx)
 /// });
 /// assert_eq!(result, Poll::Ready(42));

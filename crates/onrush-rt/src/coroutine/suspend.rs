@@ -35,11 +35,15 @@ impl From<Unwinding> for io::Error {
 /// While the stack is unwound, by a panic or because the coroutine was dropped, destructors may
 /// call this. They cannot be suspended: `future` is polled once and must be ready then.
 ///
+/// The [`Contract`](super::Contract) of the coroutine says where it may wait.
+///
 /// ```
-/// use onrush_rt::coroutine::{self, Coroutine};
+/// use onrush_rt::coroutine::{self, Contract, Coroutine};
 /// # use std::{pin::pin, task::{Context, Poll, Waker}, future::Future};
+/// // SAFETY: the coroutine's function calls nothing but `wait`.
+/// let contract = unsafe { Contract::accept() };
 /// coroutine::scope(|| {
-///     let coroutine = Coroutine::new(|| coroutine::wait(async { 6 * 7 }));
+///     let coroutine = Coroutine::new(contract, || coroutine::wait(async { 6 * 7 }));
 ///     # let mut cx = Context::from_waker(Waker::noop());
 ///     assert_eq!(pin!(coroutine).poll(&mut cx), Poll::Ready(42));
 /// });

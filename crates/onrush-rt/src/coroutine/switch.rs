@@ -5,6 +5,7 @@
 //! pending. Does not depend on what the coroutine waits for.
 #![allow(unsafe_code)]
 
+use super::contract::Contract;
 use super::frame::{Frame, Resume};
 use super::overflow::{self, Bounds};
 use super::scope::{self, Scope};
@@ -48,14 +49,14 @@ pub struct Coroutine<T: 'static> {
 }
 
 impl<T: 'static> Coroutine<T> {
-    /// A coroutine that will run `f`. If its stack overflows, the message names the type of `f`.
+    /// A coroutine that will run `f`, which fulfils `contract`. If its stack overflows, the message names the type of `f`.
     ///
     /// # Panics
     /// Outside a [`scope`](scope::scope()), and when no stack can be mapped; see
     /// [`Coroutine::try_named`].
     #[inline]
-    pub fn new<F: FnOnce() -> T + 'static>(f: F) -> Coroutine<T> {
-        Coroutine::named(type_name::<F>(), f)
+    pub fn new<F: FnOnce() -> T + 'static>(contract: Contract, f: F) -> Coroutine<T> {
+        Coroutine::named(contract, type_name::<F>(), f)
     }
 
     /// [`Coroutine::new`] with a name.
@@ -63,11 +64,11 @@ impl<T: 'static> Coroutine<T> {
     /// # Panics
     /// As [`Coroutine::new`].
     #[inline]
-    pub fn named<F>(name: impl Into<Cow<'static, str>>, f: F) -> Coroutine<T>
+    pub fn named<F>(contract: Contract, name: impl Into<Cow<'static, str>>, f: F) -> Coroutine<T>
     where
         F: FnOnce() -> T + 'static,
     {
-        match Coroutine::try_named(name, f) {
+        match Coroutine::try_named(contract, name, f) {
             Ok(coroutine) => coroutine,
             Err(error) => panic!("no coroutine for {}: {error}", type_name::<F>()),
         }
@@ -76,7 +77,11 @@ impl<T: 'static> Coroutine<T> {
     /// [`Coroutine::named`], with errors: when no stack can be mapped (`mmap(2)`: `ENOMEM`), and
     /// `Unsupported` outside a [`scope`](scope::scope()) and in a program that aborts on panics.
     #[inline]
-    pub fn try_named<F>(name: impl Into<Cow<'static, str>>, f: F) -> io::Result<Coroutine<T>>
+    pub fn try_named<F>(
+        _contract: Contract,
+        name: impl Into<Cow<'static, str>>,
+        f: F,
+    ) -> io::Result<Coroutine<T>>
     where
         F: FnOnce() -> T + 'static,
     {

@@ -2,6 +2,7 @@
 //!
 //! A coroutine stays on the worker that it was started on.
 
+use super::frame::Frame;
 use super::suspend::{Unwinding, is_unwinding, try_wait};
 use super::switch::Coroutine;
 use crate::coop;
@@ -30,9 +31,12 @@ pub(super) fn context() -> WorkerContext {
 /// Starts a coroutine on this worker, as `std::thread::spawn` starts a thread. It first runs when
 /// the current one waits. What it shares with others need not be `Send`.
 ///
+/// The [`Contract`](super::Contract) of the calling coroutine covers the new one, too. Elsewhere
+/// [`Coroutine::new`](super::Coroutine::new) creates a coroutine.
+///
 /// # Examples
 /// ```
-/// use onrush_rt::coroutine::{self, Config, thread};
+/// use onrush_rt::coroutine::{self, Config, Contract, thread};
 /// use std::time::Duration;
 ///
 /// let program = || {
@@ -43,13 +47,15 @@ pub(super) fn context() -> WorkerContext {
 ///     assert_eq!(other.join().unwrap(), 42);
 ///     Ok(())
 /// };
-/// coroutine::run(Config::default(), program)?;
+/// // SAFETY: the program uses no thread-local, and no scope.
+/// let contract = unsafe { Contract::accept() };
+/// coroutine::run(contract, Config::default(), program)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
 /// # Panics
-/// When this thread polls no worker, outside a [`scope`](super::scope()), and when there is no
-/// memory for a stack.
+/// Outside a coroutine, when this thread polls no worker, outside a [`scope`](super::scope()), and
+/// when there is no memory for a stack.
 #[track_caller]
 pub fn spawn<F, T>(f: F) -> JoinHandle<T>
 where
@@ -88,7 +94,7 @@ impl Builder {
     /// [`Coroutine::try_named`](super::Coroutine::try_named).
     ///
     /// # Panics
-    /// When this thread polls no worker.
+    /// Outside a coroutine, and when this thread polls no worker.
     #[track_caller]
     pub fn spawn<F, T>(self, f: F) -> io::Result<JoinHandle<T>>
     where
@@ -98,6 +104,9 @@ impl Builder {
         let name: Cow<'static, str> = match self.name {
             Some(name) => name.into(),
             None => type_name::<F>().into(),
+        };
+        let Some(contract) = Frame::contract() else {
+            outside();
         };
         let context = context();
         let wanted = Rc::new(Cell::new(true));
@@ -114,12 +123,22 @@ impl Builder {
             dropped.unwrap_or_else(std::mem::forget);
             None
         };
-        let task: Task<Option<Result<T>>> = context.spawn(Coroutine::try_named(name, body)?);
+        let task: Task<Option<Result<T>>> =
+            context.spawn(Coroutine::try_named(contract, name, body)?);
         Ok(JoinHandle {
             task: Some(task.fallible()),
             wanted,
         })
     }
+}
+
+#[cold]
+#[track_caller]
+fn outside() -> ! {
+    panic!(
+        "only a coroutine can start another one with `thread::spawn`: elsewhere, \
+         `Coroutine::new` creates one, with a `Contract`"
+    );
 }
 
 /// A handle to a started coroutine. Dropping it lets the coroutine run on; the coroutine then drops

@@ -7,7 +7,7 @@
 //!
 //! # Examples
 //! ```no_run
-//! use onrush::coroutine::{RequestReader, ResponseWriter, handler};
+//! use onrush::coroutine::{Contract, RequestReader, ResponseWriter, handler};
 //! use onrush::{Router, Server};
 //! use std::io::{self, Write};
 //!
@@ -22,10 +22,18 @@
 //! }
 //!
 //! fn main() -> io::Result<()> {
-//!     let router = Router::new().get("/", handler(hello)).post("/echo", handler(echo));
+//!     // SAFETY: both handlers wait outside borrows of thread-locals and outside scopes.
+//!     let contract = unsafe { Contract::accept() };
+//!     let router = Router::new()
+//!         .get("/", handler(contract, hello))
+//!         .post("/echo", handler(contract, echo));
 //!     Server::bind("127.0.0.1:8080").serve(router)
 //! }
 //! ```
+//!
+//! A handler needs a [`Contract`]: `unsafe` code promises that it does not wait within a borrow of a
+//! thread-local, nor within a call of a library that relies on returning before its thread does
+//! something else. Almost all handlers fulfil it. [`Contract::accept`] lists the cases.
 //!
 //! If the client disconnects, the stack of the handler is unwound from where it waits, and the
 //! values on it are dropped. A handler that panics before its response has begun receives 500 as
@@ -41,7 +49,7 @@ mod request;
 mod response;
 
 pub use onrush_rt::coroutine::{
-    Config, Coroutine, File, JoinHandle, Mutex, StackCounters, StackOptions, TcpListener,
+    Config, Contract, Coroutine, File, JoinHandle, Mutex, StackCounters, StackOptions, TcpListener,
     TcpStream, Unwinding, channel, counters, fs, is_inside, is_unwinding, mpsc, net, run, scope,
     sleep, spawn, sync, thread, touched_bytes, try_wait, wait, yield_now,
 };

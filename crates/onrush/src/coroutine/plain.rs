@@ -13,7 +13,7 @@ use crate::request::Request;
 use crate::response::Response;
 use bytes::Bytes;
 use futures_core::Stream;
-use onrush_rt::coroutine::Coroutine;
+use onrush_rt::coroutine::{Contract, Coroutine};
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
@@ -26,7 +26,7 @@ use std::task::{Context, Poll};
 /// An error type of the application:
 ///
 /// ```
-/// use onrush::coroutine::{Outcome, RequestReader, ResponseWriter, handler, scope};
+/// use onrush::coroutine::{Contract, Outcome, RequestReader, ResponseWriter, handler, scope};
 /// use onrush::{Limits, sim::Simulation};
 /// use std::io;
 ///
@@ -42,7 +42,9 @@ use std::task::{Context, Poll};
 ///     Checked(Err("no data".to_owned()))
 /// }
 /// # scope(|| {
-/// # let mut sim = Simulation::new(1, &handler(fails), Limits::default());
+/// # // SAFETY: the handler passes no closure that waits to anything.
+/// # let contract = unsafe { Contract::accept() };
+/// # let mut sim = Simulation::new(1, &handler(contract, fails), Limits::default());
 /// # let client = sim.connect();
 /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
 /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 500 Internal Server Error\r\n"));
@@ -72,6 +74,7 @@ impl Outcome for io::Result<()> {
 
 /// A handler made by [`handler`].
 pub struct Plain<F, R> {
+    contract: Contract,
     function: F,
     gives: PhantomData<fn() -> R>,
 }
@@ -79,6 +82,7 @@ pub struct Plain<F, R> {
 impl<F: Clone, R> Clone for Plain<F, R> {
     fn clone(&self) -> Plain<F, R> {
         Plain {
+            contract: self.contract,
             function: self.function.clone(),
             gives: PhantomData,
         }
@@ -91,14 +95,15 @@ impl<F, R> std::fmt::Debug for Plain<F, R> {
     }
 }
 
-/// Converts a function to a handler that runs as a coroutine. See the [module](super).
+/// Converts a function, which fulfils `contract`, to a handler that runs as a coroutine. See the
+/// [module](super).
 ///
 /// The function is cloned for each request. If its stack overflows, the process ends with a message
 /// that contains the type of the function.
 ///
 /// # Examples
 /// ```
-/// use onrush::coroutine::{RequestReader, ResponseWriter, handler, scope};
+/// use onrush::coroutine::{Contract, RequestReader, ResponseWriter, handler, scope};
 /// use onrush::{Limits, sim::Simulation};
 /// use std::io::{self, BufRead, Write};
 ///
@@ -109,9 +114,11 @@ impl<F, R> std::fmt::Debug for Plain<F, R> {
 ///     Ok(())
 /// }
 ///
+/// // SAFETY: the iterator over the lines relies on no thread-local, and there is no scope.
+/// let contract = unsafe { Contract::accept() };
 /// // A server enters a scope by itself; a test does it here.
 /// scope(|| {
-///     let mut sim = Simulation::new(1, &handler(numbered), Limits::default());
+///     let mut sim = Simulation::new(1, &handler(contract, numbered), Limits::default());
 ///     let client = sim.connect();
 ///     sim.send(&client, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\na\nb\n");
 ///     assert!(client.receive()?.ends_with(b"\r\n\r\n0: a\n1: b\n"));
@@ -119,12 +126,30 @@ impl<F, R> std::fmt::Debug for Plain<F, R> {
 /// })
 /// .unwrap();
 /// ```
-pub fn handler<F, R>(function: F) -> Plain<F, R>
+///
+/// A handler needs a contract:
+///
+/// ```compile_fail,E0061
+/// use onrush::coroutine::{RequestReader, ResponseWriter, handler};
+///
+/// fn nothing(_: &mut RequestReader, _: &mut ResponseWriter) {}
+/// let handler = handler(nothing);
+/// ```
+///
+/// Only `unsafe` code can make one:
+///
+/// ```compile_fail,E0133
+/// use onrush::coroutine::Contract;
+///
+/// let contract = Contract::accept();
+/// ```
+pub fn handler<F, R>(contract: Contract, function: F) -> Plain<F, R>
 where
     F: Fn(&mut RequestReader, &mut ResponseWriter) -> R + Clone + 'static,
     R: Outcome,
 {
     Plain {
+        contract,
         function,
         gives: PhantomData,
     }
@@ -155,7 +180,8 @@ where
                 }
             }
         };
-        CallFuture(Some(Coroutine::named(std::any::type_name::<F>(), body)))
+        let name = std::any::type_name::<F>();
+        CallFuture(Some(Coroutine::named(self.contract, name, body)))
     }
 }
 

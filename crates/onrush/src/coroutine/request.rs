@@ -17,7 +17,7 @@ const STEP_BYTES: usize = 64 * 1024;
 ///
 /// # Examples
 /// ```
-/// use onrush::coroutine::{RequestReader, ResponseWriter, handler, scope};
+/// use onrush::coroutine::{Contract, RequestReader, ResponseWriter, handler, scope};
 /// use onrush::{Limits, sim::Simulation};
 /// use std::io::{self, Read, Write};
 ///
@@ -27,7 +27,9 @@ const STEP_BYTES: usize = 64 * 1024;
 ///     write!(response, "{}: Hello, {name}!", request.path())
 /// }
 /// # scope(|| {
-/// # let mut sim = Simulation::new(1, &handler(greet), Limits::default());
+/// # // SAFETY: the handler passes no closure that waits to anything.
+/// # let contract = unsafe { Contract::accept() };
+/// # let mut sim = Simulation::new(1, &handler(contract, greet), Limits::default());
 /// # let client = sim.connect();
 /// # sim.send(&client, b"POST /hi HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nAda");
 /// # assert!(client.receive()?.ends_with(b"/hi: Hello, Ada!"));
@@ -76,7 +78,7 @@ impl RequestReader {
     ///
     /// # Examples
     /// ```
-    /// use onrush::coroutine::{RequestReader, ResponseWriter, handler, scope};
+    /// use onrush::coroutine::{Contract, RequestReader, ResponseWriter, handler, scope};
     /// use onrush::{Limits, sim::Simulation};
     /// use std::io;
     ///
@@ -90,7 +92,9 @@ impl RequestReader {
     ///     Ok(())
     /// }
     /// # scope(|| {
-    /// # let mut sim = Simulation::new(1, &handler(small), Limits::default());
+    /// # // SAFETY: the handler passes no closure that waits to anything.
+    /// # let contract = unsafe { Contract::accept() };
+    /// # let mut sim = Simulation::new(1, &handler(contract, small), Limits::default());
     /// # let client = sim.connect();
     /// # sim.send(&client, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
     /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 413 Content Too Large\r\n"));

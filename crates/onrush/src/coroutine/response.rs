@@ -78,7 +78,7 @@ impl End {
 ///
 /// # Examples
 /// ```
-/// use onrush::coroutine::{RequestReader, ResponseWriter, handler, scope};
+/// use onrush::coroutine::{Contract, RequestReader, ResponseWriter, handler, scope};
 /// use onrush::{Limits, sim::Simulation};
 /// use std::io::{self, Write};
 ///
@@ -89,7 +89,9 @@ impl End {
 ///     response.write_all(b"created\n")
 /// }
 /// # scope(|| {
-/// # let mut sim = Simulation::new(1, &handler(created), Limits::default());
+/// # // SAFETY: the handler passes no closure that waits to anything.
+/// # let contract = unsafe { Contract::accept() };
+/// # let mut sim = Simulation::new(1, &handler(contract, created), Limits::default());
 /// # let client = sim.connect();
 /// # sim.send(&client, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
 /// # let response = String::from_utf8_lossy(&client.receive()?).into_owned();
@@ -207,7 +209,7 @@ impl ResponseWriter {
     ///
     /// # Examples
     /// ```
-    /// use onrush::coroutine::{RequestReader, ResponseWriter, handler, scope};
+    /// use onrush::coroutine::{Contract, RequestReader, ResponseWriter, handler, scope};
     /// use onrush::{Limits, sim::Simulation};
     /// use std::io::{self, Write};
     ///
@@ -220,7 +222,9 @@ impl ResponseWriter {
     ///     Ok(())
     /// }
     /// # scope(|| {
-    /// # let mut sim = Simulation::new(1, &handler(zeros), Limits::default());
+    /// # // SAFETY: the handler passes no closure that waits to anything.
+    /// # let contract = unsafe { Contract::accept() };
+    /// # let mut sim = Simulation::new(1, &handler(contract, zeros), Limits::default());
     /// # let client = sim.connect();
     /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
     /// # let response = String::from_utf8_lossy(&client.receive()?).into_owned();
@@ -259,7 +263,7 @@ impl ResponseWriter {
     ///
     /// # Examples
     /// ```
-    /// use onrush::coroutine::{RequestReader, ResponseWriter, handler, scope};
+    /// use onrush::coroutine::{Contract, RequestReader, ResponseWriter, handler, scope};
     /// use onrush::{Limits, sim::Simulation};
     /// use std::io::{self, Write};
     ///
@@ -270,7 +274,9 @@ impl ResponseWriter {
     ///     response.write_all(b"the database has failed\n")
     /// }
     /// # scope(|| {
-    /// # let mut sim = Simulation::new(1, &handler(report), Limits::default());
+    /// # // SAFETY: the handler passes no closure that waits to anything.
+    /// # let contract = unsafe { Contract::accept() };
+    /// # let mut sim = Simulation::new(1, &handler(contract, report), Limits::default());
     /// # let client = sim.connect();
     /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
     /// # assert!(client.receive()?.ends_with(b"\r\n\r\nthe database has failed\n"));
