@@ -5,7 +5,7 @@
 //! Each request needs only a few pages of memory. While a client does not read its response, the
 //! handler waits in `write` and the worker serves other requests.
 
-use onrush::coroutine::{RequestReader, ResponseWriter, TcpStream, handler, sleep};
+use onrush::coroutine::{Contract, RequestReader, ResponseWriter, TcpStream, handler, sleep};
 use onrush::{Router, Server};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::time::Duration;
@@ -71,11 +71,15 @@ fn main() -> io::Result<()> {
     let front = move |request: &mut RequestReader, response: &mut ResponseWriter| {
         front(request, response, &port)
     };
+    // SAFETY: the handlers use no thread-local, and pass no closure that waits to a scope or a
+    // library.
+    #[allow(unsafe_code)]
+    let contract = unsafe { Contract::accept() };
     let router = Router::new()
-        .get("/", handler(hello))
-        .put("/upper", handler(upper))
-        .get("/back/{name}", handler(back))
-        .get("/front/{name}", handler(front));
+        .get("/", handler(contract, hello))
+        .put("/upper", handler(contract, upper))
+        .get("/back/{name}", handler(contract, back))
+        .get("/front/{name}", handler(contract, front));
     Server::bind(address)
         .from_env()?
         .limits(limits)

@@ -5,7 +5,7 @@
 //! `curl http://127.0.0.1:PORT/`, `curl -T FILE http://127.0.0.1:PORT/echo`, `/count`, `/slow`.
 
 use onrush::coroutine::net::{Shutdown, TcpListener, TcpStream};
-use onrush::coroutine::{self, Config, thread};
+use onrush::coroutine::{self, Config, Contract, thread};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -388,5 +388,8 @@ fn program() -> io::Result<()> {
 }
 
 fn main() -> io::Result<()> {
-    coroutine::run(Config::from_env()?, program)
+    // SAFETY: the program passes no closure that waits to a thread-local, a scope or a library.
+    #[allow(unsafe_code)]
+    let contract = unsafe { Contract::accept() };
+    coroutine::run(contract, Config::from_env()?, program)
 }

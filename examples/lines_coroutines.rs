@@ -8,7 +8,7 @@
 use onrush::coroutine::mpsc::{self, Receiver, SyncSender};
 use onrush::coroutine::net::{Shutdown, TcpListener, TcpStream};
 use onrush::coroutine::sync::{Arc, Mutex};
-use onrush::coroutine::{self, Config, thread};
+use onrush::coroutine::{self, Config, Contract, thread};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 
@@ -148,5 +148,8 @@ fn program() -> io::Result<()> {
 }
 
 fn main() -> io::Result<()> {
-    coroutine::run(Config::from_env()?, program)
+    // SAFETY: the program passes no closure that waits to a thread-local, a scope or a library.
+    #[allow(unsafe_code)]
+    let contract = unsafe { Contract::accept() };
+    coroutine::run(contract, Config::from_env()?, program)
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::coroutines::{finish, message, pause, poll};
+use common::coroutines::{contract, finish, message, pause, poll};
 use onrush_rt::coroutine::{self, Coroutine, StackOptions, counters, mpsc, scope, thread, wait};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn, ready};
@@ -28,7 +28,7 @@ fn coroutine_runs_between_waits_and_returns_its_value() {
     scope(|| {
         let steps = Rc::new(Cell::new(0));
         let seen = steps.clone();
-        let mut coroutine = Coroutine::new(move || {
+        let mut coroutine = Coroutine::new(contract(), move || {
             for step in 1..4 {
                 seen.set(step);
                 assert!(coroutine::is_inside());
@@ -59,7 +59,7 @@ fn awaited_future_sees_the_current_waker() {
         }
         let last = Rc::new(RefCell::new(None::<Waker>));
         let place = last.clone();
-        let mut coroutine = Coroutine::new(move || {
+        let mut coroutine = Coroutine::new(contract(), move || {
             wait(poll_fn(|cx| {
                 *place.borrow_mut() = Some(cx.waker().clone());
                 Poll::<()>::Pending
@@ -87,7 +87,7 @@ fn dropped_at_every_wait() {
             let notes = Rc::new(RefCell::new(Vec::new()));
             let captured = Note("captured", notes.clone());
             let inner = notes.clone();
-            let mut coroutine = Coroutine::new(move || {
+            let mut coroutine = Coroutine::new(contract(), move || {
                 let _captured = captured;
                 let note = |name| Note(name, inner.clone());
                 let _first = note("first");
@@ -138,7 +138,7 @@ fn dropped_at_every_wait() {
 fn panic_propagates_from_the_poll() {
     scope(|| {
         for waits in 0..3 {
-            let mut coroutine = Coroutine::new(move || {
+            let mut coroutine = Coroutine::new(contract(), move || {
                 (0..waits).for_each(|_| wait(pause()));
                 panic!("on purpose: after {waits} waits");
             });
@@ -159,15 +159,15 @@ fn nested_coroutines() {
             wait(pause());
             let below = match depth {
                 0 => 0,
-                _ => wait(Coroutine::new(move || nested(depth - 1))),
+                _ => wait(Coroutine::new(contract(), move || nested(depth - 1))),
             };
             wait(pause());
             below + 1
         }
-        assert_eq!(finish(Coroutine::new(|| nested(20))), 21);
+        assert_eq!(finish(Coroutine::new(contract(), || nested(20))), 21);
         // The inner one is polled by hand and panics. The outer one continues.
-        let outer = Coroutine::new(|| {
-            let mut inner = Coroutine::new(|| {
+        let outer = Coroutine::new(contract(), || {
+            let mut inner = Coroutine::new(contract(), || {
                 wait(pause());
                 panic!("on purpose: inside");
             });
@@ -185,9 +185,9 @@ fn nested_coroutines() {
         // The outer one is dropped while the inner one waits, so both are unwound.
         let notes = Rc::new(RefCell::new(Vec::new()));
         let (a, b) = (Note("outer", notes.clone()), Note("inner", notes.clone()));
-        let mut outer = Coroutine::new(move || {
+        let mut outer = Coroutine::new(contract(), move || {
             let _a = a;
-            wait(Coroutine::new(move || {
+            wait(Coroutine::new(contract(), move || {
                 let _b = b;
                 wait(pending::<()>());
             }));
@@ -202,7 +202,7 @@ fn nested_coroutines() {
 fn wait_outside_a_coroutine_panics() {
     scope(|| {
         assert!(message(|| wait(ready(()))).contains("this is not one"));
-        let said = message(|| finish(Coroutine::new(|| wait(async { wait(pause()) }))));
+        let said = message(|| finish(Coroutine::new(contract(), || wait(async { wait(pause()) }))));
         assert!(said.contains("await instead"), "{said}");
         assert!(!coroutine::is_inside());
     });
@@ -215,10 +215,10 @@ fn stacks_are_reused() {
             let context = 0_u8;
             (&raw const context).addr()
         };
-        let first = finish(Coroutine::new(address));
+        let first = finish(Coroutine::new(contract(), address));
         let before = counters();
         for _ in 0..1000 {
-            let again = finish(Coroutine::new(address));
+            let again = finish(Coroutine::new(contract(), address));
             assert!(again.abs_diff(first) < 4096, "another stack");
         }
         assert_eq!((before.in_use(), before.pooled()), (0, 32));
@@ -241,7 +241,7 @@ fn deep_recursion_fits_on_the_stack() {
         // A little more than 900 bytes for each level, in any profile: 230 KiB at most.
         let levels = 180;
         assert_eq!(
-            finish(Coroutine::new(move || deep(levels))),
+            finish(Coroutine::new(contract(), move || deep(levels))),
             u64::from(levels)
         );
         coroutine::configure(&StackOptions {
@@ -250,7 +250,7 @@ fn deep_recursion_fits_on_the_stack() {
         });
         let levels = 2_500;
         assert_eq!(
-            finish(Coroutine::new(move || deep(levels))),
+            finish(Coroutine::new(contract(), move || deep(levels))),
             u64::from(levels)
         );
         assert!(counters().touched_bytes_max() >= 160 * 900);
@@ -276,7 +276,7 @@ fn destructors_may_try_to_wait() {
         for panics in [false, true] {
             let done = Rc::new(Cell::new(false));
             let seen = done.clone();
-            let mut coroutine = Coroutine::new(move || {
+            let mut coroutine = Coroutine::new(contract(), move || {
                 let (full, _receiver) = mpsc::sync_channel(1);
                 full.send(0).unwrap();
                 let (_sender, empty) = mpsc::sync_channel(1);
@@ -312,7 +312,7 @@ fn coroutine_that_catches_the_unwinding_is_unwound_again() {
     scope(|| {
         let rounds = Rc::new(Cell::new(0));
         let seen = rounds.clone();
-        let mut coroutine = Coroutine::new(move || {
+        let mut coroutine = Coroutine::new(contract(), move || {
             for _ in 0..5 {
                 let caught = catch_unwind(|| wait(pending::<()>()));
                 assert!(caught.is_err());
@@ -324,14 +324,14 @@ fn coroutine_that_catches_the_unwinding_is_unwound_again() {
         drop(coroutine);
         assert_eq!(rounds.get(), 5);
         // One that panics again, and one that has not started.
-        let mut coroutine = Coroutine::new(|| {
+        let mut coroutine = Coroutine::new(contract(), || {
             let _ = catch_unwind(|| wait(pending::<()>()));
             std::panic::panic_any(Bomb);
         });
         assert!(poll::<Coroutine<()>>(&mut coroutine).is_pending());
         drop(coroutine);
         let bomb = Bomb;
-        drop(Coroutine::new(move || drop(bomb)));
+        drop(Coroutine::new(contract(), move || drop(bomb)));
         assert_eq!(counters().in_use(), 0);
     });
 }
@@ -341,7 +341,7 @@ fn coroutine_dropped_while_the_thread_panics() {
     scope(|| {
         let notes = Rc::new(RefCell::new(Vec::new()));
         let note = Note("inside", notes.clone());
-        let mut coroutine = Coroutine::new(move || {
+        let mut coroutine = Coroutine::new(contract(), move || {
             let _note = note;
             wait(pending::<()>());
         });
@@ -361,7 +361,7 @@ fn coroutine_dropped_while_the_thread_panics() {
                 assert_eq!(poll(&mut self.0), Poll::Ready(3));
             }
         }
-        let polls = Polls(Coroutine::new(|| {
+        let polls = Polls(Coroutine::new(contract(), || {
             wait(pause());
             3
         }));
@@ -375,18 +375,18 @@ fn coroutine_dropped_while_the_thread_panics() {
 #[test]
 fn forgotten_coroutine_keeps_its_stack() {
     scope(|| {
-        let mut kept = Box::pin(Coroutine::new(|| {
+        let mut kept = Box::pin(Coroutine::new(contract(), || {
             let on_stack = [7_u8; 1000];
             wait(pause());
             on_stack.iter().map(|&byte| u64::from(byte)).sum::<u64>()
         }));
         assert!(poll(&mut kept).is_pending());
         coroutine::configure(&StackOptions::default()); // A new pool, which only this test uses.
-        let mut forgotten = Coroutine::new(|| wait(pending::<()>()));
+        let mut forgotten = Coroutine::new(contract(), || wait(pending::<()>()));
         assert!(poll(&mut forgotten).is_pending());
         std::mem::forget(forgotten);
         for _ in 0..100 {
-            assert_eq!(finish(Coroutine::new(|| deep(20))), 20);
+            assert_eq!(finish(Coroutine::new(contract(), || deep(20))), 20);
         }
         assert_eq!(poll(&mut kept), Poll::Ready(7000));
         assert_eq!(counters().in_use(), 1);
@@ -399,7 +399,7 @@ fn large_and_aligned_closures() {
         #[repr(align(64))]
         struct Aligned([u8; 64]);
         let (large, aligned) = ([5_u8; 20_000], Aligned([6; 64]));
-        let sum = finish(Coroutine::new(move || {
+        let sum = finish(Coroutine::new(contract(), move || {
             let aligned = &aligned;
             assert_eq!((&raw const *aligned).addr() % 64, 0);
             large
@@ -409,7 +409,7 @@ fn large_and_aligned_closures() {
                 .sum::<u64>()
         }));
         assert_eq!(sum, 100_000 + 6 * 64);
-        let result = finish(Coroutine::new(|| [9_u8; 10_000]));
+        let result = finish(Coroutine::new(contract(), || [9_u8; 10_000]));
         assert!(result.iter().all(|&byte| byte == 9));
     });
 }
@@ -418,7 +418,7 @@ fn large_and_aligned_closures() {
 #[test]
 fn pinned_future_does_not_move() {
     scope(|| {
-        let coroutine = Coroutine::new(|| {
+        let coroutine = Coroutine::new(contract(), || {
             let mut future = pin!(async {
                 let context = [1_u8; 100];
                 let place = (&raw const context).addr();
@@ -449,7 +449,7 @@ impl Drop for Flushes {
 fn own_panics_do_not_count_as_caught_unwinding() {
     scope(|| {
         std::panic::set_hook(Box::new(|_| {}));
-        let count = finish(Coroutine::new(|| {
+        let count = finish(Coroutine::new(contract(), || {
             let fails = |_: &u32| {
                 let _flushes = Flushes;
                 panic!("on purpose");
@@ -468,7 +468,7 @@ fn coroutine_that_catches_every_unwinding_is_leaked() {
     scope(|| {
         let counts = Rc::new(Cell::new(0));
         let own = counts.clone();
-        let mut stubborn = Coroutine::new(move || {
+        let mut stubborn = Coroutine::new(contract(), move || {
             loop {
                 own.set(own.get() + 1);
                 let _ = std::panic::catch_unwind(|| coroutine::wait(std::future::pending::<()>()));

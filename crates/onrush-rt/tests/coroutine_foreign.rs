@@ -1,13 +1,13 @@
 //! Stackful coroutines of another crate ("foreign") around, inside and between Onrush's coroutines
 //! ("ours"). In whatever order stacks are left, misuse panics and proper use works.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "common/coroutines.rs"]
 mod coroutines;
 
 use corosensei::{Coroutine as Foreign, Yielder};
-use coroutines::{message, pause, poll};
+use coroutines::{contract, message, pause, poll};
 use onrush_rt::coroutine::{Coroutine, is_inside, is_unwinding, scope, try_wait, wait};
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
@@ -36,7 +36,7 @@ fn assert_no_coroutine() {
 
 /// Runs one of ours to its end, so that the next one gets its stack.
 fn end_one() {
-    let mut ended = Coroutine::new(|| {
+    let mut ended = Coroutine::new(contract(), || {
         let filled = [0x55_u8; 2048];
         assert!(
             std::hint::black_box(&filled)
@@ -52,7 +52,7 @@ fn end_one() {
 fn foreign_coroutine_outlives_ours_around_it() {
     scope(|| {
         let (kept, theirs) = put(None::<Loop>);
-        let mut ours = Coroutine::new(move || {
+        let mut ours = Coroutine::new(contract(), move || {
             let mut foreign = Loop::new(|yielder, ()| {
                 assert_no_coroutine();
                 yielder.suspend(());
@@ -71,7 +71,7 @@ fn foreign_coroutine_outlives_ours_around_it() {
         let mut foreign = take(&kept).expect("it was made");
         foreign.resume(()); // Ours has ended, and its stack is unused.
         end_one();
-        let mut other = Coroutine::new(move || {
+        let mut other = Coroutine::new(contract(), move || {
             foreign.resume(()); // Its stack now belongs to another one.
             assert!(foreign.done());
             wait(pause());
@@ -92,7 +92,7 @@ fn foreign_coroutine_is_resumed_while_ours_is_suspended() {
                 yielder.suspend(());
             }
         }));
-        let mut ours = Coroutine::new(move || {
+        let mut ours = Coroutine::new(contract(), move || {
             let mut foreign = take(&theirs);
             foreign.resume(());
             *theirs.borrow_mut() = Some(foreign);
@@ -102,7 +102,7 @@ fn foreign_coroutine_is_resumed_while_ours_is_suspended() {
         assert!(poll(&mut ours).is_pending());
         let mut foreign = take(&kept);
         foreign.resume(());
-        let mut other = Coroutine::new(move || {
+        let mut other = Coroutine::new(contract(), move || {
             foreign.resume(());
             wait(pause());
             drop(foreign);
@@ -118,7 +118,7 @@ fn foreign_coroutine_is_resumed_while_ours_is_suspended() {
 #[test]
 fn foreign_coroutine_around_ours() {
     scope(|| {
-        let mut ours = Coroutine::new(|| {
+        let mut ours = Coroutine::new(contract(), || {
             for _ in 0..3 {
                 assert!(is_inside());
                 wait(pause());
@@ -146,9 +146,9 @@ fn foreign_coroutine_around_ours() {
 #[test]
 fn ours_in_a_foreign_coroutine_in_ours() {
     scope(|| {
-        let mut outer = Coroutine::new(|| {
+        let mut outer = Coroutine::new(contract(), || {
             let mut foreign = Loop::new(|yielder, ()| {
-                let mut inner = Coroutine::new(|| {
+                let mut inner = Coroutine::new(contract(), || {
                     assert!(is_inside());
                     wait(pause());
                     assert!(is_inside());
@@ -192,7 +192,7 @@ fn ours_are_left_and_resumed_out_of_order() {
     scope(|| {
         let make = |name: &'static str| {
             around(move || {
-                let mut ours = Coroutine::named(name, move || {
+                let mut ours = Coroutine::named(contract(), name, move || {
                     assert!(is_inside());
                     leave();
                     let seen = is_inside();
@@ -228,14 +228,14 @@ fn ours_are_left_and_resumed_out_of_order() {
 fn reused_stack_is_not_mistaken_for_the_old_coroutine() {
     scope(|| {
         let (kept, theirs) = put(None::<Loop>);
-        let mut first = Coroutine::new(move || {
-            let mut foreign = around(|| is_ready(&mut Coroutine::new(leave)));
+        let mut first = Coroutine::new(contract(), move || {
+            let mut foreign = around(|| is_ready(&mut Coroutine::new(contract(), leave)));
             foreign.resume(());
             *theirs.borrow_mut() = Some(Some(foreign));
         });
         is_ready(&mut first);
         let mut foreign = take(&kept).expect("it was made");
-        let mut second = Coroutine::new(move || {
+        let mut second = Coroutine::new(contract(), move || {
             let padding = [1_u8; 300]; // So that its frames differ from those of the first one.
             let polled = wait(poll_fn(move |_| {
                 foreign.resume(());
@@ -267,7 +267,7 @@ fn dropped_foreign_coroutine_unwinds_ours() {
             let dropped = count.clone();
             let mut foreign = around(move || {
                 let counts = Counts(dropped.clone());
-                let mut ours = Coroutine::new(move || {
+                let mut ours = Coroutine::new(contract(), move || {
                     let _counts = counts;
                     match waits {
                         true => wait(pending::<()>()),
@@ -290,7 +290,7 @@ fn dropped_foreign_coroutine_unwinds_ours() {
 #[test]
 fn function_on_the_creators_stack_runs_as_the_creator() {
     scope(|| {
-        let mut ours = Coroutine::new(|| {
+        let mut ours = Coroutine::new(contract(), || {
             let mut foreign = Foreign::<(), (), bool>::new(|yielder, ()| {
                 assert!(!is_inside());
                 yielder.on_parent_stack(|| {

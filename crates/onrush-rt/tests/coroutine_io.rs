@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::coroutines::contract;
 use common::temp_dir::TempDir;
 use common::{ALL, KERNEL, Kind, Transport, choice, pattern, sockets, watchdog};
 
@@ -50,7 +51,7 @@ impl Rig {
     fn run<T: 'static>(&mut self, main: impl FnOnce() -> T + 'static) -> T {
         let result = Rc::new(RefCell::new(None));
         let place = result.clone();
-        let main = Coroutine::new(move || *place.borrow_mut() = Some(main()));
+        let main = Coroutine::new(contract(), move || *place.borrow_mut() = Some(main()));
         let mut task = self.worker.context().spawn(main).fallible();
         while !task.is_finished() {
             self.poll();
@@ -256,7 +257,7 @@ fn coroutine_dropped_in_every_wait() {
                     }
                 }
                 let (mut client, server) = pair();
-                let mut victim = Box::pin(Coroutine::new(move || {
+                let mut victim = Box::pin(Coroutine::new(contract(), move || {
                     let _ends = Ends(seen);
                     let mut writer = BufWriter::new(server.try_clone().unwrap());
                     let mut reader = BufReader::new(server);
@@ -489,7 +490,7 @@ fn program_on_several_workers_has_one_port() {
             }
             Ok(())
         };
-        coroutine::run(config, main).unwrap();
+        coroutine::run(contract(), config, main).unwrap();
         let ports = ports.lock().unwrap();
         assert!(
             ports.len() == 3 && ports.iter().all(|port| *port == ports[0]),
@@ -516,7 +517,9 @@ fn program_ends_with_its_first_failure() {
                 thread::sleep(Duration::from_secs(1000));
                 Ok(())
             };
-            let error = coroutine::run(config, main).unwrap_err().to_string();
+            let error = coroutine::run(contract(), config, main)
+                .unwrap_err()
+                .to_string();
             let expected = match panics {
                 true => "the main function panicked",
                 false => "on purpose",

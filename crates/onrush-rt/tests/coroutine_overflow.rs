@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::coroutines::contract;
 use common::watchdog;
 use onrush_rt::coroutine::{self, Config, Coroutine, thread, wait};
 use onrush_rt::driver::{self, Preference, choose};
@@ -73,7 +74,7 @@ fn overflow_in_the_main_function() {
         Ok(())
     }
     for driver in drivers() {
-        let run = || coroutine::run(config(), overflows).expect("not reached");
+        let run = || coroutine::run(contract(), config(), overflows).expect("not reached");
         let Some(output) = in_child("overflow_in_the_main_function", driver, run) else {
             return;
         };
@@ -89,14 +90,14 @@ fn overflow_in_a_nested_named_coroutine() {
     let _dog = watchdog("overflow_in_a_nested_named_coroutine");
     let run = || {
         let main = || {
-            let inner = || wait(Coroutine::named("the inner one", || endless(0)));
+            let inner = || wait(Coroutine::named(contract(), "the inner one", || endless(0)));
             let outer = thread::Builder::new()
                 .name("the outer one".to_owned())
                 .spawn(inner);
             println!("{:?}", outer?.join());
             Ok(())
         };
-        coroutine::run(config(), main).expect("not reached");
+        coroutine::run(contract(), config(), main).expect("not reached");
     };
     for driver in drivers() {
         let Some(output) = in_child("overflow_in_a_nested_named_coroutine", driver, run) else {
@@ -122,7 +123,7 @@ fn overflow_in_a_destructor_and_in_a_future() {
     }
     let run = || {
         let main = || {
-            let mut sleeps = Box::pin(Coroutine::named("dropped", || {
+            let mut sleeps = Box::pin(Coroutine::named(contract(), "dropped", || {
                 let _overflows = Overflows;
                 wait(std::future::pending::<()>());
             }));
@@ -132,7 +133,7 @@ fn overflow_in_a_destructor_and_in_a_future() {
             }));
             Ok(())
         };
-        coroutine::run(config(), main).expect("not reached");
+        coroutine::run(contract(), config(), main).expect("not reached");
     };
     let Some(output) = in_child("overflow_in_a_destructor_and_in_a_future", "auto", run) else {
         return;
@@ -155,7 +156,7 @@ fn overflow_on_a_thread_without_an_alternate_stack() {
         let taken = unsafe { libc::sigaltstack(&raw const none, std::ptr::null_mut()) };
         assert_eq!(taken, 0);
         coroutine::scope(|| {
-            let mut coroutine = Coroutine::named("alone", || endless(0));
+            let mut coroutine = Coroutine::named(contract(), "alone", || endless(0));
             let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
             println!("{:?}", std::pin::Pin::new(&mut coroutine).poll(&mut cx));
         });
@@ -183,7 +184,7 @@ fn overflow_outside_coroutines_reaches_the_earlier_handler() {
             println!("{:?}", thread.spawn(|| endless(0))?.join());
             Ok(())
         };
-        coroutine::run(config(), main).expect("not reached");
+        coroutine::run(contract(), config(), main).expect("not reached");
     };
     let Some(output) = in_child(
         "overflow_outside_coroutines_reaches_the_earlier_handler",
@@ -209,7 +210,7 @@ fn other_faults_are_not_reported_as_overflow() {
             println!("{byte}");
             Ok(())
         };
-        coroutine::run(config(), main).expect("not reached");
+        coroutine::run(contract(), config(), main).expect("not reached");
     };
     let Some(output) = in_child("other_faults_are_not_reported_as_overflow", "auto", run) else {
         return;

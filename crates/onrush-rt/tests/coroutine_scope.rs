@@ -2,13 +2,14 @@
 //! and never run.
 //!
 //! Each referred value counts its drop. A coroutine that is unwound or continues checks the count.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "common/coroutines.rs"]
 mod coroutines;
 
-use coroutines::{message, pause, poll};
+use coroutines::{contract, message, pause, poll};
+use onrush_rt::coroutine::thread::Builder;
 use onrush_rt::coroutine::{Coroutine, counters, scope, spawn, wait};
 use onrush_rt::driver::sim::{Behaviour, Net};
 use onrush_rt::worker::Worker;
@@ -18,6 +19,7 @@ use std::future::pending;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::Poll;
 
 /// What happened on the thread of a test.
 #[derive(Default)]
@@ -97,7 +99,7 @@ impl Drop for Keeper {
             Polls::Plainly => try_poll(),
             Polls::InAScope => scope(|| {
                 try_poll();
-                let mut own = Coroutine::new(|| wait(pause()));
+                let mut own = Coroutine::new(contract(), || wait(pause()));
                 assert!(poll(&mut own).is_pending() && poll(&mut own).is_ready());
                 drop(self.coroutine.take());
                 self.other.take().clear();
@@ -161,7 +163,7 @@ fn coroutine_in_a_thread_local_is_leaked() {
     for polls in [Polls::Not, Polls::Plainly, Polls::InAScope] {
         let attack = move |keeper: &'static std::thread::LocalKey<Keeper>, seen: Arc<Seen>| {
             scope(|| {
-                let mut coroutine = Coroutine::new(refers(seen.clone()));
+                let mut coroutine = Coroutine::new(contract(), refers(seen.clone()));
                 assert!(poll(&mut coroutine).is_pending() && poll(&mut coroutine).is_pending());
                 keeper.with(|keeper| {
                     keeper.polls.set(polls);
@@ -189,7 +191,7 @@ fn worker_in_a_thread_local_leaks_its_coroutines() {
                 let net = Net::new(1, Behaviour::default());
                 let mut worker = Worker::simulated(net, 0).expect("a worker");
                 let starts = seen.clone();
-                let starts = Coroutine::new(move || {
+                let starts = Coroutine::new(contract(), move || {
                     drop(spawn(refers(starts)));
                     wait(pending::<()>());
                 });
@@ -217,7 +219,7 @@ fn worker_outside_its_scope_continues_without_coroutines() {
             let worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
             worker
                 .context()
-                .spawn(Coroutine::new(|| wait(pending::<()>())))
+                .spawn(Coroutine::new(contract(), || wait(pending::<()>())))
                 .detach();
             worker
         });
@@ -239,18 +241,57 @@ fn worker_outside_its_scope_continues_without_coroutines() {
 
 #[test]
 fn coroutines_cannot_start_outside_a_scope() {
-    assert!(message(|| drop(Coroutine::new(|| ()))).contains("scope"));
-    assert!(message(|| drop(Coroutine::named("named", || ()))).contains("scope"));
-    let error = Coroutine::try_named("named", || ()).unwrap_err();
+    assert!(message(|| drop(Coroutine::new(contract(), || ()))).contains("scope"));
+    assert!(message(|| drop(Coroutine::named(contract(), "named", || ()))).contains("scope"));
+    let error = Coroutine::try_named(contract(), "named", || ()).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
-    let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
-    let spawns = async { message(|| drop(spawn(|| ()))) };
-    assert!(worker.block_on(spawns).unwrap().contains("scope"));
     // A foreign stack may never be resumed, so no coroutine starts there.
     let mut foreign = corosensei::Coroutine::<(), (), bool>::new(|_, ()| {
-        scope(|| Coroutine::try_named("named", || ()).is_err())
+        scope(|| Coroutine::try_named(contract(), "named", || ()).is_err())
     });
     assert_eq!(foreign.resume(()).as_return(), Some(true));
+}
+
+/// `spawn` has no contract of its own, so it starts coroutines only for code on the stack of one.
+#[test]
+fn only_coroutines_start_coroutines_without_a_contract() {
+    let refused = |act: fn()| {
+        let said = message(act);
+        assert!(
+            said.contains("`Coroutine::new`") && said.contains("`Contract`"),
+            "{said}"
+        );
+    };
+    let plainly: fn() = || drop(spawn(|| ()));
+    let by_a_builder: fn() = || drop(Builder::new().spawn(|| ()));
+    // On a thread without a worker, in a task that is no coroutine, and on a foreign stack.
+    scope(|| {
+        refused(plainly);
+        refused(by_a_builder);
+        let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
+        let in_a_task = async move {
+            refused(plainly);
+            refused(by_a_builder);
+        };
+        worker.block_on(in_a_task).unwrap();
+        let mut on_a_foreign_stack = Coroutine::new(contract(), move || {
+            let mut foreign = corosensei::Coroutine::<(), (), ()>::new(move |_, ()| {
+                refused(plainly);
+                refused(by_a_builder);
+            });
+            foreign.resume(()).as_return().is_some()
+        });
+        assert_eq!(poll(&mut on_a_foreign_stack), Poll::Ready(true));
+        assert_eq!(counters().in_use(), 0, "nothing has started");
+        // A future that a coroutine waits for runs on its stack.
+        let starts = Coroutine::new(contract(), || {
+            let direct = spawn(|| 1);
+            let in_a_future = wait(async { spawn(|| spawn(|| 2).join().unwrap()) });
+            direct.join().unwrap() + in_a_future.join().unwrap()
+        });
+        let sum = worker.context().spawn(starts);
+        assert_eq!(worker.block_on(sum).unwrap(), 3);
+    });
 }
 
 /// A drop within the scope unwinds it at once; a drop after it leaks it. One not started is
@@ -266,7 +307,7 @@ fn drop_unwinds_within_the_scope_and_leaks_after_it() {
     }
     let make = |begins: bool| {
         let counts = Counts(count.clone());
-        let mut coroutine = Coroutine::new(move || {
+        let mut coroutine = Coroutine::new(contract(), move || {
             let _counts = counts;
             wait(pending::<()>());
         });
@@ -328,12 +369,12 @@ fn exit_in_a_coroutine_leaks_all_coroutines() {
     KEEPER.with(|_| ());
     scope(|| {
         KEEPER.with_borrow_mut(|(waits, exits, _)| {
-            let waits = waits.insert(Coroutine::new(|| {
+            let waits = waits.insert(Coroutine::new(contract(), || {
                 let _looks = Tells("it has looked");
                 wait(pending::<()>());
             }));
             assert!(poll(waits).is_pending());
-            let exits = exits.insert(Coroutine::new(|| {
+            let exits = exits.insert(Coroutine::new(contract(), || {
                 let _looks = Tells("it has looked");
                 std::process::exit(7);
             }));
@@ -379,7 +420,7 @@ fn exit_destroys_late_thread_locals_and_unwinds_nothing() {
         static VALUE: Value = const { Value };
     }
     scope(|| {
-        let mut coroutine = Coroutine::new(|| {
+        let mut coroutine = Coroutine::new(contract(), || {
             VALUE.with(|value| {
                 let _looks = Looks(value);
                 wait(pending::<()>());

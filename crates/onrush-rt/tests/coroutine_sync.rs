@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::coroutines::{finish, message, pause, poll};
+use common::coroutines::{contract, finish, message, pause, poll};
 use common::watchdog;
 use onrush_rt::coroutine::{self, Coroutine, counters, mpsc, scope, sync, thread, wait};
 use onrush_rt::driver::sim::{Behaviour, Net};
@@ -20,7 +20,7 @@ fn mutex_is_granted_in_order() {
         let mut waiting: Vec<Coroutine<()>> = (0..6)
             .map(|number| {
                 let mutex = mutex.clone();
-                Coroutine::new(move || {
+                Coroutine::new(contract(), move || {
                     let mut guard = mutex.lock().unwrap();
                     wait(pause());
                     guard.push(number);
@@ -45,7 +45,7 @@ fn mutex_is_granted_in_order() {
         assert_eq!(*mutex.try_lock().unwrap(), [1, 3, 4, 5]);
         let panics = mutex.clone();
         message(|| {
-            finish(Coroutine::new(move || {
+            finish(Coroutine::new(contract(), move || {
                 let _guard = panics.lock().unwrap();
                 panic!("on purpose");
             }))
@@ -61,7 +61,7 @@ fn channels_end_and_are_bounded() {
     scope(|| {
         let (sender, receiver) = mpsc::sync_channel(2);
         let second = sender.clone();
-        let mut sends = Coroutine::new(move || {
+        let mut sends = Coroutine::new(contract(), move || {
             (0..5).for_each(|number| sender.send(number).unwrap());
         });
         assert!(poll(&mut sends).is_pending());
@@ -69,7 +69,7 @@ fn channels_end_and_are_bounded() {
             second.try_send(9),
             Err(mpsc::TrySendError::Full(9))
         ));
-        let mut gets = Coroutine::new(move || receiver.iter().collect::<Vec<i32>>());
+        let mut gets = Coroutine::new(contract(), move || receiver.iter().collect::<Vec<i32>>());
         assert!(poll(&mut gets).is_pending());
         while poll(&mut sends).is_pending() {
             assert!(poll(&mut gets).is_pending());
@@ -81,7 +81,7 @@ fn channels_end_and_are_bounded() {
 
         let (sender, receiver) = mpsc::sync_channel(1);
         sender.try_send("taken back").unwrap();
-        let mut sends = Coroutine::new(move || sender.send("kept").unwrap_err().0);
+        let mut sends = Coroutine::new(contract(), move || sender.send("kept").unwrap_err().0);
         assert!(poll(&mut sends).is_pending());
         drop(receiver);
         assert_eq!(poll(&mut sends), Poll::Ready("kept"));
@@ -108,7 +108,7 @@ fn many_sleeping_coroutines_touch_little_memory() {
         let mut worker = Worker::simulated(net.clone(), 0).expect("a worker");
         let woken = Rc::new(Cell::new(0));
         let seen = woken.clone();
-        let starts = Coroutine::new(move || {
+        let starts = Coroutine::new(contract(), move || {
             for _ in 0..MANY {
                 let woken = seen.clone();
                 thread::spawn(move || {
@@ -140,7 +140,7 @@ fn all_receivers_of_one_channel_are_woken() {
         let mut waiting: Vec<Coroutine<i32>> = (0..2)
             .map(|_| {
                 let receiver = receiver.clone();
-                Coroutine::new(move || receiver.recv().unwrap_or(-1))
+                Coroutine::new(contract(), move || receiver.recv().unwrap_or(-1))
             })
             .collect();
         let calls = Rc::new(Cell::new(0));
@@ -179,14 +179,14 @@ fn destructor_may_take_a_free_lock_before_waiting_coroutines() {
     scope(|| {
         let pool = Rc::new(sync::Mutex::new(Vec::new()));
         let held = pool.clone();
-        let mut holds = Coroutine::new(move || {
+        let mut holds = Coroutine::new(contract(), move || {
             let _guard = held.lock().unwrap();
             wait(pause());
         });
         let waits = pool.clone();
-        let mut waits = Coroutine::new(move || waits.lock().unwrap().push(1));
+        let mut waits = Coroutine::new(contract(), move || waits.lock().unwrap().push(1));
         let gives = GivesBack(pool.clone(), 2);
-        let mut dropped = Coroutine::new(move || {
+        let mut dropped = Coroutine::new(contract(), move || {
             let _gives = gives;
             wait(pause());
         });

@@ -1,7 +1,12 @@
 //! User wakers and destructors that call back or panic wherever a worker calls them. A panic costs
 //! the future that it belongs to, never the worker.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+#[allow(dead_code, unreachable_pub)]
+#[path = "common/coroutines.rs"]
+mod coroutines;
+
+use coroutines::contract;
 use onrush_rt::coroutine::{Coroutine, mpsc, scope, wait};
 use onrush_rt::driver::sim::{Behaviour, Net};
 use onrush_rt::driver::{Config, ListenSocket, Preference, Socket, choose};
@@ -226,7 +231,7 @@ fn wakers_may_panic_when_woken() {
             rig.poll();
         }
         let (sender, receiver) = mpsc::sync_channel::<u8>(1);
-        let mut waits = Coroutine::new(move || receiver.recv().is_ok());
+        let mut waits = Coroutine::new(contract(), move || receiver.recv().is_ok());
         assert!(Pin::new(&mut waits).poll(cx).is_pending());
         sender.send(1).expect("the receiver exists");
         assert_eq!(Pin::new(&mut waits).poll(cx), Poll::Ready(true));
@@ -263,13 +268,15 @@ fn keep_replace_wake_and_drop(rig: &mut Rig) {
     drop((reads, writes, listener, sleep, job));
     let lock = Rc::new(onrush_rt::coroutine::Mutex::new(0));
     let (held, wants) = (lock.clone(), lock.clone());
-    let mut holds = Coroutine::new(move || {
+    let mut holds = Coroutine::new(contract(), move || {
         let _held = held.lock();
         wait(pending::<()>());
     });
-    let mut waits = Coroutine::new(move || *wants.lock().expect("never poisoned") += 1);
+    let mut waits = Coroutine::new(contract(), move || {
+        *wants.lock().expect("never poisoned") += 1
+    });
     let (sender, receiver) = mpsc::sync_channel::<u8>(1);
-    let mut receives = Coroutine::new(move || receiver.iter().count());
+    let mut receives = Coroutine::new(contract(), move || receiver.iter().count());
     for _ in 0..3 {
         assert!(poll(&mut holds).is_pending() && poll(&mut waits).is_pending());
         assert!(poll(&mut receives).is_pending());

@@ -1,9 +1,12 @@
 //! Handlers that are plain functions: request bodies, responses and failures.
 mod common;
+#[path = "common/contract.rs"]
+mod contract;
 
 use common::{
     ask, calm, content, dechunk, drivers, get, pattern, serve, serve_with, statuses, text, watchdog,
 };
+use contract::contract;
 use onrush::coroutine::{
     RequestReader, ResponseWriter, TcpStream, counters, handler, scope, sleep,
 };
@@ -103,17 +106,20 @@ fn limited(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Re
 
 fn app() -> Router {
     Router::new()
-        .get("/hello", handler(hello))
-        .post("/echo", handler(echo))
-        .post("/whole", handler(whole))
-        .post("/lines", handler(lines))
-        .post("/limited", handler(limited))
-        .get("/bytes/{bytes}/{piece}", handler(bytes))
-        .get("/flushes", handler(flushes))
-        .get("/declares/{declared}/{written}", handler(declares))
-        .get("/status/{status}", handler(status))
-        .get("/panics/{when}", handler(panics))
-        .get("/fails/{when}", handler(fails))
+        .get("/hello", handler(contract(), hello))
+        .post("/echo", handler(contract(), echo))
+        .post("/whole", handler(contract(), whole))
+        .post("/lines", handler(contract(), lines))
+        .post("/limited", handler(contract(), limited))
+        .get("/bytes/{bytes}/{piece}", handler(contract(), bytes))
+        .get("/flushes", handler(contract(), flushes))
+        .get(
+            "/declares/{declared}/{written}",
+            handler(contract(), declares),
+        )
+        .get("/status/{status}", handler(contract(), status))
+        .get("/panics/{when}", handler(contract(), panics))
+        .get("/fails/{when}", handler(contract(), fails))
 }
 
 fn post(path: &str, body: &[u8], chunked: bool) -> Vec<u8> {
@@ -404,6 +410,7 @@ fn handler_that_is_a_client() {
         let behind = serve(driver, app());
         let address = behind.address();
         let front = handler(
+            contract(),
             move |request: &mut RequestReader, response: &mut ResponseWriter| {
                 let mut stream = TcpStream::connect(address)?;
                 let path = request.path();

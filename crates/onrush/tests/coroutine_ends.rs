@@ -1,8 +1,11 @@
 //! Handlers that are plain functions: clients that disconnect or are slow, and stacks that are
 //! reused, many, or too small.
 mod common;
+#[path = "common/contract.rs"]
+mod contract;
 
 use common::{ask, calm, content, dechunk, drivers, get, pattern, plain, serve, text, watchdog};
+use contract::contract;
 use onrush::coroutine::{
     RequestReader, ResponseWriter, counters, handler, scope, sleep, touched_bytes,
 };
@@ -54,7 +57,8 @@ fn slow_client_blocks_its_handler() {
             Ok(())
         }
         let limits = Limits::default();
-        let mut sim = Simulation::with_behaviour(1, &handler(writes), limits, plain(10_000));
+        let mut sim =
+            Simulation::with_behaviour(1, &handler(contract(), writes), limits, plain(10_000));
         let client = sim.connect();
         sim.send(&client, get("/").as_bytes());
         sim.run();
@@ -108,7 +112,7 @@ fn disconnected_client_unwinds_its_handler() {
         let mut stages = [0; 2];
         for steps in 0..80 {
             let behaviour = plain(20_000);
-            let app = handler(all_kinds_of_waits);
+            let app = handler(contract(), all_kinds_of_waits);
             let mut sim = Simulation::with_behaviour(steps, &app, Limits::default(), behaviour);
             let client = sim.connect();
             let (mut rest, mut heard) = (&sent[..], 0);
@@ -147,7 +151,7 @@ fn destructor_that_serves_others_does_not_mix_responses() {
                 if !onrush::coroutine::is_inside() {
                     return;
                 }
-                let mut sim = calm(&handler(hello), Limits::default());
+                let mut sim = calm(&handler(contract(), hello), Limits::default());
                 let client = sim.connect();
                 assert!(ask(&mut sim, &client, &get("/")).ends_with("hello"));
                 SERVED.set(SERVED.get() + 1);
@@ -161,7 +165,7 @@ fn destructor_that_serves_others_does_not_mix_responses() {
                 path => response.write_all(path.to_owned().as_bytes()),
             }
         };
-        let mut sim = calm(&handler(responses), Limits::default());
+        let mut sim = calm(&handler(contract(), responses), Limits::default());
         let client = sim.connect();
         for path in ["/one", "/two", "/three"] {
             assert!(ask(&mut sim, &client, &get(path)).ends_with(path));
@@ -186,7 +190,8 @@ fn response_to_a_disconnected_client_is_dropped() {
         for seed in 1..=10 {
             CAUGHT.set(0);
             let (limits, network) = (Limits::default(), plain(4096));
-            let mut sim = Simulation::with_behaviour(seed, &handler(continues), limits, network);
+            let mut sim =
+                Simulation::with_behaviour(seed, &handler(contract(), continues), limits, network);
             let clients: Vec<_> = (0..9).map(|_| sim.connect()).collect();
             for (index, client) in clients.iter().enumerate() {
                 sim.send(client, get(&format!("/number-{index}")).as_bytes());
@@ -229,7 +234,7 @@ fn disconnected_clients_unwind_handlers_on_both_drivers() {
         Ok(())
     }
     for driver in drivers() {
-        let server = serve(driver, handler(waits));
+        let server = serve(driver, handler(contract(), waits));
         let before = BEGUN.load(Ordering::SeqCst);
         for round in 0..30 {
             let mut stream = server.connect();
@@ -261,7 +266,7 @@ fn disconnected_clients_unwind_handlers_on_both_drivers() {
 #[test]
 fn one_stack_serves_consecutive_requests() {
     scope(|| {
-        let mut sim = calm(&handler(hello), Limits::default());
+        let mut sim = calm(&handler(contract(), hello), Limits::default());
         let client = sim.connect();
         let before = (counters().in_use(), counters().pooled());
         for _ in 0..1000 {
@@ -283,7 +288,7 @@ fn many_sleeping_handlers_touch_little_memory() {
             sleep(Duration::from_secs(20));
             response.write_all(b"awake").unwrap();
         }
-        let mut sim = calm(&handler(sleeps), Limits::default());
+        let mut sim = calm(&handler(contract(), sleeps), Limits::default());
         let clients: Vec<_> = (0..MANY)
             .map(|_| {
                 let client = sim.connect();
@@ -330,7 +335,7 @@ fn stack_overflow_ends_the_process_and_names_the_handler() {
                 .workers(2)
                 .coroutine_stack_bytes(100_000)
                 .pinned(false);
-            let running = server.start(handler(recursive)).unwrap();
+            let running = server.start(handler(contract(), recursive)).unwrap();
             let mut stream = std::net::TcpStream::connect(running.address().to_string()).unwrap();
             stream.write_all(get("/").as_bytes()).unwrap();
             let _ = stream.read(&mut [0]);

@@ -1,9 +1,12 @@
 //! One worker with clients and handlers that never have to wait: other clients are served in
 //! between. If not, the watchdog ends the test.
 mod common;
+#[path = "common/contract.rs"]
+mod contract;
 
 use common::app::Endless;
 use common::{Served, calm, drivers, get, read_some, serve, statuses, watchdog};
+use contract::contract;
 use onrush::coroutine::{self, handler, mpsc};
 use onrush::{Body, Bytes, Limits, Request, Response, Router};
 use std::cell::Cell;
@@ -115,13 +118,13 @@ fn router() -> Router {
         .post("/discard", discard)
         .post("/fill", fill)
         .post("/pieces", pieces)
-        .post("/echo", handler(echo))
+        .post("/echo", handler(contract(), echo))
         .get("/endless", endless)
         .get("/empty", empty)
         .get("/channel", channel)
-        .get("/ping-pong", handler(ping_pong))
+        .get("/ping-pong", handler(contract(), ping_pong))
         .get("/limited-in-time", limited_in_time)
-        .get("/destructor", handler(waits_in_a_destructor))
+        .get("/destructor", handler(contract(), waits_in_a_destructor))
 }
 
 /// Sends until `stop` is set or the server is gone.
@@ -422,8 +425,8 @@ fn beside_loops_over_errors_and_ends() {
             .get("/sends-on", sends_on)
             .get("/reads-on", reads_on)
             .get("/fills-on", fills_on)
-            .get("/locks-on", handler(locks_on))
-            .get("/waits-on", handler(waits_on))
+            .get("/locks-on", handler(contract(), locks_on))
+            .get("/waits-on", handler(contract(), waits_on))
             .get("/times-out", times_out)
     };
     for driver in drivers() {

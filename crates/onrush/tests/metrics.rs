@@ -1,7 +1,10 @@
 //! Metrics count what clients have received, on every driver and in every case.
 mod common;
+#[path = "common/contract.rs"]
+mod contract;
 
 use common::{drivers, get, plain, read_some, serve_with, text, watchdog};
+use contract::contract;
 use onrush::metrics::Format;
 use onrush::{Body, Limits, Metrics, Request, Response, Router, sim::Simulation};
 use std::collections::BTreeMap;
@@ -251,7 +254,7 @@ fn coroutines_are_counted() {
             onrush::coroutine::thread::sleep(Duration::from_millis(10));
             response.set_status(204);
         }
-        let handler = onrush::coroutine::handler(waits);
+        let handler = onrush::coroutine::handler(contract(), waits);
         let mut sim =
             Simulation::with_metrics(1, &handler, Limits::default(), plain(1024), &metrics);
         let client = sim.connect();

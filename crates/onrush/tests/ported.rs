@@ -1,5 +1,5 @@
 //! Programs written for threads and their ports to coroutines: they differ only in `use` lines and
-//! behave alike.
+//! in the call that runs the program, and behave alike.
 //!
 //! Cargo builds the examples together with the tests, into a neighbouring folder.
 mod common;
@@ -362,18 +362,31 @@ fn changed(mark: &str, these: &[&str], those: &[&str]) -> String {
 }
 
 #[test]
-fn the_ports_differ_in_use_lines_and_the_page_shows_them() {
+fn the_ports_differ_in_use_lines_and_the_call_and_the_page_shows_them() {
     let page = read("docs/coroutines.md");
     for name in ["http", "lines"] {
         let threads = read(&format!("examples/{name}_threads.rs"));
         let coroutines = read(&format!("examples/{name}_coroutines.rs"));
         let ((a, a_uses), (b, b_uses)) = (split(&threads), split(&coroutines));
-        assert_eq!(a.len(), b.len(), "{name}");
-        let differing: Vec<_> = a.iter().zip(&b).filter(|(a, b)| a != b).collect();
-        let run = "    coroutine::run(Config::from_env()?, program)";
-        assert_eq!(differing, [(&"    program()", &run)], "{name}");
+        // The call that runs the program is the last one, before a brace.
+        let ([a @ .., program, _], [b @ .., comment, allow, contract, run, _]) = (&a[..], &b[..])
+        else {
+            panic!("{name} is too short");
+        };
+        assert_eq!(a, b, "{name}");
+        assert_eq!(*program, "    program()");
+        assert!(comment.starts_with("    // SAFETY: "), "{comment}");
+        assert_eq!(*allow, "    #[allow(unsafe_code)]");
+        assert_eq!(
+            *contract,
+            "    let contract = unsafe { Contract::accept() };"
+        );
+        assert_eq!(
+            *run,
+            "    coroutine::run(contract, Config::from_env()?, program)"
+        );
         let diff = changed("-", &a_uses, &b_uses) + &changed("+", &b_uses, &a_uses);
-        let diff = format!("{diff}-    program()\n+{run}\n");
+        let diff = format!("{diff}-{program}\n+{comment}\n+{allow}\n+{contract}\n+{run}\n");
         assert!(
             page.contains(&diff),
             "docs/coroutines.md does not show:\n{diff}"

@@ -8,6 +8,14 @@
 /// The value has no size and does nothing at run time. A copy of it is the same promise: code that
 /// passes it on also promises for the functions that the receiver runs as coroutines.
 /// [`Contract::accept`] says what the promise is.
+///
+/// Safe code cannot create a coroutine:
+///
+/// ```compile_fail,E0133
+/// use onrush_rt::coroutine::{Contract, Coroutine};
+///
+/// let coroutine = Coroutine::new(Contract::accept(), || ());
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Contract(());
 
@@ -28,32 +36,37 @@ impl Contract {
     /// the function that it called before its thread does something else. Functions that wait are
     /// [`wait`](super::wait()), [`try_wait`](super::try_wait), and all functions that use them:
     /// those of the modules of [`coroutine`](super) for sockets, files, channels, locks, joining,
-    /// sleeping and yielding, and those that read a request or write a response.
+    /// sleeping and yielding, and those that read a request or write a response. Each of them may
+    /// suspend the coroutine even if it has nothing to wait for, because the coroutine has used up
+    /// its budget.
     ///
     /// So a coroutine does not wait
     ///
     /// 1. **within a borrow of a thread-local**: in the closure of
-    ///    [`LocalKey::with`](std::thread::LocalKey::with), `with_borrow` or `with_borrow_mut`, or of
-    ///    a library function that lends what a thread-local contains or points to
+    ///    [`LocalKey::with`](std::thread::LocalKey::with), `with_borrow` and `with_borrow_mut`, or
+    ///    of a library function that lends what a thread-local contains or points to
     ///    (`scoped_tls::ScopedKey::with`). A thread destroys its thread-locals when it ends and in
     ///    `exit(3)`, although the coroutine has not returned. If a destructor of another
     ///    thread-local polls the coroutine then, it uses the destroyed value. If the coroutine has
     ///    lent the value to another thread and is leaked, that thread uses it.
+    ///    The same holds for the initializer of a thread-local: if other code initializes the value
+    ///    meanwhile and borrows it, the end of the first initializer replaces the borrowed value.
     /// 2. **while a thread-local is set for the duration of a call**: in the closure of a library
     ///    function that sets a pointer, or other state that `unsafe` code relies on, and restores
     ///    the previous one afterwards (`scoped_tls::ScopedKey::set`). Coroutines end in any order.
     ///    The one that ends last may restore a pointer to a value that an earlier one has freed.
     /// 3. **within a scope that lends to other threads** ([`std::thread::scope`],
-    ///    `rayon::in_place_scope`), unless everything that it lends is `'static` or owned by the
-    ///    coroutine: by its local variables. A leaked coroutine never returns from the scope, so the
-    ///    other threads use what was lent after its owner has dropped it. The stack of a leaked
-    ///    coroutine is never freed, so what is owned there stays valid.
+    ///    `rayon::in_place_scope`), unless everything that it lends is `'static` or owned by local
+    ///    variables of the coroutine. A leaked coroutine never returns from the scope, so the other
+    ///    threads use what was lent after its owner has dropped it. The stack of a leaked coroutine
+    ///    is never freed, so what is owned there stays valid.
     /// 4. **within `exit(3)`**: in the destructor of a thread-local, or in a function registered
     ///    with `atexit(3)`, when the coroutine calls [`std::process::exit`]. The thread would
     ///    continue although its thread-locals are being destroyed, and code that borrows one of
     ///    them further down would use it.
-    /// 5. **within a callback of code in another language** that must not be called again meanwhile,
-    ///    or must not be unwound: a coroutine that is dropped while it waits is unwound from there.
+    /// 5. **within a callback of code in another language** that must not be called again
+    ///    meanwhile, or must not be unwound: a coroutine that is dropped while it waits is unwound
+    ///    from there.
     ///
     /// # What fulfils the contract
     /// Almost all code of handlers does. Only closures and trait methods that a library calls, and
@@ -88,12 +101,17 @@ impl Contract {
     /// # }
     /// ```
     ///
-    /// Each of these lines violates it:
+    /// Each of these statements violates it; the number is that of the case:
     ///
     /// ```text
-    /// IDLE.with_borrow_mut(|idle| idle[0].write_all(b"PING\n"))                    // 1
-    /// SETTINGS.set(&settings, || sleep(second))                                    // 2: scoped-tls
-    /// NAME.with(|name| std::thread::scope(|s| { s.spawn(|| use_it(name)); sleep(second) })) // 1, 3
+    /// IDLE.with_borrow_mut(|idle| idle[0].write_all(b"PING\n")); // 1
+    /// SETTINGS.set(&settings, || sleep(second)); // 2, with scoped-tls
+    /// NAME.with(|name| {
+    ///     std::thread::scope(|s| {
+    ///         s.spawn(|| println!("{name}"));
+    ///         sleep(second) // 1 and 3
+    ///     })
+    /// });
     /// ```
     ///
     /// # What the runtime detects

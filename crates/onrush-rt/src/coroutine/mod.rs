@@ -3,7 +3,7 @@
 //! A [`Coroutine`] is a future that runs a plain function on its own stack. Where the function
 //! [`wait`]s for a future, the coroutine is suspended and the worker does something else. Modules
 //! named like those of `std` build on that, so a program written for threads changes only its `use`
-//! lines: [`thread`], [`net`], [`sync`], [`fs`]. [`run`] runs such a program.
+//! lines and the call of its main function: [`thread`], [`net`], [`sync`], [`fs`], and [`run`].
 //!
 //! ```
 //! use onrush_rt::coroutine::net::{TcpListener, TcpStream};
@@ -31,11 +31,11 @@
 //! ```
 //!
 //! # The contract
-//! Creating a coroutine requires a [`Contract`], which only `unsafe` code can make. It promises that
-//! the coroutine does not wait within a borrow of a thread-local, nor within a call of a library
-//! that relies on returning before its thread does something else. [`Contract::accept`] lists the
-//! cases with their reasons. Almost all code fulfils it. [`thread::spawn`] needs no contract of its
-//! own: only a coroutine can call it, and the contract of that one covers it.
+//! Creating a coroutine requires a [`Contract`], which only `unsafe` code can accept: the coroutine
+//! does not wait within a borrow of a thread-local, nor within a call of a library that relies on
+//! returning before its thread does something else. [`Contract::accept`] lists the cases with their
+//! reasons. Almost all code fulfils it. [`thread::spawn`] needs no contract of its own: only a
+//! coroutine can call it, and the contract of that one covers it.
 //!
 //! # Stacks
 //! Each stack takes [`StackOptions::stack_bytes`] of address space and as much memory as it
@@ -65,9 +65,9 @@
 //! to its beginning and drops everything on the stack. Code that catches it and continues is
 //! unwound again at its next wait. Held `std` locks are poisoned.
 //!
-//! Modules, lowest first: `contract` · `scope` · `memory` · `stack` · `overflow` · `frame` · `suspend` ·
-//! `thread_stacks` · `switch` · `lock` · [`thread`] · [`mpsc`] · [`sync`] · `address` · `ports` ·
-//! [`net`] · [`fs`] · `run`. They do not depend on protocols.
+//! Modules, lowest first: `contract` · `scope` · `memory` · `stack` · `overflow` · `frame` ·
+//! `suspend` · `thread_stacks` · `switch` · `lock` · [`thread`] · [`mpsc`] · [`sync`] · `address` ·
+//! `ports` · [`net`] · [`fs`] · `run`. They do not depend on protocols.
 
 mod address;
 mod contract;

@@ -6,6 +6,10 @@
 //! ended, no thread-local that its stack refers to is destroyed, and the stack may run. Afterwards
 //! it never runs again: polling panics, and dropping leaks the stack.
 //!
+//! A scope does not cover `exit(3)`, threads that a coroutine has lent a reference to, and pointers
+//! in thread-locals of libraries. For these the creator of a coroutine makes a promise: see
+//! [`Contract`](super::Contract).
+//!
 //! Does not depend on coroutines.
 #![allow(unsafe_code)]
 

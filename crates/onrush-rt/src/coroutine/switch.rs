@@ -49,7 +49,8 @@ pub struct Coroutine<T: 'static> {
 }
 
 impl<T: 'static> Coroutine<T> {
-    /// A coroutine that will run `f`, which fulfils `contract`. If its stack overflows, the message names the type of `f`.
+    /// A coroutine that will run `f`, which fulfils `contract`. If its stack overflows, the message
+    /// names the type of `f`.
     ///
     /// # Panics
     /// Outside a [`scope`](scope::scope()), and when no stack can be mapped; see

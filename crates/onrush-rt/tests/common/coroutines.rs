@@ -1,10 +1,19 @@
 //! Coroutines polled by hand.
 
-use onrush_rt::coroutine::Coroutine;
+use onrush_rt::coroutine::{Contract, Coroutine};
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+
+/// The contract of the coroutines of all tests.
+#[allow(unsafe_code)]
+pub fn contract() -> Contract {
+    // SAFETY: no coroutine of a test uses what it borrowed from a thread-local, or lent to a scope,
+    // after the owner is gone. Tests that violate the contract do so only where the runtime leaks
+    // the coroutine or panics, which is what they test.
+    unsafe { Contract::accept() }
+}
 
 pub fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))

@@ -31,9 +31,10 @@
 //! }
 //! ```
 //!
-//! A handler needs a [`Contract`]: `unsafe` code promises that it does not wait within a borrow of a
-//! thread-local, nor within a call of a library that relies on returning before its thread does
-//! something else. Almost all handlers fulfil it. [`Contract::accept`] lists the cases.
+//! A handler needs a [`Contract`], which only `unsafe` code can accept: the handler does not wait
+//! within a borrow of a thread-local, nor within a call of a library that relies on returning
+//! before its thread does something else. Almost all handlers fulfil it. [`Contract::accept`] lists
+//! the cases.
 //!
 //! If the client disconnects, the stack of the handler is unwound from where it waits, and the
 //! values on it are dropped. A handler that panics before its response has begun receives 500 as
