@@ -4,7 +4,7 @@
 //! simulated, too: every run executes the same instructions. Callgrind counts inside [`serve`],
 //! which it finds by name.
 
-use onrush::coroutine::{self, handler, scope};
+use onrush::coroutine::{self, Contract, handler, scope};
 use onrush::{Application, Limits, Request, Response, Router, sim::Simulation};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::driver::sim::{Behaviour, Client};
@@ -131,7 +131,7 @@ impl Trace {
     pub(crate) fn replay(self) -> Result<(), String> {
         match self {
             Trace::Hello | Trace::Pipelined | Trace::Distinct => self.replay_on(&hello),
-            Trace::Coroutine => scope(|| self.replay_on(&handler(hello_by_writing))),
+            Trace::Coroutine => scope(|| self.replay_on(&handler(contract(), hello_by_writing))),
             Trace::Get | Trace::Put => {
                 let files = files().map_err(|error| format!("the simulated files: {error}"))?;
                 self.replay_on(&Router::new().any("/{*key}", files))
@@ -194,6 +194,12 @@ pub(crate) fn serve(sim: &mut Simulation) {
 
 async fn hello(_: Request) -> Response {
     Response::text("Hello, World!")
+}
+
+#[allow(unsafe_code)]
+fn contract() -> Contract {
+    // SAFETY: `hello_by_writing` uses no thread-local, no scope and no closure that waits.
+    unsafe { Contract::accept() }
 }
 
 fn hello_by_writing(

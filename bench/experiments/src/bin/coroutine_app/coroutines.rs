@@ -10,7 +10,7 @@ use std::{io, net::SocketAddr};
 mod library;
 
 pub(super) fn serve(address: SocketAddr, backend: SocketAddr) -> io::Result<()> {
-    coroutine::run(Config::from_env()?, move || {
+    coroutine::run(crate::contract(), Config::from_env()?, move || {
         library::serve(address, backend)
     })
 }

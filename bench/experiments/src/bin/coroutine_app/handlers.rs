@@ -86,10 +86,11 @@ pub(super) fn serve_coroutines(address: SocketAddr, backend: SocketAddr) -> io::
         coroutine::sleep(SLEEP);
         response.write_all(SLEPT.as_bytes())
     };
+    let contract = crate::contract();
     let router = Router::new()
-        .get("/", handler(hello))
-        .get("/call", handler(call))
-        .get("/sleep", handler(sleep));
+        .get("/", handler(contract, hello))
+        .get("/call", handler(contract, call))
+        .get("/sleep", handler(contract, sleep));
     serve(address, router)
 }
 
