@@ -6,7 +6,7 @@ use super::{
 };
 
 /// Only one crate of the product may contain `unsafe`. Benchmarks and fuzz targets are not part of
-/// the product.
+/// the product. Elsewhere, tests and examples may accept the contract of coroutines.
 const ALLOWED: [&str; 3] = ["crates/onrush-rt/", "bench/", "fuzz/"];
 
 pub(super) fn check(file: &Source, found: &mut Vec<Complaint>) {
@@ -15,7 +15,8 @@ pub(super) fn check(file: &Source, found: &mut Vec<Complaint>) {
         if token.text != "unsafe" || is_pointer_type(&tokens[at + 1..]) {
             continue;
         }
-        if !ALLOWED.iter().any(|folder| file.path.starts_with(folder)) {
+        let accepts = || is_example(&file.path) && accepts_contract(&tokens[at..]);
+        if !ALLOWED.iter().any(|folder| file.path.starts_with(folder)) && !accepts() {
             let message = format!("`unsafe` outside {}", ALLOWED[0]);
             found.push(Complaint::new(&file.path, token.line, message));
         } else if !has_reason(file, token.line) {
@@ -23,6 +24,29 @@ pub(super) fn check(file: &Source, found: &mut Vec<Complaint>) {
             found.push(Complaint::new(&file.path, token.line, message));
         }
     }
+}
+
+/// Whether the file is a test or an example: below a folder of that name.
+fn is_example(path: &str) -> bool {
+    let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
+    folders
+        .split('/')
+        .any(|folder| folder == "tests" || folder == "examples")
+}
+
+/// Whether this is exactly `unsafe { Contract::accept() }` or
+/// `unsafe { coroutine::Contract::accept() }`.
+fn accepts_contract(tokens: &[Token<'_>]) -> bool {
+    const ACCEPTS: [&str; 6] = ["Contract", "::", "accept", "(", ")", "}"];
+    let begins = |texts: &[&str], at: usize| {
+        let found = tokens.iter().skip(at).map(|token| token.text);
+        found.take(texts.len()).eq(texts.iter().copied())
+    };
+    let path = match begins(&["coroutine", "::"], 2) {
+        true => 4,
+        false => 2,
+    };
+    begins(&["unsafe", "{"], 0) && begins(&ACCEPTS, path)
 }
 
 /// Whether `fn(…)` or `extern "C" fn(…)` follows `unsafe`. Such a type needs no reason.
@@ -84,6 +108,45 @@ mod tests {
         assert_eq!(lines("bench/limits/src/x.rs", text), []);
         assert_eq!(lines("crates/onrush/src/x.rs", text), [2]);
         assert_eq!(lines("xtask/src/x.rs", text), [2]);
+    }
+
+    #[test]
+    fn tests_and_examples_may_accept_the_contract_of_coroutines() {
+        let accepts = "// SAFETY: waits nowhere.\nlet c = unsafe { Contract::accept() };\n";
+        let with_module = accepts.replace("Contract", "coroutine::Contract");
+        let with_attribute = "// SAFETY: waits nowhere.\n#[allow(unsafe_code)]\n\
+            let c =\n    unsafe { Contract::accept() };\n";
+        for text in [accepts, &with_module, with_attribute] {
+            for path in ["crates/onrush/tests/common/x.rs", "examples/x.rs"] {
+                assert_eq!(lines(path, text), [], "{path}: {text}");
+            }
+            for path in [
+                "crates/onrush/src/x.rs",
+                "crates/onrush/src/tests.rs",
+                "xtask/src/x.rs",
+            ] {
+                assert_eq!(lines(path, text).len(), 1, "{path}: {text}");
+            }
+        }
+        let without_reason = "let c = unsafe { Contract::accept() };\n";
+        assert_eq!(lines("examples/x.rs", without_reason), [1]);
+        for other in [
+            "unsafe { f() }",
+            "unsafe { Contract::accept(); f() }",
+            "unsafe { f(); Contract::accept() }",
+            "unsafe { Contract::accept() + f() }",
+            "unsafe { f(Contract::accept()) }",
+            "unsafe { Contract::accept(f()) }",
+            "unsafe { mine::Contract::accept() }",
+            "unsafe { mine::coroutine::Contract::accept() }",
+            "unsafe { Contract::reject() }",
+            "unsafe { Contract::accept",
+            "unsafe fn f() -> Contract { Contract::accept() }",
+            "unsafe impl Send for Contract {}",
+        ] {
+            let text = format!("// SAFETY: yes.\n{other}\n");
+            assert_eq!(lines("examples/x.rs", &text), [2], "{other}");
+        }
     }
 
     #[test]
