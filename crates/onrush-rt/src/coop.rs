@@ -23,8 +23,12 @@ pub const BYTES: u32 = 256 << 10;
 
 /// The cost of an operation besides its bytes, in bytes: about a microsecond.
 const OPERATION_COST: u32 = 2 << 10;
-/// The minimum budget of an event, whatever the events before it in this iteration have spent.
+/// The minimum budget of an event, after other events in this iteration have used up [`BYTES`].
 const EVENT_BYTES_MIN: u32 = 64 << 10;
+/// The minimum after they have spent `MANY_EVENTS_BYTES`: thousands of clients have arrived at once.
+/// What a small response needs is sent now, the rest of a large one later.
+const LATE_EVENT_BYTES_MIN: u32 = 16 << 10;
+const MANY_EVENTS_BYTES: u32 = 2 << 20;
 const EVENT_OPERATIONS_MIN: u32 = 32;
 
 /// Refusals of [`poll_proceed`] in one poll after which it grants some more operations.
@@ -75,7 +79,11 @@ pub(crate) fn renew_for_event(spent: u32) {
     if spent == 0 {
         return LEFT.set(FULL);
     }
-    let bytes = BYTES.saturating_sub(spent).max(EVENT_BYTES_MIN);
+    let bytes_min = match spent {
+        0..MANY_EVENTS_BYTES => EVENT_BYTES_MIN,
+        _ => LATE_EVENT_BYTES_MIN,
+    };
+    let bytes = BYTES.saturating_sub(spent).max(bytes_min);
     let operations = OPERATIONS.saturating_sub(spent / OPERATION_COST);
     let operations = operations.max(EVENT_OPERATIONS_MIN);
     LEFT.set(Left {
@@ -137,8 +145,9 @@ pub(crate) fn is_untouched() -> bool {
 /// large transfer is not cut into small calls.
 #[inline]
 pub fn operation_bytes_max() -> usize {
-    let left = LEFT.get().bytes as usize;
-    (2 * left).max(EVENT_BYTES_MIN as usize)
+    let left = LEFT.get();
+    let bytes_min = left.granted_bytes.min(EVENT_BYTES_MIN);
+    (2 * left.bytes).max(bytes_min) as usize
 }
 
 /// Whether the current poll has used up its budget.
@@ -339,11 +348,17 @@ mod tests {
         spend(30_000);
         assert_eq!(spent(), 30_000 + OPERATION_COST);
         assert_eq!(operation_bytes_max(), 140_000);
-        renew_for_event(u32::MAX);
-        assert!(!is_exhausted());
-        spend(EVENT_BYTES_MIN as usize);
-        assert!(is_exhausted());
-        assert_eq!(operation_bytes_max(), EVENT_BYTES_MIN as usize);
+        for (before, least) in [
+            (BYTES, EVENT_BYTES_MIN),
+            (MANY_EVENTS_BYTES, LATE_EVENT_BYTES_MIN),
+            (u32::MAX, LATE_EVENT_BYTES_MIN),
+        ] {
+            renew_for_event(before);
+            assert!(!is_exhausted());
+            spend(least as usize);
+            assert!(is_exhausted());
+            assert_eq!(operation_bytes_max(), least as usize);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The behaviour of hostile code when it is called.
 #[derive(Clone, Copy)]
@@ -123,11 +123,16 @@ pub fn poll_with<F: Future + Unpin>(future: &mut F, evil: (Evil, Evil)) -> Poll<
     Pin::new(future).poll(&mut Context::from_waker(&waker))
 }
 
-/// Keeps a value until a hostile waker that waits for it has been called.
-pub fn keep_a_while(worker: &WorkerHandle, kept: impl Sized + 'static) {
-    let nap = worker.sleep(Duration::from_millis(30));
+/// Keeps a value until a hostile waker that waits for it has been called, or dropped with hostile
+/// code; at most five seconds.
+pub fn keep_until_fired(worker: &WorkerHandle, kept: impl Sized + 'static) {
+    let fired = FIRED.load(Ordering::SeqCst);
+    let own = worker.clone();
     let hold = async move {
-        nap.await;
+        let end = Instant::now() + Duration::from_secs(5);
+        while FIRED.load(Ordering::SeqCst) == fired && Instant::now() < end {
+            own.sleep(Duration::from_millis(1)).await;
+        }
         drop(kept);
     };
     worker.spawn(hold).detach();
@@ -214,22 +219,22 @@ pub async fn polls(mut request: Request, what: &str, evil: (Evil, Evil)) -> Resp
         "sleep" => {
             let mut sleep = worker.sleep(Duration::from_millis(2));
             assert!(poll_with(&mut sleep, evil).is_pending());
-            keep_a_while(&worker, sleep);
+            keep_until_fired(&worker, sleep);
         }
         "blocking" => {
             let mut job = worker.blocking(|| std::thread::sleep(Duration::from_millis(5)));
             assert!(poll_with(&mut job, evil).is_pending());
-            keep_a_while(&worker, job);
+            keep_until_fired(&worker, job);
         }
         "offload" => {
             let mut job = worker.offload(|| std::thread::sleep(Duration::from_millis(5)));
             assert!(poll_with(&mut job, evil).is_pending());
-            keep_a_while(&worker, job);
+            keep_until_fired(&worker, job);
         }
         "task" => {
             let mut task = worker.spawn(worker.sleep(Duration::from_millis(2)));
             assert!(poll_with(&mut task, evil).is_pending());
-            keep_a_while(&worker, task);
+            keep_until_fired(&worker, task);
         }
         "yield" => {
             let on = worker.clone();
@@ -243,7 +248,7 @@ pub async fn polls(mut request: Request, what: &str, evil: (Evil, Evil)) -> Resp
             assert!(filled.is_ok());
             let mut full = Box::pin(async move { sender.send("more").await.is_ok() });
             assert!(poll_with(&mut full, evil).is_pending());
-            keep_a_while(&worker, full);
+            keep_until_fired(&worker, full);
             return Response::with_body(response);
         }
         "body" | "body-fill" => {
