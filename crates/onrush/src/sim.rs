@@ -145,6 +145,24 @@ impl Simulation {
         Simulation::build_within(net, application, settings, &pools, receive_bytes_max)
     }
 
+    /// [`Simulation::with_behaviour`] with at most `connections_max` open connections, and with an
+    /// access log.
+    pub fn with_connections_max(
+        seed: u64,
+        application: &impl Application,
+        limits: Limits,
+        behaviour: Behaviour,
+        connections_max: usize,
+    ) -> Simulation {
+        let net = Net::new(seed, behaviour);
+        let settings = Settings {
+            access_log: AccessLog::On,
+            connections_max,
+            ..Simulation::settings(1, limits, None)
+        };
+        Simulation::build(net, application, settings, &Pools::inline())
+    }
+
     /// [`Simulation::with_behaviour`] with request metrics in `metrics`.
     pub fn with_metrics(
         seed: u64,
