@@ -118,14 +118,8 @@ impl Simulation {
         receive_bytes_max: usize,
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
-        let settings = Simulation::settings(1, limits, None);
-        Simulation::build_within(
-            net,
-            application,
-            settings,
-            &Pools::inline(),
-            receive_bytes_max,
-        )
+        let (settings, pools) = (Simulation::settings(1, limits, None), Pools::inline());
+        Simulation::build_within(net, application, settings, &pools, receive_bytes_max)
     }
 
     /// [`Simulation::with_receive_memory`], with an access log.
@@ -155,11 +149,8 @@ impl Simulation {
         connections_max: usize,
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
-        let settings = Settings {
-            access_log: AccessLog::On,
-            connections_max,
-            ..Simulation::settings(1, limits, None)
-        };
+        let mut settings = Simulation::settings(1, limits, None);
+        (settings.access_log, settings.connections_max) = (AccessLog::On, connections_max);
         Simulation::build(net, application, settings, &Pools::inline())
     }
 
