@@ -13,6 +13,14 @@ use std::path::Path;
 /// Passes over the calls. Call chains from the simulator into libraries are less deep.
 const PASSES: usize = 32;
 
+/// The source files of the simulator. `slots.rs` is shared by all drivers, but the measured program
+/// uses the simulated one only.
+const SIMULATOR: [&str; 3] = [
+    "onrush-rt/driver/sim/",
+    "onrush-rt/driver/slots.rs",
+    "onrush-rt/fs/sim/",
+];
+
 /// The source of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
@@ -97,7 +105,7 @@ fn owner(file: &str, function: &str) -> Option<Owner> {
     let function = function.rsplit("::").next().unwrap_or_default();
     Some(Owner {
         label: format!("{short} {function}"),
-        simulator: short.contains("onrush-rt/driver/sim/") || short.contains("onrush-rt/fs/sim/"),
+        simulator: SIMULATOR.iter().any(|path| short.contains(path)),
     })
 }
 
@@ -262,6 +270,9 @@ mod tests {
             of(file, "ready"),
             label("onrush-rt/driver/sim/mod.rs ready", true)
         );
+        let file = "crates/onrush-rt/src/driver/slots.rs";
+        let shared = "onrush-rt/driver/slots.rs insert";
+        assert_eq!(of(file, "insert<T>"), label(shared, true));
         let file = "crates/onrush/src/engine/send.rs";
         let name = "onrush::engine::send::<impl onrush::engine::Engine>::flush";
         assert_eq!(

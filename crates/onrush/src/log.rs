@@ -31,18 +31,19 @@ pub enum AccessLog {
     /// connection ends before that. Its fields are:
     ///
     /// - `method`, `target`, `version`: the request line. A rejected request head has the field
-    ///   `request` instead: its first line as received.
+    ///   `request` instead: its first line as received. A connection over the limit has neither.
     /// - `peer`: the address of the client; absent for a Unix socket.
     /// - `status`: the status of the response; absent when no response was started.
     /// - `end`: how the exchange ended: `complete`; `rejected` (the response was sent, but the
-    ///   request head broke a rule or arrived too slowly); `client_gone`; `timed_out`; `cut_off`
-    ///   (the response could not be finished); `evicted` (memory or descriptors were short);
-    ///   `stopped` (the server ended).
+    ///   request head broke a rule or arrived too slowly, or the connection was over the limit);
+    ///   `client_gone`; `timed_out`; `cut_off` (the response could not be finished); `evicted`
+    ///   (memory or descriptors were short); `stopped` (the server ended).
     /// - `received_bytes`: the size of the request head and of the body bytes that were read.
     /// - `sent_bytes`: the bytes of the response that the kernel accepted.
     /// - `body_bytes`: the part of `sent_bytes` that follows the head, with the framing of chunks.
     ///   0 for HEAD.
-    /// - `duration_us`: the time from the complete request head to the end, in microseconds.
+    /// - `duration_us`: the time from the complete request head, or from the rejection, to the end,
+    ///   in microseconds.
     /// - `user_agent`, `referer`: the fields as sent (RFC 9110 §10.1.3, §10.1.5), if present. Bytes
     ///   that are not UTF-8 are replaced by U+FFFD.
     /// - `request_bytes`, `user_agent_bytes`, `referer_bytes`: the exact bytes of the field without
@@ -85,7 +86,8 @@ pub(crate) enum RequestLine {
         target: String,
         version: &'static str,
     },
-    /// The first line of a rejected head, as far as it is known.
+    /// The first line of a rejected head, as far as it is known. `None` as well for a connection
+    /// over the limit.
     Raw(Option<Vec<u8>>),
 }
 

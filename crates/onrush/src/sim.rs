@@ -118,14 +118,8 @@ impl Simulation {
         receive_bytes_max: usize,
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
-        let settings = Simulation::settings(1, limits, None);
-        Simulation::build_within(
-            net,
-            application,
-            settings,
-            &Pools::inline(),
-            receive_bytes_max,
-        )
+        let (settings, pools) = (Simulation::settings(1, limits, None), Pools::inline());
+        Simulation::build_within(net, application, settings, &pools, receive_bytes_max)
     }
 
     /// [`Simulation::with_receive_memory`], with an access log.
@@ -143,6 +137,21 @@ impl Simulation {
         };
         let pools = Pools::inline();
         Simulation::build_within(net, application, settings, &pools, receive_bytes_max)
+    }
+
+    /// [`Simulation::with_behaviour`] with at most `connections_max` open connections, and with an
+    /// access log.
+    pub fn with_connections_max(
+        seed: u64,
+        application: &impl Application,
+        limits: Limits,
+        behaviour: Behaviour,
+        connections_max: usize,
+    ) -> Simulation {
+        let net = Net::new(seed, behaviour);
+        let mut settings = Simulation::settings(1, limits, None);
+        (settings.access_log, settings.connections_max) = (AccessLog::On, connections_max);
+        Simulation::build(net, application, settings, &Pools::inline())
     }
 
     /// [`Simulation::with_behaviour`] with request metrics in `metrics`.

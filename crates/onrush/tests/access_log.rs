@@ -3,66 +3,15 @@
 mod common;
 
 use common::app::app;
+use common::entries::{Entry, entries, expect, keep_entries, number};
 use common::{Served, calm, content, drivers, get, plain, serve_with, watchdog};
 use onrush::sim::Simulation;
 use onrush::{AccessLog, Bytes, Limits, Request, Response};
 use onrush_rt::driver::sim::Behaviour;
-use std::collections::BTreeMap;
 use std::future::pending;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
-use tracing::field::{Field, Visit};
-
-/// One entry: its fields by name.
-type Entry = BTreeMap<&'static str, String>;
-
-static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
-
-/// A subscriber that records the entries of the access log.
-struct Keep;
-
-struct Fields(Entry);
-
-impl Visit for Fields {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.0.insert(field.name(), format!("{value:?}"));
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name(), value.to_owned());
-    }
-}
-
-impl tracing::Subscriber for Keep {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target() == "onrush::access"
-    }
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn event(&self, event: &tracing::Event<'_>) {
-        let mut fields = Fields(Entry::new());
-        event.record(&mut fields);
-        entries().push(fields.0);
-    }
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
-fn entries() -> std::sync::MutexGuard<'static, Vec<Entry>> {
-    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn keep_entries() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        tracing::subscriber::set_global_default(Keep).expect("no earlier subscriber")
-    });
-}
 
 /// The entries whose target contains `mark`.
 fn marked(mark: &str) -> Vec<Entry> {
@@ -84,24 +33,6 @@ fn wait_for(mark: &str, count: usize) -> Vec<Entry> {
         }
         assert!(Instant::now() < end, "{mark}: {:#?}", entries());
         std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn number(entry: &Entry, name: &str) -> u64 {
-    let value = entry
-        .get(name)
-        .unwrap_or_else(|| panic!("{name}: {entry:?}"));
-    value.parse().expect("a number")
-}
-
-#[track_caller]
-fn expect(entry: &Entry, fields: &[(&'static str, &str)]) {
-    for (name, value) in fields {
-        assert_eq!(
-            entry.get(name).map(String::as_str),
-            Some(*value),
-            "{entry:#?}"
-        );
     }
 }
 

@@ -1,15 +1,30 @@
-//! Sends and receives by plain system calls, as both kernel drivers do.
+//! Accepts, sends and receives by plain system calls, as both kernel drivers do.
 //!
 //! Does not depend on drivers.
 
 use crate::fs::File;
-use rustix::fd::BorrowedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 
 const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+
+/// Accepts one connection without waiting (`accept4(2)`).
+pub(crate) fn accept(listener: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    rustix::net::accept_with(listener, flags)
+}
+
+/// Whether an accept failed because of one connection, or was interrupted (accept(2)). The next one
+/// may succeed at once.
+pub(crate) fn may_accept_next(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM
+    )
+}
 
 #[inline]
 pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
@@ -73,5 +88,26 @@ fn retry(mut call: impl FnMut() -> Result<usize, Errno>) -> io::Result<usize> {
             Err(Errno::INTR) => {}
             result => return result.map_err(io::Error::from),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accept_reports_an_empty_queue_and_skips_failed_connections() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let listener = OwnedFd::from(listener);
+        let empty = accept(&listener).unwrap_err();
+        assert_eq!(empty, Errno::AGAIN);
+        assert!(!may_accept_next(empty) && !may_accept_next(Errno::MFILE));
+        assert!(may_accept_next(Errno::CONNABORTED));
+        let _client = std::net::TcpStream::connect(address).unwrap();
+        let accepted = accept(&listener).unwrap();
+        let flags = rustix::fs::fcntl_getfl(&accepted).unwrap();
+        assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
     }
 }

@@ -1,33 +1,33 @@
-//! The table of a kernel driver's streams. Its slots are reused, each with a generation, so that
-//! ids of closed streams and events for them are recognised as stale.
+//! The table of a driver's streams. Its slots are reused, each with a generation, so that ids of
+//! closed streams and events for them are recognised as stale.
 //!
-//! Does not depend on what a driver stores with a stream. The simulator has a table of its own:
-//! `bench/gate` attributes instructions by source file, and must not count those of the simulator.
+//! Does not depend on what a driver stores with a stream. `bench/gate`, which runs the simulator
+//! only, attributes the instructions of this file to it.
 
 use super::StreamId;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use std::ops::{Deref, DerefMut, Index, IndexMut};
 
 /// A slot. It dereferences to what the driver stores with the stream.
 #[derive(Debug)]
-pub(super) struct Slot<T> {
+pub(super) struct Slot<S, T> {
     /// `None` while the slot is free.
-    pub(super) socket: Option<OwnedFd>,
+    pub(super) socket: Option<S>,
     /// The generation of the stream, or of the next one while the slot is free.
     pub(super) generation: u32,
-    state: T,
+    pub(super) state: T,
 }
 
-/// Slots by index. Generations count to `GENERATION_MASK`, one less than a power of two, and start
-/// again at 0.
+/// Slots by index, for sockets of type `S`. Generations count to `GENERATION_MASK`, one less than a
+/// power of two, and start again at 0.
 #[derive(Debug)]
-pub(super) struct Slots<T, const GENERATION_MASK: u32> {
-    slots: Vec<Slot<T>>,
+pub(super) struct Slots<S, T, const GENERATION_MASK: u32> {
+    slots: Vec<Slot<S, T>>,
     /// The indexes of free slots; the last is used next.
     free: Vec<u32>,
 }
 
-impl<T, const GENERATION_MASK: u32> Slots<T, GENERATION_MASK> {
+impl<S, T, const GENERATION_MASK: u32> Slots<S, T, GENERATION_MASK> {
     /// An empty table.
     pub(super) const fn new() -> Self {
         Slots {
@@ -43,11 +43,7 @@ impl<T, const GENERATION_MASK: u32> Slots<T, GENERATION_MASK> {
 
     /// Puts a stream into a free slot. `state` is called with the state of the slot's previous
     /// stream, if it had one.
-    pub(super) fn insert(
-        &mut self,
-        socket: OwnedFd,
-        state: impl FnOnce(Option<&T>) -> T,
-    ) -> StreamId {
+    pub(super) fn insert(&mut self, socket: S, state: impl FnOnce(Option<&T>) -> T) -> StreamId {
         let Some(index) = self.free.pop() else {
             let (index, generation) = (self.slots.len() as u32, 0);
             self.slots.push(Slot {
@@ -66,53 +62,66 @@ impl<T, const GENERATION_MASK: u32> Slots<T, GENERATION_MASK> {
 
     /// The slot of an open stream; `None` when the id is stale.
     #[inline]
-    pub(super) fn get_mut(&mut self, id: StreamId) -> Option<&mut Slot<T>> {
+    pub(super) fn get_mut(&mut self, id: StreamId) -> Option<&mut Slot<S, T>> {
         let slot = self.slots.get_mut(id.index as usize)?;
         (slot.generation == id.generation && slot.socket.is_some()).then_some(slot)
     }
 
-    /// The descriptor of an open stream; `None` when the id is stale.
+    /// The socket of an open stream; `None` when the id is stale.
     #[inline]
-    pub(super) fn descriptor(&self, id: StreamId) -> Option<BorrowedFd<'_>> {
+    pub(super) fn socket(&self, id: StreamId) -> Option<&S> {
         let slot = self.slots.get(id.index as usize)?;
         let fits = slot.generation == id.generation;
-        slot.socket.as_ref().filter(|_| fits).map(AsFd::as_fd)
+        slot.socket.as_ref().filter(|_| fits)
+    }
+
+    /// All slots, used or free, in the order of their indexes.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<S, T>> {
+        self.slots.iter()
     }
 
     /// Frees the slot of a stream and returns its socket; `None` when the id is stale. The state
     /// stays until the slot is used again.
-    pub(super) fn remove(&mut self, id: StreamId) -> Option<OwnedFd> {
+    pub(super) fn remove(&mut self, id: StreamId) -> Option<S> {
         let slot = self.get_mut(id)?;
-        slot.generation = (slot.generation + 1) & GENERATION_MASK;
+        slot.generation = slot.generation.wrapping_add(1) & GENERATION_MASK;
         let socket = slot.socket.take();
         self.free.push(id.index);
         socket
     }
 
     /// Takes the sockets of all streams. The table must not be used for new ones after this.
-    pub(super) fn take_sockets(&mut self) -> impl Iterator<Item = OwnedFd> {
+    pub(super) fn take_sockets(&mut self) -> impl Iterator<Item = S> {
         self.slots.iter_mut().filter_map(|slot| slot.socket.take())
     }
 }
 
+impl<S: AsFd, T, const GENERATION_MASK: u32> Slots<S, T, GENERATION_MASK> {
+    /// The descriptor of an open stream; `None` when the id is stale.
+    #[inline]
+    pub(super) fn descriptor(&self, id: StreamId) -> Option<BorrowedFd<'_>> {
+        self.socket(id).map(AsFd::as_fd)
+    }
+}
+
 /// The slot at an index that was in use before, whether or not it is free now.
-impl<T, const GENERATION_MASK: u32> Index<u32> for Slots<T, GENERATION_MASK> {
-    type Output = Slot<T>;
+impl<S, T, const GENERATION_MASK: u32> Index<u32> for Slots<S, T, GENERATION_MASK> {
+    type Output = Slot<S, T>;
 
     #[inline]
-    fn index(&self, index: u32) -> &Slot<T> {
+    fn index(&self, index: u32) -> &Slot<S, T> {
         &self.slots[index as usize]
     }
 }
 
-impl<T, const GENERATION_MASK: u32> IndexMut<u32> for Slots<T, GENERATION_MASK> {
+impl<S, T, const GENERATION_MASK: u32> IndexMut<u32> for Slots<S, T, GENERATION_MASK> {
     #[inline]
-    fn index_mut(&mut self, index: u32) -> &mut Slot<T> {
+    fn index_mut(&mut self, index: u32) -> &mut Slot<S, T> {
         &mut self.slots[index as usize]
     }
 }
 
-impl<T> Deref for Slot<T> {
+impl<S, T> Deref for Slot<S, T> {
     type Target = T;
 
     #[inline]
@@ -121,7 +130,7 @@ impl<T> Deref for Slot<T> {
     }
 }
 
-impl<T> DerefMut for Slot<T> {
+impl<S, T> DerefMut for Slot<S, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         &mut self.state
@@ -131,8 +140,9 @@ impl<T> DerefMut for Slot<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fd::OwnedFd;
 
-    type Three = Slots<&'static str, 3>;
+    type Three = Slots<OwnedFd, &'static str, 3>;
 
     fn socket() -> OwnedFd {
         std::fs::File::open("/dev/null").unwrap().into()
@@ -168,6 +178,21 @@ mod tests {
             assert_eq!(id, StreamId { index, generation });
             assert!(slots.remove(id).is_some());
         }
+    }
+
+    #[test]
+    fn generations_of_32_bits_start_again() {
+        let mut slots = Slots::<(), (), { u32::MAX }>::new();
+        let first = slots.insert((), |_| ());
+        slots[first.index].generation = u32::MAX;
+        let generation = u32::MAX;
+        let last = StreamId {
+            generation,
+            ..first
+        };
+        assert!(slots.socket(first).is_none() && slots.remove(last).is_some());
+        assert_eq!(slots.insert((), |_| ()), first);
+        assert!(slots.socket(last).is_none() && slots.socket(first).is_some());
     }
 
     #[test]

@@ -1,43 +1,23 @@
 //! Tests of the same operations on the kernel, on the kernel without `openat2`, and on the
 //! simulator; then tests of features that only one of them has.
 
+#[path = "../../tests/common/temp_dir.rs"]
+mod temp_dir;
+
 use super::sim::{Cut, SimFs};
 use super::*;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-struct Temp(PathBuf);
-
-impl Temp {
-    fn new() -> Temp {
-        Temp::new_in(std::env::temp_dir())
-    }
-
-    fn new_in(parent: PathBuf) -> Temp {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("onrush-fs-{}-{number}", std::process::id());
-        let path = parent.join(name);
-        std::fs::create_dir(&path).unwrap();
-        Temp(path)
-    }
-}
-
-impl Drop for Temp {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use temp_dir::TempDir;
 
 fn on_all(test: impl Fn(&Dir)) {
     for beneath in [Beneath::Auto, Beneath::Walk] {
-        let temp = Temp::new();
-        test(&Dir::open_root_with(&temp.0, beneath).unwrap());
+        let temp = TempDir::new();
+        test(&Dir::open_root_with(temp.path(), beneath).unwrap());
     }
     let tmpfs = PathBuf::from("/dev/shm"); // has no RWF_NOWAIT
     if tmpfs.is_dir() {
-        let temp = Temp::new_in(tmpfs);
-        test(&Dir::open_root(&temp.0).unwrap());
+        let temp = TempDir::beneath(&tmpfs);
+        test(&Dir::open_root(temp.path()).unwrap());
     }
     test(&SimFs::new(1).root().unwrap());
 }
@@ -102,8 +82,8 @@ fn files_hold_what_is_written() {
 #[test]
 fn what_is_needed_is_read_and_nothing_behind_it() {
     const NEEDED_BYTES: u64 = 256 * 1024;
-    let temp = Temp::new();
-    let root = Dir::open_root(&temp.0).unwrap();
+    let temp = TempDir::new();
+    let root = Dir::open_root(temp.path()).unwrap();
     create(&root, b"a", b"").set_len(64 << 20).unwrap();
     let file = root.open(b"a", OpenHow::READ).unwrap();
     file.advise_needed(0, NEEDED_BYTES);
@@ -189,8 +169,8 @@ fn no_path_leads_out() {
 #[test]
 fn links_and_pipes() {
     for beneath in [Beneath::Auto, Beneath::Walk] {
-        let temp = Temp::new();
-        let root = Dir::open_root_with(&temp.0, beneath).unwrap();
+        let temp = TempDir::new();
+        let root = Dir::open_root_with(temp.path(), beneath).unwrap();
         root.create_dir(b"d", 0o755).unwrap();
         create(&root, b"d/file", b"x");
         for (link, target) in [
@@ -199,10 +179,10 @@ fn links_and_pipes() {
             ("out", "/etc"),
             ("d/up", "../.."),
         ] {
-            std::os::unix::fs::symlink(target, temp.0.join(link)).unwrap();
+            std::os::unix::fs::symlink(target, temp.path().join(link)).unwrap();
         }
         assert_eq!(root.entry_metadata(b"in").unwrap().kind, FileKind::Symlink);
-        let pipe = temp.0.join("pipe");
+        let pipe = temp.path().join("pipe");
         assert!(
             std::process::Command::new("mkfifo")
                 .arg(pipe)
@@ -311,8 +291,8 @@ fn many_entries_and_an_early_end() {
 
 #[test]
 fn residence_by_probes_agrees() {
-    let temp = Temp::new();
-    let root = Dir::open_root(&temp.0).unwrap();
+    let temp = TempDir::new();
+    let root = Dir::open_root(temp.path()).unwrap();
     let file = create(&root, b"a", &[1; 1 << 20]);
     let FileInner::Kernel(file) = &file.inner else {
         unreachable!()

@@ -2,6 +2,7 @@
 //! has accepted.
 //!
 //! A request is recorded when its head has been parsed or rejected, a response when it is rendered.
+//! A connection over the limit is recorded as one exchange, whose request is not known.
 //! Each successful send is recorded as well. An exchange ends when the last byte of its response
 //! has been accepted, or when its connection closes. The functions here are called only if an
 //! access log is configured.
@@ -12,7 +13,6 @@ use crate::host::ConnId;
 use crate::log::{Exchange, Outcome, RequestLine};
 use crate::metrics::CloseReason;
 use onrush_proto::head::{Head, Version};
-use onrush_proto::reject::Reject;
 
 /// The longest part of a rejected request line that is logged, in bytes.
 const RAW_LINE_BYTES_MAX: usize = 2048;
@@ -71,13 +71,13 @@ impl Engine {
         }
     }
 
-    /// Records the rejection of a head. `received` is the known part of it. The response is in
-    /// `out`, behind the first `rendered_before` bytes.
+    /// Records a rejection with `status`: of a head, of which `received` is the known part, or of a
+    /// connection. The response is in `out`, behind the first `rendered_before` bytes.
     #[inline(never)]
     pub(super) fn log_reject(
         &self,
         conn: &mut Conn,
-        reject: Reject,
+        status: u16,
         outcome: Outcome,
         received: &[u8],
         rendered_before: usize,
@@ -97,7 +97,7 @@ impl Engine {
             ..self.exchange(conn, RequestLine::Raw(line), received.len())
         };
         conn.active().exchanges.begin(exchange);
-        self.log_short_response(conn, reject.status, rendered_before, out);
+        self.log_short_response(conn, status, rendered_before, out);
     }
 
     /// Records the complete response to the last request. It is in `out`, behind the first

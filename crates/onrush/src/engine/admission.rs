@@ -15,6 +15,7 @@ use super::connection::{AfterFlush, Conn, Phase};
 use super::migration::Transfer;
 use super::{Engine, Settings, count};
 use crate::host::ConnId;
+use crate::log::Outcome;
 use crate::metrics::CloseReason;
 use crate::panic_guard;
 use onrush_proto::limits::Limits;
@@ -205,6 +206,7 @@ impl Engine {
 
     /// Sends a 503 to a connection over the limit, and keeps the connection open until the client
     /// has read it. There are at most [`Settings::over_limit_max`] of them; the oldest makes room.
+    #[cold]
     fn reject_over_limit(self: &Rc<Self>, socket: Socket) {
         count(&self.counters.placed);
         count(&self.counters.refused);
@@ -227,6 +229,11 @@ impl Engine {
         self.over_limit.borrow_mut().push_back(id);
         let mut conn = Conn::new(stream);
         conn.over_limit = true;
+        if self.log.is_some() {
+            // Nothing was received, so the request is not known.
+            let (outcome, received) = (Outcome::Rejected, &[]);
+            self.log_reject(&mut conn, 503, outcome, received, 0, OVER_LIMIT_RESPONSE);
+        }
         self.conns.borrow_mut().insert(id, conn);
         self.send_then(id, OVER_LIMIT_RESPONSE, AfterFlush::Linger);
     }

@@ -27,7 +27,7 @@ impl Engine {
         conn.machine.send_reject(reject, &self.date(), out);
         if self.log.is_some() {
             let outcome = Outcome::Rejected;
-            self.log_reject(conn, reject, outcome, data, rendered_before, out);
+            self.log_reject(conn, reject.status, outcome, data, rendered_before, out);
         }
         conn.machine.finish_response()
     }
@@ -45,7 +45,7 @@ impl Engine {
                 let received = conn.active.as_ref().and_then(|active| active.input.front());
                 let received = received.cloned();
                 let received = received.as_deref().unwrap_or_default();
-                self.log_reject(conn, reject, outcome, received, 0, &out);
+                self.log_reject(conn, reject.status, outcome, received, 0, &out);
             }
             conn.machine.finish_response()
         };

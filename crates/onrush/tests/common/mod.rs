@@ -5,6 +5,7 @@
 
 pub mod app;
 pub mod attack;
+pub mod entries;
 pub mod gate;
 pub mod memory;
 pub mod script;

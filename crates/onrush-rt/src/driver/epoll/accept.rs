@@ -3,7 +3,7 @@
 //! Does not depend on how streams receive.
 
 use super::{Epoll, LISTENER};
-use crate::driver::{ACCEPT_PAUSE, Event, ListenSocket, ListenerId, Socket, pauses_over};
+use crate::driver::{ACCEPT_PAUSE, Event, ListenSocket, ListenerId, Socket, direct, pauses_over};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -26,7 +26,6 @@ pub(super) struct Listener {
 
 impl Epoll {
     pub(super) fn accept(&mut self) -> Option<Event> {
-        use rustix::net::SocketFlags;
         while let Some((index, left)) = self.accepting.last_mut() {
             let listener = ListenerId(*index);
             let entry = &mut self.listeners[*index as usize];
@@ -41,8 +40,7 @@ impl Epoll {
                 self.accepting.pop();
                 continue;
             };
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            match rustix::net::accept_with(socket, flags) {
+            match direct::accept(socket) {
                 Ok(socket) => {
                     if exhausted {
                         self.accepting.pop();
@@ -58,7 +56,7 @@ impl Epoll {
                         entry.socket = None;
                     }
                 }
-                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {
+                Err(error) if direct::may_accept_next(error) => {
                     if exhausted {
                         self.accepting.pop();
                     }

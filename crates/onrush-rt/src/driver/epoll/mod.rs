@@ -81,7 +81,7 @@ pub struct Epoll {
     events: Vec<epoll::Event>,
     /// How many of `events` have been taken.
     taken: usize,
-    streams: Slots<Stream, GENERATION_MASK>,
+    streams: Slots<OwnedFd, Stream, GENERATION_MASK>,
     listeners: Vec<Listener>,
     /// Listeners with connections to accept in this iteration, and how many each may still yield.
     accepting: Vec<(u32, u32)>,

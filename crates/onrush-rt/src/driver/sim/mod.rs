@@ -12,18 +12,20 @@ mod net;
 
 pub use net::{Address, Behaviour, Client, End, Listener, Net, Random};
 
+use super::slots::{self, Slots};
 use super::{Event, ListenSocket, ListenerId, Socket, StreamId, stale};
 use crate::buf::{Budget, BufferPool};
 use crate::fs::File;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-
 use std::time::Duration;
 
+/// Generations have all bits.
+const GENERATION_MASK: u32 = u32::MAX;
+
+/// What the driver stores with a stream.
 #[derive(Debug)]
 struct Stream {
-    end: Option<End>,
-    generation: u32,
     token: u64,
     buffers: bool,
     stopped_event_due: bool,
@@ -34,6 +36,8 @@ struct Stream {
     low_water: u32,
     want_write: bool,
 }
+
+type Slot = slots::Slot<End, Stream>;
 
 #[derive(Debug)]
 struct Accepting {
@@ -49,8 +53,7 @@ struct Accepting {
 #[derive(Debug)]
 pub struct SimDriver {
     net: Net,
-    streams: Vec<Stream>,
-    free: Vec<u32>,
+    streams: Slots<End, Stream, GENERATION_MASK>,
     listeners: Vec<Accepting>,
     /// Streams still to be processed in this iteration, in seeded order.
     order: Vec<u32>,
@@ -64,8 +67,7 @@ impl SimDriver {
     pub fn new(net: Net, receive_bytes_max: usize) -> SimDriver {
         SimDriver {
             net,
-            streams: Vec::new(),
-            free: Vec::new(),
+            streams: Slots::new(),
             listeners: Vec::new(),
             order: Vec::new(),
             accepting: Vec::new(),
@@ -84,9 +86,9 @@ impl SimDriver {
     }
 
     pub(super) fn poll_events(&mut self, _timeout: Option<Duration>) -> io::Result<()> {
-        let open = |s: &Stream| s.end.is_some();
-        self.order = (0..self.streams.len() as u32)
-            .filter(|&i| open(&self.streams[i as usize]))
+        let slots = self.streams.iter().zip(0..);
+        self.order = slots
+            .filter_map(|(slot, index)| slot.socket.is_some().then_some(index))
             .collect();
         let mut state = self.net.state();
         for i in (1..self.order.len()).rev() {
@@ -110,7 +112,7 @@ impl SimDriver {
                 .as_ref()
                 .is_some_and(|q| !q.is_empty())
         };
-        let due = |s: &Stream| match &s.end {
+        let due = |s: &Slot| match &s.socket {
             Some(end) => {
                 s.stopped_event_due
                     || ((s.buffers || s.want_read) && end.readable(s.low_water))
@@ -176,12 +178,13 @@ impl SimDriver {
     }
 
     fn next_stream_event(&mut self, index: u32) -> Option<Event> {
-        let stream = &mut self.streams[index as usize];
-        let end = stream.end.as_ref()?;
-        let id = StreamId {
-            index,
-            generation: stream.generation,
-        };
+        let Slot {
+            socket,
+            generation,
+            state: stream,
+        } = &mut self.streams[index];
+        let (end, generation) = (socket.as_ref()?, *generation);
+        let id = StreamId { index, generation };
         let token = stream.token;
         if stream.stopped_event_due {
             // A receive that was in progress when the stream was paused may still complete first.
@@ -282,9 +285,7 @@ impl SimDriver {
         let Socket::Sim(end) = socket else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let stream = |generation| Stream {
-            end: Some(end),
-            generation,
+        Ok(self.streams.insert(end, |_| Stream {
             token,
             buffers: false,
             stopped_event_due: false,
@@ -292,39 +293,15 @@ impl SimDriver {
             want_read: false,
             low_water: 1,
             want_write: false,
-        };
-        let index = match self.free.pop() {
-            Some(index) => {
-                let generation = self.streams[index as usize].generation;
-                self.streams[index as usize] = stream(generation);
-                index
-            }
-            None => {
-                self.streams.push(stream(0));
-                self.streams.len() as u32 - 1
-            }
-        };
-        Ok(StreamId {
-            index,
-            generation: self.streams[index as usize].generation,
-        })
-    }
-
-    fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
-        let stream = self.streams.get_mut(id.index as usize)?;
-        (stream.generation == id.generation && stream.end.is_some()).then_some(stream)
+        }))
     }
 
     fn end(&self, id: StreamId) -> io::Result<&End> {
-        let stream = self
-            .streams
-            .get(id.index as usize)
-            .filter(|s| s.generation == id.generation);
-        stream.and_then(|s| s.end.as_ref()).ok_or_else(stale)
+        self.streams.socket(id).ok_or_else(stale)
     }
 
     pub(super) fn receive(&mut self, id: StreamId) {
-        if let Some(stream) = self.stream(id) {
+        if let Some(stream) = self.streams.get_mut(id) {
             stream.buffers = true;
             (stream.stopped_event_due, stream.want_read) = (false, false);
             stream.watches_end = false;
@@ -333,7 +310,7 @@ impl SimDriver {
 
     pub(super) fn pause(&mut self, id: StreamId) -> bool {
         let at_once = self.net.state().random.one_in(2);
-        let Some(stream) = self.stream(id) else {
+        let Some(stream) = self.streams.get_mut(id) else {
             return true;
         };
         if stream.stopped_event_due || (stream.buffers && !at_once) {
@@ -345,7 +322,7 @@ impl SimDriver {
     }
 
     pub(super) fn watch_end(&mut self, id: StreamId) {
-        if let Some(stream) = self.stream(id) {
+        if let Some(stream) = self.streams.get_mut(id) {
             stream.watches_end = !stream.buffers;
         }
     }
@@ -355,13 +332,13 @@ impl SimDriver {
     }
 
     pub(super) fn want_read(&mut self, id: StreamId) {
-        if let Some(stream) = self.stream(id) {
+        if let Some(stream) = self.streams.get_mut(id) {
             stream.want_read = true;
         }
     }
 
     pub(super) fn set_low_water(&mut self, id: StreamId, bytes: u32) {
-        if let Some(stream) = self.stream(id) {
+        if let Some(stream) = self.streams.get_mut(id) {
             stream.low_water = bytes;
         }
     }
@@ -399,7 +376,7 @@ impl SimDriver {
     }
 
     pub(super) fn want_write(&mut self, id: StreamId) {
-        if let Some(stream) = self.stream(id) {
+        if let Some(stream) = self.streams.get_mut(id) {
             stream.want_write = true;
         }
     }
@@ -422,10 +399,6 @@ impl SimDriver {
     }
 
     pub(super) fn detach(&mut self, id: StreamId) -> Option<Socket> {
-        let stream = self.stream(id)?;
-        stream.generation = stream.generation.wrapping_add(1);
-        let end = stream.end.take();
-        self.free.push(id.index);
-        end.map(Socket::Sim)
+        self.streams.remove(id).map(Socket::Sim)
     }
 }

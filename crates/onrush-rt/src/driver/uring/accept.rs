@@ -5,9 +5,10 @@
 #![allow(unsafe_code)]
 
 use super::{COMPLETIONS, Kind, Uring};
-use crate::driver::{ACCEPT_PAUSE, Event, ListenSocket, ListenerId, Socket, pauses_over};
+use crate::driver::{ACCEPT_PAUSE, Event, ListenSocket, ListenerId, Socket, direct, pauses_over};
 use io_uring::cqueue;
 use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::io::Errno;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -110,19 +111,16 @@ impl Uring {
 
     /// Accepts the connections queued at closing listeners: closing at once would reset them.
     pub(super) fn accept_rest(&mut self) -> Option<Event> {
-        use rustix::io::Errno;
-        use rustix::net::SocketFlags;
         while let Some(&index) = self.closing.last() {
             if self.taken >= COMPLETIONS {
                 return None;
             }
             self.taken += 1;
             let entry = &mut self.listeners[index as usize];
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let accepted = entry.socket.as_ref().map(|socket| {
                 loop {
-                    match rustix::net::accept_with(socket, flags) {
-                        Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {}
+                    match direct::accept(socket) {
+                        Err(error) if direct::may_accept_next(error) => {}
                         result => return result,
                     }
                 }
@@ -159,23 +157,14 @@ impl Uring {
         if cqueue::more(flags) || self.listeners[index as usize].closing {
             return None;
         }
-        let error = io::Error::from_raw_os_error(-result);
-        match -result {
-            // The failure of one connection, or no failure: the next accept may succeed at once.
-            libc::EINTR
-            | libc::EAGAIN
-            | libc::ECANCELED
-            | libc::ECONNABORTED
-            | libc::EPROTO
-            | libc::EPERM => {
-                self.queue_accept(index);
-                None
-            }
-            _ => {
-                let entry = &mut self.listeners[index as usize];
-                entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
-                Some(Event::AcceptPaused { listener, error })
-            }
+        let error = Errno::from_raw_os_error(-result);
+        if direct::may_accept_next(error) || matches!(error, Errno::AGAIN | Errno::CANCELED) {
+            self.queue_accept(index);
+            return None;
         }
+        let entry = &mut self.listeners[index as usize];
+        entry.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+        let error = error.into();
+        Some(Event::AcceptPaused { listener, error })
     }
 }

@@ -3,7 +3,7 @@
 //! Does not build submissions; it queues what is to be submitted.
 #![allow(unsafe_code)]
 
-use super::{COMPLETIONS, Kind, POLL_END, POLL_READ, POLL_WRITE, Receive, Stream};
+use super::{COMPLETIONS, Kind, POLL_END, POLL_READ, POLL_WRITE, Receive};
 use super::{Slot, Uring, decode_user_data, user_data};
 use crate::buf::{Block, Buf};
 use crate::driver::{Event, StreamId, direct};
@@ -60,9 +60,8 @@ impl Uring {
     /// Whether the completion queue holds received bytes of this stream. Scans all
     /// unprocessed completions.
     pub(in crate::driver) fn has_completed_receive(&mut self, id: StreamId) -> bool {
-        let in_kernel = |stream: &mut Slot<Stream>| {
-            matches!(stream.receive, Receive::Armed | Receive::Cancelling)
-        };
+        let in_kernel =
+            |stream: &mut Slot| matches!(stream.receive, Receive::Armed | Receive::Cancelling);
         if !self.streams.get_mut(id).is_some_and(in_kernel) {
             return false;
         }
@@ -77,7 +76,7 @@ impl Uring {
     /// Receives by a direct system call what a stream sent before it was attached.
     fn next_unsubmitted(&mut self) -> Option<Event> {
         while let Some(id) = self.unsubmitted_streams.pop() {
-            let due = |stream: &&mut Slot<Stream>| stream.receive == Receive::Queued;
+            let due = |stream: &&mut Slot| stream.receive == Receive::Queued;
             if self.streams.get_mut(id).filter(due).is_none() {
                 continue;
             }

@@ -21,7 +21,7 @@ mod tests;
 pub use setup::Setup;
 
 use super::bufring::BufferRing;
-use super::slots::{Slot, Slots};
+use super::slots::{self, Slots};
 use super::{Config, Socket, StreamId, direct, stale};
 use crate::buf::{Budget, BufferPool};
 use accept::Listener;
@@ -124,6 +124,8 @@ struct Stream {
     token: u64,
 }
 
+type Slot = slots::Slot<OwnedFd, Stream>;
+
 const POLL_READ: u8 = 1;
 const POLL_WRITE: u8 = 2;
 const POLL_END: u8 = 4;
@@ -141,7 +143,7 @@ pub struct Uring {
     // The ring is dropped first: it ends every receive before the buffers are freed.
     ring: IoUring,
     buffers: BufferRing,
-    streams: Slots<Stream, GENERATION_MASK>,
+    streams: Slots<OwnedFd, Stream, GENERATION_MASK>,
     listeners: Vec<Listener>,
     submissions: Vec<Submission>,
     /// Streams that were attached since the last `poll_events`. Most have sent something already,
@@ -265,7 +267,7 @@ impl Uring {
     fn arm_again(&mut self) {
         let mut again = std::mem::take(&mut self.rearm_after_poll);
         for id in again.drain(..) {
-            let due = |stream: &&mut Slot<Stream>| stream.wanted && stream.receive == Receive::Off;
+            let due = |stream: &&mut Slot| stream.wanted && stream.receive == Receive::Off;
             if self.streams.get_mut(id).filter(due).is_some() {
                 self.arm(id);
             }
