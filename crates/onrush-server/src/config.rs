@@ -97,6 +97,11 @@ pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
         let line = before.matches('\n').count();
         let shown = text.lines().nth(line).unwrap_or_default();
         let key = shown.split_once('=').map(|(key, _)| key.trim());
+        let unquoted = error.message().starts_with("string values must be quoted");
+        let what = match unquoted {
+            true => "text must be in quotes, as in \"text\"",
+            false => error.message(),
+        };
         // The message ends with the list of all keys, which is too long to show.
         let message = match error.message().split_once(", expected") {
             Some((what, _)) if what.starts_with("unknown field") => {
@@ -104,9 +109,9 @@ pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
                 format!("unknown key {name}; keys are the long flags of onrush --help")
             }
             _ => match key {
-                Some(key) => match value_to_show(shown, error.message()) {
-                    Some(value) => format!("{key}: {value}: {}", error.message()),
-                    None => format!("{key}: {}", error.message()),
+                Some(key) => match value_to_show(shown, what) {
+                    Some(value) => format!("{key}: {value}: {what}"),
+                    None => format!("{key}: {what}"),
                 },
                 None => error.message().to_owned(),
             },

@@ -190,7 +190,10 @@ fn split(text: &str) -> Option<(u64, &str)> {
 
 /// A value of a TOML file: a string or a number.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a number, or text such as \"30s\" or \"10MiB\"")]
+#[serde(
+    untagged,
+    expecting = "expected a number, or text such as \"30s\" or \"10MiB\""
+)]
 enum TomlValue {
     Number(i64),
     Text(String),
@@ -229,7 +232,16 @@ mod tests {
         assert_eq!((port("0"), port("65535")), (Some(0), Some(65535)));
         let count = |text: &str| text.parse::<Count>().ok().map(|count| count.0);
         assert_eq!((count("7"), count("4294967295")), (Some(7), Some(u32::MAX)));
-        for wrong in ["", "abc", "-1", "+1", "1.0", "1 ", "99999999999999999999", "off"] {
+        for wrong in [
+            "",
+            "abc",
+            "-1",
+            "+1",
+            "1.0",
+            "1 ",
+            "99999999999999999999",
+            "off",
+        ] {
             assert_eq!((port(wrong), count(wrong)), (None, None), "{wrong}");
         }
         assert_eq!((port("65536"), count("4294967296")), (None, None));

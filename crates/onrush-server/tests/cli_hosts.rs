@@ -159,7 +159,9 @@ fn mixed_addresses_have_a_rule_each() {
         let log = server.logs(" serving ");
         let (_, addresses) = log.split_once("address=\"").expect("several");
         let addresses: Vec<&str> = addresses.split(['"', ' ']).take(2).collect();
-        let ports = addresses.iter().map(|url| url.rsplit(':').next().expect("a port"));
+        let ports = addresses
+            .iter()
+            .map(|url| url.rsplit(':').next().expect("a port"));
         let ports: Vec<&str> = ports.collect();
         // More than once, so that both workers serve some.
         for _ in 0..8 {

@@ -33,8 +33,10 @@ pub enum StoreError {
     ReadOnly,
     /// The object is larger than the file system allows.
     TooLarge,
-    /// The store is read-only, the key is reserved for the store, or the system denies access.
+    /// The store is read-only, or the key is reserved for the store.
     Forbidden,
+    /// The system denies access: the rights of a file or a folder do not permit it.
+    PermissionDenied(Cause),
     /// The bytes are not a valid key, or the file system does not support the name.
     InvalidKey,
     /// The object has metadata, but the file system does not support extended attributes.
@@ -112,6 +114,7 @@ impl fmt::Display for StoreError {
             StoreError::ReadOnly => "the disk is read-only",
             StoreError::TooLarge => "the object is too large for the disk",
             StoreError::Forbidden => "the store does not allow this",
+            StoreError::PermissionDenied(_) => "the file system denied access",
             StoreError::InvalidKey => "this name cannot be stored",
             StoreError::NoMetadata => "the disk does not support metadata",
             StoreError::Busy => "the server is temporarily out of files or memory",
@@ -130,10 +133,13 @@ impl From<JobPanicked> for StoreError {
 
 impl StoreError {
     /// The cause of an error that an operator needs to know: [`StoreError::Full`],
-    /// [`StoreError::ReadOnly`] and [`StoreError::Io`]. `None` for the other errors.
+    /// [`StoreError::ReadOnly`], [`StoreError::PermissionDenied`] and [`StoreError::Io`]. `None`
+    /// for the other errors.
     pub fn cause(&self) -> Option<Cause> {
         match *self {
-            StoreError::Full(cause) | StoreError::Io(cause) => Some(cause),
+            StoreError::Full(cause)
+            | StoreError::PermissionDenied(cause)
+            | StoreError::Io(cause) => Some(cause),
             StoreError::ReadOnly => Some(Cause::from_errno(libc::EROFS)),
             _ => None,
         }
@@ -181,7 +187,7 @@ impl StoreError {
             Some(libc::ENOSPC | libc::EDQUOT) => StoreError::Full(Cause::from(&error)),
             Some(libc::EFBIG | libc::EOVERFLOW) => StoreError::TooLarge,
             Some(libc::EROFS) => StoreError::ReadOnly,
-            Some(libc::EACCES | libc::EPERM) => StoreError::Forbidden,
+            Some(libc::EACCES | libc::EPERM) => StoreError::PermissionDenied(Cause::from(&error)),
             Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => StoreError::Busy,
             _ => StoreError::Io(Cause::from(&error)),
         }

@@ -340,13 +340,16 @@ fn errors_name_the_key_the_value_and_what_is_accepted() {
         ("connections-max = 'off'", "write a whole number"),
         ("workers = -1", "write a whole number"),
         ("cache-size = -1", "write a size as in 10MiB"),
-        ("dir = data", "write text in quotes, as in dir = \"data\""),
+        ("dir = data", "text must be in quotes"),
     ] {
         let (_, what) = parse_error(text);
         let (key, value) = text.split_once(" = ").expect("a pair");
         let is_named = what.starts_with(&format!("{key}: ")) && what.contains(accepted);
         assert!(is_named && what.contains(value), "{what}");
-        assert!(!what.contains("u16") && !what.contains("invalid digit"), "{what}");
+        assert!(
+            !what.contains("u16") && !what.contains("invalid digit"),
+            "{what}"
+        );
     }
     for (text, parts) in [
         (

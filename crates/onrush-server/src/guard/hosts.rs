@@ -109,11 +109,7 @@ impl Hosts {
     /// Whether the listener of a connection serves requests for `host`. `local`: the local address
     /// of the connection. It is called only if some listeners serve `host` and others do not. If it
     /// returns `None` or an address of no listener, the request is not served.
-    pub fn accept_at(
-        &self,
-        host: Option<&str>,
-        local: impl FnOnce() -> Option<Address>,
-    ) -> bool {
+    pub fn accept_at(&self, host: Option<&str>, local: impl FnOnce() -> Option<Address>) -> bool {
         if self.accept(host) {
             return true;
         }
@@ -171,11 +167,10 @@ impl Listener {
             (Place::Tcp(bound), Address::Tcp(local)) => {
                 let (ip, local_ip) = (bound.ip().to_canonical(), local.ip().to_canonical());
                 // [::] accepts connections over IPv4 as well (ipv6(7), `IPV6_V6ONLY`).
-                let fits = ip == local_ip
-                    || ip.is_unspecified() && (ip.is_ipv6() || local_ip.is_ipv4());
+                let fits =
+                    ip == local_ip || ip.is_unspecified() && (ip.is_ipv6() || local_ip.is_ipv4());
                 let port = bound.port();
-                (fits && (port == 0 || port == local.port()))
-                    .then_some((port != 0, ip == local_ip))
+                (fits && (port == 0 || port == local.port())).then_some((port != 0, ip == local_ip))
             }
             _ => None,
         }
