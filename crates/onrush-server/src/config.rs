@@ -109,6 +109,7 @@ pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
                 format!("unknown key {name}; keys are the long flags of onrush --help")
             }
             _ => match key {
+                Some(key) if what.starts_with(&format!("{key}: ")) => what.to_owned(),
                 Some(key) => match value_to_show(shown, what) {
                     Some(value) => format!("{key}: {value}: {what}"),
                     None => format!("{key}: {what}"),

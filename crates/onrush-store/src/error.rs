@@ -18,10 +18,11 @@ pub enum StoreError {
     NotFound,
     /// The key names a folder.
     IsDirectory,
-    /// The key names an object where a folder was asked for.
+    /// The key names an object where a folder was asked for, or an object is in the place of a
+    /// parent folder of a change.
     NotDirectory,
-    /// A folder, a symbolic link or a device is in the place of the object, or an object is in the
-    /// place of a parent folder.
+    /// A symbolic link or a device is in the place of the object of a change, a link that leaves
+    /// the store is in its path, or another program changes the path at the same time.
     Conflict,
     /// The folder is not empty, so it cannot be deleted.
     NotEmpty,
@@ -107,7 +108,9 @@ impl fmt::Display for StoreError {
             StoreError::NotFound => "there is no such object",
             StoreError::IsDirectory => "this is a folder",
             StoreError::NotDirectory => "this is not a folder",
-            StoreError::Conflict => "a folder, a link or an object is in the way",
+            StoreError::Conflict => {
+                "a link or a special file is in the way, or the path changed meanwhile"
+            }
             StoreError::NotEmpty => "the folder is not empty",
             StoreError::PreconditionFailed => "the object does not meet the request's condition",
             StoreError::Full(_) => "the disk is full",
@@ -167,14 +170,9 @@ impl StoreError {
     /// Maps the error of a change. An entry in the way is a conflict.
     pub(crate) fn from_change(error: io::Error) -> StoreError {
         match error.raw_os_error() {
-            Some(
-                libc::EISDIR
-                | libc::ENOTDIR
-                | libc::EEXIST
-                | libc::ENOENT
-                | libc::ELOOP
-                | libc::EXDEV,
-            ) => StoreError::Conflict,
+            Some(libc::EISDIR) => StoreError::IsDirectory,
+            Some(libc::ENOTDIR) => StoreError::NotDirectory,
+            Some(libc::EEXIST | libc::ENOENT | libc::ELOOP | libc::EXDEV) => StoreError::Conflict,
             Some(libc::ENOTEMPTY) => StoreError::NotEmpty,
             Some(libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ) => StoreError::InvalidKey,
             _ => StoreError::from_open_file(error),

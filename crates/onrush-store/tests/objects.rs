@@ -204,8 +204,16 @@ fn other_entries_in_the_way_are_conflicts(backend: &Backend) {
     let folder = backend.folder();
     put(&folder, "file", b"x").unwrap();
     put(&folder, "dir/file", b"x").unwrap();
-    for at in ["dir", "file/a", "file/a/b"] {
-        assert_eq!(put(&folder, at, b"y"), Err(StoreError::Conflict), "{at}");
+    for (at, error) in [
+        ("dir", StoreError::IsDirectory),
+        ("file/a", StoreError::NotDirectory),
+        ("file/a/b", StoreError::NotDirectory),
+    ] {
+        for size in [3, 50_000] {
+            assert_eq!(put(&folder, at, &body(size)), Err(error), "{at}");
+        }
+        let early = block_on(folder.stage(&key(at), Some(1 << 20))).err();
+        assert_eq!(early, Some(error), "{at}");
     }
     assert_eq!(get(&folder, "file").unwrap(), b"x");
     assert_eq!(staged(&folder, backend), 0);

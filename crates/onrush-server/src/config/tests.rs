@@ -394,6 +394,7 @@ fn types_are_a_table() {
     ] {
         let (line, message) = parse_error(text);
         assert_eq!((line, message.contains(what)), (3, true), "{message}");
+        assert!(!message.contains("ts: ts"), "{message}");
     }
     let (_, twice) = parse_error("[types]\nTS = 'a/b'\nts = 'a/b'");
     assert!(twice.contains("ts occurs twice"), "{twice}");

@@ -51,7 +51,7 @@ impl HttpError {
             (StoreError::IsDirectory, _) => (409, "this is a folder"),
             (StoreError::Conflict, _) => (
                 409,
-                "the name is a folder or a link, or a folder of the path is an object",
+                "a link or a special file is in the way, or the path changed meanwhile",
             ),
             (StoreError::NotEmpty, _) => (409, "the folder is not empty"),
             (StoreError::PreconditionFailed, _) => return HttpError::PRECONDITION_FAILED,

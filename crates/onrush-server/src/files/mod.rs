@@ -325,3 +325,16 @@ impl Inner {
         HttpError::from_store(error, operation)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_folder_say_whether_it_is_missing() {
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let text = |dir: &str| open_error(Path::new(dir), true, false, &denied).to_string();
+        assert!(text("/nowhere/at/all").contains("cannot be created by this user"));
+        assert!(text("/").contains("cannot be read and written by this user"));
+    }
+}
