@@ -65,7 +65,8 @@ Options:
       site = true
   TIME is a number with ms, s, m or h, such as 30s. SIZE is a number of bytes, or a number with KiB,
   MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB (powers of 1000). BOOL is true or false, yes or
-  no, on or off, 1 or 0; in a file true, false, \"on\" or \"off\". The flag without a value means true.
+  no, on or off, 1 or 0; in a file it is true, false, \"on\" or \"off\". The flag without a value
+  means true.
 
 Output:
   When the server is ready, it prints each address on a line of stdout, and after them a separate

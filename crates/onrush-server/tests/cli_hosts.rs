@@ -168,7 +168,7 @@ fn mixed_addresses_have_a_rule_each() {
             let loopback = format!("127.0.0.1:{}", ports[0]);
             assert_eq!(status_at(&loopback, "GET", "/", "evil.example"), 421);
             assert_eq!(status_at(&loopback, "GET", "/", "localhost"), 200);
-            // A wildcard with port 0 cannot be told from the first listener on 127.0.0.1.
+            // No browser connects to a Unix socket.
             let stream = std::os::unix::net::UnixStream::connect(&socket).expect("it listens");
             assert_eq!(status_on(stream, "GET", "/", "evil.example"), 200);
         }

@@ -24,7 +24,7 @@ const MODE: u32 = 0o700;
 const ATTEMPTS: i64 = 16;
 
 pub(super) struct Staging {
-    /// The folder of this process. Replaced when somebody has removed it.
+    /// The folder of this process. It is replaced when another program has removed it.
     own: RwLock<Arc<OwnFolder>>,
     /// Whether files here can have extended attributes.
     keeps_metadata: bool,
