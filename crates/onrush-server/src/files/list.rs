@@ -1,10 +1,10 @@
 //! Listings: one page of a folder, rendered in pieces while it is sent.
 //!
-//! `?limit=` limits the entries of a page. The maximum is 10,000. This is also the default of HTML,
-//! because programs that mirror a folder follow no link to a next page. The default of JSON is 1000.
-//! `?after=` begins the page after a name. `?format=json` and `?format=html` take precedence over
-//! `Accept`. In a query, `+` is a space. Bytes of a name that are not UTF-8 are shown as U+FFFD; the
-//! link contains the exact bytes.
+//! `?limit=` limits the entries of a page. The maximum is 10,000. This is also the default of
+//! HTML, because programs that mirror a folder follow no link to a next page. The default of JSON
+//! is 1000. `?after=` begins the page after a name. `?format=json` and `?format=html` take
+//! precedence over `Accept`. In a query, `+` is a space. Bytes of a name that are not UTF-8 are
+//! shown as U+FFFD; the link contains the exact bytes.
 //!
 //! A page stays in memory until its client has received it. All pages share a budget. When slow
 //! clients have used it up, further pages have fewer entries than requested. `next` always points

@@ -81,7 +81,8 @@ pub(super) fn target(subpath: &str, operation: Operation) -> Result<Target, Http
     }
 }
 
-/// The response to a path that is not a key. For a write it states whether a name or the path is too long.
+/// The response to a path that is not a key. For a write it states whether a name or the path is
+/// too long.
 #[cold]
 fn refuse(error: StoreError, path: &[u8], operation: Operation) -> HttpError {
     let is_long = |name: &[u8]| name.len() > Key::SEGMENT_BYTES_MAX;
