@@ -20,16 +20,30 @@ use bind::{NEW, family};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
+use std::ffi::OsStr;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::task::{Context, Poll, Waker, ready};
 
 /// The peer of a connected socket (`getpeername(2)`); `None` for Unix and simulated sockets.
 pub fn peer_address(descriptor: impl AsFd) -> Option<SocketAddr> {
     SocketAddr::try_from(rustix::net::getpeername(descriptor).ok()??).ok()
+}
+
+/// The local address of a connected socket (`getsockname(2)`). For a Unix socket it is the path of
+/// its listener. `None` for simulated sockets and Unix sockets without a path.
+pub fn local_address(descriptor: impl AsFd) -> Option<Address> {
+    let name = rustix::net::getsockname(descriptor).ok()?;
+    if let Ok(address) = SocketAddr::try_from(name.clone()) {
+        return Some(Address::Tcp(address));
+    }
+    let path = SocketAddrUnix::try_from(name).ok()?;
+    let path = path.path_bytes().filter(|path| !path.is_empty())?;
+    Some(Address::Unix(OsStr::from_bytes(path).into()))
 }
 
 /// A connected stream socket: TCP, Unix or simulated. Dropping it closes it.

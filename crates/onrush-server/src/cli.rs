@@ -64,18 +64,21 @@ Options:
       header-timeout = \"5s\"
       site = true
   TIME is a number with ms, s, m or h, such as 30s. SIZE is a number of bytes, or a number with KiB,
-  MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB (powers of 1000). BOOL is true or false; the flag
-  without a value means true.
+  MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB (powers of 1000). BOOL is true or false, yes or
+  no, on or off, 1 or 0; in a file it is true, false, \"on\" or \"off\". The flag without a value
+  means true.
 
 Output:
-  When the server is ready, it prints each address on a line of stdout. The log goes to stderr.
+  When the server is ready, it prints each address on a line of stdout, and after them a separate
+  admin address, as in: admin http://127.0.0.1:9090/-/. The log goes to stderr.
 
 Signals:
   On SIGTERM or SIGINT the server completes the requests in progress, for at most --drain-timeout,
   and exits; a second signal stops it at once. SIGHUP is logged and has no effect.
 
 Exit code:
-  0 after a signal, 1 on failure, 2 on wrong usage.";
+  0 after a signal, even if the drain timeout ended requests. 1 on failure, and after a second
+  signal. 2 on wrong usage, such as an invalid option or a host name that cannot be resolved.";
 
 /// What to do, as the command line requests.
 #[derive(Debug)]

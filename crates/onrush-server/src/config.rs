@@ -5,13 +5,13 @@ use crate::failure::{self, Failure};
 use crate::memory::{self, ReducedDefaults};
 use crate::options::Options;
 use crate::toml_values::Switch;
-use crate::units::{Rate, Size, Time};
+use crate::units::{Count, Rate, Size, Time};
 use crate::values::{
     AccessLogFormat, AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, PlacementName,
 };
 use onrush::{AccessLog, DriverPreference, Limits, Placement};
 use onrush_rt::driver;
-use onrush_server::{Allow, FilesOptions, Types};
+use onrush_server::{Allow, FilesOptions};
 use onrush_store::Key;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -49,6 +49,7 @@ pub(crate) struct Settings {
     pub(crate) receive_bytes_max: u64,
     pub(crate) limits: Limits,
     pub(crate) connections_max: Option<usize>,
+    /// [`Duration::MAX`]: no limit.
     pub(crate) drain_timeout: Duration,
     pub(crate) log: LogSettings,
     pub(crate) access_log: AccessLog,
@@ -73,11 +74,16 @@ pub(crate) fn read(path: &Path) -> Result<Options, Failure> {
     if size.is_ok_and(|bytes| bytes > FILE_BYTES_MAX) {
         return Err(file_error(&"is longer than 1 MiB"));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let bytes = std::fs::read(path).map_err(|error| {
         file_error(&format_args!(
             "cannot be read: {}",
             failure::error_text(&error)
         ))
+    })?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        Failure::usage(format!("{}:{line}: this is not UTF-8 text", path.display()))
     })?;
     parse(&text)
         .map_err(|(line, what)| Failure::usage(format!("{}:{line}: {what}", path.display())))
@@ -91,6 +97,11 @@ pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
         let line = before.matches('\n').count();
         let shown = text.lines().nth(line).unwrap_or_default();
         let key = shown.split_once('=').map(|(key, _)| key.trim());
+        let unquoted = error.message().starts_with("string values must be quoted");
+        let what = match unquoted {
+            true => "text must be in quotes, as in \"text\"",
+            false => error.message(),
+        };
         // The message ends with the list of all keys, which is too long to show.
         let message = match error.message().split_once(", expected") {
             Some((what, _)) if what.starts_with("unknown field") => {
@@ -98,9 +109,10 @@ pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
                 format!("unknown key {name}; keys are the long flags of onrush --help")
             }
             _ => match key {
-                Some(key) => match value_to_show(shown, error.message()) {
-                    Some(value) => format!("{key}: {value}: {}", error.message()),
-                    None => format!("{key}: {}", error.message()),
+                Some(key) if what.starts_with(&format!("{key}: ")) => what.to_owned(),
+                Some(key) => match value_to_show(shown, what) {
+                    Some(value) => format!("{key}: {value}: {what}"),
+                    None => format!("{key}: {what}"),
                 },
                 None => error.message().to_owned(),
             },
@@ -148,7 +160,7 @@ impl Settings {
                 }
             }),
             files,
-            addresses: addresses(options.bind, options.port.unwrap_or(8080)),
+            addresses: addresses(options.bind, options.port.map_or(8080, |port| port.0)),
             hosts: (options.host.unwrap_or_default().into_iter())
                 .map(|name| name.0)
                 .collect(),
@@ -181,10 +193,10 @@ impl Settings {
                 ..Limits::default()
             },
             connections_max: check_range("connections-max", options.connections_max, 1..=at_most)?,
-            drain_timeout: options
-                .drain_timeout
-                .unwrap_or(Time::seconds(30))
-                .duration(),
+            drain_timeout: match options.drain_timeout.unwrap_or(Time::seconds(30)) {
+                Time { ms: 0 } => Duration::MAX,
+                time => time.duration(),
+            },
             log: LogSettings {
                 format: log_format,
                 access_format: options.access_log_format.unwrap_or(match log_format {
@@ -232,8 +244,6 @@ fn files_options(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOp
         None => share(memory::CACHE_DIVISOR, default.cache_bytes_max),
     };
     let depth_max = check_range("depth-max", options.depth_max, 1..=Key::SEGMENTS_MAX)?;
-    let types = Types::new(options.types.iter().flatten())
-        .map_err(|what| Failure::usage(format!("types: {what}")))?;
     let file_threads = check_range("file-threads", options.file_threads, 1..=1024)?;
     Ok(FilesOptions {
         allow: Allow {
@@ -248,7 +258,7 @@ fn files_options(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOp
             Some(Durability::Full) | None => onrush_server::Durability::Full,
             Some(Durability::None) => onrush_server::Durability::None,
         },
-        types,
+        types: options.types.clone().unwrap_or_default(),
         cache_bytes_max,
         depth_max: depth_max.unwrap_or(default.depth_max),
         upload_bytes_max: share(memory::UPLOAD_DIVISOR, default.upload_bytes_max),
@@ -268,14 +278,15 @@ fn addresses(bind: Option<Vec<Bind>>, port: u16) -> Vec<String> {
     }
 }
 
-fn ring_config(buffers: Option<u16>, size: Option<Size>) -> Result<driver::Config, Failure> {
-    let buffers = buffers.unwrap_or(256);
+fn ring_config(buffers: Option<Count>, size: Option<Size>) -> Result<driver::Config, Failure> {
+    let buffers = buffers.map_or(256, |buffers| buffers.0);
     let bytes = size.unwrap_or(Size::kib(4)).bytes;
-    if !buffers.is_power_of_two() || buffers < 2 {
+    let fits = u16::try_from(buffers).ok();
+    let Some(buffers) = fits.filter(|buffers| buffers.is_power_of_two() && *buffers >= 2) else {
         return Err(Failure::usage(format!(
             "ring-buffers: {buffers} is not a power of two from 2 to 32768"
         )));
-    }
+    };
     if !(512..=1 << 20).contains(&bytes) {
         return Err(Failure::usage(format!(
             "ring-buffer-size: {bytes} is not in the range from 512B to 1MiB"
@@ -302,10 +313,10 @@ fn timeout_ms(time: Option<Time>, default_seconds: u32) -> u32 {
 
 fn check_range(
     key: &str,
-    value: Option<u32>,
+    value: Option<Count>,
     range: RangeInclusive<usize>,
 ) -> Result<Option<usize>, Failure> {
-    let value = value.map(|value| value as usize);
+    let value = value.map(|value| value.0 as usize);
     match value {
         Some(value) if !range.contains(&value) => {
             let (least, most) = (range.start(), range.end());

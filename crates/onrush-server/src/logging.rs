@@ -73,7 +73,10 @@ fn filter(level: LogLevel) -> Targets {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    Targets::new().with_default(level)
+    // The access log has a switch of its own.
+    Targets::new()
+        .with_default(level)
+        .with_target(ACCESS, level.max(LevelFilter::INFO))
 }
 
 /// The text format: `TIME LEVEL MESSAGE KEY=VALUE …`.

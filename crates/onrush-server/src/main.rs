@@ -27,6 +27,7 @@ use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{Files, FilesOptions, Guard, Hosts};
 use std::io::{self, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::ExitCode;
 use values::{AdminAt, LogFormat};
@@ -99,7 +100,7 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     let running = start(&settings, &plan, &files, &admin, &metrics)?;
     admin.watch(running.handle());
     shutdown.attach(running.handle());
-    announce(&running, &settings, &plan);
+    announce(&running, admin_server.as_ref(), &settings, &plan);
     let ended = running.wait();
     if let Some(admin_server) = admin_server {
         admin_server.handle().shutdown_now();
@@ -186,7 +187,7 @@ fn start(
             server.metrics(metrics).start(Guard::new(hosts, router))
         }
     };
-    started.map_err(|error| start_failure(&error))
+    started.map_err(|error| start_failure(&error, &settings.addresses))
 }
 
 /// Starts the server for metrics and health if it has its own address.
@@ -205,18 +206,36 @@ fn start_admin(
         .driver(settings.driver)
         .connections_max(plan.admin_connections_max)
         .start(Guard::new(hosts, admin.router()));
-    let running = server.map_err(|error| start_failure(&error))?;
-    tracing::info!(address = %running.address(), "admin");
+    let running = server.map_err(|error| match start_failure(&error, &[]) {
+        Failure::Usage(message) => Failure::usage(format!("--admin: {message}")),
+        Failure::Run(message) => Failure::run(format!("--admin: {message}")),
+    })?;
+    tracing::info!(address = %running.address(), "serving admin");
     Ok(Some(running))
 }
 
-fn start_failure(error: &io::Error) -> Failure {
+/// The failure of a server that did not start on `addresses`. An address that is not one, or whose
+/// name is unknown, is wrong usage.
+fn start_failure(error: &io::Error, addresses: &[String]) -> Failure {
     let reason = failure::error_text(error);
-    let hint = match reason.starts_with("io_uring is refused") {
-        true => "; --driver auto uses epoll instead",
-        false => "",
-    };
-    Failure::run(format!("{reason}{hint}"))
+    if reason.starts_with("io_uring is refused") {
+        return Failure::run(format!("{reason}; --driver auto uses epoll instead"));
+    }
+    match error.kind() {
+        io::ErrorKind::InvalidInput => Failure::usage(reason),
+        io::ErrorKind::AddrInUse => match addresses.iter().find(|path| is_no_socket(path)) {
+            Some(path) => Failure::run(format!("{path} exists and is not a socket")),
+            None => Failure::run(reason),
+        },
+        _ => Failure::run(reason),
+    }
+}
+
+/// Whether the address is a Unix socket and its file exists and is something else. Such a file is
+/// not replaced.
+fn is_no_socket(address: &str) -> bool {
+    let found = address.strip_prefix("unix:").map(std::fs::symlink_metadata);
+    found.is_some_and(|found| found.is_ok_and(|found| !found.file_type().is_socket()))
 }
 
 fn configure_server(settings: &Settings, plan: &Plan) -> Server {
@@ -242,26 +261,34 @@ fn configure_server(settings: &Settings, plan: &Plan) -> Server {
         .access_log(settings.access_log)
 }
 
-/// Logs the addresses with other properties of the server, and prints the addresses to stdout.
-fn announce(running: &Running, settings: &Settings, plan: &Plan) {
+/// Logs the addresses with other properties of the server, and prints the addresses to stdout, that
+/// of the admin server last.
+fn announce(running: &Running, admin: Option<&Running>, settings: &Settings, plan: &Plan) {
     let shown = |address: &Address| match address {
         Address::Tcp(address) => format!("http://{address}"),
         unix @ Address::Unix(_) => failure::one_line(&unix.to_string()),
     };
     let addresses: Vec<String> = running.addresses().iter().map(shown).collect();
+    // Which features of io_uring are in use is in the debug log. Why epoll is used is shown here.
+    let driver = running.driver();
+    let reason = (driver.name() != "io_uring").then(|| driver.reason());
     tracing::info!(
         address = addresses.join(" "),
         dir = %settings.dir.display(),
         allowed = allowed(&settings.files),
-        driver = running.driver().name(),
-        reason = running.driver().reason(),
+        driver = driver.name(),
+        reason,
         connections_max = plan.connections_max,
         workers = running.workers(),
         "serving"
     );
+    let mut lines = addresses.join("\n") + "\n";
+    if let Some(admin) = admin {
+        lines += &format!("admin {}/-/\n", shown(admin.address()));
+    }
     // stdout may be closed.
     let mut out = io::stdout().lock();
-    let _ = writeln!(out, "{}", addresses.join("\n")).and_then(|()| out.flush());
+    let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
 }
 
 /// The permitted operations, for the log.

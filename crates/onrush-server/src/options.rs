@@ -5,16 +5,15 @@
 //! To add an option, add one entry to the list below and use its field in `config`. The tests of
 //! `config` fail until the option changes the settings.
 
-use crate::toml_values::{Switch, boolish, list};
-use crate::units::{Rate, Size, SizeMax, SizeOrOff, Time};
+use crate::toml_values::{Switch, bool_value, boolish, list, types};
+use crate::units::{Count, Port, Rate, Size, SizeMax, SizeOrOff, Time};
 use crate::values::{
     AccessLogFormat, AdminAt, Bind, Change, Driver, Durability, HostName, LogFormat, LogLevel,
     PlacementName,
 };
-use clap::builder::BoolishValueParser;
 use clap::{Args, ValueHint};
+use onrush_server::Types;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Generates [`Options`] from a list of groups. A group is a heading of `--help` and its options.
@@ -26,7 +25,7 @@ use std::path::PathBuf;
 ///   repeating the flag;
 /// - `switch NAME`: a flag that is true or false, and true without a value;
 /// - `table NAME: TYPE`: a table of the configuration file only, since flags and variables have no
-///   form for pairs.
+///   form for pairs. `toml_values::types` reads it.
 ///
 /// An option `some_name` has the flag `--some-name`, the variable `ONRUSH_SOME_NAME` and the key
 /// `some-name`. Its documentation is the help text.
@@ -73,6 +72,7 @@ macro_rules! options {
             $($fields)*
             $(#[$($about)*])*
             #[arg(long, help_heading = $heading, value_name = $placeholder)]
+            #[arg(allow_negative_numbers = true)]
             pub(crate) $name: Option<$type>,
         ] [$($names)* $name] $heading { $($more)* } $($rest)*);
     };
@@ -95,6 +95,7 @@ macro_rules! options {
             $($fields)*
             $(#[$($about)*])*
             #[arg(skip)]
+            #[serde(deserialize_with = "types")]
             pub(crate) $name: Option<$type>,
         ] [$($names)* $name] $heading { $($more)* } $($rest)*);
     };
@@ -106,7 +107,7 @@ macro_rules! options {
             $(#[$($about)*])*
             #[arg(long, help_heading = $heading, value_name = "BOOL", num_args = 0..=1)]
             #[arg(require_equals = true, default_missing_value = "true")]
-            #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+            #[arg(value_parser = bool_value)]
             #[serde(deserialize_with = "boolish")]
             pub(crate) $name: Option<bool>,
         ] [$($names)* $name] $heading { $($more)* } $($rest)*);
@@ -121,8 +122,8 @@ options! {
 
         /// Allow clients to make changes: put, delete, or none [default: none]
         ///
-        /// A list, such as put,delete. If put is allowed and the folder does not exist, it is
-        /// created.
+        /// A list, such as put,delete. If put or delete is allowed and the folder does not exist,
+        /// it is created, with the folders above it.
         list allow: Change = "LIST";
 
         /// Serve names that begin with a dot
@@ -137,11 +138,11 @@ options! {
         /// with the rights of its reader.
         switch site;
 
-        /// Receive uploads, count their bytes and discard them
+        /// Receive uploads, count their bytes and discard them; allows PUT without --allow
         switch sink;
 
         /// Media types by extension
-        table types: BTreeMap<String, String>;
+        table types: Types;
 
         /// What a completed PUT or DELETE survives: full or none [default: full]
         ///
@@ -154,7 +155,7 @@ options! {
         ///
         /// It applies to each --bind without a port.
         #[arg(short)]
-        value port: u16 = "PORT";
+        value port: Port = "PORT";
 
         /// An address to listen on: HOST, HOST:PORT, or unix:PATH [default: 127.0.0.1]
         ///
@@ -186,18 +187,20 @@ options! {
         /// The maximum number of path segments of a PUT; more get 400 [default: 64]
         ///
         /// Deeper objects that other programs have made can be read, listed and deleted.
-        value depth_max: u32 = "N";
+        value depth_max: Count = "N";
 
         /// The maximum number of open connections [default: from the limit on open files]
         ///
         /// When it is reached, a new connection replaces the one that has been idle for the longest
         /// time; when none is idle, the new one gets 503.
         ///
-        /// The default is the limit on open files (ulimit -Hn) less what workers and file threads
-        /// need, less an eighth for files and a small reserve. The log shows the number. Downloads
-        /// may use up to three eighths of the budget without the reserve, uploads up to two
-        /// eighths; beyond that they get 503.
-        value connections_max: u32 = "N";
+        /// The default is B - B/8 - R, at least 1. B is the limit on open files (ulimit -Hn) less
+        /// 16, 2 per file thread, 4 per worker and 2 more per worker for each address, and less a
+        /// 32nd of the rest (4 to 64 per worker) for connections that get 503. R is B/16, but from
+        /// 2 to 256. With a separate --admin address, B is up to 74 smaller. The log shows the
+        /// number. Downloads may keep 3/8 of B - R files open, uploads 2/8; beyond that they get
+        /// 503.
+        value connections_max: Count = "N";
 
         /// The time limit for a request head, or off [default: 15s]
         value header_timeout: Time = "TIME";
@@ -205,7 +208,7 @@ options! {
         /// The maximum pause within a request body, or off [default: 60s]
         value body_timeout: Time = "TIME";
 
-        /// The time limit for a client that reads nothing of a response, or off [default: 60s]
+        /// The time limit for a client that does not read the response, or off [default: 60s]
         value write_timeout: Time = "TIME";
 
         /// The minimum rate of uploads and downloads, in bytes per second, or off [default: 100]
@@ -220,15 +223,15 @@ options! {
         /// The time limit for a request with its response, or off [default: 24h]
         value total_timeout: Time = "TIME";
 
-        /// The time limit for requests in progress after SIGTERM or SIGINT [default: 30s]
+        /// The time limit for requests in progress after SIGTERM or SIGINT, or off [default: 30s]
         value drain_timeout: Time = "TIME";
     }
 
     "Logging" {
-        /// Log each request when it ends, at level info [default: off]
+        /// Log each request when it ends, whatever --log-level is [default: off]
         ///
         /// It is on by default when --access-log-format is given. docs/operations.md lists the
-        /// fields.
+        /// fields. The events have the level info.
         value access_log: Switch = "SWITCH";
 
         /// The format of the access log: text, json, or combined [default: as --log-format]
@@ -239,7 +242,7 @@ options! {
         /// The format of the log, which goes to stderr [default: text]
         value log_format: LogFormat = "FORMAT";
 
-        /// The lowest severity that is logged [default: info]
+        /// The lowest severity that is logged, except by --access-log [default: info]
         value log_level: LogLevel = "LEVEL";
     }
 
@@ -247,10 +250,10 @@ options! {
         /// The number of worker threads [default: one per core]
         ///
         /// The default is lower where the limit on open files is below 24 per core.
-        value workers: u32 = "N";
+        value workers: Count = "N";
 
         /// The maximum number of threads for file operations [default: 16]
-        value file_threads: u32 = "N";
+        value file_threads: Count = "N";
 
         /// Memory for small objects that are requested often, or off [default: 64MiB]
         ///
@@ -293,10 +296,10 @@ options! {
         switch defer_accept;
 
         /// The maximum number of connections that wait to be accepted [default: 4096]
-        value backlog: u32 = "N";
+        value backlog: Count = "N";
 
         /// The number of receive buffers of a worker; a power of two; io_uring only [default: 256]
-        value ring_buffers: u16 = "N";
+        value ring_buffers: Count = "N";
 
         /// The size of a receive buffer; io_uring only [default: 4KiB]
         value ring_buffer_size: Size = "SIZE";
@@ -310,18 +313,18 @@ mod tests {
     #[test]
     fn the_first_source_takes_precedence() {
         let first = Options {
-            port: Some(1),
+            port: Some(Port(1)),
             ..Options::default()
         };
         let second = Options {
-            port: Some(2),
-            workers: Some(3),
+            port: Some(Port(2)),
+            workers: Some(Count(3)),
             ..Options::default()
         };
         let both = first.or(second);
         assert_eq!(
             (both.port, both.workers, both.bind),
-            (Some(1), Some(3), None)
+            (Some(Port(1)), Some(Count(3)), None)
         );
     }
 }

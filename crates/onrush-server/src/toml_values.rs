@@ -1,9 +1,11 @@
-//! Values of the configuration file with two forms: a list is an array or a string, a switch is a
-//! boolean or a string.
+//! Values of the configuration file with a form of their own: a list is an array or a string, a
+//! switch is a boolean or a string, and the media types are a table.
 
 use clap::ValueEnum;
-use serde::de::Error as _;
+use onrush_server::Types;
+use serde::de::{DeserializeSeed, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use std::fmt;
 use std::str::FromStr;
 
 /// A list in a configuration file: an array, or a string with commas as on the command line.
@@ -72,4 +74,53 @@ pub(crate) fn boolish<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<bool>, D::Error> {
     Switch::deserialize(deserializer).map(|switch| Some(switch == Switch::On))
+}
+
+/// Parses the value of a switch on the command line or in the environment.
+pub(crate) fn bool_value(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" | "t" | "y" => Ok(true),
+        "false" | "no" | "off" | "0" | "f" | "n" => Ok(false),
+        _ => Err("write true or false, yes or no, on or off, 1 or 0".to_owned()),
+    }
+}
+
+/// Deserializes the table of media types. Each pair is checked where it is read, so that an error
+/// has its line.
+pub(crate) fn types<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Types>, D::Error> {
+    deserializer.deserialize_map(TypesTable).map(Some)
+}
+
+struct TypesTable;
+
+impl<'de> Visitor<'de> for TypesTable {
+    type Value = Types;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table such as { ts = \"text/plain\" }")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut table: M) -> Result<Types, M::Error> {
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        while let Some(extension) = table.next_key::<String>()? {
+            let content_type = table.next_value_seed(ContentType(&extension))?;
+            pairs.push((extension, content_type));
+        }
+        Types::new(pairs).map_err(M::Error::custom)
+    }
+}
+
+/// Reads the media type of this extension.
+struct ContentType<'e>(&'e str);
+
+impl<'de> DeserializeSeed<'de> for ContentType<'_> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        let content_type = String::deserialize(deserializer)?;
+        match Types::new([(self.0, &content_type)]) {
+            Ok(_) => Ok(content_type),
+            Err(error) => Err(D::Error::custom(error)),
+        }
+    }
 }

@@ -1,8 +1,45 @@
-//! Durations, sizes and rates in the form of options: `30s`, `10MiB`, `off`.
+//! Numbers, durations, sizes and rates in the form of options: `8080`, `30s`, `10MiB`, `off`.
 
 use serde::Deserialize;
 use std::str::FromStr;
 use std::time::Duration;
+
+/// A port: a number from 0 to 65535.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "TomlValue")]
+pub(crate) struct Port(pub(crate) u16);
+
+impl FromStr for Port {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Port, String> {
+        let port = digits(text).and_then(|number| number.try_into().ok());
+        port.map(Port)
+            .ok_or_else(|| "write a number from 0 to 65535".to_owned())
+    }
+}
+
+/// A number of things. `config` checks its range.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "TomlValue")]
+pub(crate) struct Count(pub(crate) u32);
+
+impl FromStr for Count {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Count, String> {
+        let count = digits(text).and_then(|number| number.try_into().ok());
+        count
+            .map(Count)
+            .ok_or_else(|| "write a whole number, less than 4294967296".to_owned())
+    }
+}
+
+/// A number that consists of digits only, without a sign.
+fn digits(text: &str) -> Option<u64> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
+}
 
 /// A duration: a number and a unit (`ms`, `s`, `m`, `h`), `0`, or `off`, which means 0.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -153,9 +190,12 @@ fn split(text: &str) -> Option<(u64, &str)> {
 
 /// A value of a TOML file: a string or a number.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected text such as \"30s\" or \"10MiB\"")]
+#[serde(
+    untagged,
+    expecting = "expected a number, or text such as \"30s\" or \"10MiB\""
+)]
 enum TomlValue {
-    Number(u64),
+    Number(i64),
     Text(String),
 }
 
@@ -180,11 +220,32 @@ macro_rules! impl_from_toml {
     )*};
 }
 
-impl_from_toml! { Time Size SizeMax SizeOrOff Rate }
+impl_from_toml! { Port Count Time Size SizeMax SizeOrOff Rate }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_and_counts_are_digits() {
+        let port = |text: &str| text.parse::<Port>().ok().map(|port| port.0);
+        assert_eq!((port("0"), port("65535")), (Some(0), Some(65535)));
+        let count = |text: &str| text.parse::<Count>().ok().map(|count| count.0);
+        assert_eq!((count("7"), count("4294967295")), (Some(7), Some(u32::MAX)));
+        for wrong in [
+            "",
+            "abc",
+            "-1",
+            "+1",
+            "1.0",
+            "1 ",
+            "99999999999999999999",
+            "off",
+        ] {
+            assert_eq!((port(wrong), count(wrong)), (None, None), "{wrong}");
+        }
+        assert_eq!((port("65536"), count("4294967296")), (None, None));
+    }
 
     #[test]
     fn times_need_a_unit() {

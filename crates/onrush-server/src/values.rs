@@ -163,7 +163,7 @@ pub(crate) enum AdminAt {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum NumberOrText {
-    Number(u16),
+    Number(i64),
     Text(String),
 }
 
@@ -190,6 +190,9 @@ impl FromStr for AdminAt {
         }
         match text.parse() {
             Ok(Bind::Host(_, Some(_))) => Ok(AdminAt::Own(text.to_owned())),
+            Ok(Bind::Unix(_)) => {
+                Err("write same, a port, or an address with a port, not a Unix socket".to_owned())
+            }
             _ => Err("write same, a port, or an address with a port".to_owned()),
         }
     }
@@ -256,5 +259,7 @@ mod tests {
         for wrong in ["", "x", "70000", ":80", "127.0.0.1", "127.0.0.1:x", "a b:1"] {
             assert!(wrong.parse::<AdminAt>().is_err(), "{wrong}");
         }
+        let unix = "unix:/run/x".parse::<AdminAt>().expect_err("not supported");
+        assert!(unix.contains("not a Unix socket"), "{unix}");
     }
 }

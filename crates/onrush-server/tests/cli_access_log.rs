@@ -86,6 +86,19 @@ fn combined_format_equals_that_of_apache() {
     }
 }
 
+/// The access log has a switch of its own, so `--log-level` does not silence it.
+#[test]
+fn access_log_does_not_depend_on_the_level() {
+    let folder = Folder::new();
+    for level in ["error", "warn", "info"] {
+        let flags = ["--access-log=on", "--log-level", level];
+        let server = Server::start(folder.path(), &flags);
+        server.get("/?asked");
+        let log = server.logs("?asked");
+        assert_eq!(log.contains(" serving "), level == "info", "{log}");
+    }
+}
+
 #[test]
 fn aborted_download_is_logged_with_the_bytes_sent() {
     const BYTES: u64 = 50_000_000;

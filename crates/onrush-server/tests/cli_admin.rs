@@ -156,4 +156,28 @@ fn unavailable_admin_address_is_reported() {
         said.contains(&address) && said.contains("is in use"),
         "{said}"
     );
+    assert!(said.contains("--admin"), "the flag is named: {said}");
+}
+
+/// Scripts that use `--admin 0` learn the port from stdout.
+#[test]
+fn admin_address_is_printed_after_the_others() {
+    let folder = Folder::new();
+    let flags = ["--admin", "0", "--bind", "127.0.0.1:0,127.0.0.1:0"];
+    let server = Server::start(folder.path(), &flags);
+    let printed = server.prints("admin ");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (3, &server.url[..]), "{printed}");
+    let admin = lines[2].strip_prefix("admin http://127.0.0.1:");
+    let port = admin.and_then(|rest| rest.strip_suffix("/-/"));
+    let port: u16 = port.and_then(|port| port.parse().ok()).expect(&printed);
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    stream
+        .set_read_timeout(Some(program::TIMEOUT))
+        .expect("set");
+    let request = b"GET /-/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    std::io::Write::write_all(&mut stream, request).expect("sent");
+    let mut response = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut response).expect("a response");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
 }

@@ -9,10 +9,15 @@ use std::net::TcpStream;
 
 /// The status of a request for `host` at `address`.
 fn status_at(address: &str, method: &str, path: &str, host: &str) -> u16 {
-    let mut stream = TcpStream::connect(address).expect("the server accepts");
+    let stream = TcpStream::connect(address).expect("the server accepts");
     stream
         .set_read_timeout(Some(program::TIMEOUT))
         .expect("set");
+    status_on(stream, method, path, host)
+}
+
+/// The status of a request for `host` on a new connection.
+fn status_on(mut stream: impl Read + Write, method: &str, path: &str, host: &str) -> u16 {
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n\
          Content-Length: 0\r\nConnection: close\r\n\r\n"
@@ -138,6 +143,44 @@ fn unix_socket_accepts_every_host() {
     let socket = socket.to_str().expect("UTF-8");
     let content = curl(&["--unix-socket", socket, "http://evil.example/x"]);
     assert_eq!(content, "content");
+}
+
+/// Each address has the rule for its kind, whatever the others are.
+#[test]
+fn mixed_addresses_have_a_rule_each() {
+    let folder = Folder::new();
+    for driver in drivers() {
+        let place = Folder::new();
+        let socket = place.path().join("s");
+        let unix = format!("unix:{}", socket.display());
+        let bind = format!("127.0.0.1:0,0.0.0.0:0,{unix}");
+        let flags = ["--bind", &bind, "--driver", driver, "--workers", "2"];
+        let server = Server::start(folder.path(), &flags);
+        let log = server.logs(" serving ");
+        let (_, addresses) = log.split_once("address=\"").expect("several");
+        let addresses: Vec<&str> = addresses.split(['"', ' ']).take(2).collect();
+        let ports = addresses
+            .iter()
+            .map(|url| url.rsplit(':').next().expect("a port"));
+        let ports: Vec<&str> = ports.collect();
+        // More than once, so that both workers serve some.
+        for _ in 0..8 {
+            let loopback = format!("127.0.0.1:{}", ports[0]);
+            assert_eq!(status_at(&loopback, "GET", "/", "evil.example"), 421);
+            assert_eq!(status_at(&loopback, "GET", "/", "localhost"), 200);
+            // No browser connects to a Unix socket.
+            let stream = std::os::unix::net::UnixStream::connect(&socket).expect("it listens");
+            assert_eq!(status_on(stream, "GET", "/", "evil.example"), 200);
+        }
+        let port = ports[1].to_owned();
+        drop(server);
+        let bind = format!("127.0.0.1:0,0.0.0.0:{port},{unix}");
+        let server = Server::start(folder.path(), &["--bind", &bind, "--driver", driver]);
+        let public = format!("127.0.0.1:{port}");
+        assert_eq!(status_at(&public, "GET", "/", "evil.example"), 200);
+        let loopback = server.address().to_string();
+        assert_eq!(status_at(&loopback, "GET", "/", "evil.example"), 421);
+    }
 }
 
 /// With curl: uploaded pages get a sandbox, and pages of a site do not.

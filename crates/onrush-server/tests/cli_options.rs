@@ -107,6 +107,64 @@ fn every_option_takes_effect_by_flag_by_variable_and_by_file() {
     assert_eq!(flags, names, "the list has the order of --help");
 }
 
+/// The error of a wrong value: exit code 2, one line, no words of the parser.
+fn value_error(command: &mut Command) -> String {
+    let output = output(command);
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{line}");
+    assert_eq!(line.lines().count(), 1, "{line}");
+    for word in [
+        "u16",
+        "u32",
+        "invalid digit",
+        "boolean",
+        "literal",
+        "stream",
+        "tip:",
+    ] {
+        assert!(!line.contains(word), "{line}");
+    }
+    line
+}
+
+#[test]
+fn errors_of_values_say_what_is_accepted() {
+    const NUMBER: &str = "write a number from 0 to 65535";
+    const SWITCH: &str = "write true or false, yes or no, on or off, 1 or 0";
+    for (flag, accepted) in [
+        ("--port=abc", NUMBER),
+        ("--port=99999", NUMBER),
+        ("--connections-max=off", "write a whole number"),
+        ("--workers=x", "write a whole number"),
+        ("--hidden=maybe", SWITCH),
+        ("--admin=unix:/run/x", "not a Unix socket"),
+    ] {
+        let line = value_error(onrush().args([NO_FOLDER, flag]));
+        assert!(line.contains(accepted), "{flag}: {line}");
+    }
+    for (flag, accepted) in [("--cache-size", "write a size"), ("-p", NUMBER)] {
+        let line = value_error(onrush().args([NO_FOLDER, flag, "-1"]));
+        assert!(line.contains(accepted), "{flag}: {line}");
+    }
+    for value in ["", "maybe"] {
+        let line = value_error(onrush().arg(NO_FOLDER).env("ONRUSH_SITE", value));
+        assert!(line.contains("ONRUSH_SITE"), "{line}");
+        assert!(line.contains(SWITCH) || value.is_empty(), "{line}");
+    }
+    let folder = Folder::new();
+    for (text, place, accepted) in [
+        (&b"port = \"abc\"\n"[..], ":1: ", NUMBER),
+        (b"dir = data\n", ":1: ", "text must be in quotes"),
+        (b"port = 1\n# caf\xe9\n", ":2: ", "not UTF-8"),
+        (b"[types]\nts = 'video'\n", ":2: ", "is not a media type"),
+    ] {
+        let file = folder.file("o.toml", text);
+        let line = value_error(onrush().arg(NO_FOLDER).arg("--config").arg(&file));
+        let place = format!("{}{place}", file.display());
+        assert!(line.contains(&place) && line.contains(accepted), "{line}");
+    }
+}
+
 #[test]
 fn unknown_variable_gives_a_warning() {
     let folder = Folder::new();

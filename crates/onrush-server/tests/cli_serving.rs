@@ -122,10 +122,9 @@ fn log_states_the_chosen_settings() {
             "{line}"
         );
         assert!(line.contains(&format!(" driver={driver} ")), "{line}");
-        assert!(
-            line.contains(" reason=") && line.ends_with(" workers=2"),
-            "{line}"
-        );
+        // The features of io_uring are for developers: they are in the debug log.
+        assert_eq!(line.contains(" reason="), driver == "epoll", "{line}");
+        assert!(line.ends_with(" workers=2"), "{line}");
     }
 }
 
@@ -364,7 +363,7 @@ fn drain_ends_at_its_timeout() {
             "{driver}"
         );
         assert!(begun.elapsed() >= Duration::from_millis(300), "{driver}");
-        server.logs("the drain time-out ended connections");
+        server.logs("the drain timeout ended connections");
         drop(stream);
     }
 }

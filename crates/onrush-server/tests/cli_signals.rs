@@ -121,6 +121,59 @@ fn client_with_deferred_accept_gets_its_response_at_the_end() {
     }
 }
 
+/// An upload in progress is neither cut without a drain timeout, nor when the timeout is long.
+#[test]
+fn without_a_drain_timeout_uploads_are_completed() {
+    for driver in drivers() {
+        for off in ["off", "0", "1h"] {
+            let folder = Folder::new();
+            let flags = ["--driver", driver, "--allow=put", "--drain-timeout", off];
+            let mut server = Server::start(folder.path(), &flags);
+            let mut client = server.connect();
+            let head = "PUT /up HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\n";
+            client
+                .write_all(format!("{head}half").as_bytes())
+                .expect("the server reads");
+            sleep(Duration::from_millis(200)); // The request is in progress.
+            server.signal("TERM");
+            server.logs("shutting down");
+            sleep(Duration::from_millis(300)); // A drain without time would have ended.
+            client.write_all(b"done").expect("the connection is open");
+            let mut response = String::new();
+            client.read_to_string(&mut response).expect("a response");
+            assert!(response.starts_with("HTTP/1.1 201"), "{off}: {response}");
+            drop(client); // The server waits for this.
+            assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
+            let log = server.log();
+            assert!(!log.contains("WARN"), "{driver} {off}: {log}");
+        }
+    }
+}
+
+/// The log says that connections were ended only if there were some.
+#[test]
+fn drain_timeout_is_logged_only_if_it_ends_connections() {
+    let folder = Folder::new();
+    for driver in drivers() {
+        for connected in [true, false] {
+            let flags = ["--driver", driver, "--drain-timeout=1ms", "--allow=put"];
+            let mut server = Server::start(folder.path(), &flags);
+            let mut client = connected.then(|| server.connect());
+            if let Some(client) = &mut client {
+                let head = b"PUT /up HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\n1";
+                client.write_all(head).expect("the server reads");
+                sleep(Duration::from_millis(200)); // The request is in progress.
+            }
+            server.signal("TERM");
+            assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
+            let log = server.logs(" stopped");
+            let text = "WARN the drain timeout ended connections open=1";
+            assert_eq!(log.contains(text), connected, "{driver}: {log}");
+            assert!(!log.contains("open=0"), "{driver}: {log}");
+        }
+    }
+}
+
 /// When the program continues, the time limits of all connections have passed, also of those whose
 /// requests have arrived meanwhile.
 #[test]

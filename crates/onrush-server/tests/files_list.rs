@@ -111,6 +111,10 @@ fn pages_of_a_large_folder_contain_every_name_once() {
             server.add(&format!("big/{name}"), b"");
         }
         expected.sort();
+        let html = server.get("/big/");
+        assert_eq!(html.field("content-type"), Some("text/html; charset=utf-8"));
+        assert_eq!(html.text().matches("<time").count(), 2500, "on one page");
+        assert!(!html.text().contains("rel=\"next\""));
         for (limit, pages) in [
             ("", 3),
             ("?limit=700", 4),

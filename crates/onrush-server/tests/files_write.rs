@@ -322,3 +322,33 @@ fn full_disk_is_reported_before_the_body() {
     let reply = server.request("PUT /x\nExpect: 100-continue\nContent-Length: 1000000", b"");
     assert_eq!(reply.status, 507);
 }
+
+/// A refused write states which part of its path is the cause.
+#[test]
+fn refusals_of_names_state_the_cause() {
+    on_all_backends(&writable(), |server| {
+        server.add("file", b"x");
+        server.add("folder/x", b"x");
+        server.add_symlink("link", "file");
+        let name = format!("/{}", "n".repeat(256));
+        let path = format!("/{}", "n".repeat(200)).repeat(21);
+        for (path, status, text) in [
+            (
+                &name[..],
+                400,
+                "a name of the path is longer than 255 bytes",
+            ),
+            (&path[..], 400, "the path is longer than 4095 bytes"),
+            ("/folder", 409, "this is a folder"),
+            ("/file/x", 409, "a folder of the path is an object"),
+            ("/file/x/y", 409, "a folder of the path is an object"),
+            ("/link", 409, "a link or a special file is in the way"),
+        ] {
+            let reply = server.put(path, b"x");
+            let shown = &path[..path.len().min(20)];
+            assert_eq!(reply.status, status, "{}: {shown}", server.name);
+            assert!(reply.text().starts_with(text), "{}", reply.text());
+        }
+        assert_eq!(server.get(&name).status, 404);
+    });
+}

@@ -18,10 +18,11 @@ pub enum StoreError {
     NotFound,
     /// The key names a folder.
     IsDirectory,
-    /// The key names an object where a folder was asked for.
+    /// The key names an object where a folder was asked for, or an object is in the place of a
+    /// parent folder of a change.
     NotDirectory,
-    /// A folder, a symbolic link or a device is in the place of the object, or an object is in the
-    /// place of a parent folder.
+    /// A symbolic link or a device is in the place of the object of a change, a link that leaves
+    /// the store is in its path, or another program changes the path at the same time.
     Conflict,
     /// The folder is not empty, so it cannot be deleted.
     NotEmpty,
@@ -33,8 +34,10 @@ pub enum StoreError {
     ReadOnly,
     /// The object is larger than the file system allows.
     TooLarge,
-    /// The store is read-only, the key is reserved for the store, or the system denies access.
+    /// The store is read-only, or the key is reserved for the store.
     Forbidden,
+    /// The system denies access: the rights of a file or a folder do not permit it.
+    PermissionDenied(Cause),
     /// The bytes are not a valid key, or the file system does not support the name.
     InvalidKey,
     /// The object has metadata, but the file system does not support extended attributes.
@@ -105,13 +108,16 @@ impl fmt::Display for StoreError {
             StoreError::NotFound => "there is no such object",
             StoreError::IsDirectory => "this is a folder",
             StoreError::NotDirectory => "this is not a folder",
-            StoreError::Conflict => "a folder, a link or an object is in the way",
+            StoreError::Conflict => {
+                "a link or a special file is in the way, or the path changed meanwhile"
+            }
             StoreError::NotEmpty => "the folder is not empty",
             StoreError::PreconditionFailed => "the object does not meet the request's condition",
             StoreError::Full(_) => "the disk is full",
             StoreError::ReadOnly => "the disk is read-only",
             StoreError::TooLarge => "the object is too large for the disk",
             StoreError::Forbidden => "the store does not allow this",
+            StoreError::PermissionDenied(_) => "the file system denied access",
             StoreError::InvalidKey => "this name cannot be stored",
             StoreError::NoMetadata => "the disk does not support metadata",
             StoreError::Busy => "the server is temporarily out of files or memory",
@@ -130,10 +136,13 @@ impl From<JobPanicked> for StoreError {
 
 impl StoreError {
     /// The cause of an error that an operator needs to know: [`StoreError::Full`],
-    /// [`StoreError::ReadOnly`] and [`StoreError::Io`]. `None` for the other errors.
+    /// [`StoreError::ReadOnly`], [`StoreError::PermissionDenied`] and [`StoreError::Io`]. `None`
+    /// for the other errors.
     pub fn cause(&self) -> Option<Cause> {
         match *self {
-            StoreError::Full(cause) | StoreError::Io(cause) => Some(cause),
+            StoreError::Full(cause)
+            | StoreError::PermissionDenied(cause)
+            | StoreError::Io(cause) => Some(cause),
             StoreError::ReadOnly => Some(Cause::from_errno(libc::EROFS)),
             _ => None,
         }
@@ -161,14 +170,9 @@ impl StoreError {
     /// Maps the error of a change. An entry in the way is a conflict.
     pub(crate) fn from_change(error: io::Error) -> StoreError {
         match error.raw_os_error() {
-            Some(
-                libc::EISDIR
-                | libc::ENOTDIR
-                | libc::EEXIST
-                | libc::ENOENT
-                | libc::ELOOP
-                | libc::EXDEV,
-            ) => StoreError::Conflict,
+            Some(libc::EISDIR) => StoreError::IsDirectory,
+            Some(libc::ENOTDIR) => StoreError::NotDirectory,
+            Some(libc::EEXIST | libc::ENOENT | libc::ELOOP | libc::EXDEV) => StoreError::Conflict,
             Some(libc::ENOTEMPTY) => StoreError::NotEmpty,
             Some(libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ) => StoreError::InvalidKey,
             _ => StoreError::from_open_file(error),
@@ -181,7 +185,7 @@ impl StoreError {
             Some(libc::ENOSPC | libc::EDQUOT) => StoreError::Full(Cause::from(&error)),
             Some(libc::EFBIG | libc::EOVERFLOW) => StoreError::TooLarge,
             Some(libc::EROFS) => StoreError::ReadOnly,
-            Some(libc::EACCES | libc::EPERM) => StoreError::Forbidden,
+            Some(libc::EACCES | libc::EPERM) => StoreError::PermissionDenied(Cause::from(&error)),
             Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => StoreError::Busy,
             _ => StoreError::Io(Cause::from(&error)),
         }

@@ -29,6 +29,7 @@ on_all! {
     only_files_are_objects
     reserved_folder_is_not_accessible
     aborted_uploads_leave_nothing
+    removed_staging_is_created_again
     lists_page_by_page
     lists_files_folders_and_links
     read_only_store_refuses_changes
@@ -203,8 +204,16 @@ fn other_entries_in_the_way_are_conflicts(backend: &Backend) {
     let folder = backend.folder();
     put(&folder, "file", b"x").unwrap();
     put(&folder, "dir/file", b"x").unwrap();
-    for at in ["dir", "file/a", "file/a/b"] {
-        assert_eq!(put(&folder, at, b"y"), Err(StoreError::Conflict), "{at}");
+    for (at, error) in [
+        ("dir", StoreError::IsDirectory),
+        ("file/a", StoreError::NotDirectory),
+        ("file/a/b", StoreError::NotDirectory),
+    ] {
+        for size in [3, 50_000] {
+            assert_eq!(put(&folder, at, &body(size)), Err(error), "{at}");
+        }
+        let early = block_on(folder.stage(&key(at), Some(1 << 20))).err();
+        assert_eq!(early, Some(error), "{at}");
     }
     assert_eq!(get(&folder, "file").unwrap(), b"x");
     assert_eq!(staged(&folder, backend), 0);
@@ -418,6 +427,29 @@ fn aborted_uploads_leave_nothing(backend: &Backend) {
         [],
         "a dropped store leaves no folder in staging"
     );
+}
+
+/// Another program removes `.onrush` while the store is open: puts create it again.
+fn removed_staging_is_created_again(backend: &Backend) {
+    let folder = backend.folder();
+    let root = backend.root();
+    for (at, size) in [("a", 3), ("dir/b", 3), ("c", 50_000), ("a", 50_000)] {
+        let staging = root.open_dir(b".onrush/staging").unwrap();
+        for (own, _) in entries(&staging) {
+            staging.remove_dir(&own).unwrap();
+        }
+        root.open_dir(b".onrush")
+            .unwrap()
+            .remove_dir(b"staging")
+            .unwrap();
+        root.remove_dir(b".onrush").unwrap();
+        put(&folder, at, &body(size)).unwrap();
+        assert_eq!(get(&folder, at).unwrap().len(), size);
+        assert_eq!(staged(&folder, backend), 0);
+    }
+    put(&folder, "d", b"in the new folder").unwrap();
+    drop(folder);
+    assert_eq!(entries(&root.open_dir(b".onrush/staging").unwrap()), []);
 }
 
 fn lists_page_by_page(backend: &Backend) {

@@ -4,6 +4,7 @@
 use crate::params::Template;
 use crate::worker::WorkerHandle;
 use onrush_rt::buf::Buf;
+use onrush_rt::net::Address;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -43,6 +44,7 @@ pub(crate) struct BodyId {
 pub(crate) trait Host {
     fn worker(&self) -> &WorkerHandle;
     fn peer(&self, connection: ConnId) -> Option<SocketAddr>;
+    fn local_address(&self, connection: ConnId) -> Option<Address>;
     /// Counts a request that was refused because of a [`limited`](crate::limited()) handler.
     fn limit_hit(&self);
     /// Records the route that a router has chosen for the request that is being started.

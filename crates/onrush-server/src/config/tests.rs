@@ -1,6 +1,7 @@
 //! Configuration files and the settings that result from them.
 
 use super::*;
+use onrush_server::Types;
 
 fn parse_error(text: &str) -> (usize, String) {
     parse(text).expect_err("wrong")
@@ -258,6 +259,15 @@ fn every_option_changes_the_settings() {
 
 #[test]
 fn off_disables_limits() {
+    for (time, expected) in [
+        ("'off'", Duration::MAX),
+        ("0", Duration::MAX),
+        ("'1ms'", Duration::from_millis(1)),
+    ] {
+        let options = parse(&format!("drain-timeout = {time}")).unwrap();
+        let settings = Settings::new(options, None).unwrap();
+        assert_eq!(settings.drain_timeout, expected, "{time}");
+    }
     let times = ["header", "body", "write", "idle", "total"];
     for off in ["'off'", "0"] {
         let mut text = format!("min-rate = {off}\ncache-size = {off}\n");
@@ -323,6 +333,24 @@ fn errors_name_the_key_the_value_and_what_is_accepted() {
         assert!(what.starts_with(key), "{what}");
         assert!(what.contains(value) && what.contains(accepted), "{what}");
     }
+    for (text, accepted) in [
+        ("port = 'abc'", "write a number from 0 to 65535"),
+        ("port = 99999", "write a number from 0 to 65535"),
+        ("port = -1", "write a number from 0 to 65535"),
+        ("connections-max = 'off'", "write a whole number"),
+        ("workers = -1", "write a whole number"),
+        ("cache-size = -1", "write a size as in 10MiB"),
+        ("dir = data", "text must be in quotes"),
+    ] {
+        let (_, what) = parse_error(text);
+        let (key, value) = text.split_once(" = ").expect("a pair");
+        let is_named = what.starts_with(&format!("{key}: ")) && what.contains(accepted);
+        assert!(is_named && what.contains(value), "{what}");
+        assert!(
+            !what.contains("u16") && !what.contains("invalid digit"),
+            "{what}"
+        );
+    }
     for (text, parts) in [
         (
             "workers = 0",
@@ -356,19 +384,20 @@ fn types_are_a_table() {
     assert_eq!(Ok(types), Types::new(pairs));
     for (text, what) in [
         (
-            "[types]\nts = 'video'",
-            "types: ts: \"video\" is not a media type",
+            "[types]\nlog = 'text/plain'\nts = 'video'",
+            "ts: \"video\" is not a media type",
         ),
         (
-            "[types]\n'.ts' = 'a/b'",
-            "types: \".ts\" is not an extension",
+            "[types]\nlog = 'text/plain'\n'.ts' = 'a/b'",
+            "\".ts\" is not an extension",
         ),
     ] {
-        let Err(Failure::Usage(message)) = settings(text) else {
-            panic!("{text}");
-        };
-        assert!(message.starts_with(what), "{message}");
+        let (line, message) = parse_error(text);
+        assert_eq!((line, message.contains(what)), (3, true), "{message}");
+        assert!(!message.contains("ts: ts"), "{message}");
     }
+    let (_, twice) = parse_error("[types]\nTS = 'a/b'\nts = 'a/b'");
+    assert!(twice.contains("ts occurs twice"), "{twice}");
     assert_eq!(parse_error("[types]\nts = 1").0, 2);
     assert_eq!(parse_error("types = 'a/b'").0, 1);
 }

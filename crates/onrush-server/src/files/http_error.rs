@@ -51,14 +51,16 @@ impl HttpError {
             (StoreError::IsDirectory, _) => (409, "this is a folder"),
             (StoreError::Conflict, _) => (
                 409,
-                "the name is a folder or a link, or a folder of the path is an object",
+                "a link or a special file is in the way, or the path changed meanwhile",
             ),
             (StoreError::NotEmpty, _) => (409, "the folder is not empty"),
             (StoreError::PreconditionFailed, _) => return HttpError::PRECONDITION_FAILED,
             (StoreError::Full(_), _) => (507, "the disk is full"),
-            (StoreError::ReadOnly, _) => (503, "the disk is read-only at the moment"),
+            (StoreError::ReadOnly, _) => (503, "the disk is read-only"),
             (StoreError::TooLarge, _) => (413, "the object is too large for the file system"),
-            (StoreError::Forbidden, _) => (403, "permission denied"),
+            (StoreError::Forbidden | StoreError::PermissionDenied(_), _) => {
+                (403, "permission denied")
+            }
             (StoreError::NoMetadata, _) => return HttpError::ENCODING_UNSUPPORTED,
             (StoreError::Busy, _) => (
                 503,

@@ -1,9 +1,10 @@
 //! Listings: one page of a folder, rendered in pieces while it is sent.
 //!
-//! `?limit=` limits the entries of a page (default 1000, maximum 10,000). `?after=` begins the page
-//! after a name. `?format=json` and `?format=html` take precedence over `Accept`. In a query, `+`
-//! is a space. Bytes of a name that are not UTF-8 are shown as U+FFFD; the link contains the exact
-//! bytes.
+//! `?limit=` limits the entries of a page. The maximum is 10,000. This is also the default of
+//! HTML, because programs that mirror a folder follow no link to a next page. The default of JSON
+//! is 1000. `?after=` begins the page after a name. `?format=json` and `?format=html` take
+//! precedence over `Accept`. In a query, `+` is a space. Bytes of a name that are not UTF-8 are
+//! shown as U+FFFD; the link contains the exact bytes.
 //!
 //! A page stays in memory until its client has received it. All pages share a budget. When slow
 //! clients have used it up, further pages have fewer entries than requested. `next` always points
@@ -28,8 +29,8 @@ use std::vec;
 /// The approximate size of a piece. Other tasks run between two pieces.
 const PIECE_BYTES: usize = 32 * 1024;
 
-/// The maximum memory of all pages that are being sent: about ten of the largest, or a hundred of
-/// the usual size.
+/// The maximum memory of all pages that are being sent: about ten with 10,000 entries, or a
+/// hundred with 1000.
 pub(super) const PAGES_BYTES_MAX: usize = 16 << 20;
 
 /// The memory that a page may use without the budget.
@@ -55,9 +56,16 @@ impl Inner {
         folder: Option<Key>,
     ) -> Result<Response, HttpError> {
         let query = ListQuery::parse(request.query().unwrap_or_default())?;
+        let json = query
+            .json
+            .unwrap_or_else(|| negotiate::prefers_json(request));
+        let default_limit = match json {
+            true => ListHow::default().limit,
+            false => ListHow::LIMIT_MAX,
+        };
         let how = ListHow {
             after: query.after.clone(),
-            limit: query.limit.unwrap_or(ListHow::default().limit),
+            limit: query.limit.unwrap_or(default_limit),
             hidden: self.options.hidden,
         };
         let page = self.store.list(folder.as_ref(), how).await;
@@ -67,9 +75,6 @@ impl Inner {
             page.entries.retain(|entry| entry.name != b"-");
         }
         let lease = truncate_to_budget(&mut page, &self.listing_budget);
-        let json = query
-            .json
-            .unwrap_or_else(|| negotiate::prefers_json(request));
         let location = Location::new(
             split.mount,
             folder.as_ref(),

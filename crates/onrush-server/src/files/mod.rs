@@ -244,6 +244,9 @@ fn open_error(dir: &Path, writable: bool, sink: bool, error: &io::Error) -> io::
             "does not exist; it is created only if writing is allowed".to_owned()
         }
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => "is not a folder".to_owned(),
+        io::ErrorKind::PermissionDenied if writable && is_missing(dir) => {
+            "cannot be created by this user: permission denied".to_owned()
+        }
         io::ErrorKind::PermissionDenied if writable => {
             "cannot be read and written by this user: permission denied".to_owned()
         }
@@ -254,6 +257,11 @@ fn open_error(dir: &Path, writable: bool, sink: bool, error: &io::Error) -> io::
         _ => format!("cannot be opened: {error}"),
     };
     io::Error::new(error.kind(), format!("{} {what}", dir.display()))
+}
+
+fn is_missing(dir: &Path) -> bool {
+    dir.symlink_metadata()
+        .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// A response that is ready, or a request that needs to wait.
@@ -315,5 +323,18 @@ impl Inner {
     ) -> HttpError {
         self.storage_log.record(error, key);
         HttpError::from_store(error, operation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_folder_say_whether_it_is_missing() {
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let text = |dir: &str| open_error(Path::new(dir), true, false, &denied).to_string();
+        assert!(text("/nowhere/at/all").contains("cannot be created by this user"));
+        assert!(text("/").contains("cannot be read and written by this user"));
     }
 }

@@ -20,7 +20,7 @@
 use super::FilesOptions;
 use super::http_error::{HttpError, Operation};
 use onrush::Request;
-use onrush_store::Key;
+use onrush_store::{Key, StoreError};
 use std::borrow::Cow;
 
 /// The route parameter that holds the key.
@@ -74,10 +74,26 @@ pub(super) fn target(subpath: &str, operation: Operation) -> Result<Target, Http
         // Only a path that is not a key can have such segments, so other paths are not searched.
         Err(error) => match remove_segments(&bytes)? {
             Some(normalized) => {
-                parse(&normalized).map_err(|error| HttpError::from_store(error, operation))
+                parse(&normalized).map_err(|error| refuse(error, &normalized, operation))
             }
-            None => Err(HttpError::from_store(error, operation)),
+            None => Err(refuse(error, &bytes, operation)),
         },
+    }
+}
+
+/// The response to a path that is not a key. For a write it states whether a name or the path is
+/// too long.
+#[cold]
+fn refuse(error: StoreError, path: &[u8], operation: Operation) -> HttpError {
+    let is_long = |name: &[u8]| name.len() > Key::SEGMENT_BYTES_MAX;
+    match operation {
+        Operation::Write if path.split(|&byte| byte == b'/').any(is_long) => {
+            HttpError::new(400, "a name of the path is longer than 255 bytes")
+        }
+        Operation::Write if path.len() > Key::BYTES_MAX => {
+            HttpError::new(400, "the path is longer than 4095 bytes")
+        }
+        _ => HttpError::from_store(error, operation),
     }
 }
 

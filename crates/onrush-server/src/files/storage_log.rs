@@ -16,6 +16,7 @@ const LINES_PER_S: u32 = 10;
 pub(super) struct StorageLog {
     full: Limiter,
     read_only: Limiter,
+    denied: Limiter,
     failed: Limiter,
 }
 
@@ -34,8 +35,8 @@ struct Window {
 
 impl StorageLog {
     /// Logs `error` at level `warn` if an operator has to act on it: the disk is full, is
-    /// read-only, or fails. `key` is `None` for the top folder. An error over the limit is only
-    /// counted; the next line of its kind contains the count.
+    /// read-only, denies access, or fails. `key` is `None` for the top folder. An error over the
+    /// limit is only counted; the next line of its kind contains the count.
     pub(super) fn record(&self, error: StoreError, key: Option<&Key>) {
         let Some(cause) = error.cause() else {
             return;
@@ -43,6 +44,7 @@ impl StorageLog {
         let limiter = match error {
             StoreError::Full(_) => &self.full,
             StoreError::ReadOnly => &self.read_only,
+            StoreError::PermissionDenied(_) => &self.denied,
             _ => &self.failed,
         };
         let Some(suppressed) = limiter.admit(Instant::now()) else {

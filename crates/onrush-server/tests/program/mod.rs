@@ -80,6 +80,8 @@ pub struct Server {
     pub child: Child,
     /// As printed: `http://127.0.0.1:PORT`.
     pub url: String,
+    /// All lines on stdout.
+    out: Arc<Mutex<String>>,
     log: Arc<Mutex<String>>,
 }
 
@@ -127,17 +129,22 @@ impl Server {
             }
         });
         let (sender, receiver) = mpsc::channel();
-        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let out = Arc::new(Mutex::new(String::new()));
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let printed = out.clone();
         std::thread::spawn(move || {
-            let mut line = String::new();
-            let _ = out.read_line(&mut line);
-            let _ = sender.send(line);
-            let _ = std::io::copy(&mut out, &mut std::io::sink());
+            for line in lines.map_while(Result::ok) {
+                let mut printed = printed.lock().expect("no panic");
+                printed.push_str(&line);
+                printed.push('\n');
+                let _ = sender.send(line); // Only the first one is awaited.
+            }
         });
         let line = receiver.recv_timeout(TIMEOUT).unwrap_or_default();
         let mut server = Server {
             child,
             url: line.trim_end().to_owned(),
+            out,
             log,
         };
         if server.url.is_empty() {
@@ -155,15 +162,12 @@ impl Server {
 
     /// Waits until the log contains `text`.
     pub fn logs(&self, text: &str) -> String {
-        let end = Instant::now() + TIMEOUT;
-        loop {
-            let log = self.log();
-            if log.contains(text) {
-                return log;
-            }
-            assert!(Instant::now() < end, "no {text:?} in the log:\n{log}");
-            sleep(Duration::from_millis(5));
-        }
+        wait_for(&self.log, text)
+    }
+
+    /// Waits until stdout contains `text`. Returns all of stdout.
+    pub fn prints(&self, text: &str) -> String {
+        wait_for(&self.out, text)
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -217,6 +221,19 @@ impl Server {
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let peak = line.expect("a line").trim().trim_end_matches(" kB");
         peak.parse().expect("a number")
+    }
+}
+
+/// Waits until `output` contains `text`.
+fn wait_for(output: &Mutex<String>, text: &str) -> String {
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        let all = output.lock().expect("no panic").clone();
+        if all.contains(text) {
+            return all;
+        }
+        assert!(Instant::now() < end, "no {text:?} in the output:\n{all}");
+        sleep(Duration::from_millis(5));
     }
 }
 

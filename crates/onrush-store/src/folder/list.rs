@@ -154,7 +154,7 @@ fn entry_meta(inner: &Inner, folder: Option<&Key>, dir: &Dir, name: &Name) -> Re
 fn absent(result: io::Result<Metadata>) -> Result<Option<Metadata>> {
     match result.map_err(StoreError::from_lookup) {
         Ok(found) => Ok(Some(found)),
-        Err(StoreError::NotFound | StoreError::Forbidden) => Ok(None),
+        Err(StoreError::NotFound | StoreError::PermissionDenied(_)) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -253,6 +253,7 @@ impl Inner {
             .and_then(|parent| parent.dir().entry_metadata(key.name()));
         match found {
             Ok(found) if found.kind == FileKind::File => Ok(Meta::from_file(&found)),
+            Ok(found) if found.kind == FileKind::Directory => Err(StoreError::IsDirectory),
             Ok(_) => Err(StoreError::Conflict),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::from_change(error)),

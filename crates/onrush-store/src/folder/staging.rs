@@ -12,8 +12,8 @@ use std::io;
 use std::mem;
 use std::ops::ControlFlow;
 use std::process;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 const STAGING: &[u8] = b"staging";
 
@@ -24,53 +24,94 @@ const MODE: u32 = 0o700;
 const ATTEMPTS: i64 = 16;
 
 pub(super) struct Staging {
-    /// `.onrush/staging`.
-    all: Dir,
-    /// The folder of this process, locked while this handle is open.
-    own: Dir,
-    own_name: Vec<u8>,
+    /// The folder of this process. It is replaced when another program has removed it.
+    own: RwLock<Arc<OwnFolder>>,
     /// Whether files here can have extended attributes.
     keeps_metadata: bool,
     /// Numbers the uploads.
     next: AtomicU64,
 }
 
+/// The staging folder of this process. Dropping it removes it.
+struct OwnFolder {
+    /// `.onrush/staging`.
+    all: Dir,
+    /// Locked while this handle is open.
+    dir: Dir,
+    name: Vec<u8>,
+}
+
 impl Staging {
     /// Creates the folders, sweeps, and locks an own folder. Blocks, so call it at start-up.
     pub(super) fn open(root: &Dir) -> io::Result<Staging> {
-        let all = ensure_dir(&ensure_dir(root, OWN)?, STAGING)?;
+        let all = open_all(root)?;
         sweep(&all);
-        for attempt in 0..ATTEMPTS {
-            let name = format!(
-                "{}-{:x}",
-                process::id(),
-                root.now_ns().wrapping_add(attempt)
-            );
-            if let Some(own) = create_locked(&all, name.as_bytes())? {
-                let own_name = name.into_bytes();
-                return Ok(Staging {
-                    all,
-                    keeps_metadata: own.keeps_attributes(),
-                    own,
-                    own_name,
-                    next: AtomicU64::new(0),
-                });
-            }
-        }
-        Err(io::ErrorKind::WouldBlock.into())
+        let own = OwnFolder::create(root, all)?;
+        Ok(Staging {
+            keeps_metadata: own.dir.keeps_attributes(),
+            own: RwLock::new(Arc::new(own)),
+            next: AtomicU64::new(0),
+        })
     }
 
     /// Whether staged files, and thus objects, can have metadata (extended attributes).
     pub(super) fn keeps_metadata(&self) -> bool {
         self.keeps_metadata
     }
+
+    fn own(&self) -> Arc<OwnFolder> {
+        self.own
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Creates a file. If the folder was removed while the server runs, this creates it again, once
+    /// per call.
+    fn create(&self, root: &Dir, name: &[u8], mode: u32) -> io::Result<(Arc<OwnFolder>, File)> {
+        let own = self.own();
+        match own.dir.open(name, OpenHow::create_new(mode)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return opened.map(|file| (own, file)),
+        }
+        let own = self.replace(root, &own)?;
+        let file = own.dir.open(name, OpenHow::create_new(mode))?;
+        Ok((own, file))
+    }
+
+    /// Creates the own folder again, unless another thread has replaced `removed` meanwhile.
+    fn replace(&self, root: &Dir, removed: &Arc<OwnFolder>) -> io::Result<Arc<OwnFolder>> {
+        let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&own, removed) {
+            *own = Arc::new(OwnFolder::create(root, open_all(root)?)?);
+        }
+        Ok(own.clone())
+    }
 }
 
-impl Drop for Staging {
+impl OwnFolder {
+    /// Creates and locks a folder in `all`.
+    fn create(root: &Dir, all: Dir) -> io::Result<OwnFolder> {
+        for attempt in 0..ATTEMPTS {
+            let name = format!(
+                "{}-{:x}",
+                process::id(),
+                root.now_ns().wrapping_add(attempt)
+            );
+            let name = name.into_bytes();
+            if let Some(dir) = create_locked(&all, &name)? {
+                return Ok(OwnFolder { all, dir, name });
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Drop for OwnFolder {
     fn drop(&mut self) {
-        // Every upload keeps the store alive, so there is none now. If this fails, the next start
-        // removes the folder.
-        let _ = self.all.remove_dir(&self.own_name);
+        // Every staged file keeps the folder alive, so there is none now. If this fails, the next
+        // start removes the folder.
+        let _ = self.all.remove_dir(&self.name);
     }
 }
 
@@ -84,6 +125,7 @@ pub(super) struct StagedFile {
 /// A name in the staging folder. Dropping it removes the name on the pool.
 struct StagedName {
     inner: Arc<Inner>,
+    folder: Arc<OwnFolder>,
     /// Empty if there is nothing to remove.
     name: Vec<u8>,
 }
@@ -97,14 +139,14 @@ impl StagedFile {
         let permit = permit.ok_or(StoreError::Busy)?;
         let number = staging.next.fetch_add(1, Ordering::Relaxed);
         let name = number.to_string().into_bytes();
-        let file = staging
-            .own
-            .open(&name, OpenHow::create_new(inner.options.file_mode))
+        let (folder, file) = staging
+            .create(&inner.root, &name, inner.options.file_mode)
             .map_err(StoreError::from_open_file)?;
         Ok(StagedFile {
             file: file.with_permit(permit),
             name: StagedName {
                 inner: inner.clone(),
+                folder,
                 name,
             },
         })
@@ -118,33 +160,26 @@ impl StagedFile {
     /// Gives the file its final name. After that, dropping this does not remove it. Fails with
     /// `AlreadyExists` if `no_replace` is set and the name exists.
     pub(super) fn rename(&mut self, to_dir: &Dir, to: &[u8], no_replace: bool) -> io::Result<()> {
-        let StagedName { inner, name } = &mut self.name;
-        if let Some(staging) = &inner.staging {
-            staging.own.rename(name, to_dir, to, no_replace)?;
-            name.clear();
-        }
+        let StagedName { folder, name, .. } = &mut self.name;
+        folder.dir.rename(name, to_dir, to, no_replace)?;
+        name.clear();
         Ok(())
     }
 
     /// Exchanges the staged name and the final name, so the old object gets the staged name. A
     /// second call undoes this.
     pub(super) fn exchange(&self, to_dir: &Dir, to: &[u8]) -> io::Result<()> {
-        let StagedName { inner, name } = &self.name;
-        match &inner.staging {
-            Some(staging) => staging.own.exchange(name, to_dir, to),
-            None => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
-        }
+        let StagedName { folder, name, .. } = &self.name;
+        folder.dir.exchange(name, to_dir, to)
     }
 
     /// Removes what an exchange left at the staged name. Fails if that is a directory.
     pub(super) fn remove_exchanged(&mut self) -> io::Result<()> {
-        let StagedName { inner, name } = &mut self.name;
-        if let Some(staging) = &inner.staging {
-            match staging.own.unlink(name) {
-                Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Err(error),
-                // The commit is valid even if this fails: the next start sweeps the old object.
-                _ => name.clear(),
-            }
+        let StagedName { folder, name, .. } = &mut self.name;
+        match folder.dir.unlink(name) {
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Err(error),
+            // The commit is valid even if this fails: the next start sweeps the old object.
+            _ => name.clear(),
         }
         Ok(())
     }
@@ -152,9 +187,8 @@ impl StagedFile {
     /// Removes the file on this thread, so that it is gone before the failure is reported. If this
     /// is a worker, the pool removes it instead; see [`DeferredFree`].
     pub(super) fn remove(mut self) {
-        let StagedName { inner, name } = &mut self.name;
-        if !inner.change_pool.is_inline() {
-            unlink(inner, &mem::take(name));
+        if !self.name.inner.change_pool.is_inline() {
+            unlink(&self.name.folder, &mem::take(&mut self.name.name));
         }
     }
 }
@@ -163,9 +197,9 @@ impl Drop for StagedName {
     fn drop(&mut self) {
         let name = mem::take(&mut self.name);
         if !name.is_empty() {
-            let inner = self.inner.clone();
+            let folder = self.folder.clone();
             // This may run on a worker, where an unlink must not block.
-            let job = move || unlink(&inner, &name);
+            let job = move || unlink(&folder, &name);
             self.inner.pool.run(job).detach();
         }
     }
@@ -193,10 +227,15 @@ impl DeferredFree {
 }
 
 /// Removes a staged file. If this fails, the next start sweeps it.
-fn unlink(inner: &Inner, name: &[u8]) {
-    if let (Some(staging), false) = (&inner.staging, name.is_empty()) {
-        let _ = staging.own.unlink(name);
+fn unlink(folder: &OwnFolder, name: &[u8]) {
+    if !name.is_empty() {
+        let _ = folder.dir.unlink(name);
     }
+}
+
+/// Opens `.onrush/staging`, and creates it if it is missing.
+fn open_all(root: &Dir) -> io::Result<Dir> {
+    ensure_dir(&ensure_dir(root, OWN)?, STAGING)
 }
 
 fn ensure_dir(parent: &Dir, name: &[u8]) -> io::Result<Dir> {

@@ -9,6 +9,7 @@ use crate::params::Template;
 use crate::worker::WorkerHandle;
 use onrush_rt::buf::Buf;
 use onrush_rt::coop;
+use onrush_rt::net::{self, Address};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -21,6 +22,11 @@ impl Host for Engine {
 
     fn peer(&self, connection: ConnId) -> Option<SocketAddr> {
         self.peer_of(connection)
+    }
+
+    fn local_address(&self, connection: ConnId) -> Option<Address> {
+        let stream = self.conns.borrow_mut().get(connection)?.stream;
+        net::local_address(self.context.driver().descriptor(stream)?)
     }
 
     fn limit_hit(&self) {

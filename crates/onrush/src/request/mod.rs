@@ -11,6 +11,7 @@ use crate::worker::WorkerHandle;
 pub use incoming_body::RequestBody;
 use onrush_proto::head::{Head, Version};
 use onrush_rt::buf::Buf;
+use onrush_rt::net::Address;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -189,6 +190,15 @@ impl Request {
     pub fn peer(&self) -> Option<SocketAddr> {
         let parts = self.parts();
         parts.host.peer(parts.connection)
+    }
+
+    /// The address at which the server accepted the connection (`getsockname(2)`; one system call).
+    /// For a connection to a wildcard address it is the address that the client used. For a Unix
+    /// socket it is the path of the listener. `None` in a simulation, and after the client has
+    /// disconnected.
+    pub fn local_address(&self) -> Option<Address> {
+        let parts = self.parts();
+        parts.host.local_address(parts.connection)
     }
 
     /// A handle to the worker of this request: to sleep, to spawn tasks, and to run blocking calls

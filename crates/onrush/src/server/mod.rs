@@ -260,7 +260,7 @@ impl Server {
     }
 
     /// The maximum duration of [`Handle::shutdown`]. Connections that are still open are then
-    /// closed. Default: 30 s.
+    /// closed. [`Duration::MAX`] means no limit. Default: 30 s.
     pub fn drain_timeout(mut self, timeout: Duration) -> Server {
         self.drain_timeout = timeout;
         self

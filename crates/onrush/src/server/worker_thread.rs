@@ -104,7 +104,7 @@ impl WorkerThread {
         Ok(())
     }
 
-    /// Polls the worker until no connection is open, the drain time-out has passed, or the state is
+    /// Polls the worker until no connection is open, the drain timeout has passed, or the state is
     /// [`ENDING`].
     fn drain(&mut self, worker: &mut Worker, event_handler: &EngineHandler) -> io::Result<()> {
         let engine = &event_handler.0;
@@ -114,9 +114,12 @@ impl WorkerThread {
             true => None, // New connections wait in the queue for the next process.
             false => Closing::start(&self.sockets),
         };
-        let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).unwrap_or(u64::MAX / 2);
-        let end_ms = worker.context().now_ms() + timeout_ms;
-        worker.context().schedule(end_ms, WAKE_UP);
+        let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).ok();
+        // `None`: there is no limit.
+        let end_ms = timeout_ms.and_then(|ms| worker.context().now_ms().checked_add(ms));
+        if let Some(end_ms) = end_ms {
+            worker.context().schedule(end_ms, WAKE_UP);
+        }
         // Other workers may still transfer connections to this one.
         let (worker_set, index) = (self.settings.worker_set.clone(), self.index);
         let expected = || worker_set.open(index);
@@ -141,9 +144,13 @@ impl WorkerThread {
             if !works || self.control.state() == ENDING {
                 break;
             }
-            if now_ms >= end_ms {
+            if end_ms.is_some_and(|end_ms| now_ms >= end_ms) {
                 let open = engine.open_connections();
-                panic_guard::log(|| tracing::warn!(open, "the drain time-out ended connections"));
+                if open > 0 {
+                    panic_guard::log(|| {
+                        tracing::warn!(open, "the drain timeout ended connections");
+                    });
+                }
                 break;
             }
             worker.poll(event_handler, true)?;
