@@ -139,6 +139,8 @@ options! {
         switch site;
 
         /// Receive uploads, count their bytes and discard them; allows PUT without --allow
+        ///
+        /// PUT returns 204 and stores nothing, whatever --durability is.
         switch sink;
 
         /// Media types by extension
@@ -161,7 +163,8 @@ options! {
         ///
         /// Repeat it, or separate addresses with commas, to listen on several. An IPv6 address with
         /// a port is written in brackets, as in [::1]:8080. 0.0.0.0 and :: mean all addresses of
-        /// the machine. The file of a Unix socket is removed when the server exits.
+        /// the machine. The file of a Unix socket has the permissions that the umask leaves. A file
+        /// that a dead server has left is replaced, and the file is removed when the server exits.
         #[arg(short)]
         list bind: Bind = "ADDRESS";
 
@@ -170,7 +173,7 @@ options! {
         /// On loopback addresses, requests are served only for localhost, for loopback addresses
         /// and for the names given here; others get 421. This stops web pages that let their own
         /// name resolve to this machine. On other addresses every host is served unless a name is
-        /// given. Ports are ignored. It applies to --admin as well.
+        /// given. Ports are ignored. It applies to --admin as well. Unix sockets serve every host.
         #[arg(value_hint = ValueHint::Hostname)]
         list host: HostName = "NAME";
 
@@ -198,7 +201,7 @@ options! {
         /// 16, 2 per file thread, 4 per worker and 2 more per worker for each address, and less a
         /// 32nd of the rest (4 to 64 per worker) for connections that get 503. R is B/16, but from
         /// 2 to 256. With a separate --admin address, B is up to 74 smaller. The log shows the
-        /// number. Downloads may keep 3/8 of B - R files open, uploads 2/8; beyond that they get
+        /// number. Downloads may keep 3B/8 - R files open, uploads 2B/8 - R; beyond that they get
         /// 503.
         value connections_max: Count = "N";
 
@@ -236,7 +239,8 @@ options! {
 
         /// The format of the access log: text, json, or combined [default: as --log-format]
         ///
-        /// combined is the format of Apache and nginx, with times in UTC.
+        /// combined is the format of Apache and nginx, with times in UTC. It shares stderr with the
+        /// log; docs/operations.md shows how to separate them.
         value access_log_format: AccessLogFormat = "FORMAT";
 
         /// The format of the log, which goes to stderr [default: text]
@@ -269,9 +273,8 @@ options! {
         /// For all workers together. It includes responses that clients do not read. The default is
         /// lower on small machines: at most a fifth of the memory, or of the limit of a cgroup of
         /// the process. Each worker gets an equal share, but at least 1MiB, and at least twice its
-        /// receive buffers. When memory runs short, the oldest
-        /// incomplete request heads get 408, requests with a body 503, and clients that do not read
-        /// their responses are reset.
+        /// receive buffers. When memory runs short, the oldest incomplete request heads get 408,
+        /// requests with a body get 503, and clients that do not read their responses are reset.
         value receive_memory: SizeMax = "SIZE";
 
         /// The kernel interface for network I/O [default: auto]
