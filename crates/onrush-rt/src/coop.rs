@@ -25,8 +25,8 @@ pub const BYTES: u32 = 256 << 10;
 const OPERATION_COST: u32 = 2 << 10;
 /// The minimum budget of an event, after other events in this iteration have used up [`BYTES`].
 const EVENT_BYTES_MIN: u32 = 64 << 10;
-/// The minimum after they have spent `MANY_EVENTS_BYTES`: thousands of clients have arrived at once.
-/// What a small response needs is sent now, the rest of a large one later.
+/// The minimum after they have spent `MANY_EVENTS_BYTES`: thousands of clients have arrived at
+/// once. What a small response needs is sent now, the rest of a large one later.
 const LATE_EVENT_BYTES_MIN: u32 = 16 << 10;
 const MANY_EVENTS_BYTES: u32 = 2 << 20;
 const EVENT_OPERATIONS_MIN: u32 = 32;

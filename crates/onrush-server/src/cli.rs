@@ -55,9 +55,11 @@ Example:
   curl http://127.0.0.1:8080/2024/photo.jpg
 
 Options:
-  Every option can be given as a flag, as an environment variable, or in the TOML file of --config;
-  the first of these that is present takes effect. --log-level has the variable ONRUSH_LOG_LEVEL and
-  the key log-level; DIR has ONRUSH_DIR and dir. An example of a file:
+  An option can be given as a flag, as an environment variable, or in the TOML file of --config; the
+  first of these that is present takes effect. --log-level has the variable ONRUSH_LOG_LEVEL and the
+  key log-level; DIR has ONRUSH_DIR and dir. The table [types] (media types by extension) exists
+  only in the file. The options under Other exist only as flags, but --config has ONRUSH_CONFIG. An
+  example of a file:
       dir = \"/srv/data\"
       allow = [\"put\", \"delete\"]
       bind = [\"0.0.0.0:8080\", \"unix:/run/onrush.sock\"]
