@@ -189,7 +189,7 @@ fn own_stack() -> Option<Range<usize>> {
 /// The part of the main thread's stack that cannot contain another mapping: the addresses just
 /// below the data that the kernel has put at its top.
 fn main_stack() -> Option<Range<usize>> {
-    /// Less than any `RLIMIT_STACK` that programs are started with.
+    /// Less than any usual `RLIMIT_STACK`.
     const SURE_BYTES: usize = 1 << 20;
     // SAFETY: queries a number.
     let top = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
