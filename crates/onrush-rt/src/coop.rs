@@ -25,15 +25,18 @@ pub const BYTES: u32 = 256 << 10;
 const OPERATION_COST: u32 = 2 << 10;
 /// The minimum budget of an event, after other events in this iteration have used up [`BYTES`].
 const EVENT_BYTES_MIN: u32 = 64 << 10;
-/// The minimum after they have spent `MANY_EVENTS_BYTES`: thousands of clients have arrived at
-/// once. What a small response needs is sent now, the rest of a large one later.
+/// The minimum after other events have spent [`MANY_EVENTS_BYTES`], because thousands of clients
+/// have sent at once. It suffices for a small response; the rest of a large one is sent later.
 const LATE_EVENT_BYTES_MIN: u32 = 16 << 10;
+/// See [`LATE_EVENT_BYTES_MIN`].
 const MANY_EVENTS_BYTES: u32 = 2 << 20;
+/// The minimum number of operations of an event, in place of [`OPERATIONS`].
 const EVENT_OPERATIONS_MIN: u32 = 32;
 
 /// Refusals of [`poll_proceed`] in one poll after which it grants some more operations.
 const REFUSALS: u32 = 1024;
 
+/// The budget that is left.
 #[derive(Clone, Copy, Debug)]
 struct Left {
     operations: u32,
@@ -41,6 +44,7 @@ struct Left {
     /// The initial values of both.
     granted_operations: u32,
     granted_bytes: u32,
+    /// Refusals until more operations are granted. See [`REFUSALS`].
     refusals: u32,
 }
 
@@ -95,8 +99,8 @@ pub(crate) fn renew_for_event(spent: u32) {
     });
 }
 
-/// Restores the budget at the time of its creation when it is dropped, for code that polls in
-/// between: an event-loop iteration may run within a poll of another worker.
+/// Stores the present budget and restores it when dropped. Needed around an event-loop iteration,
+/// which may run within a poll of another worker.
 #[derive(Debug)]
 pub(crate) struct Restore(Left);
 
@@ -107,7 +111,7 @@ impl Restore {
     }
 }
 
-/// Lifts the limit until the result is dropped, for a poll that must not be refused.
+/// Lifts the limit until the returned value is dropped, for a poll that must not be refused.
 pub(crate) fn unbounded() -> Restore {
     let restore = Restore::new();
     LEFT.set(UNBOUNDED);
@@ -141,8 +145,8 @@ pub(crate) fn is_untouched() -> bool {
     left.operations == left.granted_operations
 }
 
-/// The most bytes that the next operation should move. This is up to twice what is left, so that a
-/// large transfer is not cut into small calls.
+/// The most bytes that the next operation should move: twice what is left, so that a large transfer
+/// is not cut into small calls. At least 64 KiB, or the whole budget of an event that has less.
 #[inline]
 pub fn operation_bytes_max() -> usize {
     let left = LEFT.get();
@@ -241,7 +245,8 @@ fn refuse() {
     crate::diagnose!(TRACE, operations = left.operations, bytes = left.bytes;
         "cooperative budget exhausted");
     LEFT.set(match left.refusals {
-        // Only operations are granted: the bytes spent still count for the iteration.
+        // Grants operations, but of bytes only the one that lets the next operation proceed: the
+        // bytes spent still count for the iteration.
         0 => Left {
             operations: EVENT_OPERATIONS_MIN,
             granted_operations: left.granted_operations + EVENT_OPERATIONS_MIN,

@@ -1,6 +1,6 @@
 //! Tasks: futures that run on one worker and need not be `Send`.
 //!
-//! Does not depend on what wakes tasks.
+//! Does not depend on the driver and the timers, which wake tasks.
 
 use crate::coop;
 use crate::mailbox::Mailbox;
@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 pub use crate::task::{FallibleTask, Task};
 pub use crate::task_slot::{TaskHandle, TaskSlot};
 
-/// Tasks polled per event-loop iteration, at most. Events wait that long.
+/// The most tasks that one event-loop iteration polls. Events wait for all of them.
 const POLLS_MAX: usize = 128;
-/// Once tasks have spent this in an iteration, no further task is polled in it. In bytes;
-/// operations count as bytes, too.
+/// Once tasks have spent this much of their budgets in an iteration, it polls no further task. In
+/// bytes; [`coop`] converts operations to bytes.
 const SPENT_MAX: u32 = 128 << 10;
 /// When a worker ends, tasks that destructors spawn are dropped in this many rounds, then leaked.
 const SHUT_DOWN_ROUNDS_MAX: usize = 64;
@@ -59,6 +59,7 @@ impl Executor {
         waiting.on(task)
     }
 
+    /// Creates a task that is not scheduled yet.
     fn make<F>(&self, future: F) -> (Runnable, async_task::Task<()>)
     where
         F: Future<Output = ()> + 'static,
@@ -77,7 +78,7 @@ impl Executor {
         (runnable, task)
     }
 
-    /// A task without a future.
+    /// A task without a future: an unused one, or else a new one.
     pub(crate) fn task_slot(&self) -> TaskSlot {
         FreeSlots::take(&self.free_slots, |slot_task| {
             let (runnable, task) = self.make(slot_task);
@@ -139,7 +140,7 @@ impl Executor {
                 break;
             }
         }
-        self.await_wakes();
+        self.wait_for_wakes();
         self.mailbox.close(); // Tasks spawned from here on are leaked.
         while let Some(runnable) = self.mailbox.pop() {
             drop(runnable);
@@ -148,10 +149,11 @@ impl Executor {
 }
 
 impl Executor {
-    /// Drops tasks that other threads have marked as scheduled and not put into the queue yet. Each
-    /// live task has been woken, so another thread is about to queue each one that is not in the
-    /// queue. That takes a few instructions. Does not wait for tasks that are spawned meanwhile.
-    fn await_wakes(&self) {
+    /// Waits for tasks that other threads have marked as scheduled and not put into the queue yet,
+    /// and drops them. Each live task has been woken. If it is not in the queue, another thread is
+    /// about to put it there, which takes a few instructions. Does not wait for tasks that are
+    /// spawned meanwhile.
+    fn wait_for_wakes(&self) {
         let begun = Instant::now();
         let mut expected = self.live.borrow().len();
         while expected > 0 && begun.elapsed() < SHUT_DOWN_WAIT_MAX {
@@ -180,7 +182,7 @@ pin_project! {
     impl<F> PinnedDrop for LiveTask<F> {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            end(this.future.as_mut());
+            drop_future(this.future.as_mut());
             let waker = this.live.borrow_mut().try_remove(*this.key);
             drop(waker); // Outside the borrow: the last waker may drop a whole task.
         }
@@ -189,8 +191,8 @@ pin_project! {
 
 use pin_project_lite::pin_project;
 
-/// Drops a task's future. The panic hook has printed a panic of its destructor; it goes no further.
-fn end<F>(mut future: Pin<&mut Option<F>>) {
+/// Drops a task's future. Catches a panic of its destructor; the panic hook has printed it.
+fn drop_future<F>(mut future: Pin<&mut Option<F>>) {
     call(|| future.set(None));
 }
 
@@ -204,7 +206,8 @@ impl<F: Future> Future for LiveTask<F> {
         match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
             Ok(polled) => polled,
             Err(payload) => {
-                end(this.future); // Before this unwinds: a second panic would abort the process.
+                // Before this unwinds: a second panic would abort the process.
+                drop_future(this.future);
                 resume_unwind(payload)
             }
         }

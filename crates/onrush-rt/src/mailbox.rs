@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::io;
 
-/// The worker receives; all others share the mailbox in an `Arc`.
+/// Shared by the worker, which runs the tasks, and by all threads that wake them.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     runnable: SegQueue<Runnable>,
@@ -44,7 +44,7 @@ impl Mailbox {
         if self.parker.needs_wake() {
             self.wake();
         }
-        // The owner may have closed and emptied the queue before the push above. Then only this
+        // The worker may have closed and emptied the queue before the push above. Then only this
         // thread can remove the task; otherwise the queue and the task would keep each other alive.
         if self.parker.is_closed() {
             self.leak_all();
@@ -99,8 +99,8 @@ impl Mailbox {
         self.runnable.is_empty()
     }
 
-    /// Refuses tasks from now on. Only the owner calls this, and then empties the queue: a thread
-    /// that adds a task after that removes it itself.
+    /// Refuses tasks from now on. Only the worker calls this, and then empties the queue. A thread
+    /// that adds a task after that removes and leaks it; see [`Mailbox::push`].
     pub(crate) fn close(&self) {
         self.parker.close();
     }

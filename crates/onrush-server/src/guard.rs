@@ -6,9 +6,9 @@
 //!   (RFC 9110 §7.2). Therefore a loopback listener serves only names of this machine; other names
 //!   get 421 (RFC 9110 §15.5.20). See `hosts`.
 //! - *Cross-site writes.* A request with a method other than `GET`, `HEAD` and `OPTIONS` gets 403
-//!   if a page of another site caused it. Browsers state this in `Sec-Fetch-Site` (W3C Fetch
-//!   Metadata) and `Origin` (Fetch Standard §3.2). Other programs send neither field and are not
-//!   affected.
+//!   if a page of another origin caused it, even one of the same site. Browsers state this in
+//!   `Sec-Fetch-Site` (W3C Fetch Metadata) and `Origin` (Fetch Standard §3.2). Other programs send
+//!   neither field and are not affected.
 
 mod hosts;
 
@@ -27,8 +27,8 @@ const CROSS_SITE: HttpError = HttpError::new(
     "cross-site request refused: a page of another origin sent it",
 );
 
-/// An application behind the checks of this module. For `GET`, `HEAD` and `OPTIONS` it compares
-/// only `Host`, and nothing with [`Hosts::any`].
+/// An application behind the checks of this module. For `GET`, `HEAD` and `OPTIONS` it checks only
+/// `Host`, and with [`Hosts::any`] nothing.
 #[derive(Clone, Debug)]
 pub struct Guard<A> {
     hosts: Hosts,
@@ -36,8 +36,8 @@ pub struct Guard<A> {
 }
 
 impl<A> Guard<A> {
-    /// Passes requests to `application` if they are for `hosts` and no page of another site caused
-    /// them.
+    /// Passes requests to `application` if they are for `hosts` and, unless they only read, no page
+    /// of another origin caused them.
     pub fn new(hosts: Hosts, application: A) -> Guard<A> {
         Guard { hosts, application }
     }
@@ -87,7 +87,7 @@ impl GuardService {
     }
 }
 
-/// At most one refusal is logged in this time, so that an attacker cannot fill the log.
+/// About one refusal is logged in this time, so that an attacker cannot fill the log.
 const LOG_INTERVAL_S: u64 = 10;
 
 #[cold]
@@ -122,8 +122,8 @@ fn log_refusal(failure: &HttpError, request: &Request) {
 /// The browser sets `Sec-Fetch-Site`, and proxies that change `Host` or terminate TLS preserve it.
 /// `same-origin` is accepted. Any other value except `none` (the user caused the request) is
 /// refused. This includes `same-site`, which means another port or another name of the same domain.
-/// Without `same-origin`, `Origin` must be the host of the request, with the scheme `http`, or
-/// `https` behind a proxy that terminates TLS and preserves `Host`.
+/// Without `same-origin`, `Origin`, if present, must be the host of the request, with the scheme
+/// `http`, or `https` behind a proxy that terminates TLS and preserves `Host`.
 fn is_cross_site<'r>(
     host: Option<&str>,
     headers: impl Iterator<Item = (&'r str, &'r [u8])>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// The first segment that is reserved for the store, in upper and lower case, because some file
 /// systems ignore case.
-pub(crate) const OWN: &[u8] = b".onrush";
+pub(crate) const RESERVED: &[u8] = b".onrush";
 
 /// The name of an object or a folder: segments separated by `/`. No segment is empty, `.` or `..`,
 /// or contains a NUL. A segment has at most 255 bytes and a key at most 4095. Bytes that are not
@@ -74,7 +74,7 @@ impl Key {
     pub fn reserved(&self) -> bool {
         self.segments()
             .next()
-            .is_some_and(|top| top.eq_ignore_ascii_case(OWN))
+            .is_some_and(|top| top.eq_ignore_ascii_case(RESERVED))
     }
 
     /// The parent's bytes and the last segment.

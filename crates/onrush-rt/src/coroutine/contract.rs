@@ -27,9 +27,9 @@ impl Contract {
     /// A coroutine that waits leaves its functions on its stack, and its thread does something
     /// else. Meanwhile the thread may run other coroutines, call the same library again, destroy
     /// its thread-locals, or end. The coroutine may also be leaked, so that its functions never
-    /// return. Some sound libraries have `unsafe` code that relies on the contrary: the closure
-    /// that it calls returns or unwinds before the thread does something else. That is true for
-    /// threads and for `async` functions, so the compiler cannot check it for coroutines.
+    /// return. Some sound libraries have `unsafe` code that relies on the contrary: a closure that
+    /// they call returns or unwinds before the thread does something else. That is true for threads
+    /// and for `async` functions. The compiler cannot check it for coroutines.
     ///
     /// # Safety
     /// When a coroutine waits, no function on its stack relies, for its soundness, on the return of

@@ -1,4 +1,4 @@
-//! Coroutines: code in blocking style on a worker that continues meanwhile.
+//! Coroutines: code in blocking style that does not block its worker.
 //!
 //! A [`Coroutine`] is a future that runs a plain function on its own stack. Where the function
 //! [`wait`]s for a future, the coroutine is suspended and the worker does something else. Modules
@@ -46,8 +46,8 @@
 //! # What a coroutine must not do
 //! - Block: a `std` call that sleeps, reads a socket or waits for a contended lock blocks the whole
 //!   worker. A long computation does, too.
-//! - Hold what other tasks of its worker need across a wait: the borrow of a `RefCell`, a lock of
-//!   `std`.
+//! - Hold, across a wait, something that other tasks of its worker need: the borrow of a
+//!   `RefCell`, or a lock of `std`.
 //! - Panic in a destructor while its stack is unwound, or wait there for a future that is not
 //!   ready: that ends the process, as a second panic does. (The functions here that return a
 //!   `Result` return an error there instead, so that a `BufWriter` may be dropped.)
@@ -55,15 +55,16 @@
 //! # Scopes
 //! A coroutine lives within a [`scope()`] of its thread. [`run`] and the threads of a server enter
 //! one by themselves. A coroutine that outlives it, in a `thread_local` for example, is never
-//! unwound: its stack is leaked, because it may refer to destroyed values. Polling it panics.
+//! unwound: when it is dropped, its stack is leaked, because the stack may refer to destroyed
+//! values. Polling it panics.
 //!
 //! A program built with `panic = "abort"` cannot unwind, and so has no coroutines: creating one
 //! fails there.
 //!
 //! # Dropping
-//! A coroutine that is dropped while it waits is unwound: a panic that no hook sees runs from there
-//! to its beginning and drops everything on the stack. Code that catches it and continues is
-//! unwound again at its next wait. Held `std` locks are poisoned.
+//! A coroutine that is dropped while it waits is unwound: a panic, for which the panic hook is not
+//! called, runs from there to its beginning and drops everything on the stack. Code that catches
+//! the panic and continues is unwound again at its next wait. Held `std` locks are poisoned.
 //!
 //! Modules, lowest first: `contract` · `scope` · `memory` · `stack` · `overflow` · `frame` ·
 //! `suspend` · `thread_stacks` · `switch` · `lock` · [`thread`] · [`mpsc`] · [`sync`] · `address` ·

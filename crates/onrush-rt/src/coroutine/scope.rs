@@ -125,8 +125,8 @@ pub(super) fn is_exiting() -> bool {
         // SAFETY: `is_exiting` passes a walk that nothing else uses meanwhile.
         let walk = unsafe { &mut *argument.cast::<Walk>() };
         // SAFETY: the context is the one that the unwinder has just given; an address in code is
-        // looked up in tables and not read from. One less, since a call may be the last instruction
-        // of a function that does not return.
+        // looked up in tables and not read from. The address minus one, because a call may be the
+        // last instruction of a function that does not return.
         let function = unsafe {
             let address = _Unwind_GetIP(context).wrapping_sub(1);
             _Unwind_FindEnclosingFunction(std::ptr::without_provenance_mut(address))
@@ -172,30 +172,30 @@ pub(super) fn address() -> usize {
 fn own_stack() -> Option<Range<usize>> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     // SAFETY: the thread is this one, and the attributes are written when the call returns 0.
-    let asked = unsafe { libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) };
-    if asked != 0 {
+    let error = unsafe { libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) };
+    if error != 0 {
         return main_stack();
     }
     let (mut lowest, mut bytes) = (std::ptr::null_mut(), 0);
     // SAFETY: the attributes were just initialised, and both results have their types.
-    let told = unsafe {
+    let error = unsafe {
         libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut bytes)
     };
     // SAFETY: initialised above, and not used after this.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
-    (told == 0).then(|| lowest.addr()..lowest.addr().saturating_add(bytes))
+    (error == 0).then(|| lowest.addr()..lowest.addr().saturating_add(bytes))
 }
 
-/// The part of the main thread's stack that cannot contain another mapping: it is below the data
-/// that the kernel has put at the beginning.
+/// The part of the main thread's stack that cannot contain another mapping: the addresses just
+/// below the data that the kernel has put at its top.
 fn main_stack() -> Option<Range<usize>> {
-    /// Less than the smallest `RLIMIT_STACK` that programs are started with.
+    /// Less than any usual `RLIMIT_STACK`.
     const SURE_BYTES: usize = 1 << 20;
     // SAFETY: queries a number.
-    let begin = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
+    let top = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
     // SAFETY: both query a number.
     let is_main = unsafe { libc::getpid() == libc::gettid() };
-    (begin != 0 && is_main).then(|| begin.saturating_sub(SURE_BYTES)..begin)
+    (top != 0 && is_main).then(|| top.saturating_sub(SURE_BYTES)..top)
 }
 
 #[cfg(test)]

@@ -156,9 +156,9 @@ struct Inner {
     /// The value of the field `Allow`.
     methods: &'static str,
     cache: Cache,
-    /// The budget of objects in memory, in the cache or in responses to slow clients.
+    /// The budget of objects in memory: in the cache, or in responses to slow clients.
     object_budget: Arc<Budget>,
-    /// The buffers of uploads, shared ones and a budget.
+    /// The shared buffers of uploads, and the budget of their other buffers.
     upload_buffers: UploadBuffers,
     /// The budget of pages of listings.
     listing_budget: Arc<Budget>,

@@ -2,9 +2,9 @@
 //!
 //! A long upload takes one of the shared [`Buffers`] when bytes have arrived, and holds it until
 //! they are written. Meanwhile it fills the next one if one is free. A short upload, or one of
-//! unknown length, collects its bytes in its own memory, so that it is written in few pieces. A
-//! budget for all uploads grants that memory. When the budget is used up, an upload gets a small
-//! buffer and is slower.
+//! unknown length, collects its bytes in buffers of its own, so that it is written in few pieces. A
+//! budget for all uploads grants their memory. When the budget is used up, an upload gets a small
+//! amount of memory and is slower.
 
 use super::budget::{Budget, Lease};
 use super::buffers::{BufferUser, Buffers, PooledBuffer};
@@ -20,9 +20,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
-/// Bodies longer than this use the shared buffers. It is also the size of an upload's own buffers.
+/// Bodies longer than this use the shared buffers. It is also the maximum size of each of an
+/// upload's own buffers.
 const OWN_BUFFER_BYTES: usize = 256 * 1024;
-/// The size of an upload's own buffers when the budget is used up.
+/// The total size of an upload's own buffers when the budget is used up.
 const SMALL_BUFFER_BYTES: usize = 16 * 1024;
 
 /// The buffers of all uploads: shared ones, and a budget for buffers of single uploads.
@@ -42,7 +43,7 @@ impl UploadBuffers {
     }
 
     /// Reserves memory for an upload's own buffers: `wanted` bytes if the budget has them,
-    /// otherwise a small buffer. Returns the size.
+    /// otherwise [`SMALL_BUFFER_BYTES`], which the budget does not count. Returns the size.
     fn reserve_own(&self, wanted: usize) -> (Option<Lease>, usize) {
         if wanted <= SMALL_BUFFER_BYTES {
             return (None, wanted);
@@ -113,7 +114,8 @@ async fn receive_sequential(
     }
 }
 
-/// Fills one buffer while another one is written.
+/// Fills one buffer while another one is written. Used for long bodies and for those of unknown
+/// length.
 async fn receive_overlapped(
     body: &mut RequestBody,
     mut upload: Box<dyn Upload>,
@@ -169,8 +171,8 @@ async fn fill(
                 // The budget of this poll is used up. The upload keeps its buffer for the next
                 // iteration: alternating between uploads costs 15 % more CPU time, because the
                 // buffers leave the CPU's caches and the clients are woken more often. The write or
-                // the digests may have used the budget up while the client sends nothing. So the
-                // task is woken, and the next poll releases the buffer of a silent client.
+                // the digests may have used up the budget while the client sends nothing. So wake
+                // the task: its next poll releases the buffer of a silent client.
                 Poll::Pending if coop::is_exhausted() => {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
@@ -200,7 +202,7 @@ fn body_error(error: io::Error) -> ReceiveError {
     ReceiveError::Body(body_failure(error))
 }
 
-/// The response to an incomplete or invalid body. The engine knows the reason.
+/// The response to an incomplete or invalid body. The engine has put the reason into `error`.
 fn body_failure(error: io::Error) -> HttpError {
     let reject = error.get_ref().and_then(|inner| inner.downcast_ref());
     match reject {

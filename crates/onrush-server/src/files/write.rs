@@ -1,8 +1,8 @@
 //! PUT and DELETE.
 //!
-//! Where possible, a request is refused before its body is read. The preconditions are evaluated
-//! again at the commit, under the lock of the key. Dropping an incomplete upload removes all traces
-//! of it.
+//! Where possible, a request is refused before its body is read. The commit evaluates the
+//! preconditions again, under the lock of the key. Dropping an incomplete upload removes everything
+//! that it created.
 //!
 //! A `PUT` to a symbolic link is refused (409), whatever the link points to. The preconditions
 //! would be those of another object, and the client intends to replace neither the link nor its
@@ -19,8 +19,8 @@ use onrush::{Request, Response};
 use onrush_proto::precondition::{Current, Outcome, evaluate};
 use onrush_store::{Condition, Key, Kind, Meta, Store, StoreError};
 
-/// For uploads of at least this size or of unknown size, the present state of the key is checked
-/// before the body is received.
+/// For uploads of at least this size or of unknown size, conflicts are detected before the body is
+/// received.
 const CHECK_FIRST_BYTES: u64 = 64 * 1024;
 
 impl Inner {
@@ -84,7 +84,7 @@ impl Inner {
         }
     }
 
-    /// Refuses a request that the present state of its key makes impossible.
+    /// Refuses a request whose preconditions fail, or whose key is a folder or a symbolic link.
     async fn check_conditions(&self, key: &Key, conditions: &Conditions) -> Result<(), HttpError> {
         let current = self.store.existing_object(key).await;
         current

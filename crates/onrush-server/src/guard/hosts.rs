@@ -3,10 +3,10 @@
 use onrush_rt::net::Address;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-/// The values of `Host` that the listeners of a server serve.
+/// The values of `Host` that are served, for each listener of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
-    /// Empty: every listener serves every host. A single one: all listeners have the same rule.
+    /// If empty, every listener serves every host. If there is one, all listeners have its rule.
     listeners: Vec<Listener>,
 }
 
@@ -39,7 +39,7 @@ enum Rule {
     Any,
     /// `localhost`, names beneath it, loopback addresses and the listed names.
     Loopback,
-    /// The same, and every other IP address.
+    /// The hosts of `Loopback`, and every other IP address.
     Addresses,
 }
 
@@ -57,7 +57,7 @@ impl Hosts {
     /// | address | hosts |
     /// | --- | --- |
     /// | a loopback address, or a name of one | `localhost`, 127.0.0.0/8, `[::1]`, that name, `names` |
-    /// | any other, wildcards included | all; with `names` those, `localhost` and all IP addresses |
+    /// | any other, or a wildcard | all; with `names` these, that name, `localhost`, IP addresses |
     /// | `unix:PATH` | all: no browser connects to a Unix socket |
     ///
     /// Only the configured address counts, so a wildcard address is public even for connections
@@ -99,16 +99,17 @@ impl Hosts {
         let (Some(host), false) = (host, self.listeners.is_empty()) else {
             return true;
         };
-        // The hosts of nearly all requests to a loopback listener. Every listener serves them.
+        // Nearly all requests to a loopback listener have one of these hosts, which every listener
+        // serves.
         let usual = host
             .strip_prefix("127.0.0.1")
             .or_else(|| host.strip_prefix("localhost"));
         usual.is_some_and(is_port) || self.listeners.iter().all(|one| one.served.accept(host))
     }
 
-    /// Whether the listener of a connection serves requests for `host`. `local`: the local address
-    /// of the connection. It is called only if some listeners serve `host` and others do not. If it
-    /// returns `None` or an address of no listener, the request is not served.
+    /// Whether the listener of a connection serves requests for `host`. `local` returns the local
+    /// address of the connection. It is called only if some listeners serve `host` and others do
+    /// not. If it returns `None` or an address of no listener, the request is not served.
     pub fn accept_at(&self, host: Option<&str>, local: impl FnOnce() -> Option<Address>) -> bool {
         if self.accept(host) {
             return true;

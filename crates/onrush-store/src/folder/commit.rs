@@ -3,11 +3,12 @@
 //! After a failure, readers see the old object, and the staged file has been removed before the
 //! error is returned (or is removed on the pool, if the calling thread is a worker). Steps after
 //! the rename may fail as well, when the new object has its name already: the sync of the
-//! directory, the check for failed syncs of other requests, and the removal of the old object. The
-//! commit therefore exchanges the old object for the new one instead of replacing it, and exchanges
-//! them back after such a failure. It is unknown whether the new name has reached the disk by then:
-//! a power cut right after such an error may leave the whole new object, but never a mixture. If
-//! the file system does not support the exchange, the new object stays after such an error.
+//! directory, the check for failed syncs of other requests, and the removal of the old object. A
+//! durable commit therefore exchanges the old object for the new one instead of replacing it, and
+//! exchanges them back after such a failure. It is unknown whether the new name has reached the
+//! disk by then: a power cut right after such an error may leave the whole new object, but never a
+//! mixture. If the file system does not support the exchange, the new object stays after such an
+//! error.
 //!
 //! The lock belongs to the spelling of the key. An object with two names (through symbolic links to
 //! parent folders) has two locks, and a condition on it holds only at the moment of the check. If
@@ -33,8 +34,8 @@ pub(super) enum CommitOutcome {
     ParentGone(StagedFile),
 }
 
-/// Publishes the staged file as the object `key` in the folder `parent`. `sync_failures` is the
-/// count of failed syncs when the commit began, before any step of it.
+/// Publishes the staged file as the object `key` in the folder `parent`. On failure, removes the
+/// file. `sync_failures` is the count of failed syncs before the first step of the commit.
 pub(super) fn commit(
     inner: &Inner,
     key: &Key,
@@ -53,7 +54,7 @@ pub(super) fn commit(
     }
 }
 
-/// As [`commit`]. `None`: the folder does not exist any more.
+/// As [`commit`], but does not remove the file. `None`: the folder does not exist any more.
 fn publish(
     inner: &Inner,
     key: &Key,
@@ -62,8 +63,8 @@ fn publish(
     condition: &Condition,
     sync_failures: u64,
 ) -> Result<Option<Committed>> {
-    // Most puts create a new object. `RENAME_NOREPLACE` makes the lookup unnecessary, and fails if
-    // another process has just created the object.
+    // Most puts create a new object. `RENAME_NOREPLACE` makes the lookup unnecessary: it fails if
+    // the object exists.
     let has_condition = !matches!(condition, Condition::None);
     let mut no_replace = matches!(condition, Condition::None | Condition::Absent);
     let mut current = match has_condition {
@@ -131,9 +132,9 @@ fn publish(
 enum Undo {
     /// The old object has the staged name: exchange them again.
     Exchange,
-    /// There was no old object: unlink the new one.
+    /// The name was free: unlink the new object.
     Unlink,
-    /// The old object is gone: this cannot be undone.
+    /// The rename has replaced an object, or may have: this cannot be undone. The new object stays.
     Never,
 }
 
@@ -171,11 +172,15 @@ fn rename_into_place(
             },
         }
     }
-    temp.rename(parent.dir(), key.name(), mode == RenameMode::NoReplace)?;
-    Ok(if replaces { Undo::Never } else { Undo::Unlink })
+    let name_was_free = mode == RenameMode::NoReplace;
+    temp.rename(parent.dir(), key.name(), name_was_free)?;
+    Ok(match name_was_free {
+        true => Undo::Unlink,
+        false => Undo::Never,
+    })
 }
 
-/// Makes the new name durable and removes the old object.
+/// Makes the new name durable and removes the old object, if the store is durable.
 fn make_durable(
     inner: &Inner,
     temp: &mut StagedFile,
@@ -230,7 +235,7 @@ pub(super) fn delete(inner: &Inner, key: &Key, condition: Condition) -> Result<M
     };
     if let Err(error) = removed {
         return Err(match error.kind() {
-            io::ErrorKind::NotFound => StoreError::NotFound, // another request was faster
+            io::ErrorKind::NotFound => StoreError::NotFound, // Another request was faster.
             _ => StoreError::from_change(error),
         });
     }

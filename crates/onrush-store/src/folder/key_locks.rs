@@ -1,8 +1,9 @@
-//! A lock for each key, and a generation counter for each of a fixed number of key classes.
+//! A lock for each key, and a generation counter for each stripe of keys.
 //!
-//! A lock is in the table only while a task holds it or waits for it. The table is divided into
-//! stripes, whose mutexes are held for a few instructions. Keys in the same stripe share a
-//! generation, but never a lock: a long change delays only changes of the same key.
+//! A lock is in the table only while a task holds it or waits for it. The hash of a key selects one
+//! of a fixed number of stripes of the table. The mutex of a stripe is held for a few instructions.
+//! Keys in the same stripe share a generation, but never a lock: a long change delays only changes
+//! of the same key.
 //!
 //! Tasks wait for a lock, in order of arrival; threads never do. Otherwise a hundred puts of one
 //! key would occupy the pool with waiting and block all reads.
@@ -32,12 +33,13 @@ impl KeyLocks {
         KeyLocks((0..STRIPES).map(|_| Stripe::default()).collect())
     }
 
+    /// A number that differs after a change of the object `key`, or of another one in its stripe.
     pub(super) fn generation(&self, key: &Key) -> u64 {
         self.stripe(key).generation.load(Ordering::Acquire)
     }
 
-    /// Changes the generation of `key`. Must be called when a change is visible, before it
-    /// completes.
+    /// Changes the generation of `key`. Must be called after a change is visible to readers and
+    /// before the change completes.
     pub(super) fn advance_generation(&self, key: &Key) {
         self.stripe(key).generation.fetch_add(1, Ordering::Release);
     }
@@ -53,7 +55,7 @@ impl Stripe {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the lock of `key` or waits for it; see [`Semaphore::poll`].
+    /// Takes the lock of `key` and returns `true`, or waits for it; see [`Semaphore::poll`].
     fn poll(&self, key: &Key, ticket: &mut Option<u64>, cx: &Context<'_>) -> bool {
         let mut locks = self.lock();
         let at = locks.iter().position(|(held, _)| held == key);
@@ -83,8 +85,8 @@ impl Stripe {
     }
 }
 
-/// Waits for the lock of a key. The lock is held from the check of the condition until the change
-/// is made, so the guard moves into the job that does both.
+/// Waits for the lock of a key. The caller holds it from the check of the condition until the
+/// change is made, so the guard moves into the job that does both.
 pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> Acquire {
     Acquire {
         slot: Some(LockSlot {
@@ -118,12 +120,12 @@ pub(super) struct Acquire {
 }
 
 impl Future for Acquire {
-    type Output = Guard;
+    type Output = KeyGuard;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Guard> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<KeyGuard> {
         let Acquire { slot, ticket } = &mut *self;
         let taken = slot.take_if(|slot| slot.stripe().poll(&slot.key, ticket, cx));
-        taken.map_or(Poll::Pending, |slot| Poll::Ready(Guard(slot)))
+        taken.map_or(Poll::Pending, |slot| Poll::Ready(KeyGuard(slot)))
     }
 }
 
@@ -136,9 +138,9 @@ impl Drop for Acquire {
 }
 
 /// The lock of a key. Dropping it, on any thread, releases the lock.
-pub(super) struct Guard(LockSlot);
+pub(super) struct KeyGuard(LockSlot);
 
-impl Drop for Guard {
+impl Drop for KeyGuard {
     fn drop(&mut self) {
         self.0.stripe().release(&self.0.key, None);
     }

@@ -1,8 +1,8 @@
 //! The store on a disk: a folder and everything in it.
 //!
-//! Opening and reading an object is first tried on the calling worker, and goes to the pool only if
-//! it would block. Properties and listings are always read on the pool. A change is one blocking
-//! job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
+//! The calling worker first tries to open and read an object itself, and uses the pool only if that
+//! would block. Properties and listings are always read on the pool. The commit of a change is one
+//! blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
 //!
 //! Modules: `commit` (put and delete), `parents` (parent folders and their durability), `staging`
 //! (uploads before their commit), `upload` (the asynchronous part of a put), `list`, `semaphore`
@@ -229,7 +229,7 @@ impl Inner {
     }
 
     fn object(&self, (meta, file): (Meta, File)) -> Object {
-        // Its reader may be the last one that holds it, after a delete or a replacement.
+        // After a delete or a replacement, the last reader frees the content.
         let file = match meta.size >= RELEASE_ON_POOL_BYTES_MIN {
             true => file.release_on(&self.releaser),
             false => file,
@@ -372,7 +372,7 @@ impl Store for Folder {
             let job = move |inner: &Arc<Inner>| {
                 let page = list::list(inner, query.folder.as_ref(), &query.how)?;
                 permit.share(&page);
-                // Released only when the page was taken from the job, so that pages do not pile up.
+                // Released only when the page is taken from the job, so that pages do not pile up.
                 Ok((page, permit))
             };
             self.run(&self.inner.pool, job)

@@ -1,10 +1,11 @@
-//! The files of uploads before their commit: `.onrush/staging`, on the file system of the objects.
-//! Each process has its own folder there and holds an `flock` on it. The sweep at start-up
-//! therefore removes the files of dead processes, but never those that a live process is writing.
+//! The files of uploads before their commit, in `.onrush/staging` on the file system of the
+//! objects. Each process has a folder of its own there and holds an `flock` on it. The sweep at
+//! start-up therefore removes the files of dead processes, but never those that a live process is
+//! writing.
 
 use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
 use crate::error::{Result, StoreError};
-use crate::key::OWN;
+use crate::key::RESERVED;
 use crate::meta::{Kind, Meta};
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
@@ -20,7 +21,7 @@ const STAGING: &[u8] = b"staging";
 /// Only the owner of the store may access the folder.
 const MODE: u32 = 0o700;
 
-/// The number of attempts to get an own folder, each under another name.
+/// The number of attempts to create the folder of this process, each under another name.
 const ATTEMPTS: i64 = 16;
 
 pub(super) struct Staging {
@@ -42,7 +43,8 @@ struct OwnFolder {
 }
 
 impl Staging {
-    /// Creates the folders, sweeps, and locks an own folder. Blocks, so call it at start-up.
+    /// Creates the folders, sweeps, and locks the folder of this process. Blocks, so call it at
+    /// start-up.
     pub(super) fn open(root: &Dir) -> io::Result<Staging> {
         let all = open_all(root)?;
         sweep(&all);
@@ -79,7 +81,8 @@ impl Staging {
         Ok((own, file))
     }
 
-    /// Creates the own folder again, unless another thread has replaced `removed` meanwhile.
+    /// Creates the folder of this process again, unless another thread has replaced `removed`
+    /// meanwhile.
     fn replace(&self, root: &Dir, removed: &Arc<OwnFolder>) -> io::Result<Arc<OwnFolder>> {
         let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&own, removed) {
@@ -117,7 +120,7 @@ impl Drop for OwnFolder {
 
 /// A staged file that may become an object. Dropping it removes the file on the pool.
 pub(super) struct StagedFile {
-    // Dropped before the name is removed, so that the removal on the pool frees the content.
+    // Closed before the name is removed, so that the removal on the pool frees the content.
     pub(super) file: File,
     name: StagedName,
 }
@@ -235,7 +238,7 @@ fn unlink(folder: &OwnFolder, name: &[u8]) {
 
 /// Opens `.onrush/staging`, and creates it if it is missing.
 fn open_all(root: &Dir) -> io::Result<Dir> {
-    ensure_dir(&ensure_dir(root, OWN)?, STAGING)
+    ensure_dir(&ensure_dir(root, RESERVED)?, STAGING)
 }
 
 fn ensure_dir(parent: &Dir, name: &[u8]) -> io::Result<Dir> {

@@ -17,19 +17,20 @@ use std::sync::Arc;
 /// The maximum size in bytes of an upload that stays in memory until its commit.
 const MEMORY_BYTES_MAX: usize = 16 * 1024;
 
-/// The kernel is asked to start the writeback each time this many bytes were written, so that the
-/// sync at the end does not have to write a whole large object. Without a sync, the kernel chooses
-/// the time itself.
+/// An upload starts the writeback each time that it has written this many bytes, so that the sync
+/// at the end does not have to write a whole large object. If the commit does not sync, the kernel
+/// chooses the time itself.
 const WRITEBACK_BYTES: u64 = 8 * 1024 * 1024;
 
 /// The maximum number of bytes that a worker writes without a pool before other tasks may run. A
 /// write to memory takes about twice as long as a receive of as many bytes, because it allocates
 /// and clears pages. It therefore spends `INLINE_COST` times its bytes of the cooperative budget.
-/// (CPU time of 40 MB uploads from 4 clients: with steps of 64 KiB 1.04 of this, of 256 KiB 1.01.)
+/// (CPU time of 40 MB uploads from 4 clients: with steps of 64 KiB 1.03 of this, of 256 KiB 1.01.)
 const INLINE_BYTES_MAX: usize = 128 * 1024;
 const INLINE_COST: usize = 2;
 
-/// The number of attempts when a parent folder is deleted meanwhile.
+/// The number of attempts to commit. More than two are needed, for example, if the parent folder is
+/// deleted meanwhile.
 const ATTEMPTS: usize = 4;
 
 /// The maximum size of a file, because offsets are signed.
@@ -39,7 +40,7 @@ pub(super) struct StagedUpload {
     inner: Arc<Inner>,
     key: Key,
     body: Body,
-    /// The metadata, if any.
+    /// See [`Upload::set_metadata`].
     metadata: Option<Arc<[u8]>>,
     written_bytes: u64,
 }
@@ -55,7 +56,8 @@ enum Body {
 }
 
 impl StagedUpload {
-    /// Begins an upload. Fails now for every reason that can be checked before the first byte.
+    /// Begins an upload. If its announced size is too large for memory, fails now for every reason
+    /// that can be checked before the first byte. Otherwise the commit fails for them.
     pub(super) async fn begin(
         inner: &Arc<Inner>,
         key: &Key,
@@ -267,7 +269,7 @@ fn try_commit(
 /// Checks that the disk and the descriptor budget have room for a body of known size. Nothing is
 /// reserved: a client that only announces bytes must not be able to exhaust either.
 fn check_early(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
-    inner.existing_object(key)?; // reports a conflict now, too
+    inner.existing_object(key)?; // Reports a conflict now, too.
     let free_bytes = inner.root.free_bytes();
     if free_bytes.map_err(StoreError::from_open_file)? < size_bytes {
         return Err(StoreError::Full(Cause::from_errno(libc::ENOSPC)));

@@ -162,11 +162,11 @@ impl Engine {
     }
 
     /// Ends all exchanges of a closed connection.
-    pub(super) fn log_closed(&self, conn: &mut Conn, ending: CloseReason) {
+    pub(super) fn log_closed(&self, conn: &mut Conn, reason: CloseReason) {
         let (Some(log), Some(active)) = (&self.log, conn.active.as_mut()) else {
             return;
         };
-        while let Some(mut ended) = active.exchanges.pop_aborted(ending.outcome()) {
+        while let Some(mut ended) = active.exchanges.pop_aborted(reason.outcome()) {
             ended.ended_ns = self.context.clock_ns();
             log.push(ended);
         }

@@ -37,12 +37,12 @@ const OVER_LIMIT_RESPONSE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-A
 /// The most idle connections that are closed for one new connection. One may not be enough, because
 /// short reads of files compete for the released descriptors.
 const CLOSED_PER_ACCEPT_MAX: usize = 4;
-/// The number of idle connections that are closed when the process has no descriptor left
-/// (`EMFILE`, accept(2)).
+/// The most idle connections that are closed when the process has no descriptor left (`EMFILE`,
+/// accept(2)) and accepting pauses.
 const CLOSED_PER_PAUSE: usize = 16;
-/// After a pass that found too few idle connections, the next one waits a millisecond per this
-/// number of connections.
-const PASS_PER_MS: usize = 2048;
+/// After a pass that found too few idle connections, the next pass waits one millisecond for each
+/// this many connections, because a pass examines all of them.
+const CONNECTIONS_PER_PAUSE_MS: usize = 2048;
 
 /// The idle connections of one worker, in order of idleness.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl Conn {
             && self.leaving.is_none()
             && self.active.as_ref().is_none_or(|active| active.is_idle());
         let limit_ms = match self.head_timer_runs {
-            true => limits.head_timeout_ms, // Only the first head has no input.
+            true => limits.head_timeout_ms, // Before the first head: no input was received.
             false => limits.idle_timeout_ms,
         };
         let began_ms = self.deadline_ms.saturating_sub(u64::from(limit_ms));
@@ -82,22 +82,23 @@ impl Engine {
         self.admit(socket, 0);
     }
 
-    /// Serves a new connection for which `asked` other workers have found no place, has the next
-    /// worker do this, or rejects it.
+    /// Serves a new connection if there is a place for it. Otherwise passes it to the next worker,
+    /// or rejects it if all workers have found no place. `asked` is the number of workers that have
+    /// already found none.
     pub(super) fn admit(self: &Rc<Self>, socket: Socket, asked: usize) {
         if self.reserve_place() || self.reserve_place_of_idle() {
             return self.place_connection(socket);
         }
-        match self.pass_over_limit(socket, asked + 1) {
+        match self.forward_over_limit(socket, asked + 1) {
             Ok(()) => {}
             Err(socket) => self.reject_over_limit(socket),
         }
     }
 
-    /// Passes a connection to the next worker that may have an idle connection to close. `asked`
-    /// counts the workers that had none, this one included.
+    /// Passes a connection to the next worker that may have an idle connection to close, or returns
+    /// it if there is no such worker. `asked` counts the workers that had none, this one included.
     #[cold]
-    fn pass_over_limit(&self, socket: Socket, asked: usize) -> Result<(), Socket> {
+    fn forward_over_limit(&self, socket: Socket, asked: usize) -> Result<(), Socket> {
         let (worker_set, own) = (&self.settings.worker_set, self.context.index());
         let next = worker_set.next_with_idle(own, self.context.now_ms());
         let Some(to) = next.filter(|_| asked < worker_set.workers()) else {
@@ -120,8 +121,8 @@ impl Engine {
             descriptors,
             ..
         } = &self.settings;
-        let below_cap = connections.fetch_add(1, Ordering::Relaxed) < self.settings.connections_max;
-        let free = below_cap && descriptors.open_connection();
+        let has_room = connections.fetch_add(1, Ordering::Relaxed) < self.settings.connections_max;
+        let free = has_room && descriptors.open_connection();
         if !free {
             connections.fetch_sub(1, Ordering::Relaxed);
         }
@@ -134,8 +135,9 @@ impl Engine {
         (0..CLOSED_PER_ACCEPT_MAX).any(|_| self.close_idle() && self.reserve_place())
     }
 
-    /// Closes the connection of this worker that has been idle for the longest time; `false` when
-    /// none is idle. Then the other workers are informed.
+    /// Closes the connection of this worker that has been idle for the longest time. If none is
+    /// idle, returns `false`, and publishes when this worker looks again, so that the other workers
+    /// pass no connections to it before.
     ///
     /// One call makes at most one pass. A connection whose request waits in the kernel is found
     /// idle by each pass and is never closed, so further passes would find it again.
@@ -174,8 +176,8 @@ impl Engine {
         }
     }
 
-    /// Sorts the idle connections by idleness; `false` when there are none. The passes are rate
-    /// limited when few connections are idle.
+    /// Sorts the idle connections by idleness. Returns `false` when there are none, or when the
+    /// next pass is not due: passes are rate limited when few connections are idle.
     fn find_idle(&self) -> bool {
         let (order, now_ms) = (&self.idle_order, self.context.now_ms());
         if now_ms < order.next_pass_ms.get() {
@@ -189,7 +191,7 @@ impl Engine {
         if idle.len() < ids.len() / 16 {
             order
                 .next_pass_ms
-                .set(now_ms + (ids.len() / PASS_PER_MS) as u64);
+                .set(now_ms + (ids.len() / CONNECTIONS_PER_PAUSE_MS) as u64);
         }
         let any = !idle.is_empty();
         *order.longest_first.borrow_mut() = idle.into();
@@ -199,7 +201,7 @@ impl Engine {
     /// Postpones the next pass to a later iteration of the event loop. The last pass examined
     /// `connections` connections, and none of them could be closed.
     fn delay_next_pass(&self, connections: usize) {
-        let pause_ms = 1 + (connections / PASS_PER_MS) as u64;
+        let pause_ms = 1 + (connections / CONNECTIONS_PER_PAUSE_MS) as u64;
         let next_ms = self.context.now_ms() + pause_ms;
         self.idle_order.next_pass_ms.set(next_ms);
     }

@@ -18,8 +18,8 @@ pub(crate) struct Conns {
     unsent_bytes: Rc<Cell<usize>>,
 }
 
-/// Aligned to two cache lines. Without the alignment an entry touches three, and with thousands of
-/// connections each of them is a cache miss.
+/// Aligned to a cache line, so that an entry occupies exactly two. Without the alignment it would
+/// touch three, and with thousands of connections each of them is a cache miss.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Entry {
@@ -30,7 +30,7 @@ struct Entry {
 const _: () = assert!(size_of::<Entry>() == 128);
 
 impl Conns {
-    /// Reserves an entry and returns its id, before the driver knows the connection.
+    /// Reserves an entry and returns its id, which the driver needs to attach the connection.
     pub(crate) fn reserve(&mut self) -> ConnId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
@@ -109,18 +109,19 @@ struct List {
     newest: Option<ConnId>,
 }
 
-/// The lists of small and of large partial heads, and of clients that do not take responses.
+/// The lists of small and of large partial heads, and of clients that do not read responses.
 const SMALL: usize = 0;
 const LARGE: usize = 1;
 const UNREAD: usize = 2;
 
 /// The connections that may be evicted: those that hold a partial head, and those whose client does
-/// not take its responses. The engine does not process the input of the latter.
+/// not read its responses. The engine does not process the input of the latter.
 #[derive(Debug, Default)]
 struct EvictionLists {
     /// Indexed by [`SMALL`], [`LARGE`] and [`UNREAD`].
     lists: [List; 3],
-    /// Bytes of input that all listed connections hold, and those in the list [`UNREAD`].
+    /// Bytes of the input blocks that all listed connections hold, and that those in the list
+    /// [`UNREAD`] hold.
     bytes: usize,
     unread_bytes: usize,
 }
@@ -133,7 +134,7 @@ impl Conns {
         self.list(id, if is_large { LARGE } else { SMALL });
     }
 
-    /// Adds a connection whose client does not take its responses to the list [`UNREAD`], if it
+    /// Adds a connection whose client does not read its responses to the list [`UNREAD`], if it
     /// holds input or rendered responses.
     pub(crate) fn list_unread(&mut self, id: ConnId) {
         let active = self.get(id).and_then(|conn| conn.active.as_ref());
@@ -142,8 +143,8 @@ impl Conns {
         }
     }
 
-    /// Called when the client has taken bytes. A listed connection that still holds memory becomes
-    /// the newest of its list.
+    /// Called when the client has read bytes. A listed connection that still holds memory becomes
+    /// the newest of the list [`UNREAD`].
     pub(crate) fn list_unread_anew(&mut self, id: ConnId) {
         if self.get(id).is_some_and(|conn| conn.is_listed()) {
             self.unlist(id);
@@ -151,6 +152,7 @@ impl Conns {
         }
     }
 
+    /// Adds a connection to a list as its newest, or updates its memory if it is in that list.
     fn list(&mut self, id: ConnId, list: usize) {
         let Some(active) = self.get(id).and_then(|conn| conn.active.as_ref()) else {
             return;
@@ -224,18 +226,18 @@ impl Conns {
         }
     }
 
-    /// Input that listed connections hold, in bytes.
-    pub(crate) fn head_bytes(&self) -> usize {
+    /// The bytes of the input blocks that listed connections hold: partial heads, and input of
+    /// clients that do not read their responses.
+    pub(crate) fn listed_input_bytes(&self) -> usize {
         self.evictable.bytes
     }
 
-    /// A cell with the bytes of rendered responses that listed connections hold. It is always
-    /// current.
+    /// The bytes of rendered responses that listed connections hold. The cell is always up to date.
     pub(crate) fn unsent_bytes(&self) -> &Rc<Cell<usize>> {
         &self.unsent_bytes
     }
 
-    /// Whether connections whose clients do not take their responses hold more memory than partial
+    /// Whether connections whose clients do not read their responses hold more memory than partial
     /// heads do.
     pub(crate) fn is_mostly_unread(&self) -> bool {
         let unread = self.evictable.unread_bytes;
@@ -249,7 +251,7 @@ impl Conns {
             .or(self.evictable.lists[SMALL].oldest)
     }
 
-    /// The connection to reset next among those whose client does not take its responses.
+    /// The connection to reset next among those whose client does not read its responses.
     pub(crate) fn unread_to_evict(&self) -> Option<ConnId> {
         self.evictable.lists[UNREAD].oldest
     }

@@ -1,5 +1,5 @@
-//! The engine as the event handler of its worker. Handles the ends of connections and events of
-//! readability, and passes the other events to the module that handles them.
+//! The event handler of a worker. It handles the events `End`, `Readable` and `ReceiveStopped`
+//! itself, and passes the others to the modules that handle them.
 
 use super::Engine;
 use super::connection::Phase;
@@ -21,9 +21,7 @@ impl EventHandler for EngineHandler {
         match event {
             Event::Data { token, data, .. } => self.0.on_data(ConnId::from_token(token), data),
             Event::Accepted { socket, .. } => self.0.accept(socket),
-            Event::End { token, result, .. } => {
-                self.0.on_peer_end(ConnId::from_token(token), result)
-            }
+            Event::End { token, result, .. } => self.0.on_end(ConnId::from_token(token), result),
             Event::ReceiveStopped { token, .. } => {
                 self.0.on_readable(ConnId::from_token(token), true)
             }
@@ -58,12 +56,13 @@ impl EventHandler for EngineHandler {
 }
 
 impl Engine {
-    /// The client has half-closed (`Ok`), or the connection is broken.
-    fn on_peer_end(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
+    /// The client has half-closed (`Ok`), or the connection is broken. Closes the connection, or
+    /// wakes the reader of its body, which finds the end.
+    fn on_end(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
         if result.is_err() {
             return self.close(id, CloseReason::Broken);
         }
-        let mut ending = CloseReason::Client;
+        let mut reason = CloseReason::Client;
         let reader = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
@@ -71,7 +70,7 @@ impl Engine {
             diagnose!(TRACE, connection = id.token(), phase = conn.phase.name();
                 "the client has half-closed (EOF)");
             if conn.phase == Phase::Lingering {
-                ending = CloseReason::Complete;
+                reason = CloseReason::Complete;
             }
             match conn.phase {
                 Phase::Ready | Phase::Lingering => None,
@@ -84,7 +83,7 @@ impl Engine {
             }
         };
         match reader {
-            None => self.close(id, ending),
+            None => self.close(id, reason),
             Some(Some(reader)) => user::wake(reader),
             Some(None) => {} // The task or the pending send notices it.
         }

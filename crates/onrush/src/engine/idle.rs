@@ -1,6 +1,6 @@
-//! Makes a connection wait for its next request, or for the rest of one, after the responses to the
-//! previous requests. A connection that waits for a new request is idle: it holds a deadline and
-//! releases its other state.
+//! Makes a connection wait for its next request, or for the rest of one, after its responses have
+//! been sent. A connection that waits for a new request is idle: it keeps a deadline and releases
+//! its other state.
 
 use super::Engine;
 use super::connection::{AfterFlush, Conn};
@@ -10,8 +10,8 @@ use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use std::rc::Rc;
 
-/// The deadline of a connection that can be closed, because its response was sent and the client
-/// sends the rest of the body too slowly.
+/// The time limit of a connection whose response was sent and whose client sends the rest of the
+/// body too slowly: it can be closed.
 const CLOSE_SOON_MS: u32 = 1;
 
 impl Engine {
@@ -46,7 +46,8 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             if conn.paused {
-                self.resume(id, conn); // Receiving was paused while a body was read directly.
+                // A body was read directly, or much input was queued.
+                self.resume(id, conn);
             }
             if !conn.head_timer_runs {
                 if !conn.draining_body {

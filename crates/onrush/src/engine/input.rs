@@ -30,9 +30,9 @@ impl Engine {
         active.is_some_and(|active| active.input_bytes > 0)
     }
 
-    /// Returns the input to parse next; `None` when the connection is gone. Outside a head nothing
-    /// is queued when `data` arrives, so `data` is parsed as it is. Inside a head, `data` is queued
-    /// and joined.
+    /// Returns the input to parse next: `Some(None)` when there is none, `None` when the connection
+    /// is gone. Inside a head, `data` is queued and joined to the head. Otherwise nothing is queued
+    /// when `data` arrives, so `data` is returned as it is.
     #[inline(never)]
     pub(super) fn next_input(
         self: &Rc<Self>,
@@ -78,8 +78,9 @@ impl Engine {
         joined.ok()
     }
 
-    /// Joins the first two queued buffers, because a head begins in the first and continues in the
-    /// second. Fails when there is no memory for that, and leaves both queued.
+    /// Takes the first queued buffer, and the second one joined to it, because a head begins in the
+    /// first and continues in the second. Fails when there is no memory for that, and leaves both
+    /// queued.
     fn join_head(&self, active: &mut Active) -> Result<Option<Buf>, NoMemory> {
         let Some(first) = active.pop_input() else {
             return Ok(None);
@@ -109,7 +110,8 @@ impl Engine {
         Ok(Some(block.into_buf()))
     }
 
-    /// Puts a partial head at the front of the queue until more of it arrives.
+    /// Puts a partial head at the front of the queue until more of it arrives. Starts the time
+    /// limit of the head, and copies few bytes to a small block.
     pub(super) fn queue_partial_head(&self, id: ConnId, conn: &mut Conn, data: Buf) {
         if !conn.head_timer_runs {
             conn.head_timer_runs = true;
@@ -136,7 +138,7 @@ impl Engine {
     pub(super) fn take_head(&self, data: &mut Buf, head_bytes: usize) -> Buf {
         let bytes = data.slice(0..head_bytes);
         data.advance(head_bytes);
-        if self.waiting.get() >= self.waiting_with_blocks_max {
+        if self.pending.get() >= self.pending_with_blocks_max {
             return self.copy_head_and_rest_if_small(bytes, data);
         }
         bytes
@@ -157,8 +159,8 @@ impl Engine {
         bytes
     }
 
-    /// Copies a small head out of its block. With many pending handlers, this one may become
-    /// pending as well, and would hold a whole block for its head.
+    /// Copies a small head out of its block. The handler of this request may become pending, too,
+    /// and would hold a whole block for its head.
     fn copy_head_if_small(&self, bytes: Buf) -> Buf {
         let small = bytes.len() * 2 <= self.context.pool().block_bytes();
         match small {

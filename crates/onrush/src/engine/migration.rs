@@ -213,7 +213,7 @@ impl Engine {
             conn.draining_body = live.draining_body;
             let mut deadline_ms = live.deadline_ms;
             if self.draining.get() {
-                self.note_drain(id, live.input.len() as u64);
+                self.limit_drain_requests(id, live.input.len() as u64);
                 if input.is_none() {
                     conn.head_timer_runs = false; // A new head gets the full time limit.
                     let soon = self.context.now_ms() + u64::from(DRAIN_IDLE_MS);

@@ -71,8 +71,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The largest number of connections over the limit that a worker keeps open while they read the
-/// 503. For a further one it closes the oldest of them, whose client may see a reset instead.
+/// The largest number of connections over the limit that a worker keeps open while their clients
+/// read the 503. For a further one it closes the oldest of them, whose client may see a reset
+/// instead.
 pub(crate) const OVER_LIMIT_MAX: usize = 64;
 /// The lower bound for [`Settings::over_limit_max`]: a new connection may arrive before the worker
 /// notices that a previous one has closed.
@@ -140,12 +141,12 @@ pub(crate) struct Engine {
     discard_buffer: RefCell<Vec<u8>>,
     listeners: RefCell<Vec<ListenerId>>,
     draining: Cell<bool>,
-    /// Requests of each connection that are still served while draining: the largest number that
-    /// the input that had arrived by then may contain. See [`DRAIN_BYTES`].
+    /// The number of requests of each connection that are still served while draining: the most
+    /// that the input may contain that had arrived when the drain began. See [`DRAIN_BYTES`].
     drain_requests: RefCell<HashMap<ConnId, u64>>,
-    /// Receive memory is short, and the engine does not receive ahead of handlers. See
-    /// [`pressure`].
-    memory_short: Cell<bool>,
+    /// Receive memory was so short that receiving ahead of handlers was paused for all connections.
+    /// Reset when memory is no longer short. See [`pressure`].
+    ahead_paused: Cell<bool>,
     /// Bytes of rendered responses that clients do not read; [`Conns`] maintains the number.
     unsent_bytes: Rc<Cell<usize>>,
     /// Open connections over the limit, which receive a 503.
@@ -157,10 +158,10 @@ pub(crate) struct Engine {
     /// Records request metrics; `None` without metrics.
     recorder: Option<Recorder>,
     /// Pending handlers: they were not ready at once and have not finished.
-    waiting: Cell<usize>,
+    pending: Cell<usize>,
     /// The largest number of pending handlers that may keep the whole block in which their request
     /// arrived.
-    waiting_with_blocks_max: usize,
+    pending_with_blocks_max: usize,
     /// The task for the next handler that is not ready at once.
     task_slot: RefCell<TaskSlot>,
     /// The measurement of the request that is being started, until its response is sent or its
@@ -212,15 +213,15 @@ impl Engine {
             listeners: RefCell::default(),
             draining: Cell::new(false),
             drain_requests: RefCell::default(),
-            memory_short: Cell::new(false),
+            ahead_paused: Cell::new(false),
             unsent_bytes,
             over_limit: RefCell::default(),
             idle_order: IdleOrder::default(),
             counters,
             log,
             recorder,
-            waiting: Cell::new(0),
-            waiting_with_blocks_max: pressure::waiting_with_blocks_max(context.pool()),
+            pending: Cell::new(0),
+            pending_with_blocks_max: pressure::pending_with_blocks_max(context.pool()),
             task_slot: RefCell::new(context.task_slot()),
             measuring: RefCell::default(),
             rebalance_state: RebalanceState::default(),
@@ -279,7 +280,7 @@ impl Engine {
 
     /// Finishes the requests in progress and those pipelined behind them. The last response of a
     /// connection says `Connection: close` (RFC 9112, section 9.6). Closes each connection when it
-    /// becomes idle. See [`Engine::stop_accepting`].
+    /// becomes idle. Does not close listeners; [`Engine::stop_accepting`] does.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.settings.worker_set.drain(); // The other workers drain as well.
@@ -291,9 +292,9 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { continue };
             let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
-            let pending = queued as u64 + self.context.driver().unread_bytes(conn.stream);
-            self.note_drain(id, pending);
-            if pending == 0 && matches!(conn.phase, Phase::Busy | Phase::Flushing) {
+            let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
+            self.limit_drain_requests(id, arrived);
+            if arrived == 0 && matches!(conn.phase, Phase::Busy | Phase::Flushing) {
                 conn.machine.close_after_next(); // Its response may have started.
             }
             if conn.phase == Phase::Ready && queued == 0 {
@@ -303,9 +304,9 @@ impl Engine {
         }
     }
 
-    /// Sets the number of requests that a connection may still have while draining. `bytes`: input
-    /// that is known to have arrived.
-    fn note_drain(&self, id: ConnId, bytes: u64) {
+    /// Limits the number of requests of a connection that are still served while draining. `bytes`:
+    /// input that is known to have arrived.
+    fn limit_drain_requests(&self, id: ConnId, bytes: u64) {
         let requests = requests_within(bytes + DRAIN_BYTES);
         self.drain_requests.borrow_mut().insert(id, requests);
     }
@@ -374,18 +375,18 @@ impl Engine {
     }
 
     /// Counts a closed connection and releases its places.
-    fn record_close(&self, ending: CloseReason) {
-        self.counters.done.count(ending);
+    fn record_close(&self, reason: CloseReason) {
+        self.counters.done.count(reason);
         self.settings.release();
         self.settings.worker_set.release(self.context.index());
     }
 
     /// Closes a connection and cancels its task.
-    fn close(&self, id: ConnId, ending: CloseReason) {
+    fn close(&self, id: ConnId, reason: CloseReason) {
         let conn = self.conns.borrow_mut().remove(id);
         let Some(mut conn) = conn else { return };
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(),
-            reason = ending.name(), phase = conn.phase.name(); "connection closed");
+            reason = reason.name(), phase = conn.phase.name(); "connection closed");
         self.context.driver().close(conn.stream);
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
@@ -394,10 +395,10 @@ impl Engine {
             self.counters.done.count(CloseReason::Refused);
             self.over_limit.borrow_mut().retain(|&other| other != id);
         } else {
-            self.record_close(ending);
+            self.record_close(reason);
         }
         if self.log.is_some() {
-            self.log_closed(&mut conn, ending);
+            self.log_closed(&mut conn, reason);
         }
         let active = conn.active.as_mut();
         let (reader, measured) = match active {
@@ -415,12 +416,12 @@ impl Engine {
 
     /// Resets a connection, so that the client does not mistake a truncated response for a complete
     /// one.
-    fn abort(&self, id: ConnId, ending: CloseReason) {
+    fn abort(&self, id: ConnId, reason: CloseReason) {
         let stream = self.conns.borrow_mut().get(id).map(|conn| conn.stream);
         if let Some(stream) = stream {
             self.context.driver().reset(stream);
         }
-        self.close(id, ending);
+        self.close(id, reason);
     }
 
     /// The value of the `Date` field for the present second (RFC 9110 §6.6.1).

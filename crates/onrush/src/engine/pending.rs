@@ -23,7 +23,7 @@ pub(super) struct PendingHandler(Rc<Engine>);
 
 impl PendingHandler {
     pub(super) fn new(engine: &Rc<Engine>) -> PendingHandler {
-        engine.waiting.set(engine.waiting.get() + 1);
+        engine.pending.set(engine.pending.get() + 1);
         PendingHandler(engine.clone())
     }
 
@@ -47,7 +47,7 @@ impl PendingHandler {
 
 impl Drop for PendingHandler {
     fn drop(&mut self) {
-        self.0.waiting.set(self.0.waiting.get() - 1);
+        self.0.pending.set(self.0.pending.get() - 1);
     }
 }
 
@@ -93,7 +93,7 @@ impl Engine {
         if self.recorder.is_some() {
             active.measured = self.measuring.take();
         }
-        let waits_for_peer = active.writer.is_some() || !active.unsent().is_empty();
+        let waits_for_client = active.writer.is_some() || !active.unsent().is_empty();
         active.unpop_input(data);
         // Requests that are ready at once need no total time limit. The limit counts from the
         // event-loop iteration in which the head arrived.
@@ -107,7 +107,7 @@ impl Engine {
         }));
         self.set_busy_deadline(id, conn);
         self.pause_if_short(id, conn);
-        if waits_for_peer {
+        if waits_for_client {
             conns.list_unread(id);
         }
     }

@@ -17,8 +17,8 @@ use std::task::{Context, Poll, ready};
 /// [`UNSENT_BYTES_MAX`](super::UNSENT_BYTES_MAX) is lifted.
 const LIFT_UNSENT_LIMIT_AFTER_BYTES: u32 = 1 << 20;
 
-/// A byte of a file costs as much of the cooperative budget as so many other bytes: on loopback,
-/// `sendfile(2)` does most of the receiver's work as well.
+/// A byte of a file costs this many bytes of the cooperative budget: on loopback, `sendfile(2)`
+/// does most of the receiver's work as well.
 const FILE_COST: usize = 2;
 
 impl Engine {
@@ -131,13 +131,12 @@ impl Engine {
         };
         if !is_queued {
             let last_try = std::mem::take(&mut conn.active().last_try);
-            // This statement ends the borrow of the driver; [`Engine::count_accepted`] borrows it
-            // again.
+            // A statement of its own, because [`Engine::count_accepted`] borrows the driver again.
             let sent = send(&mut self.context.driver(), conn.stream);
             match sent {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
-                        return Poll::Ready(Err(self.record_slow_peer()));
+                        return Poll::Ready(Err(self.record_slow_client()));
                     }
                 }
                 result => {
@@ -177,7 +176,7 @@ impl Engine {
         if conn.active().write_deadline_ms.is_none() {
             self.set_wait_timeout(id, conn, Wait::Write, self.limits().write_timeout_ms);
             if !self.begin_measured_wait(conn, Wait::Write) {
-                polled = Poll::Ready(Err(self.record_slow_peer()));
+                polled = Poll::Ready(Err(self.record_slow_client()));
             }
         }
         conns.list_unread(id);

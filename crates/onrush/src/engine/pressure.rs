@@ -30,14 +30,15 @@ use std::rc::Rc;
 const BODIES_MARK: usize = 6;
 /// The part of the budget above which partial heads are evicted, in eighths.
 const HEADS_MARK: usize = 7;
-/// The upper bound for [`waiting_with_blocks_max`].
-const WAITING_WITH_BLOCKS_MAX: usize = 64;
+/// The upper bound for [`pending_with_blocks_max`].
+const PENDING_WITH_BLOCKS_MAX: usize = 64;
 
-/// How many pending handlers may keep whole blocks of `pool`. Their blocks must not use up most of
-/// a small budget. The requests of further handlers are copied to blocks of just their size.
-pub(super) fn waiting_with_blocks_max(pool: &BufferPool) -> usize {
+/// The number of pending handlers that may keep whole blocks of `pool`. Their blocks must not use
+/// up most of a small budget. The requests of further handlers are copied to blocks of just their
+/// size.
+pub(super) fn pending_with_blocks_max(pool: &BufferPool) -> usize {
     let fourth = pool.budget().max_bytes() / 4 / pool.block_bytes();
-    fourth.clamp(1, WAITING_WITH_BLOCKS_MAX)
+    fourth.clamp(1, PENDING_WITH_BLOCKS_MAX)
 }
 
 impl Engine {
@@ -54,10 +55,10 @@ impl Engine {
     /// Whether new bodies would use the memory that is left for complete requests and partial
     /// heads.
     pub(super) fn is_short_for_bodies(&self) -> bool {
-        let held_by_heads = || self.conns.borrow().head_bytes();
+        let listed_bytes = || self.conns.borrow().listed_input_bytes();
         let pool = self.context.pool();
         let most = pool.budget().max_bytes() / 8 * BODIES_MARK;
-        self.is_above(BODIES_MARK) && pool.held_bytes().saturating_sub(held_by_heads()) > most
+        self.is_above(BODIES_MARK) && pool.held_bytes().saturating_sub(listed_bytes()) > most
     }
 
     /// Responds with 503 (RFC 9110, section 15.6.4) to a request whose body does not fit into
@@ -102,8 +103,8 @@ impl Engine {
     #[inline]
     pub(super) fn reclaim_memory(self: &Rc<Self>) {
         if !self.is_above(HEADS_MARK) {
-            if self.memory_short.get() && !self.is_short() {
-                self.memory_short.set(false);
+            if self.ahead_paused.get() && !self.is_short() {
+                self.ahead_paused.set(false);
             }
             return;
         }
@@ -115,7 +116,7 @@ impl Engine {
             };
             match (head, unread) {
                 (_, Some(id)) if unread_first => self.evict_unread(id),
-                (Some(id), _) => self.evict(id),
+                (Some(id), _) => self.evict_head(id),
                 (None, Some(id)) => self.evict_unread(id),
                 (None, None) => return self.pause_all_ahead(),
             }
@@ -137,7 +138,7 @@ impl Engine {
 
     /// Evicts a partial head. Frees its memory at once, and ends its connection with a 408 (RFC
     /// 9110, section 15.5.9).
-    fn evict(self: &Rc<Self>, id: ConnId) {
+    fn evict_head(self: &Rc<Self>, id: ConnId) {
         let input = {
             let mut conns = self.conns.borrow_mut();
             conns.unlist(id);
@@ -157,7 +158,7 @@ impl Engine {
     /// Pauses all connections with requests in progress whose handlers do not wait for input. Done
     /// once each time that memory becomes short, because it visits all connections.
     fn pause_all_ahead(&self) {
-        if self.memory_short.replace(true) {
+        if self.ahead_paused.replace(true) {
             return;
         }
         let ids = self.conns.borrow().ids();

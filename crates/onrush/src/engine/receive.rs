@@ -46,10 +46,10 @@ impl Engine {
             drop(conns);
             return self.receive_while_busy(id, data);
         }
-        // No partial head is queued, so `data` can be parsed in place.
-        let nothing_queued = conn.active.is_none() && !data.is_empty();
+        // Without queued input there is no partial head that `data` continues.
+        let parse_in_place = conn.active.is_none() && !data.is_empty();
         drop(conns);
-        match nothing_queued {
+        match parse_in_place {
             true => self.process_input(id, Some(data), None),
             false => self.process_input(id, None, Some(data)),
         }
@@ -96,9 +96,9 @@ impl Engine {
         self.process_input(id, None, None);
     }
 
-    /// Parses input as far as possible, and sends the responses. `in_place`: input that no queued
-    /// input precedes, so it is parsed first, where it is. `data`: input that may continue a
-    /// partial head; see [`Engine::next_input`].
+    /// Parses input as far as possible, and sends the responses. `in_place`: input with no queued
+    /// input before it, which is parsed without a copy. `data`: input that may continue a partial
+    /// head; see [`Engine::next_input`].
     fn process_input(self: &Rc<Self>, id: ConnId, in_place: Option<Buf>, data: Option<Buf>) {
         let mut out = self.out.take();
         out.clear();
@@ -122,9 +122,10 @@ impl Engine {
         }
     }
 
-    /// Returns what follows when `out` has been sent; `None` when nothing is left to do here.
-    /// Counts parse steps in `steps`. After [`BURST_MAX`], or when the budget is used up, a task
-    /// takes the rest, unless a head is incomplete or memory is short.
+    /// The loop of [`Engine::process_input`]. Renders responses into `out`, and returns what
+    /// follows when the caller has sent them; `None` when the caller has nothing to send. Counts
+    /// parse steps in `steps`. After [`BURST_MAX`] requests in an iteration, or when the budget is
+    /// used up, a task continues, unless a head is incomplete or memory is short.
     fn process_input_into(
         self: &Rc<Self>,
         id: ConnId,
@@ -135,7 +136,7 @@ impl Engine {
     ) -> Option<AfterFlush> {
         let mut responses = 0;
         let mut remaining = in_place;
-        let mut steps_max = 1; // `must_defer` finds the limit when a second request follows.
+        let mut steps_max = 1; // `must_defer` sets the limit when a second step follows.
         loop {
             let input = match remaining.take() {
                 Some(remaining) => remaining, // No partial head precedes it.
@@ -193,10 +194,10 @@ impl Engine {
         }
     }
 
-    /// Whether to leave further requests for a later iteration, after `steps` parse steps. That is
-    /// so when the budget is exhausted, or when the connection has started as many requests as it
-    /// may in this event-loop iteration. Sets `steps_max` to that number if it is 1, its initial
-    /// value.
+    /// Whether a task has to process the rest of the input, after `steps` parse steps: the budget
+    /// is exhausted, or the connection has started as many requests as it may in this event-loop
+    /// iteration. If `steps_max` has its initial value 1, sets it to the number of requests that
+    /// the connection may start.
     ///
     /// A partial head is never deferred, because its time limit is running. Nothing is deferred
     /// while receive memory is short: parsing frees memory, and deferring holds it.
@@ -214,8 +215,8 @@ impl Engine {
             && !self.is_short()
     }
 
-    /// Sends the rendered responses, and leaves `input` and the queued input behind it to a task,
-    /// because the connection may start no more requests in this iteration.
+    /// Sends the rendered responses, and leaves `input` and the queued input behind it to a task.
+    /// Called when [`Engine::must_defer`] returned `true`.
     #[inline(never)]
     fn defer_input(self: &Rc<Self>, id: ConnId, input: Buf, out: &mut Vec<u8>) {
         let nothing = input.slice(0..0);
@@ -234,7 +235,7 @@ impl Engine {
         }
     }
 
-    /// Drains body bytes, or parses one head and starts its request.
+    /// Discards body bytes, or parses one head and starts its request. A partial head is queued.
     fn process_once(self: &Rc<Self>, id: ConnId, data: Buf, out: &mut Vec<u8>) -> LoopStep {
         let mut parts = self.request_pool.take(self);
         let parsed = {
@@ -388,7 +389,7 @@ impl Engine {
         self.measuring.replace(Some(measured));
     }
 
-    /// Returns what follows a response.
+    /// Returns what follows a response that was ready at once. Sends large content first.
     #[inline(never)]
     fn after_handler(self: &Rc<Self>, id: ConnId, response: Rendered, data: Buf) -> LoopStep {
         match response {
@@ -403,12 +404,12 @@ impl Engine {
     #[inline(never)]
     fn poll_send_now(self: &Rc<Self>, id: ConnId, mut sending: SendFuture, data: Buf) -> LoopStep {
         self.set_write_timeout(id, 0);
-        let driven = {
+        let polled = {
             let task_slot = self.task_slot.borrow();
             let mut cx = Context::from_waker(task_slot.waker());
             self.poll_sending(id, &mut sending, &mut cx)
         };
-        match driven {
+        match polled {
             Poll::Ready(Some(after)) => self.after_response(id, after, data),
             Poll::Ready(None) => LoopStep::Yield,
             Poll::Pending => {
@@ -438,7 +439,7 @@ impl Engine {
         LoopStep::Parse(data)
     }
 
-    /// Counts requests that the connection has started, for the limit [`BURST_MAX`].
+    /// Counts requests that the connection has started in this iteration, for [`BURST_MAX`].
     #[inline(never)]
     fn note_started(&self, id: ConnId, requests: usize) {
         if let Some(conn) = self.conns.borrow_mut().get(id) {
@@ -447,8 +448,9 @@ impl Engine {
         }
     }
 
-    /// Called when nothing is left to send here. Records finished requests, and drops the
-    /// measurement of a request whose connection was closed.
+    /// Called instead of a send, when nothing is left to send. Evicts connections if memory is
+    /// short, records finished requests, and drops the measurement of a request whose connection
+    /// was closed.
     #[inline(never)]
     fn record_without_send(self: &Rc<Self>) {
         self.reclaim_memory();

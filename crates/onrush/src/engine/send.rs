@@ -16,7 +16,7 @@ use std::rc::Rc;
 /// 3 MB of it.
 pub(crate) const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 
-/// What became of bytes to send.
+/// The result of a send that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// The kernel has accepted all of them.
@@ -67,7 +67,7 @@ impl Engine {
                     self.pause_ahead(id, conn); // No request can start before this is sent.
                     let response_count = conn.response_count;
                     conn.active().write_rate.continue_window(response_count);
-                    self.begin_measured_wait(conn, Wait::Write); // Starts the measurement.
+                    self.begin_measured_wait(conn, Wait::Write);
                     self.set_timeout(id, conn, self.limits().write_timeout_ms);
                 }
                 conns.list_unread(id);
@@ -169,12 +169,12 @@ impl Engine {
     }
 
     /// Counts a client that reads a response too slowly, and returns the error for it.
-    pub(super) fn record_slow_peer(&self) -> io::Error {
+    pub(super) fn record_slow_client(&self) -> io::Error {
         self.counters.timed_out.count(TimeLimit::Write);
         io::ErrorKind::TimedOut.into()
     }
 
-    /// Sends the queued bytes. An error of kind `TimedOut`: the client reads too slowly.
+    /// Sends the queued bytes. Fails with `TimedOut` if the client reads too slowly.
     pub(super) fn send_queued(&self, id: ConnId) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
@@ -218,7 +218,7 @@ impl Engine {
             self.log_accepted(conn, accepted);
         }
         if !done && !self.begin_measured_wait(conn, Wait::Write) {
-            return Err(self.record_slow_peer());
+            return Err(self.record_slow_client());
         }
         if progress {
             conns.list_unread_anew(id);
@@ -260,10 +260,10 @@ impl Engine {
         }
     }
 
-    /// When the write time limit expires, tries once more: the kernel reports `POLLOUT` only when
-    /// much of the buffer is free, so a slow client may have read without an event. Returns `false`
-    /// if queued bytes were tried and none was accepted. If a task sends, wakes it and returns
-    /// `true`; that task decides (`last_try`).
+    /// Called when the write time limit expires. Tries once more to send: the kernel reports
+    /// `POLLOUT` only when much of the buffer is free, so a slow client may have read without an
+    /// event. Returns `false` if queued bytes were tried and none was accepted. Without queued
+    /// bytes, wakes the task that sends, which decides (`last_try`), and returns `true`.
     pub(super) fn retry_send(self: &Rc<Self>, id: ConnId) -> bool {
         let unsent = || {
             let mut conns = self.conns.borrow_mut();

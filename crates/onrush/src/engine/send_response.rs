@@ -47,12 +47,12 @@ impl Engine {
         };
         if let Err(error) = result {
             panic_guard::log(|| tracing::debug!(%error, "a response was not sent completely"));
-            let ending = match error.kind() {
+            let reason = match error.kind() {
                 io::ErrorKind::TimedOut => CloseReason::TimedOut,
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => CloseReason::Broken,
                 _ => CloseReason::Cut,
             };
-            self.abort(id, ending);
+            self.abort(id, reason);
             return None;
         }
         let mut conns = self.conns.borrow_mut();

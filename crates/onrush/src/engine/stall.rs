@@ -89,7 +89,7 @@ impl Engine {
         }
         self.report_stalls();
         let checks_again = watchdog.is_active(now_ms)
-            || worker_set.is_any_busy_for(own, now_ms, LONG_ITERATION_MS);
+            || worker_set.any_iteration_exceeds(own, now_ms, LONG_ITERATION_MS);
         if checks_again && self.stalls.check_ms.get() <= now_ms {
             self.stalls.check_ms.set(now_ms + CHECK_MS);
             self.context.schedule(now_ms + CHECK_MS, CHECK_TIMER);

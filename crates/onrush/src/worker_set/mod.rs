@@ -1,9 +1,9 @@
 //! The state that the workers of one server share: the number of connections, the load and an inbox
 //! of each worker.
 //!
-//! A new connection is assigned to a worker here, in one atomic step. So two workers that accept at
-//! the same moment do not both assign theirs to the same third worker. The items in the inboxes are
-//! generic; the engine defines them.
+//! A new connection is assigned to a worker in one atomic step. So two workers that accept at the
+//! same moment do not both choose the same third worker. The items in the inboxes are generic; the
+//! engine defines them.
 //!
 //! Modules, lowest first: `placement` (the rule of assignment) · `slot` (what one worker shares).
 
@@ -82,9 +82,9 @@ impl<T> WorkerSet<T> {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Connections of the worker `own`, including those on their way to it.
-    pub(crate) fn open(&self, own: usize) -> usize {
-        self.slots[own].open()
+    /// Connections of a worker, including those on their way to it.
+    pub(crate) fn open(&self, index: usize) -> usize {
+        self.slots[index].open()
     }
 
     /// Assigns a new connection that `own` accepted at `now_ms` (`CLOCK_MONOTONIC`).
@@ -112,9 +112,9 @@ impl<T> WorkerSet<T> {
         }
     }
 
-    /// Reserves a place at the worker with the fewest connections. Searches again if that worker
-    /// received another connection meanwhile. As long as no connection closes, the numbers never
-    /// differ by more than one.
+    /// Reserves a place at the worker with the fewest connections, whatever its [`WorkerLoad`].
+    /// Searches again if that worker received another connection meanwhile. As long as no
+    /// connection closes and no worker is blocked, the numbers never differ by more than one.
     fn least_loaded(&self, own: usize, now_ms: u64) -> Assignment {
         loop {
             let (mut best, mut fewest) = (own, self.open(own));
@@ -134,9 +134,9 @@ impl<T> WorkerSet<T> {
     }
 
     /// Whether an iteration of any worker but `own` has taken longer than `limit_ms`.
-    pub(crate) fn is_any_busy_for(&self, own: usize, now_ms: u64, limit_ms: u64) -> bool {
+    pub(crate) fn any_iteration_exceeds(&self, own: usize, now_ms: u64, limit_ms: u64) -> bool {
         let mut slots = self.slots.iter().enumerate();
-        slots.any(|(at, slot)| at != own && slot.is_busy_for(now_ms, limit_ms))
+        slots.any(|(at, slot)| at != own && slot.iteration_exceeds(now_ms, limit_ms))
     }
 
     /// The worker `own` found no idle connection to close, and looks again at `until_ms`.
@@ -157,7 +157,7 @@ impl<T> WorkerSet<T> {
         others.find(may_have_idle)
     }
 
-    /// Whether another worker than the accepting one may serve a connection.
+    /// Whether a new connection may be assigned to a worker other than the accepting one.
     pub(crate) fn may_transfer(&self) -> bool {
         let chosen = matches!(
             self.placement,
@@ -185,7 +185,7 @@ impl<T> WorkerSet<T> {
         items
     }
 
-    /// Reserves a place at `index` for a connection that goes there.
+    /// Reserves a place for a connection at the worker `index`.
     pub(crate) fn reserve(&self, index: usize) {
         self.slots[index].reserve();
     }
@@ -204,15 +204,14 @@ impl<T> WorkerSet<T> {
         })
     }
 
-    /// Takes the items from the inbox of the worker `own`.
-    pub(crate) fn take_inbox(&self, own: usize) -> Vec<T> {
-        self.slots[own].take_inbox()
+    /// Takes the items from the inbox of a worker.
+    pub(crate) fn take_inbox(&self, index: usize) -> Vec<T> {
+        self.slots[index].take_inbox()
     }
 
-    /// Publishes the load of the worker `own`: it was busy for `permille` of the time until
-    /// `now_ms`.
-    pub(crate) fn publish_load(&self, own: usize, permille: u32, now_ms: u64) {
-        self.slots[own].load().publish(permille, now_ms);
+    /// Publishes the load of a worker: it was busy for `permille` of the time until `now_ms`.
+    pub(crate) fn publish_load(&self, index: usize, permille: u32, now_ms: u64) {
+        self.slots[index].load().publish(permille, now_ms);
     }
 
     /// The published load of a worker.

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard};
 /// A worker whose event-loop iteration takes longer than this receives no new connections.
 pub(crate) const BLOCKED_MS: u64 = 100;
 /// How long a published load is valid.
-const LOAD_HOLDS_MS: u64 = 300;
+const LOAD_VALID_MS: u64 = 300;
 
 /// The shared state of one worker. Aligned, so that no two workers write to the same cache line.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct WorkerSlot<T> {
     is_receiving: AtomicBool,
     inbox: Mutex<Inbox<T>>,
     load: Arc<WorkerLoad>,
-    /// Monitors what the worker runs. Unlike the one in `load`, it is read without a lock.
+    /// Monitors what the worker runs. Reading it through the notifier in `load` takes a lock.
     poll_monitor: OnceLock<Arc<PollMonitor>>,
     /// It has no idle connection to close before this time, in ms of `CLOCK_MONOTONIC`.
     no_idle_until_ms: AtomicU64,
@@ -130,13 +130,13 @@ impl<T> WorkerSlot<T> {
     }
 
     /// Whether the present event-loop iteration of the worker has taken longer than `limit_ms`.
-    pub(super) fn is_busy_for(&self, now_ms: u64, limit_ms: u64) -> bool {
+    pub(super) fn iteration_exceeds(&self, now_ms: u64, limit_ms: u64) -> bool {
         let poll_monitor = self.poll_monitor.get();
         poll_monitor.is_some_and(|poll_monitor| poll_monitor.iteration_ms(now_ms) > limit_ms)
     }
 
     pub(super) fn is_blocked(&self, now_ms: u64) -> bool {
-        self.is_busy_for(now_ms, BLOCKED_MS)
+        self.iteration_exceeds(now_ms, BLOCKED_MS)
     }
 
     /// The worker found no idle connection to close, and looks again at `until_ms`.
@@ -173,12 +173,12 @@ impl WorkerLoad {
         self.at_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// The load. Without a recent publication it is 0 if the worker sleeps; otherwise 1000, because
-    /// the worker is too busy to publish.
+    /// The load of a worker that runs. Without a recent publication it is 0 if the worker sleeps;
+    /// otherwise 1000, because the worker is too busy to publish.
     pub(crate) fn permille(&self, now_ms: u64) -> u32 {
         let age_ms = now_ms.saturating_sub(self.at_ms.load(Ordering::Relaxed));
         match &*self.notifier() {
-            _ if age_ms <= LOAD_HOLDS_MS => self.permille.load(Ordering::Relaxed),
+            _ if age_ms <= LOAD_VALID_MS => self.permille.load(Ordering::Relaxed),
             Some(notifier) if notifier.is_asleep() => 0,
             _ => 1000,
         }
