@@ -277,6 +277,12 @@ fn slow_readers_of_long_pages_shorten_pages() {
     assert!(pages > 10, "{pages} pages");
     let html = server.get("/big/?limit=10000&format=html");
     assert!(html.text().contains("rel=\"next\"") && html.text().ends_with("</html>\n"));
+    // Without a limit, the client expects the whole folder.
+    let mirrored = server.get("/big/");
+    assert_eq!(
+        (mirrored.status, mirrored.field("retry-after")),
+        (503, Some("1"))
+    );
 
     // In the end they receive whole pages, and then the memory is free again.
     let mut whole = 0;

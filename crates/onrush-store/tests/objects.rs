@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use onrush_rt::fs::{FileKind, OpenHow};
+use onrush_rt::fs::{Dir, FileKind, OpenHow};
 use onrush_store::*;
 
 /// Runs each test on all backends.
@@ -430,23 +430,37 @@ fn aborted_uploads_leave_nothing(backend: &Backend) {
 }
 
 /// Another program removes `.onrush` while the store is open: puts create it again.
+fn remove_staging(root: &Dir) {
+    let staging = root.open_dir(b".onrush/staging").unwrap();
+    for (own, _) in entries(&staging) {
+        let files = staging.open_dir(&own).unwrap();
+        for (file, _) in entries(&files) {
+            files.unlink(&file).unwrap();
+        }
+        staging.remove_dir(&own).unwrap();
+    }
+    let reserved = root.open_dir(b".onrush").unwrap();
+    reserved.remove_dir(b"staging").unwrap();
+    root.remove_dir(b".onrush").unwrap();
+}
+
 fn removed_staging_is_created_again(backend: &Backend) {
     let folder = backend.folder();
     let root = backend.root();
     for (at, size) in [("a", 3), ("dir/b", 3), ("c", 50_000), ("a", 50_000)] {
-        let staging = root.open_dir(b".onrush/staging").unwrap();
-        for (own, _) in entries(&staging) {
-            staging.remove_dir(&own).unwrap();
-        }
-        root.open_dir(b".onrush")
-            .unwrap()
-            .remove_dir(b"staging")
-            .unwrap();
-        root.remove_dir(b".onrush").unwrap();
+        remove_staging(&root);
         put(&folder, at, &body(size)).unwrap();
         assert_eq!(get(&folder, at).unwrap().len(), size);
         assert_eq!(staged(&folder, backend), 0);
     }
+    // An upload in progress loses its file. That is no conflict with another object.
+    block_on(async {
+        let mut upload = folder.stage(&key("lost"), Some(50_000)).await.unwrap();
+        upload.write(body(50_000)).await.unwrap();
+        remove_staging(&root);
+        let lost = upload.commit(Condition::None).await;
+        assert!(matches!(lost, Err(StoreError::Io(_))), "{lost:?}");
+    });
     put(&folder, "d", b"in the new folder").unwrap();
     drop(folder);
     assert_eq!(entries(&root.open_dir(b".onrush/staging").unwrap()), []);

@@ -21,7 +21,8 @@ pub struct Contract(());
 
 impl Contract {
     /// Accepts the contract, for each coroutine that is created with this value, and for each that
-    /// such a coroutine starts ([`thread::spawn`](super::thread::spawn)).
+    /// is started by what runs on the stack of such a coroutine
+    /// ([`thread::spawn`](super::thread::spawn)).
     ///
     /// # Why
     /// A coroutine that waits leaves its functions on its stack, and its thread does something

@@ -74,7 +74,16 @@ impl Inner {
         if self.options.reserve_admin_paths && folder.is_none() {
             page.entries.retain(|entry| entry.name != b"-");
         }
+        let entries = page.entries.len();
         let lease = truncate_to_budget(&mut page, &self.listing_budget);
+        if page.entries.len() < entries && !json && query.limit.is_none() {
+            // Programs that mirror a folder read the links of an HTML page and do not follow
+            // `rel="next"`. They must not take a shortened page for the whole folder.
+            return Err(HttpError::new(
+                503,
+                "too many long listings are being read; try again later, or with ?limit=100",
+            ));
+        }
         let location = Location::new(
             split.mount,
             folder.as_ref(),

@@ -102,7 +102,9 @@ fn publish(
                 return Err(StoreError::PreconditionFailed);
             }
             // The folder was empty and has just been deleted.
-            io::ErrorKind::NotFound => return Ok(None),
+            io::ErrorKind::NotFound if temp.is_staged() => return Ok(None),
+            // Another program has removed the staged file.
+            io::ErrorKind::NotFound => return Err(StoreError::from_open_file(error)),
             io::ErrorKind::AlreadyExists if may_retry => current = inner.existing_object(key)?,
             // The file system does not support this rename.
             io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported if no_replace => {

@@ -160,6 +160,12 @@ impl StagedFile {
         self.name.inner.durable()
     }
 
+    /// Whether the file still has its staged name. Another program may have removed it.
+    pub(super) fn is_staged(&self) -> bool {
+        let StagedName { folder, name, .. } = &self.name;
+        folder.dir.entry_metadata(name).is_ok()
+    }
+
     /// Gives the file its final name. After that, dropping this does not remove it. Fails with
     /// `AlreadyExists` if `no_replace` is set and the name exists.
     pub(super) fn rename(&mut self, to_dir: &Dir, to: &[u8], no_replace: bool) -> io::Result<()> {

@@ -228,7 +228,6 @@ impl Engine {
             self.counters.done.count(CloseReason::Refused);
             return;
         };
-        self.over_limit.borrow_mut().push_back(id);
         let mut conn = Conn::new(stream);
         conn.over_limit = true;
         if self.log.is_some() {
@@ -237,6 +236,7 @@ impl Engine {
             self.log_reject(&mut conn, 503, outcome, received, 0, OVER_LIMIT_RESPONSE);
         }
         self.conns.borrow_mut().insert(id, conn);
+        self.over_limit.borrow_mut().push_back(id);
         self.send_then(id, OVER_LIMIT_RESPONSE, AfterFlush::Linger);
     }
 

@@ -232,9 +232,12 @@ impl Engine {
                 self.set_low_water(conn, low_water);
                 self.context.driver().want_read(conn.stream);
             }
-            Err(error) => {
+            Err(_) => {
                 conn.machine.close_after_next();
-                conn.active().broken_body = Some(error.kind());
+                let reject = Reject::new(400, "request body ended early");
+                let error = conn
+                    .active()
+                    .fail_body(io::ErrorKind::UnexpectedEof, reject);
                 return Attempt::Done(Err(error));
             }
         }

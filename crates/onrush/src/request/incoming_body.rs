@@ -19,10 +19,10 @@ use std::task::{Context, Poll};
 /// - `FileTooLarge`: the body is longer than `Limits::body_bytes_max` or
 ///   [`RequestBody::set_limit`].
 ///
-/// The error contains a [`Reject`](crate::Reject): the status and the reason of the response that
-/// the client should get. After one of these errors each further call fails, too, and the
-/// connection is closed after the response. If the handler then returns a status below 400, the
-/// server sends 400, 408, 413 or 431 instead.
+/// The error contains a [`Reject`](crate::Reject) while the connection is open: the status and the
+/// reason of the response that the client should get. After one of these errors each further call
+/// fails, too, and the connection is closed after the response. If the handler then returns a
+/// status below 400, the server sends 400, 408, 413 or 431 instead.
 ///
 /// # Examples
 /// The body is processed in pieces, so its length need not fit into memory:
