@@ -431,8 +431,8 @@ impl Simulation {
     }
 
     /// Connections that are assigned to a worker, including those on their way to it.
-    pub fn placed(&self, worker: usize) -> usize {
-        self.members[worker].engine.placed()
+    pub fn assigned(&self, worker: usize) -> usize {
+        self.members[worker].engine.assigned()
     }
 
     /// The open connections of all workers.

@@ -78,11 +78,11 @@ fn responses(seed: u64, behaviour: Behaviour, stream: &[u8], cuts: &[usize]) -> 
         come += counters.taken_over.get();
     }
     assert_eq!(gone, come);
-    let placed: usize = (0..WORKERS).map(|worker| sim.placed(worker)).sum();
+    let placed: usize = (0..WORKERS).map(|worker| sim.assigned(worker)).sum();
     assert_eq!(placed, 1);
     drop(client);
     sim.advance(1);
-    assert!((0..WORKERS).all(|worker| sim.placed(worker) == 0));
+    assert!((0..WORKERS).all(|worker| sim.assigned(worker) == 0));
     (mask_dates(&responses), gone)
 }
 
@@ -223,7 +223,7 @@ fn clients_that_disconnect_during_migration_leave_nothing() {
         sim.advance(100_000);
         assert_eq!(sim.open_connections(), 0, "seed {seed}");
         assert!(
-            (0..WORKERS).all(|worker| sim.placed(worker) == 0),
+            (0..WORKERS).all(|worker| sim.assigned(worker) == 0),
             "seed {seed}"
         );
         assert_eq!(sim.worker().live_tasks(), 0, "seed {seed}");

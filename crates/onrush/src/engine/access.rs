@@ -55,7 +55,7 @@ impl Engine {
             referer: field("referer"),
             ..self.exchange(conn, line, bytes.len())
         };
-        conn.active().exchanges.begin(exchange);
+        conn.active().wire.exchanges.begin(exchange);
     }
 
     fn exchange(&self, conn: &Conn, line: RequestLine, received_bytes: usize) -> Exchange {
@@ -96,7 +96,7 @@ impl Engine {
             outcome,
             ..self.exchange(conn, RequestLine::Raw(line), received.len())
         };
-        conn.active().exchanges.begin(exchange);
+        conn.active().wire.exchanges.begin(exchange);
         self.log_short_response(conn, status, rendered_before, out);
     }
 
@@ -129,15 +129,18 @@ impl Engine {
         bytes: Option<usize>,
     ) {
         let active = conn.active();
-        let unsent = active.unsent().len() + rendered_before;
-        active.exchanges.respond(status, unsent, head_bytes, bytes);
+        let unsent = active.wire.unsent().len() + rendered_before;
+        active
+            .wire
+            .exchanges
+            .respond(status, unsent, head_bytes, bytes);
     }
 
     /// Records that the kernel has accepted `bytes` bytes for a connection.
     #[inline(never)]
     pub(super) fn log_accepted(&self, conn: &mut Conn, bytes: usize) {
         if let Some(active) = conn.active.as_mut() {
-            active.exchanges.accept(bytes);
+            active.wire.exchanges.accept(bytes);
             self.end_exchanges(conn);
         }
     }
@@ -145,7 +148,7 @@ impl Engine {
     /// Records that the kernel has accepted a whole response that a task sent.
     #[inline(never)]
     pub(super) fn log_sent(&self, conn: &mut Conn) {
-        conn.active().exchanges.complete_last();
+        conn.active().wire.exchanges.complete_last();
         self.end_exchanges(conn);
     }
 
@@ -154,7 +157,7 @@ impl Engine {
             return;
         };
         let mut now_ns = None;
-        while let Some(mut ended) = active.exchanges.pop_ended() {
+        while let Some(mut ended) = active.wire.exchanges.pop_ended() {
             // Responses that were accepted together ended together.
             ended.ended_ns = *now_ns.get_or_insert_with(|| self.context.clock_ns());
             log.push(ended);
@@ -166,7 +169,7 @@ impl Engine {
         let (Some(log), Some(active)) = (&self.log, conn.active.as_mut()) else {
             return;
         };
-        while let Some(mut ended) = active.exchanges.pop_aborted(reason.outcome()) {
+        while let Some(mut ended) = active.wire.exchanges.pop_aborted(reason.outcome()) {
             ended.ended_ns = self.context.clock_ns();
             log.push(ended);
         }

@@ -11,7 +11,7 @@
 //! is needed, and it is used until its last entry. A connection that becomes idle after the pass
 //! has been idle for a shorter time than each entry.
 
-use super::connection::{AfterFlush, Conn, Phase};
+use super::connection::{AfterFlush, Conn, Expects, Phase};
 use super::migration::Transfer;
 use super::{Engine, Settings, count};
 use crate::host::ConnId;
@@ -64,12 +64,13 @@ impl Conn {
     /// from the deadline.
     fn idleness(&self, limits: &Limits) -> Option<Idleness> {
         let is_idle = self.phase == Phase::Ready
-            && !(self.over_limit || self.ended || self.draining_body)
+            && !(self.over_limit || self.ended)
             && self.leaving.is_none()
             && self.active.as_ref().is_none_or(|active| active.is_idle());
-        let limit_ms = match self.head_timer_runs {
-            true => limits.head_timeout_ms, // Before the first head: no input was received.
-            false => limits.idle_timeout_ms,
+        let limit_ms = match self.expects {
+            Expects::Head => limits.head_timeout_ms, // The first head: no input was received.
+            Expects::Request => limits.idle_timeout_ms,
+            Expects::RestOfBody => return None,
         };
         let began_ms = self.deadline_ms.saturating_sub(u64::from(limit_ms));
         is_idle.then_some((began_ms, self.response_count))

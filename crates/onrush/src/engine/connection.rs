@@ -1,19 +1,25 @@
-//! The state of each connection of a worker. An idle connection is one entry here: a protocol state
-//! machine, a deadline and a few flags. It has no buffer, no task and no stack.
+//! The state of each connection of a worker, in three parts:
 //!
-//! Legal states between two events, by [`Phase`]. `task`, `out` and `after_flush` are fields of
-//! [`Active`]; without `active` they count as empty.
+//! - [`Conn`] exists from accept to close: the socket, the protocol state machine, the deadline, and
+//!   what the connection is doing. An idle connection is only this: it has no buffer, no task and
+//!   no stack.
+//! - [`Wire`] has the bytes of a connection that is not idle: input that was not processed, and
+//!   output that the kernel has not accepted.
+//! - [`Exchange`] has one request and its response: the task of the handler, the wakers and the time
+//!   limits of its waits, and its measurement. HTTP/1 has at most one exchange at a time.
 //!
-//! | phase | `task` | `out` | `after_flush` | `leaving` | `paused` | deadline |
+//! Legal states between two events, by [`Phase`]. Without `active`, `task`, `out` and `after_flush`
+//! count as empty.
+//!
+//! | phase | `task` | `out` | `after_flush` | `leaving` | `receiving` | deadline |
 //! | --- | --- | --- | --- | --- | --- | --- |
-//! | `Ready` | none | empty | none | none | while much input is queued | head, idle, rest of a body |
+//! | `Ready` | none | empty | none | none | off while much input is queued | head, idle, rest of a body |
 //! | `Busy` | a handler or a sender | any | none | any | any | body, write, total |
 //! | `Flushing` | none | not empty | set | any | any | write |
-//! | `Lingering` | none | empty | none | any | no | linger |
-//! | `Leaving` | none | empty | none | set | yes | as in `Ready` |
+//! | `Lingering` | none | empty | none | any | on | linger |
+//! | `Leaving` | none | empty | none | set | off | as in `Ready` |
 //!
-//! - `head_timer_runs` and `draining_body` exclude each other. Both occur in `Ready` and `Leaving`
-//!   only.
+//! - `expects` is [`Expects::Request`] unless the phase is `Ready` or `Leaving`.
 //! - `ended` (the client has half-closed, EOF) occurs in `Busy` and `Flushing`. In `Ready` and
 //!   `Lingering` the connection is closed instead; `Leaving` becomes `Ready` first.
 //! - `reader` is set in `Busy` only, while a handler waits for its request's body.
@@ -87,6 +93,37 @@ impl AfterFlush {
     }
 }
 
+/// What a connection expects to receive while no request is in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expects {
+    /// A request. The idle time limit applies.
+    Request,
+    /// The first head of the connection, or the rest of a head. The head time limit applies.
+    Head,
+    /// The rest of a body that its request did not read. It is discarded.
+    RestOfBody,
+}
+
+/// Whether the driver receives into its buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receiving {
+    On,
+    /// The driver was told to stop, and may still deliver data.
+    Stopping,
+    /// The driver has stopped, so body bytes may be received directly.
+    Off,
+}
+
+impl Receiving {
+    /// The state after [`Driver::pause`](onrush_rt::driver::Driver::pause) returned `stopped`.
+    pub(crate) fn after_pause(stopped: bool) -> Receiving {
+        match stopped {
+            true => Receiving::Off,
+            false => Receiving::Stopping,
+        }
+    }
+}
+
 /// The largest number of requests that one connection starts in one event-loop iteration.
 pub(crate) const BURST_MAX: u8 = 64;
 
@@ -104,16 +141,12 @@ pub(crate) struct Conn {
     pub(crate) phase: Phase,
     /// The client has half-closed (EOF).
     pub(crate) ended: bool,
-    /// The driver is paused, so it has to be resumed before the next receive.
-    pub(crate) paused: bool,
+    pub(crate) receiving: Receiving,
     /// Counts responses. A body that outlives its request is recognized by this number.
     pub(crate) response_count: u32,
-    /// The head time limit applies: the connection is new, or a head is incomplete.
-    pub(crate) head_timer_runs: bool,
+    pub(crate) expects: Expects,
     /// The connection is over the limit: it only receives a 503.
     pub(crate) over_limit: bool,
-    /// The rest of a request body has to be discarded before the next head.
-    pub(crate) draining_body: bool,
     /// The worker to which the connection moves.
     pub(crate) leaving: Option<u16>,
     /// Requests started in one event-loop iteration, and the low bits of that iteration's number.
@@ -129,44 +162,56 @@ pub(crate) struct Conn {
 /// The state of a connection that is not idle.
 #[derive(Debug, Default)]
 pub(crate) struct Active {
+    pub(crate) wire: Wire,
+    pub(crate) exchange: Exchange,
+    /// The position in a list of `connection_table`, while the connection is in one.
+    pub(crate) links: Option<Links>,
+}
+
+/// The bytes of a connection that is not idle.
+#[derive(Debug, Default)]
+pub(crate) struct Wire {
     /// Received and not processed: a partial head, body bytes, pipelined requests.
     pub(crate) input: VecDeque<Buf>,
     pub(crate) input_bytes: usize,
-    /// The position in a list of `connection_table`, while the connection is in one.
-    pub(crate) links: Option<Links>,
     /// The head or idle time limit was extended once, because unread input was present.
     pub(crate) extended: bool,
     /// Rendered responses. The kernel has not accepted the bytes from `out_sent` on.
     pub(crate) out: Vec<u8>,
     pub(crate) out_sent: usize,
-    /// Rendered bytes that a task holds while it waits for the client.
-    pub(crate) rendered_bytes: usize,
     pub(crate) after_flush: Option<AfterFlush>,
+    /// When the wait for the client to take bytes ends, in ms.
+    pub(crate) write_deadline_ms: Option<u64>,
+    /// The rate at which the client takes response bytes.
+    pub(super) write_rate: RateMeter,
+    /// The last send accepted fewer bytes than it was given: the socket buffer is full.
+    pub(crate) socket_full: bool,
+    /// The write time limit has expired; the next send decides whether the client is too slow.
+    pub(crate) last_try: bool,
+    /// Bytes that the kernel has accepted of responses that tasks send, up to [`u32::MAX`].
+    pub(crate) accepted_bytes: u32,
+    /// The value of `SO_RCVLOWAT` that was set on the socket; 0 when none was set.
+    pub(crate) low_water: u32,
+    /// The last direct receive emptied the socket. The driver reports further input.
+    pub(crate) emptied: bool,
+    /// The exchanges that have not ended; empty without an access log.
+    pub(crate) exchanges: Exchanges,
+}
+
+/// One request and its response.
+#[derive(Debug, Default)]
+pub(crate) struct Exchange {
     /// The task of the handler, or the one that sends its response. Dropping it cancels it.
     pub(crate) task: Option<TaskHandle>,
     /// The waker of the task that waits for body bytes.
     pub(crate) reader: Option<Waker>,
-    /// The waker of the task that waits until the socket accepts more bytes.
+    /// The waker of the task that waits until the socket accepts more bytes. A task may be in both
+    /// waits at once.
     pub(crate) writer: Option<Waker>,
-    /// When the wait for body bytes and the wait for the client to take bytes end, in ms. A task
-    /// may be in both waits at once.
+    /// When the wait for body bytes ends, in ms.
     pub(crate) body_deadline_ms: Option<u64>,
-    pub(crate) write_deadline_ms: Option<u64>,
-    /// The last send accepted fewer bytes than it was given: the socket buffer is full.
-    pub(crate) socket_full: bool,
-    /// Bytes that the kernel has accepted of responses that tasks send, up to [`u32::MAX`].
-    pub(crate) accepted_bytes: u32,
-    /// The rates at which the client sends body bytes and takes response bytes.
+    /// The rate at which the client sends body bytes.
     pub(super) body_rate: RateMeter,
-    pub(super) write_rate: RateMeter,
-    /// The write time limit has expired; the next send decides whether the client is too slow.
-    pub(crate) last_try: bool,
-    /// The driver is paused and has stopped receiving, so body bytes may be received directly.
-    pub(crate) receive_stopped: bool,
-    /// The value of `SO_RCVLOWAT` that was set on the socket; 0 when none was set.
-    pub(crate) low_water: u32,
-    /// The last receive emptied the socket. The driver reports further input.
-    pub(crate) emptied: bool,
     /// The client sends too slowly to wait for many bytes at a time.
     pub(crate) slow_sender: bool,
     /// The body time limit has expired; a final receive decides whether bytes arrived unnoticed.
@@ -176,11 +221,11 @@ pub(crate) struct Active {
     /// The response to a body that broke a rule, unless the handler makes an error response of its
     /// own.
     pub(crate) reject: Option<Reject>,
-    /// When the total time limit of the present request expires, in ms.
+    /// Rendered bytes that the task holds while it waits for the client.
+    pub(crate) rendered_bytes: usize,
+    /// When the total time limit of the request expires, in ms.
     pub(crate) total_deadline_ms: Option<u64>,
-    /// The exchanges that have not ended; empty without an access log.
-    pub(crate) exchanges: Exchanges,
-    /// The measurement of the present request, when its response was not ready at once.
+    /// The measurement of the request, when its response was not ready at once.
     pub(crate) measured: Option<Measured>,
 }
 
@@ -196,28 +241,30 @@ pub(crate) struct Links {
 }
 
 impl Active {
-    /// Records that reading the body failed, and the response to send for it. Returns the error for
-    /// the reader.
-    pub(crate) fn fail_body(&mut self, kind: io::ErrorKind, reject: Reject) -> io::Error {
-        (self.broken_body, self.reject) = (Some(kind), Some(reject));
-        io::Error::new(kind, reject)
+    /// Memory of rendered responses that the client has not taken, in bytes.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        let kept = match self.wire.unsent().is_empty() {
+            true => 0,
+            false => self.wire.out.capacity(),
+        };
+        kept + self.exchange.rendered_bytes
     }
 
-    /// The error of each further read after [`Active::fail_body`].
-    pub(crate) fn body_error(&self) -> Option<io::Error> {
-        let kind = self.broken_body?;
-        Some(match self.reject {
-            Some(reject) => io::Error::new(kind, reject),
-            None => kind.into(), // The response has been made.
-        })
+    pub(super) fn is_idle(&self) -> bool {
+        self.wire.input.is_empty()
+            && self.wire.unsent().is_empty()
+            && self.exchange.task.is_none()
+            && self.wire.exchanges.is_empty()
     }
+}
 
+impl Wire {
     pub(crate) fn push_input(&mut self, data: Buf) {
         self.input_bytes += data.len();
         self.input.push_back(data);
     }
 
-    /// [`Active::push_input`], but copies small pieces together. A client that sends single bytes
+    /// [`Wire::push_input`], but copies small pieces together. A client that sends single bytes
     /// must not occupy a whole block with each of them.
     pub(crate) fn gather_input(&mut self, data: Buf, block_bytes: usize) {
         if data.len() * 4 >= block_bytes {
@@ -253,21 +300,23 @@ impl Active {
     pub(crate) fn unsent(&self) -> &[u8] {
         &self.out[self.out_sent..]
     }
+}
 
-    /// Memory of rendered responses that the client has not taken, in bytes.
-    pub(super) fn unsent_bytes(&self) -> usize {
-        let kept = match self.unsent().is_empty() {
-            true => 0,
-            false => self.out.capacity(),
-        };
-        kept + self.rendered_bytes
+impl Exchange {
+    /// Records that reading the body failed, and the response to send for it. Returns the error for
+    /// the reader.
+    pub(crate) fn fail_body(&mut self, kind: io::ErrorKind, reject: Reject) -> io::Error {
+        (self.broken_body, self.reject) = (Some(kind), Some(reject));
+        io::Error::new(kind, reject)
     }
 
-    pub(super) fn is_idle(&self) -> bool {
-        self.input.is_empty()
-            && self.unsent().is_empty()
-            && self.task.is_none()
-            && self.exchanges.is_empty()
+    /// The error of each further read after [`Exchange::fail_body`].
+    pub(crate) fn body_error(&self) -> Option<io::Error> {
+        let kind = self.broken_body?;
+        Some(match self.reject {
+            Some(reject) => io::Error::new(kind, reject),
+            None => kind.into(), // The response has been made.
+        })
     }
 }
 
@@ -282,16 +331,28 @@ impl Conn {
             timer: None,
             phase: Phase::Ready,
             ended: false,
-            paused: false,
+            receiving: Receiving::On,
             response_count: 0,
-            head_timer_runs: false,
+            expects: Expects::Request,
             over_limit: false,
-            draining_body: false,
             leaving: None,
             burst: 0,
             burst_iteration: 0,
             response_count_before: 0,
             active: None,
+        }
+    }
+
+    /// Whether the driver was told to stop receiving. It has to be resumed before the next receive.
+    #[inline]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.receiving != Receiving::On
+    }
+
+    /// Gives the next head the full time limit.
+    pub(crate) fn restart_head(&mut self) {
+        if self.expects == Expects::Head {
+            self.expects = Expects::Request;
         }
     }
 
@@ -325,7 +386,7 @@ impl Conn {
     /// Whether nothing has to be done before the connection waits for its next request.
     #[inline]
     pub(crate) fn needs_no_work(&self) -> bool {
-        !self.paused && !self.head_timer_runs && !self.draining_body && !self.ended
+        self.receiving == Receiving::On && self.expects == Expects::Request && !self.ended
     }
 
     /// Frees the state that an idle connection does not need.

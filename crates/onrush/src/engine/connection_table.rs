@@ -130,7 +130,7 @@ impl Conns {
     /// Adds a connection with a partial head to its list, or moves it to the list of large heads.
     pub(crate) fn list_head(&mut self, id: ConnId) {
         let active = self.get(id).and_then(|conn| conn.active.as_ref());
-        let is_large = active.is_some_and(|active| active.input_bytes >= LARGE_HEAD_BYTES);
+        let is_large = active.is_some_and(|active| active.wire.input_bytes >= LARGE_HEAD_BYTES);
         self.list(id, if is_large { LARGE } else { SMALL });
     }
 
@@ -138,7 +138,7 @@ impl Conns {
     /// holds input or rendered responses.
     pub(crate) fn list_unread(&mut self, id: ConnId) {
         let active = self.get(id).and_then(|conn| conn.active.as_ref());
-        if active.is_some_and(|active| active.input_bytes > 0 || active.unsent_bytes() > 0) {
+        if active.is_some_and(|active| active.wire.input_bytes > 0 || active.unsent_bytes() > 0) {
             self.list(id, UNREAD);
         }
     }
@@ -157,7 +157,7 @@ impl Conns {
         let Some(active) = self.get(id).and_then(|conn| conn.active.as_ref()) else {
             return;
         };
-        let bytes: usize = active.input.iter().map(Buf::block_bytes).sum();
+        let bytes: usize = active.wire.input.iter().map(Buf::block_bytes).sum();
         let unsent_bytes = active.unsent_bytes();
         match active.links {
             Some(links) if links.list == list => {

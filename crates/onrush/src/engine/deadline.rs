@@ -44,7 +44,7 @@ impl Engine {
         let total = conn
             .active
             .as_ref()
-            .and_then(|active| active.total_deadline_ms);
+            .and_then(|active| active.exchange.total_deadline_ms);
         conn.deadline_ms = total.map_or(deadline_ms, |total| total.min(deadline_ms));
         if conn.deadline_ms < conn.timer_ms {
             self.start_timer(id, conn);
@@ -67,13 +67,13 @@ impl Engine {
         let active = conn.active();
         let rate_meter = match wait {
             Wait::Body => {
-                active.body_deadline_ms = deadline;
-                active.final_poll &= deadline.is_some();
-                &mut active.body_rate
+                active.exchange.body_deadline_ms = deadline;
+                active.exchange.final_poll &= deadline.is_some();
+                &mut active.exchange.body_rate
             }
             Wait::Write => {
-                active.write_deadline_ms = deadline;
-                &mut active.write_rate
+                active.wire.write_deadline_ms = deadline;
+                &mut active.wire.write_rate
             }
         };
         if limit_ms == 0 {
@@ -92,8 +92,8 @@ impl Engine {
         let response_count = conn.response_count;
         let active = conn.active();
         let rate_meter = match wait {
-            Wait::Body => &mut active.body_rate,
-            Wait::Write => &mut active.write_rate,
+            Wait::Body => &mut active.exchange.body_rate,
+            Wait::Write => &mut active.wire.write_rate,
         };
         rate_meter.start_wait(response_count, self.context.now_ms(), self.limits())
     }
@@ -119,7 +119,10 @@ impl Engine {
 
     pub(super) fn set_busy_deadline(&self, id: ConnId, conn: &mut Conn) {
         let active = conn.active();
-        let waits = [active.body_deadline_ms, active.write_deadline_ms];
+        let waits = [
+            active.exchange.body_deadline_ms,
+            active.wire.write_deadline_ms,
+        ];
         let first = waits.into_iter().flatten().min();
         self.set_deadline(id, conn, first.unwrap_or(u64::MAX));
     }
@@ -127,7 +130,7 @@ impl Engine {
     /// Takes the waker of the body's reader, to wake it. The time limit starts again when the
     /// reader waits again.
     pub(super) fn take_reader(&self, id: ConnId, conn: &mut Conn) -> Option<Waker> {
-        let reader = conn.active.as_mut()?.reader.take()?;
+        let reader = conn.active.as_mut()?.exchange.reader.take()?;
         self.set_wait_timeout(id, conn, Wait::Body, 0);
         Some(reader)
     }
@@ -150,9 +153,9 @@ impl Engine {
             };
             (
                 conn.phase,
-                over(|active| active.total_deadline_ms),
-                over(|active| active.body_deadline_ms),
-                over(|active| active.write_deadline_ms),
+                over(|active| active.exchange.total_deadline_ms),
+                over(|active| active.exchange.body_deadline_ms),
+                over(|active| active.wire.write_deadline_ms),
             )
         };
         if matches!(phase, Phase::Ready | Phase::Leaving) && self.extend_deadline(id) {
@@ -191,10 +194,13 @@ impl Engine {
         let Some(conn) = conns.get(id) else {
             return false;
         };
-        let extended = conn.active.as_ref().is_some_and(|active| active.extended);
+        let extended = conn
+            .active
+            .as_ref()
+            .is_some_and(|active| active.wire.extended);
         let extends = !extended && self.context.driver().has_unread(conn.stream);
         if extends {
-            conn.active().extended = true;
+            conn.active().wire.extended = true;
             self.set_deadline(id, conn, self.context.now_ms() + EXTENSION_MS);
         }
         extends
@@ -211,8 +217,8 @@ impl Engine {
             let Some(reader) = reader else { return };
             let active = conn.active();
             // The socket may hold fewer bytes than the reader waits for.
-            active.slow_sender |= active.low_water > 1;
-            active.final_poll = true;
+            active.exchange.slow_sender |= active.wire.low_water > 1;
+            active.exchange.final_poll = true;
             reader
         };
         user::wake(reader);
@@ -223,18 +229,20 @@ impl Engine {
         conn.machine.close_after_next();
         self.counters.timed_out.count(TimeLimit::Body);
         let reject = Reject::new(408, "request body took too long");
-        conn.active().fail_body(io::ErrorKind::TimedOut, reject)
+        conn.active()
+            .exchange
+            .fail_body(io::ErrorKind::TimedOut, reject)
     }
 
     fn on_timeout(self: &Rc<Self>, id: ConnId, phase: Phase, limit: TimeLimit) {
         diagnose!(DEBUG, connection = id.token(), phase = phase.name(); "time limit reached");
-        let head_timer_runs = matches!(phase, Phase::Ready | Phase::Leaving) && {
+        let has_partial_head = matches!(phase, Phase::Ready | Phase::Leaving) && {
             let mut conns = self.conns.borrow_mut();
             let active = conns.get(id).and_then(|conn| conn.active.as_ref());
-            active.is_some_and(|active| active.input_bytes > 0)
+            active.is_some_and(|active| active.wire.input_bytes > 0)
         };
         match phase {
-            Phase::Ready | Phase::Leaving if head_timer_runs => {
+            Phase::Ready | Phase::Leaving if has_partial_head => {
                 self.counters.timed_out.count(TimeLimit::Head);
                 let reject = Reject::new(408, "request head took too long");
                 self.reject_request(id, reject, Outcome::TimedOut);

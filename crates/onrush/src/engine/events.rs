@@ -2,7 +2,7 @@
 //! itself, and passes the others to the modules that handle them.
 
 use super::Engine;
-use super::connection::Phase;
+use super::connection::{Phase, Receiving};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use onrush_rt::driver::Event;
@@ -62,30 +62,22 @@ impl Engine {
         if result.is_err() {
             return self.close(id, CloseReason::Broken);
         }
-        let mut reason = CloseReason::Client;
-        let reader = {
+        let (phase, reader) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.ended = true;
             diagnose!(TRACE, connection = id.token(), phase = conn.phase.name();
                 "the client has half-closed (EOF)");
-            if conn.phase == Phase::Lingering {
-                reason = CloseReason::Complete;
-            }
-            match conn.phase {
-                Phase::Ready | Phase::Lingering => None,
-                Phase::Busy => Some(self.take_reader(id, conn)),
-                Phase::Flushing => Some(None),
-                Phase::Leaving => {
-                    drop(conns);
-                    return self.cancel_migration(id);
-                }
-            }
+            (conn.phase, self.take_reader(id, conn))
         };
-        match reader {
-            None => self.close(id, reason),
-            Some(Some(reader)) => user::wake(reader),
-            Some(None) => {} // The task or the pending send notices it.
+        match phase {
+            Phase::Ready => self.close(id, CloseReason::Client),
+            Phase::Lingering => self.close(id, CloseReason::Complete),
+            Phase::Leaving => self.cancel_migration(id),
+            Phase::Busy | Phase::Flushing => {} // The task or the pending send notices it.
+        }
+        if let Some(reader) = reader {
+            user::wake(reader);
         }
     }
 
@@ -99,10 +91,12 @@ impl Engine {
                 drop(conns);
                 return self.finish_migration(id);
             }
-            let Some(active) = conn.active.as_mut() else {
+            if conn.active.is_none() {
                 return;
-            };
-            active.receive_stopped |= receive_stopped;
+            }
+            if receive_stopped && conn.receiving == Receiving::Stopping {
+                conn.receiving = Receiving::Off;
+            }
             self.take_reader(id, conn)
         };
         if let Some(reader) = reader {

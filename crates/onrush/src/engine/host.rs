@@ -3,7 +3,7 @@
 use super::Engine;
 use super::deadline::Wait;
 use super::request_body::{DISCARD_BYTES, DISCARD_LOW_WATER, Direct, NextPiece};
-use super::request_body::{connection_gone, next_piece, present, reject_body};
+use super::request_body::{next_piece, present, reject_body, request_gone};
 use crate::host::{BodyId, ConnId, Host};
 use crate::params::Template;
 use crate::worker::WorkerHandle;
@@ -46,7 +46,7 @@ impl Host for Engine {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
-            return Poll::Ready(Some(Err(connection_gone())));
+            return Poll::Ready(Some(Err(request_gone())));
         };
         match next_piece(conn, self.limits(), usize::MAX) {
             NextPiece::Piece(piece) => {
@@ -76,7 +76,7 @@ impl Host for Engine {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
-            return Poll::Ready(Err(connection_gone()));
+            return Poll::Ready(Err(request_gone()));
         };
         let mut filled = 0;
         loop {
@@ -113,7 +113,7 @@ impl Host for Engine {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {
-            return Poll::Ready(Err(connection_gone()));
+            return Poll::Ready(Err(request_gone()));
         };
         match next_piece(conn, self.limits(), usize::MAX) {
             NextPiece::Piece(piece) => {
@@ -148,7 +148,7 @@ impl Host for Engine {
 
     fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()> {
         let mut conns = self.conns.borrow_mut();
-        let conn = present(&mut conns, body).ok_or_else(connection_gone)?;
+        let conn = present(&mut conns, body).ok_or_else(request_gone)?;
         conn.machine
             .set_body_limit(bytes_max)
             .map_err(|reject| reject_body(conn, reject))

@@ -3,7 +3,7 @@
 //! its other state.
 
 use super::Engine;
-use super::connection::{AfterFlush, Conn};
+use super::connection::{AfterFlush, Conn, Expects};
 use super::deadline::{DRAIN_IDLE_MS, Wait};
 use super::send::{Sent, connection_gone};
 use crate::host::ConnId;
@@ -32,7 +32,7 @@ impl Engine {
             }
         };
         if self.after_send(id, sent, AfterFlush::Continue) {
-            self.enter_idle(id);
+            self.wait_for_input(id);
         } else {
             self.reclaim_memory();
         }
@@ -41,35 +41,35 @@ impl Engine {
     /// Makes a connection wait for input after all responses have been sent. Resumes receiving, and
     /// closes a connection whose client has half-closed.
     #[inline(never)]
-    fn enter_idle(self: &Rc<Self>, id: ConnId) {
-        let (ended, head_timer_runs) = {
+    fn wait_for_input(self: &Rc<Self>, id: ConnId) {
+        let (ended, expects) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            if conn.paused {
+            if conn.is_paused() {
                 // A body was read directly, or much input was queued.
                 self.resume(id, conn);
             }
-            if !conn.head_timer_runs {
-                if !conn.draining_body {
+            if conn.expects != Expects::Head {
+                if conn.expects != Expects::RestOfBody {
                     conn.release_active();
                 }
                 self.set_idle_deadline(id, conn);
             }
-            (conn.ended, conn.head_timer_runs)
+            (conn.ended, conn.expects)
         };
         if ended {
             self.close(id, CloseReason::Client); // A partial head cannot become complete.
-        } else if head_timer_runs {
+        } else if expects == Expects::Head {
             self.reclaim_memory();
         }
     }
 
     /// Sets the deadline of a connection that waits for its next request or for the rest of a body.
     pub(super) fn set_idle_deadline(&self, id: ConnId, conn: &mut Conn) {
-        let limit_ms = match (self.draining.get(), conn.draining_body) {
-            (false, false) => self.limits().idle_timeout_ms,
-            (true, _) => DRAIN_IDLE_MS,
-            (false, true) => match self.begin_measured_wait(conn, Wait::Body) {
+        let limit_ms = match conn.expects {
+            _ if self.draining.get() => DRAIN_IDLE_MS,
+            Expects::Request | Expects::Head => self.limits().idle_timeout_ms,
+            Expects::RestOfBody => match self.begin_measured_wait(conn, Wait::Body) {
                 true => self.limits().body_timeout_ms,
                 false => CLOSE_SOON_MS,
             },

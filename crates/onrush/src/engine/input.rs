@@ -5,7 +5,7 @@
 //! block of the worker's pool.
 
 use super::Engine;
-use super::connection::{Active, Conn, Phase};
+use super::connection::{Conn, Expects, Phase, Wire};
 use crate::host::ConnId;
 use crate::log::Outcome;
 use onrush_proto::reject::Reject;
@@ -15,6 +15,21 @@ use std::task::Waker;
 
 /// The receive memory of the worker is exhausted.
 struct NoMemory;
+
+/// The result of [`Engine::next_input`].
+pub(super) enum NextInput {
+    Data(Buf),
+    /// Nothing was received that is not processed.
+    Empty,
+    /// The connection has ended.
+    Gone,
+}
+
+impl From<Option<Buf>> for NextInput {
+    fn from(data: Option<Buf>) -> NextInput {
+        data.map_or(NextInput::Empty, NextInput::Data)
+    }
+}
 
 impl Engine {
     /// Whether there may be queued input; `None` when the connection is gone.
@@ -27,65 +42,65 @@ impl Engine {
     pub(super) fn has_queued_input(&self, id: ConnId) -> bool {
         let mut conns = self.conns.borrow_mut();
         let active = conns.get(id).and_then(|conn| conn.active.as_ref());
-        active.is_some_and(|active| active.input_bytes > 0)
+        active.is_some_and(|active| active.wire.input_bytes > 0)
     }
 
-    /// Returns the input to parse next: `Some(None)` when there is none, `None` when the connection
-    /// is gone. Inside a head, `data` is queued and joined to the head. Otherwise nothing is queued
+    /// Returns the input to parse next. Inside a head, `data` is queued and joined to the head. Otherwise nothing is queued
     /// when `data` arrives, so `data` is returned as it is.
     #[inline(never)]
-    pub(super) fn next_input(
-        self: &Rc<Self>,
-        id: ConnId,
-        data: Option<Buf>,
-    ) -> Option<Option<Buf>> {
+    pub(super) fn next_input(self: &Rc<Self>, id: ConnId, data: Option<Buf>) -> NextInput {
         let data = data.filter(|data| !data.is_empty());
         let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id)?;
-        let Some(active) = conn.active.as_mut() else {
-            return Some(data);
+        let Some(conn) = conns.get(id) else {
+            return NextInput::Gone;
         };
-        if conn.head_timer_runs {
+        let Some(active) = conn.active.as_mut() else {
+            return data.into();
+        };
+        if conn.expects == Expects::Head {
             if let Some(data) = data {
-                active.push_input(data);
+                active.wire.push_input(data);
             }
-            if let Ok(joined) = self.join_head(active) {
-                return Some(joined);
+            if let Ok(joined) = self.join_head(&mut active.wire) {
+                return joined.into();
             }
             drop(conns);
             return self.join_head_after_reclaim(id);
         }
         match data {
-            Some(data) => Some(Some(data)),
-            None => Some(active.pop_input()),
+            Some(data) => NextInput::Data(data),
+            None => active.wire.pop_input().into(),
         }
     }
 
     /// Calls [`Engine::join_head`] again after older heads have been evicted. The eviction may
     /// close this connection, too.
     #[cold]
-    fn join_head_after_reclaim(self: &Rc<Self>, id: ConnId) -> Option<Option<Buf>> {
+    fn join_head_after_reclaim(self: &Rc<Self>, id: ConnId) -> NextInput {
         self.reclaim_memory();
         let joined = {
             let mut conns = self.conns.borrow_mut();
-            let conn = conns.get(id).filter(|conn| conn.phase == Phase::Ready)?;
-            self.join_head(conn.active())
+            let Some(conn) = conns.get(id).filter(|conn| conn.phase == Phase::Ready) else {
+                return NextInput::Gone;
+            };
+            self.join_head(&mut conn.active().wire)
         };
-        if joined.is_err() {
+        let Ok(joined) = joined else {
             let reject = Reject::new(503, "server is low on memory");
             self.reject_request(id, reject, Outcome::Evicted);
-        }
-        joined.ok()
+            return NextInput::Gone;
+        };
+        joined.into()
     }
 
     /// Takes the first queued buffer, and the second one joined to it, because a head begins in the
     /// first and continues in the second. Fails when there is no memory for that, and leaves both
     /// queued.
-    fn join_head(&self, active: &mut Active) -> Result<Option<Buf>, NoMemory> {
-        let Some(first) = active.pop_input() else {
+    fn join_head(&self, wire: &mut Wire) -> Result<Option<Buf>, NoMemory> {
+        let Some(first) = wire.pop_input() else {
             return Ok(None);
         };
-        let Some(second) = active.pop_input() else {
+        let Some(second) = wire.pop_input() else {
             return Ok(Some(first));
         };
         let bytes = first.len() + second.len();
@@ -95,8 +110,8 @@ impl Engine {
             first => {
                 let room = (bytes * 2).max(512);
                 let Some(mut block) = self.context.pool().take_exact(room) else {
-                    active.unpop_input(second);
-                    active.unpop_input(first.map_or_else(|shared| shared, Block::into_buf));
+                    wire.unpop_input(second);
+                    wire.unpop_input(first.map_or_else(|shared| shared, Block::into_buf));
                     return Err(NoMemory);
                 };
                 match first {
@@ -113,12 +128,12 @@ impl Engine {
     /// Puts a partial head at the front of the queue until more of it arrives. Starts the time
     /// limit of the head, and copies few bytes to a small block.
     pub(super) fn queue_partial_head(&self, id: ConnId, conn: &mut Conn, data: Buf) {
-        if !conn.head_timer_runs {
-            conn.head_timer_runs = true;
+        if conn.expects != Expects::Head {
+            conn.expects = Expects::Head;
             self.set_timeout(id, conn, self.limits().head_timeout_ms);
         }
         let data = self.copy_if_small(data);
-        conn.active().unpop_input(data);
+        conn.active().wire.unpop_input(data);
     }
 
     /// Queues input of a connection that is not idle. Pauses receiving when the client is far ahead
@@ -126,8 +141,10 @@ impl Engine {
     pub(super) fn queue_input(&self, id: ConnId, conn: &mut Conn, data: Buf) -> Option<Waker> {
         let waker = self.take_reader(id, conn);
         let active = conn.active();
-        active.gather_input(data, self.context.pool().block_bytes());
-        if active.input_bytes >= self.ahead_bytes_max() && !conn.paused {
+        active
+            .wire
+            .gather_input(data, self.context.pool().block_bytes());
+        if active.wire.input_bytes >= self.ahead_bytes_max() && !conn.is_paused() {
             self.pause_receiving(id, conn);
         }
         waker

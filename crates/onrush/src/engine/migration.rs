@@ -5,7 +5,7 @@
 //! input that it has already received is kept. Then the socket, that input, the protocol state and
 //! the deadline are transferred, and the other worker resumes the connection.
 
-use super::connection::{Conn, Phase};
+use super::connection::{Conn, Expects, Phase, Receiving};
 use super::deadline::DRAIN_IDLE_MS;
 use super::{Engine, count};
 use crate::host::ConnId;
@@ -38,8 +38,7 @@ pub(crate) struct EstablishedConn {
     input: Vec<u8>,
     /// Valid on each worker, because all use the same clock.
     deadline_ms: u64,
-    head_timer_runs: bool,
-    draining_body: bool,
+    expects: Expects,
     /// The index of the worker that sends it.
     from: usize,
     /// The target worker had no memory for it and sends it back.
@@ -115,7 +114,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             self.set_phase(id, conn, Phase::Leaving);
-            conn.paused = true;
+            conn.receiving = Receiving::Stopping;
             if !self.context.driver().pause(conn.stream) {
                 return; // `ReceiveStopped` follows, possibly after more input.
             }
@@ -139,7 +138,7 @@ impl Engine {
             return self.record_close(CloseReason::Exhausted);
         };
         let mut input = Vec::new();
-        for piece in conn.active.iter().flat_map(|active| &active.input) {
+        for piece in conn.active.iter().flat_map(|active| &active.wire.input) {
             input.extend_from_slice(piece);
         }
         let live = Box::new(EstablishedConn {
@@ -147,8 +146,7 @@ impl Engine {
             machine: conn.machine,
             input,
             deadline_ms: conn.deadline_ms,
-            head_timer_runs: conn.head_timer_runs,
-            draining_body: conn.draining_body,
+            expects: conn.expects,
             from: own,
             returned: false,
         });
@@ -209,13 +207,12 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.machine = live.machine;
-            conn.head_timer_runs = live.head_timer_runs;
-            conn.draining_body = live.draining_body;
+            conn.expects = live.expects;
             let mut deadline_ms = live.deadline_ms;
             if self.draining.get() {
                 self.limit_drain_requests(id, live.input.len() as u64);
                 if input.is_none() {
-                    conn.head_timer_runs = false; // A new head gets the full time limit.
+                    conn.restart_head(); // A new head gets the full time limit.
                     let soon = self.context.now_ms() + u64::from(DRAIN_IDLE_MS);
                     deadline_ms = deadline_ms.min(soon);
                 }

@@ -48,7 +48,7 @@ use crate::watchdog::Watchdog;
 use crate::worker::WorkerHandle;
 use crate::worker_set::WorkerSet;
 use admission::IdleOrder;
-use connection::{Conn, Phase};
+use connection::{Conn, Expects, Phase};
 use connection_table::Conns;
 pub(crate) use events::EngineHandler;
 pub(crate) use migration::Transfer;
@@ -250,7 +250,7 @@ impl Engine {
     }
 
     /// Connections that are assigned to this worker, including those on their way to it.
-    pub(crate) fn placed(&self) -> usize {
+    pub(crate) fn assigned(&self) -> usize {
         self.settings.worker_set.open(self.context.index())
     }
 
@@ -291,14 +291,17 @@ impl Engine {
         for id in ids {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { continue };
-            let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
+            let queued = conn
+                .active
+                .as_ref()
+                .map_or(0, |active| active.wire.input_bytes);
             let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
             self.limit_drain_requests(id, arrived);
             if arrived == 0 && matches!(conn.phase, Phase::Busy | Phase::Flushing) {
                 conn.machine.close_after_next(); // Its response may have started.
             }
             if conn.phase == Phase::Ready && queued == 0 {
-                conn.head_timer_runs = false; // A new head gets the full time limit.
+                conn.restart_head(); // A new head gets the full time limit.
                 self.set_deadline(id, conn, conn.deadline_ms.min(soon));
             }
         }
@@ -337,7 +340,7 @@ impl Engine {
         let limit_ms = match self.draining.get() {
             true => deadline::DRAIN_IDLE_MS,
             false => {
-                conn.head_timer_runs = true;
+                conn.expects = Expects::Head;
                 self.limits().head_timeout_ms
             }
         };
@@ -402,7 +405,10 @@ impl Engine {
         }
         let active = conn.active.as_mut();
         let (reader, measured) = match active {
-            Some(active) => (active.reader.take(), active.measured.take()),
+            Some(active) => (
+                active.exchange.reader.take(),
+                active.exchange.measured.take(),
+            ),
             None => (None, None),
         };
         if let Some((recorder, measured)) = self.recorder.as_ref().zip(measured) {

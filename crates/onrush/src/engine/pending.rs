@@ -1,7 +1,7 @@
 //! Responses that are not ready at once. A task polls the pending handler, or sends a response as
 //! fast as the client takes it; then the connection continues.
 
-use super::connection::{AfterFlush, Phase};
+use super::connection::{AfterFlush, Expects, Phase};
 use super::render::{Rendered, SendFuture};
 use super::send::Sent;
 use super::{Engine, guarded, panic_response};
@@ -91,15 +91,16 @@ impl Engine {
         self.set_phase(id, conn, Phase::Busy);
         let active = conn.active();
         if self.recorder.is_some() {
-            active.measured = self.measuring.take();
+            active.exchange.measured = self.measuring.take();
         }
-        let waits_for_client = active.writer.is_some() || !active.unsent().is_empty();
-        active.unpop_input(data);
+        let waits_for_client = active.exchange.writer.is_some() || !active.wire.unsent().is_empty();
+        active.wire.unpop_input(data);
         // Requests that are ready at once need no total time limit. The limit counts from the
         // event-loop iteration in which the head arrived.
         let total_ms = u64::from(self.limits().total_timeout_ms);
-        active.total_deadline_ms = (total_ms > 0).then(|| self.context.now_ms() + total_ms);
-        active.task = Some(task_slot.start(GuardedTask {
+        active.exchange.total_deadline_ms =
+            (total_ms > 0).then(|| self.context.now_ms() + total_ms);
+        active.exchange.task = Some(task_slot.start(GuardedTask {
             engine: self.clone(),
             id,
             tag: self.context.poll_monitor().tag(),
@@ -122,8 +123,8 @@ impl Engine {
                 let mut conns = engine.conns.borrow_mut();
                 let Some(conn) = conns.get(id) else { return };
                 conn.burst = 0; // This poll has its own budget.
-                conn.active().total_deadline_ms = None;
-                conn.active().task.take()
+                conn.active().exchange.total_deadline_ms = None;
+                conn.active().exchange.task.take()
             };
             if let Some(task) = task {
                 task.detach(); // This is the present task; it ends by itself.
@@ -159,11 +160,13 @@ impl Engine {
         let (task, reader) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            conn.draining_body = after == After::DrainThenKeepAlive;
-            conn.active().total_deadline_ms = None;
-            conn.active().final_poll = false;
+            if after == After::DrainThenKeepAlive {
+                conn.expects = Expects::RestOfBody;
+            }
+            conn.active().exchange.total_deadline_ms = None;
+            conn.active().exchange.final_poll = false;
             let reader = self.take_reader(id, conn);
-            (conn.active().task.take(), reader)
+            (conn.active().exchange.task.take(), reader)
         };
         if let Some(task) = task {
             task.detach(); // This is the present task; it ends by itself.

@@ -90,7 +90,7 @@ impl Engine {
     ) -> Poll<io::Result<usize>> {
         let mut conns = self.conns.borrow_mut();
         if let Some(conn) = conns.get(id)
-            && std::mem::take(&mut conn.active().socket_full)
+            && std::mem::take(&mut conn.active().wire.socket_full)
         {
             self.context.driver().want_write_anew(conn.stream);
             drop(conns);
@@ -106,7 +106,7 @@ impl Engine {
             && (1..bytes).contains(&sent)
             && let Some(conn) = self.conns.borrow_mut().get(id)
         {
-            conn.active().socket_full = true;
+            conn.active().wire.socket_full = true;
         }
         Poll::Ready(sent)
     }
@@ -130,7 +130,7 @@ impl Engine {
             return Poll::Ready(Err(connection_gone()));
         };
         if !is_queued {
-            let last_try = std::mem::take(&mut conn.active().last_try);
+            let last_try = std::mem::take(&mut conn.active().wire.last_try);
             // A statement of its own, because [`Engine::count_accepted`] borrows the driver again.
             let sent = send(&mut self.context.driver(), conn.stream);
             match sent {
@@ -143,8 +143,8 @@ impl Engine {
                     let bytes = *result.as_ref().unwrap_or(&0);
                     coop::spend(bytes);
                     self.set_wait_timeout(id, conn, Wait::Write, 0);
-                    conn.active().write_rate.record_bytes(bytes);
-                    conn.active().rendered_bytes = 0;
+                    conn.active().wire.write_rate.record_bytes(bytes);
+                    conn.active().exchange.rendered_bytes = 0;
                     self.count_accepted(conn, bytes);
                     if self.log.is_some() {
                         self.log_accepted(conn, bytes);
@@ -157,7 +157,7 @@ impl Engine {
             }
         }
         self.context.driver().want_write(conn.stream);
-        conn.active().rendered_bytes = rendered_bytes;
+        conn.active().exchange.rendered_bytes = rendered_bytes;
         drop(conns);
         self.wait_for_room(id, cx)
     }
@@ -171,9 +171,9 @@ impl Engine {
         let Some(conn) = conns.get(id) else {
             return Poll::Ready(Err(connection_gone()));
         };
-        replaced = conn.active().writer.replace(waker);
+        replaced = conn.active().exchange.writer.replace(waker);
         let mut polled = Poll::Pending;
-        if conn.active().write_deadline_ms.is_none() {
+        if conn.active().wire.write_deadline_ms.is_none() {
             self.set_wait_timeout(id, conn, Wait::Write, self.limits().write_timeout_ms);
             if !self.begin_measured_wait(conn, Wait::Write) {
                 polled = Poll::Ready(Err(self.record_slow_client()));
@@ -188,9 +188,9 @@ impl Engine {
     /// Counts bytes of a task's response that the kernel accepted, and lifts the limit on unsent
     /// bytes at [`LIFT_UNSENT_LIMIT_AFTER_BYTES`].
     fn count_accepted(&self, conn: &mut Conn, bytes: usize) {
-        let before = conn.active().accepted_bytes;
+        let before = conn.active().wire.accepted_bytes;
         let after = before.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
-        conn.active().accepted_bytes = after;
+        conn.active().wire.accepted_bytes = after;
         if before < LIFT_UNSENT_LIMIT_AFTER_BYTES && after >= LIFT_UNSENT_LIMIT_AFTER_BYTES {
             self.context.driver().lift_unsent_max(conn.stream);
         }

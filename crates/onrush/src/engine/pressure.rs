@@ -15,7 +15,7 @@
 //! memory and does not count. Files do not use this memory.
 
 use super::Engine;
-use super::connection::{AfterFlush, Conn, Phase};
+use super::connection::{AfterFlush, Conn, Phase, Receiving};
 use super::request_body::AHEAD_BYTES_MAX;
 use crate::host::ConnId;
 use crate::log::Outcome;
@@ -144,8 +144,8 @@ impl Engine {
             conns.unlist(id);
             let Some(conn) = conns.get(id) else { return };
             let active = conn.active();
-            active.input_bytes = 0;
-            std::mem::take(&mut active.input)
+            active.wire.input_bytes = 0;
+            std::mem::take(&mut active.wire.input)
         };
         drop(input);
         self.counters.evicted.add(1);
@@ -178,20 +178,18 @@ impl Engine {
 
     pub(super) fn pause_ahead(&self, id: ConnId, conn: &mut Conn) {
         let at_work = matches!(conn.phase, Phase::Busy | Phase::Flushing);
-        let awaited = (conn.active.as_ref()).is_some_and(|active| active.reader.is_some());
-        if at_work && !awaited && !conn.paused && !conn.ended {
+        let awaited = (conn.active.as_ref()).is_some_and(|active| active.exchange.reader.is_some());
+        if at_work && !awaited && !conn.is_paused() && !conn.ended {
             self.pause_receiving(id, conn);
         }
     }
     /// Pauses receiving for a connection that has enough input. The driver still reports its end: a
     /// handler must not continue for a client that has reset the connection.
     pub(super) fn pause_receiving(&self, id: ConnId, conn: &mut Conn) {
-        conn.paused = true;
-        let bytes = conn.active().input_bytes;
+        let bytes = conn.active().wire.input_bytes;
         diagnose!(DEBUG, connection = id.token(), input_bytes = bytes; "receiving paused");
         let mut driver = self.context.driver();
-        let receive_stopped = driver.pause(conn.stream);
+        conn.receiving = Receiving::after_pause(driver.pause(conn.stream));
         driver.watch_end(conn.stream);
-        conn.active().receive_stopped = receive_stopped;
     }
 }

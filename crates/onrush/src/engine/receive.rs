@@ -4,7 +4,8 @@
 //! renders the response. The responses to all requests of one receive are sent together. A handler
 //! that is not ready at once becomes a task, and the loop continues after its response.
 
-use super::connection::{AfterFlush, BURST_MAX, Conn, Phase};
+use super::connection::{AfterFlush, BURST_MAX, Conn, Expects, Phase};
+use super::input::NextInput;
 use super::render::{Rendered, SendFuture};
 use super::request_body::AHEAD_BYTES_MAX;
 use super::{Engine, count, guarded, panic_response};
@@ -83,8 +84,11 @@ impl Engine {
             }
             let Some(conn) = conns.get(id) else { return };
             // Queued input is parsed first. While much is queued, the kernel buffers what follows.
-            let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
-            if conn.paused && queued < AHEAD_BYTES_MAX / 2 {
+            let queued = conn
+                .active
+                .as_ref()
+                .map_or(0, |active| active.wire.input_bytes);
+            if conn.is_paused() && queued < AHEAD_BYTES_MAX / 2 {
                 self.resume(id, conn);
             }
             if conn.leaving.is_some() && !conn.ended {
@@ -145,9 +149,10 @@ impl Engine {
                     if is_empty {
                         return Some(AfterFlush::Continue);
                     }
-                    match self.next_input(id, data.take())? {
-                        Some(input) => input,
-                        None => return Some(AfterFlush::Continue),
+                    match self.next_input(id, data.take()) {
+                        NextInput::Data(input) => input,
+                        NextInput::Empty => return Some(AfterFlush::Continue),
+                        NextInput::Gone => return None,
                     }
                 }
             };
@@ -169,7 +174,7 @@ impl Engine {
                     if conn
                         .active
                         .as_ref()
-                        .is_none_or(|active| active.input.len() < 2)
+                        .is_none_or(|active| active.wire.input.len() < 2)
                     {
                         return Some(AfterFlush::Continue);
                     }
@@ -182,7 +187,7 @@ impl Engine {
                 responses = 0;
                 if let Some(remaining) = remaining.take() {
                     let mut conns = self.conns.borrow_mut();
-                    conns.get(id)?.active().unpop_input(remaining);
+                    conns.get(id)?.active().wire.unpop_input(remaining);
                 }
                 coop::spend(out.len());
                 let sent = self.send_then(id, out, AfterFlush::Continue);
@@ -211,7 +216,7 @@ impl Engine {
             *steps_max = usize::from(left.unwrap_or(BURST_MAX)).max(1);
         }
         (steps >= *steps_max || coop::is_exhausted())
-            && conn.is_some_and(|conn| !conn.head_timer_runs)
+            && conn.is_some_and(|conn| conn.expects != Expects::Head)
             && !self.is_short()
     }
 
@@ -223,7 +228,7 @@ impl Engine {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            conn.active().unpop_input(input);
+            conn.active().wire.unpop_input(input);
         }
         coop::spend(out.len());
         diagnose!(TRACE, connection = id.token(), exhausted = coop::is_exhausted();
@@ -243,16 +248,17 @@ impl Engine {
             let Some(conn) = conns.get(id) else {
                 return LoopStep::Yield;
             };
-            if conn.draining_body {
+            if conn.expects == Expects::RestOfBody {
                 self.request_pool.give(parts);
-                return self.drain_body(conn, data);
+                return self.discard_rest_of_body(conn, data);
             }
             match conn
                 .machine
                 .receive_head(&data, &mut parts.head, self.limits())
             {
                 Ok(Step::Request { head_bytes }) => {
-                    if std::mem::take(&mut conn.head_timer_runs) {
+                    if conn.expects == Expects::Head {
+                        conn.expects = Expects::Request;
                         conns.unlist(id);
                     }
                     Ok(head_bytes)
@@ -284,13 +290,15 @@ impl Engine {
     }
 
     /// Discards body bytes that a finished request left unread.
-    fn drain_body(&self, conn: &mut Conn, mut data: Buf) -> LoopStep {
+    fn discard_rest_of_body(&self, conn: &mut Conn, mut data: Buf) -> LoopStep {
         match conn.machine.receive_body(&data, self.limits()) {
             Ok(piece) => {
-                conn.draining_body = !piece.end;
+                if piece.end {
+                    conn.expects = Expects::Request;
+                }
                 data.advance(piece.consumed);
-                conn.active().exchanges.receive(piece.consumed);
-                let rate_meter = &mut conn.active().body_rate;
+                conn.active().wire.exchanges.receive(piece.consumed);
+                let rate_meter = &mut conn.active().exchange.body_rate;
                 rate_meter.end_wait(self.context.now_ms());
                 rate_meter.record_bytes(piece.consumed);
                 LoopStep::Parse(data)
@@ -329,6 +337,7 @@ impl Engine {
                 return LoopStep::Yield;
             };
             conn.active()
+                .wire
                 .unpop_input(std::mem::replace(&mut data, head.slice(0..0)));
             let response_count = conn.response_count;
             body = Some(BodyId {
@@ -374,7 +383,7 @@ impl Engine {
                 }
                 LoopStep::Parse(data)
             }
-            other => self.after_handler(id, other, data),
+            other => self.finish_response(id, other, data),
         }
     }
 
@@ -391,7 +400,7 @@ impl Engine {
 
     /// Returns what follows a response that was ready at once. Sends large content first.
     #[inline(never)]
-    fn after_handler(self: &Rc<Self>, id: ConnId, response: Rendered, data: Buf) -> LoopStep {
+    fn finish_response(self: &Rc<Self>, id: ConnId, response: Rendered, data: Buf) -> LoopStep {
         match response {
             Rendered::Gone => LoopStep::Yield,
             Rendered::Whole(after) => self.after_response(id, after, data),
@@ -426,7 +435,7 @@ impl Engine {
             After::KeepAlive => {}
             After::DrainThenKeepAlive => {
                 if let Some(conn) = self.conns.borrow_mut().get(id) {
-                    conn.draining_body = true;
+                    conn.expects = Expects::RestOfBody;
                 }
             }
             last => {

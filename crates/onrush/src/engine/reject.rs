@@ -42,7 +42,10 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             conn.machine.send_reject(reject, &self.date(), &mut out);
             if self.log.is_some() {
-                let received = conn.active.as_ref().and_then(|active| active.input.front());
+                let received = conn
+                    .active
+                    .as_ref()
+                    .and_then(|active| active.wire.input.front());
                 let received = received.cloned();
                 let received = received.as_deref().unwrap_or_default();
                 self.log_reject(conn, reject.status, outcome, received, 0, &out);

@@ -81,7 +81,10 @@ impl Engine {
         let Some(conn) = conns.get(id) else {
             return Rendered::Gone;
         };
-        let reject = conn.active.as_mut().and_then(|active| active.reject.take());
+        let reject = conn
+            .active
+            .as_mut()
+            .and_then(|active| active.exchange.reject.take());
         if let Some(reject) = reject.filter(|_| response.status.0 < 400) {
             // The body broke a rule after the handler had started, so the response is an error.
             conn.machine.send_reject(reject, &date, out);
@@ -151,7 +154,10 @@ impl Engine {
     /// pipelined behind it before the drain began.
     #[cold]
     fn is_last(&self, id: ConnId, conn: &Conn, behind: usize) -> bool {
-        let queued = conn.active.as_ref().map_or(0, |active| active.input_bytes);
+        let queued = conn
+            .active
+            .as_ref()
+            .map_or(0, |active| active.wire.input_bytes);
         let received = (behind + queued) as u64;
         let is_behind = match conn.machine.body_ended() {
             true => received > 0 || self.context.driver().has_unread(conn.stream),
@@ -184,7 +190,7 @@ impl Engine {
         let mut measuring = self.measuring.borrow_mut();
         let measured = match measuring.as_mut() {
             Some(measured) => Some(measured),
-            None => (conn.active.as_mut()).and_then(|active| active.measured.as_mut()),
+            None => (conn.active.as_mut()).and_then(|active| active.exchange.measured.as_mut()),
         };
         if let Some(measured) = measured {
             (measured.status, measured.response_bytes) = (status, body_bytes);
@@ -205,7 +211,7 @@ impl Engine {
     /// Records the measurement of the present request.
     #[inline(never)]
     fn finish_measurement(&self, conn: &mut Conn) {
-        let waiting = || conn.active.as_mut()?.measured.take();
+        let waiting = || conn.active.as_mut()?.exchange.measured.take();
         let measured = self.measuring.take().or_else(waiting);
         if let Some((recorder, measured)) = self.recorder.as_ref().zip(measured) {
             recorder.end(&measured);

@@ -5,7 +5,7 @@
 //! engine receives directly into the reader's memory.
 
 use super::Engine;
-use super::connection::Conn;
+use super::connection::{Conn, Receiving};
 use super::connection_table::Conns;
 use super::deadline::Wait;
 use crate::host::{BodyId, ConnId};
@@ -65,7 +65,7 @@ pub(super) fn present(conns: &mut Conns, body: BodyId) -> Option<&mut Conn> {
         .filter(|conn| conn.response_count == body.response_count)
 }
 
-pub(super) fn connection_gone() -> io::Error {
+pub(super) fn request_gone() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
 }
 
@@ -75,19 +75,19 @@ pub(super) fn reject_body(conn: &mut Conn, reject: Reject) -> io::Error {
         413 => io::ErrorKind::FileTooLarge,
         _ => io::ErrorKind::InvalidData,
     };
-    conn.active().fail_body(kind, reject)
+    conn.active().exchange.fail_body(kind, reject)
 }
 
 /// Returns the next piece of the body from up to `bytes_max` received bytes.
 pub(super) fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> NextPiece {
     loop {
-        if let Some(error) = conn.active().body_error() {
+        if let Some(error) = conn.active().exchange.body_error() {
             return NextPiece::Failed(error);
         }
         if conn.machine.body_ended() {
             return NextPiece::End;
         }
-        let Some(mut data) = conn.active().pop_input() else {
+        let Some(mut data) = conn.active().wire.pop_input() else {
             return NextPiece::Empty;
         };
         let within = &data[..data.len().min(bytes_max)];
@@ -97,10 +97,10 @@ pub(super) fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> 
         };
         let body = data.slice(piece.data);
         data.advance(piece.consumed);
-        conn.active().exchanges.receive(piece.consumed);
-        conn.active().unpop_input(data);
+        conn.active().wire.exchanges.receive(piece.consumed);
+        conn.active().wire.unpop_input(data);
         if !body.is_empty() {
-            conn.active().body_rate.record_bytes(body.len());
+            conn.active().exchange.body_rate.record_bytes(body.len());
             return NextPiece::Piece(body);
         }
     }
@@ -118,14 +118,14 @@ impl Engine {
         let waker = user::clone_waker(cx.waker());
         let _replaced: Option<Waker>; // Dropped after the borrow ends: it is user code.
         let mut conns = self.conns.borrow_mut();
-        let conn = present(&mut conns, body).ok_or_else(connection_gone)?;
+        let conn = present(&mut conns, body).ok_or_else(request_gone)?;
         if conn.ended {
             let reject = Reject::new(400, "request body ended early");
             conn.machine.close_after_next();
             let kind = io::ErrorKind::UnexpectedEof;
-            return Err(conn.active().fail_body(kind, reject));
+            return Err(conn.active().exchange.fail_body(kind, reject));
         }
-        if std::mem::take(&mut conn.active().final_poll) {
+        if std::mem::take(&mut conn.active().exchange.final_poll) {
             return Err(self.body_timeout_error(conn));
         }
         if conn.machine.continue_due() {
@@ -133,11 +133,11 @@ impl Engine {
             conn.machine.send_continue(&mut out);
             self.send_or_queue_conn(conn, &out)?;
         }
-        if resume && conn.paused {
+        if resume && conn.is_paused() {
             self.resume(id, conn);
         }
-        _replaced = conn.active().reader.replace(waker);
-        if conn.active().body_deadline_ms.is_none() {
+        _replaced = conn.active().exchange.reader.replace(waker);
+        if conn.active().exchange.body_deadline_ms.is_none() {
             self.set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
             if !self.begin_measured_wait(conn, Wait::Body) {
                 return Err(self.body_timeout_error(conn));
@@ -148,13 +148,12 @@ impl Engine {
 
     /// Resumes receiving into the driver's buffers.
     pub(super) fn resume(&self, id: ConnId, conn: &mut Conn) {
-        conn.paused = false;
+        conn.receiving = Receiving::On;
         diagnose!(DEBUG, connection = id.token(); "receiving resumed");
         if let Some(active) = &mut conn.active {
-            active.receive_stopped = false;
-            active.emptied = false;
-            (active.final_poll, active.slow_sender) = (false, false);
-            if std::mem::take(&mut active.low_water) > 1 {
+            active.wire.emptied = false;
+            (active.exchange.final_poll, active.exchange.slow_sender) = (false, false);
+            if std::mem::take(&mut active.wire.low_water) > 1 {
                 self.context.driver().set_low_water(conn.stream, 1);
             }
         }
@@ -164,8 +163,8 @@ impl Engine {
     fn set_low_water(&self, conn: &mut Conn, bytes: u32) {
         let stream = conn.stream;
         let active = conn.active();
-        if active.low_water.max(1) != bytes {
-            active.low_water = bytes;
+        if active.wire.low_water.max(1) != bytes {
+            active.wire.low_water = bytes;
             self.context.driver().set_low_water(stream, bytes);
         }
     }
@@ -180,29 +179,28 @@ impl Engine {
         receive: impl FnOnce(&mut Driver, StreamId, usize) -> Direct,
     ) -> Attempt {
         let run = conn.machine.body_run();
-        let already = conn.active().receive_stopped;
+        let already = conn.receiving == Receiving::Off;
         if run < DIRECT_BYTES_MIN && !(already && run > 0) || conn.ended {
             return Attempt::Wait { resume: true };
         }
-        if !conn.paused {
-            conn.paused = true;
+        if !conn.is_paused() {
             diagnose!(TRACE, connection = id.token(), bytes = run;
                 "receiving paused, the body is read directly");
-            conn.active().receive_stopped = self.context.driver().pause(conn.stream);
+            conn.receiving = Receiving::after_pause(self.context.driver().pause(conn.stream));
         }
-        if !conn.active().receive_stopped {
+        if conn.receiving != Receiving::Off {
             // `ReceiveStopped`, or a completion that was in progress, wakes the reader.
             return Attempt::Wait { resume: false };
         }
         let bytes_max = usize::try_from(run).unwrap_or(usize::MAX);
         // After a short receive the socket was empty. What has arrived since is little, or the
         // driver reports it.
-        let received = match std::mem::take(&mut conn.active().emptied) {
+        let received = match std::mem::take(&mut conn.active().wire.emptied) {
             true => Err(io::ErrorKind::WouldBlock.into()),
             false => {
                 let Direct { room, result } =
                     receive(&mut self.context.driver(), conn.stream, bytes_max);
-                conn.active().emptied = result.as_ref().is_ok_and(|&n| n < room);
+                conn.active().wire.emptied = result.as_ref().is_ok_and(|&n| n < room);
                 result
             }
         };
@@ -214,19 +212,19 @@ impl Engine {
                 }
                 coop::spend(n);
                 self.set_wait_timeout(id, conn, Wait::Body, 0);
-                conn.active().exchanges.receive(n);
-                conn.active().body_rate.record_bytes(n);
+                conn.active().wire.exchanges.receive(n);
+                conn.active().exchange.body_rate.record_bytes(n);
                 return Attempt::Done(Ok(n));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if std::mem::take(&mut conn.active().final_poll) {
+                if std::mem::take(&mut conn.active().exchange.final_poll) {
                     return Attempt::Done(Err(self.body_timeout_error(conn)));
                 }
                 // Never more than the outstanding bytes: the kernel would not report the end of the
                 // body.
                 let low_water = match run {
-                    _ if conn.active().slow_sender => 1,
-                    run if run < LOW_WATER_MIN && conn.active().low_water <= 1 => 1,
+                    _ if conn.active().exchange.slow_sender => 1,
+                    run if run < LOW_WATER_MIN && conn.active().wire.low_water <= 1 => 1,
                     run => low_water.min(u32::try_from(run).unwrap_or(u32::MAX)),
                 };
                 self.set_low_water(conn, low_water);
@@ -237,6 +235,7 @@ impl Engine {
                 let reject = Reject::new(400, "request body ended early");
                 let error = conn
                     .active()
+                    .exchange
                     .fail_body(io::ErrorKind::UnexpectedEof, reject);
                 return Attempt::Done(Err(error));
             }

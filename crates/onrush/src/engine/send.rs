@@ -63,10 +63,13 @@ impl Engine {
                 let mut conns = self.conns.borrow_mut();
                 if let Some(conn) = conns.get(id) {
                     self.set_phase(id, conn, Phase::Flushing);
-                    conn.active().after_flush = Some(then);
+                    conn.active().wire.after_flush = Some(then);
                     self.pause_ahead(id, conn); // No request can start before this is sent.
                     let response_count = conn.response_count;
-                    conn.active().write_rate.continue_window(response_count);
+                    conn.active()
+                        .wire
+                        .write_rate
+                        .continue_window(response_count);
                     self.begin_measured_wait(conn, Wait::Write);
                     self.set_timeout(id, conn, self.limits().write_timeout_ms);
                 }
@@ -85,7 +88,10 @@ impl Engine {
     /// instead.
     fn finish_connection(self: &Rc<Self>, id: ConnId, then: AfterFlush) {
         let unread = |conn: &Conn| {
-            let input = conn.active.as_ref().map_or(0, |active| active.input_bytes);
+            let input = conn
+                .active
+                .as_ref()
+                .map_or(0, |active| active.wire.input_bytes);
             input > 0 || self.context.driver().has_unread(conn.stream)
         };
         let lingers = match self.conns.borrow_mut().get(id) {
@@ -131,9 +137,9 @@ impl Engine {
         if conn
             .active
             .as_ref()
-            .is_some_and(|active| !active.unsent().is_empty())
+            .is_some_and(|active| !active.wire.unsent().is_empty())
         {
-            conn.active().out.extend_from_slice(out);
+            conn.active().wire.out.extend_from_slice(out);
             return Ok(Sent::Queued);
         }
         if out.is_empty() {
@@ -161,9 +167,9 @@ impl Engine {
             return Ok(Sent::All);
         }
         let active = conn.active();
-        active.out.clear();
-        active.out.extend_from_slice(&out[sent..]);
-        active.out_sent = 0;
+        active.wire.out.clear();
+        active.wire.out.extend_from_slice(&out[sent..]);
+        active.wire.out_sent = 0;
         self.context.driver().want_write(conn.stream);
         Ok(Sent::Queued)
     }
@@ -182,28 +188,28 @@ impl Engine {
         let Some(active) = conn.active.as_mut() else {
             return Ok(Sent::All);
         };
-        if active.unsent().is_empty() {
+        if active.wire.unsent().is_empty() {
             return Ok(Sent::All);
         }
-        let sent_before = active.out_sent;
+        let sent_before = active.wire.out_sent;
         match self
             .context
             .driver()
-            .send(stream, &active.out[active.out_sent..])
+            .send(stream, &active.wire.out[active.wire.out_sent..])
         {
             Ok(sent) => {
-                active.out_sent += sent;
-                active.write_rate.record_bytes(sent);
-                active.write_rate.end_wait(self.context.now_ms());
+                active.wire.out_sent += sent;
+                active.wire.write_rate.record_bytes(sent);
+                active.wire.write_rate.end_wait(self.context.now_ms());
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        let done = active.unsent().is_empty();
-        let accepted = active.out_sent - sent_before;
+        let done = active.wire.unsent().is_empty();
+        let accepted = active.wire.out_sent - sent_before;
         let progress = accepted > 0;
         let limit_ms = if done {
-            (active.out, active.out_sent) = (Vec::new(), 0);
+            (active.wire.out, active.wire.out_sent) = (Vec::new(), 0);
             0
         } else {
             self.context.driver().want_write(stream);
@@ -237,8 +243,8 @@ impl Engine {
                 return;
             };
             match sent {
-                Ok(Sent::All) if flushing => (None, active.after_flush.take()),
-                Ok(Sent::All) => (active.writer.take(), None),
+                Ok(Sent::All) if flushing => (None, active.wire.after_flush.take()),
+                Ok(Sent::All) => (active.exchange.writer.take(), None),
                 Ok(Sent::Queued) => return,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     drop(conns);
@@ -268,7 +274,7 @@ impl Engine {
         let unsent = || {
             let mut conns = self.conns.borrow_mut();
             let active = conns.get(id)?.active.as_ref()?;
-            Some(active.unsent().len())
+            Some(active.wire.unsent().len())
         };
         let before = unsent().unwrap_or(0);
         if before > 0 {
@@ -291,8 +297,8 @@ impl Engine {
             };
             self.set_wait_timeout(id, conn, Wait::Write, 0);
             let active = conn.active();
-            active.last_try = active.writer.is_some();
-            active.writer.take()
+            active.wire.last_try = active.exchange.writer.is_some();
+            active.exchange.writer.take()
         };
         if let Some(writer) = writer {
             user::wake(writer);
@@ -312,10 +318,10 @@ impl Engine {
             let input = conn
                 .active
                 .as_mut()
-                .map(|active| std::mem::take(&mut active.input));
+                .map(|active| std::mem::take(&mut active.wire.input));
             if let Some(active) = conn.active.as_mut() {
-                active.input_bytes = 0;
-                active.total_deadline_ms = None;
+                active.wire.input_bytes = 0;
+                active.exchange.total_deadline_ms = None;
             }
             self.context.driver().shutdown_write(conn.stream);
             self.resume(id, conn);

@@ -93,7 +93,7 @@ impl<T> WorkerSet<T> {
             _ if self.slots.len() == 1 || self.is_draining() => Assignment::Own,
             Placement::Single | Placement::ReusePort => Assignment::Own,
             Placement::RoundRobin => self.next_in_rotation(own, now_ms),
-            Placement::LeastLoaded => return self.least_loaded(own, now_ms),
+            Placement::LeastLoaded => return self.fewest_connections(own, now_ms),
         };
         let index = match place {
             Assignment::Own => own,
@@ -115,7 +115,7 @@ impl<T> WorkerSet<T> {
     /// Reserves a place at the worker with the fewest connections, whatever its [`WorkerLoad`].
     /// Searches again if that worker received another connection meanwhile. As long as no
     /// connection closes and no worker is blocked, the numbers never differ by more than one.
-    fn least_loaded(&self, own: usize, now_ms: u64) -> Assignment {
+    fn fewest_connections(&self, own: usize, now_ms: u64) -> Assignment {
         loop {
             let (mut best, mut fewest) = (own, self.open(own));
             for (other, slot) in self.slots.iter().enumerate() {

@@ -173,8 +173,8 @@ impl WorkerLoad {
         self.at_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// The load of a worker that runs. Without a recent publication it is 0 if the worker sleeps;
-    /// otherwise 1000, because the worker is too busy to publish.
+    /// The load of a worker. Without a recent publication it is 0 if the worker sleeps; otherwise
+    /// 1000, because the worker is too busy to publish, or has stopped and takes no connections.
     pub(crate) fn permille(&self, now_ms: u64) -> u32 {
         let age_ms = now_ms.saturating_sub(self.at_ms.load(Ordering::Relaxed));
         match &*self.notifier() {
