@@ -1,12 +1,12 @@
 //! The state of each connection of a worker, in three parts:
 //!
-//! - [`Conn`] exists from accept to close: the socket, the protocol state machine, the deadline, and
-//!   what the connection is doing. An idle connection is only this: it has no buffer, no task and
-//!   no stack.
+//! - [`Conn`] exists from accept to close: the socket, the protocol state machine, the deadline,
+//!   and what the connection is doing. An idle connection is only this: it has no buffer, no task
+//!   and no stack.
 //! - [`Wire`] has the bytes of a connection that is not idle: input that was not processed, and
 //!   output that the kernel has not accepted.
-//! - [`Exchange`] has one request and its response: the task of the handler, the wakers and the time
-//!   limits of its waits, and its measurement. HTTP/1 has at most one exchange at a time.
+//! - [`Exchange`] has one request and its response: the task of the handler, the wakers and the
+//!   time limits of its waits, and its measurement. HTTP/1 has at most one exchange at a time.
 //!
 //! Legal states between two events, by [`Phase`]. Without `active`, `task`, `out` and `after_flush`
 //! count as empty.
@@ -108,7 +108,7 @@ pub(crate) enum Expects {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiving {
     On,
-    /// The driver was told to stop, and may still deliver data.
+    /// The driver was asked to stop, and may still deliver data.
     Stopping,
     /// The driver has stopped, so body bytes may be received directly.
     Off,
@@ -343,7 +343,7 @@ impl Conn {
         }
     }
 
-    /// Whether the driver was told to stop receiving. It has to be resumed before the next receive.
+    /// Whether the driver was asked to stop receiving. It has to be resumed before the next receive.
     #[inline]
     pub(crate) fn is_paused(&self) -> bool {
         self.receiving != Receiving::On
