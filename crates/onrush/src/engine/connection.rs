@@ -343,7 +343,7 @@ impl Conn {
         }
     }
 
-    /// Whether the driver was asked to stop receiving. It has to be resumed before the next receive.
+    /// Whether the driver was asked to stop receiving. It is resumed before the next receive.
     #[inline]
     pub(crate) fn is_paused(&self) -> bool {
         self.receiving != Receiving::On
