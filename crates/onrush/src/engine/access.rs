@@ -128,8 +128,8 @@ impl Engine {
         head_bytes: usize,
         bytes: Option<usize>,
     ) {
+        let unsent = conn.unsent_response_bytes() + rendered_before;
         let active = conn.active();
-        let unsent = active.wire.unsent().len() + rendered_before;
         active
             .wire
             .exchanges
@@ -139,6 +139,7 @@ impl Engine {
     /// Records that the kernel has accepted `bytes` bytes for a connection.
     #[inline(never)]
     pub(super) fn log_accepted(&self, conn: &mut Conn, bytes: usize) {
+        let bytes = conn.accepted_response_bytes(bytes);
         if let Some(active) = conn.active.as_mut() {
             active.wire.exchanges.accept(bytes);
             self.end_exchanges(conn);

@@ -70,7 +70,7 @@ impl Conn {
         let limit_ms = match self.expects {
             Expects::Head => limits.head_timeout_ms, // The first head: no input was received.
             Expects::Request => limits.idle_timeout_ms,
-            Expects::RestOfBody => return None,
+            Expects::Handshake | Expects::RestOfBody => return None,
         };
         let began_ms = self.deadline_ms.saturating_sub(u64::from(limit_ms));
         is_idle.then_some((began_ms, self.response_count))

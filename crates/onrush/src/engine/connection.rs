@@ -30,6 +30,7 @@
 //! This module stores the state; the other modules of the engine change it.
 
 use super::rate_meter::RateMeter;
+use super::transport::Transport;
 use crate::host::ConnId;
 use crate::log::Exchanges;
 use crate::metrics::Measured;
@@ -96,6 +97,8 @@ impl AfterFlush {
 /// What a connection expects to receive while no request is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expects {
+    /// The rest of a TLS handshake, which has its own time limit.
+    Handshake,
     /// A request. The idle time limit applies.
     Request,
     /// The first head of the connection, or the rest of a head. The head time limit applies.
@@ -131,6 +134,7 @@ pub(crate) const BURST_MAX: u8 = 64;
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) stream: StreamId,
+    pub(super) transport: Transport,
     pub(crate) machine: Machine,
     /// When the present wait ends, in ms; `u64::MAX` for never. It is compared when the timer
     /// fires, so moving it costs one store.
@@ -325,6 +329,7 @@ impl Conn {
     pub(crate) fn new(stream: StreamId) -> Conn {
         Conn {
             stream,
+            transport: Transport::Plain,
             machine: Machine::new(),
             deadline_ms: u64::MAX,
             timer_ms: u64::MAX,

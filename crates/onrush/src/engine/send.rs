@@ -4,9 +4,9 @@
 use super::Engine;
 use super::connection::{AfterFlush, Conn, Phase};
 use super::deadline::Wait;
+use super::transport::Output;
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, TimeLimit};
-use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::user;
 use std::io;
 use std::rc::Rc;
@@ -115,24 +115,27 @@ impl Engine {
     fn send_last_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
-        self.send_with(conn, out, Driver::send_more)
+        self.send_with(conn, out, Output::BytesAndMore)
     }
 
     /// [`Engine::send_or_queue`] for a borrowed connection.
     #[inline]
     pub(super) fn send_or_queue_conn(&self, conn: &mut Conn, out: &[u8]) -> io::Result<Sent> {
-        self.send_with(conn, out, Driver::send)
+        self.send_with(conn, out, Output::Bytes)
     }
 
     #[inline(always)]
-    fn send_with(
+    fn send_with<'a>(
         &self,
         conn: &mut Conn,
-        out: &[u8],
-        send: impl FnOnce(&mut Driver, StreamId, &[u8]) -> io::Result<usize>,
+        out: &'a [u8],
+        output: impl FnOnce(&'a [u8]) -> Output<'a>,
     ) -> io::Result<Sent> {
         if let Some(recorder) = &self.recorder {
             recorder.record(); // First, so that a client finds its last request in the metrics.
+        }
+        if conn.transport.is_tls() {
+            return self.encrypt_or_queue(conn, output(out));
         }
         if conn
             .active
@@ -145,8 +148,7 @@ impl Engine {
         if out.is_empty() {
             return Ok(Sent::All);
         }
-        let sent = send(&mut self.context.driver(), conn.stream, out);
-        match sent {
+        match self.send_output(conn, output(out)) {
             Ok(sent) if sent == out.len() && self.log.is_none() => Ok(Sent::All),
             sent => self.queue_rest(conn, out, sent),
         }
@@ -154,7 +156,12 @@ impl Engine {
 
     /// Queues what the kernel did not accept of `out`.
     #[inline(never)]
-    fn queue_rest(&self, conn: &mut Conn, out: &[u8], sent: io::Result<usize>) -> io::Result<Sent> {
+    pub(super) fn queue_rest(
+        &self,
+        conn: &mut Conn,
+        out: &[u8],
+        sent: io::Result<usize>,
+    ) -> io::Result<Sent> {
         let sent = match sent {
             Ok(sent) => sent,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
@@ -323,6 +330,7 @@ impl Engine {
                 active.wire.input_bytes = 0;
                 active.exchange.total_deadline_ms = None;
             }
+            self.send_close_notify(conn);
             self.context.driver().shutdown_write(conn.stream);
             self.resume(id, conn);
             self.set_timeout(id, conn, self.limits().linger_timeout_ms.max(1));

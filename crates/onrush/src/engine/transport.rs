@@ -1,0 +1,87 @@
+//! How the bytes of a connection get to the kernel: as they are, or as TLS records.
+//!
+//! All sends of the engine pass through here. On a plain connection a send is one call of the
+//! driver: a file part stays a file part and is sent by `sendfile(2)`. On a TLS connection the
+//! bytes are encrypted first, and the records that the kernel does not accept are queued in
+//! [`Wire::out`](super::connection::Wire::out). That queue holds what goes to the socket, so it is
+//! sent and counted alike on both. Kernel TLS would be a third variant, with the driver's sends of
+//! the first.
+
+use super::Engine;
+use super::connection::{Conn, Expects};
+use super::tls::Tls;
+use onrush_rt::fs::File;
+use std::io::{self, IoSlice};
+
+/// What is between a connection and its socket.
+#[derive(Debug)]
+pub(crate) enum Transport {
+    Plain,
+    Tls(Box<Tls>),
+}
+
+/// Bytes that are sent by one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Output<'a> {
+    Bytes(&'a [u8]),
+    /// More follows at once: a file, or the end of the connection (`MSG_MORE`, send(2)).
+    BytesAndMore(&'a [u8]),
+    /// A rendered head and content behind it.
+    Both(&'a [u8], &'a [u8]),
+    /// A part of a file: the offset and the number of bytes.
+    File(&'a File, u64, usize),
+}
+
+impl Transport {
+    #[inline]
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self, Transport::Tls(_))
+    }
+}
+
+impl Conn {
+    /// The bytes of responses that the kernel has not accepted, without what TLS adds to them.
+    pub(super) fn unsent_response_bytes(&self) -> usize {
+        match &self.transport {
+            Transport::Plain => (self.active.as_ref()).map_or(0, |active| active.wire.unsent().len()),
+            Transport::Tls(tls) => tls.unsent_response_bytes(),
+        }
+    }
+
+    /// Given that the kernel has accepted `bytes` bytes, returns how many of them are bytes of
+    /// responses.
+    pub(super) fn accepted_response_bytes(&mut self, bytes: usize) -> usize {
+        match &mut self.transport {
+            Transport::Plain => bytes,
+            Transport::Tls(tls) => tls.accepted_response_bytes(bytes),
+        }
+    }
+
+    /// Whether the connection is in its TLS handshake.
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.expects == Expects::Handshake
+    }
+}
+
+impl Engine {
+    /// Sends without waiting; returns the number of bytes taken. `WouldBlock`: none, because the
+    /// socket buffer is full. Nothing else may be queued in the connection.
+    ///
+    /// With TLS, the records of the bytes taken may be queued. The engine requests a `Writable`
+    /// event for them.
+    #[inline]
+    pub(super) fn send_output(&self, conn: &mut Conn, output: Output<'_>) -> io::Result<usize> {
+        if conn.transport.is_tls() {
+            return self.send_encrypted(conn, output);
+        }
+        let (mut driver, stream) = (self.context.driver(), conn.stream);
+        match output {
+            Output::Bytes(bytes) => driver.send(stream, bytes),
+            Output::BytesAndMore(bytes) => driver.send_more(stream, bytes),
+            Output::Both(first, second) => {
+                driver.send_vectored(stream, &[IoSlice::new(first), IoSlice::new(second)])
+            }
+            Output::File(file, offset, bytes) => driver.send_file(stream, file, offset, bytes),
+        }
+    }
+}
