@@ -19,11 +19,12 @@
 //! | `Lingering` | none | empty | none | any | on | linger |
 //! | `Leaving` | none | empty | none | set | off | as in `Ready` |
 //!
-//! - `expects` is [`Expects::Request`] unless the phase is `Ready` or `Leaving`.
+//! - `expects` is [`Expects::Request`] unless the phase is `Ready` or `Leaving`, or the connection
+//!   is over the limit.
 //! - `ended` (the client has half-closed, EOF) occurs in `Busy` and `Flushing`. In `Ready` and
 //!   `Lingering` the connection is closed instead; `Leaving` becomes `Ready` first.
 //! - `reader` is set in `Busy` only, while a handler waits for its request's body.
-//! - `over_limit` occurs in `Flushing` and `Lingering` only.
+//! - [`Expects::Nothing`] occurs in `Flushing` and `Lingering` only.
 //! - `links` (the entry is in a list of `connection_table`): in `Ready` with a partial head, and in
 //!   `Busy` and `Flushing` while the client does not take responses.
 //!
@@ -42,6 +43,7 @@ use onrush_rt::executor::TaskHandle;
 use onrush_rt::timer::TimerId;
 use std::collections::VecDeque;
 use std::io;
+use std::num::NonZeroU16;
 use std::task::Waker;
 
 /// What a connection is doing, which decides how events are handled.
@@ -105,6 +107,8 @@ pub(crate) enum Expects {
     Head,
     /// The rest of a body that its request did not read. It is discarded.
     RestOfBody,
+    /// The connection is over the limit: it only receives a 503.
+    Nothing,
 }
 
 /// Whether the driver receives into its buffers.
@@ -124,6 +128,22 @@ impl Receiving {
             true => Receiving::Off,
             false => Receiving::Stopping,
         }
+    }
+}
+
+/// The index of a worker. An `Option` of it takes no more memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WorkerIndex(NonZeroU16);
+
+impl WorkerIndex {
+    /// `None` if the index is too large, which no server reaches.
+    pub(crate) fn new(index: usize) -> Option<WorkerIndex> {
+        let plus_one = u16::try_from(index).ok()?.checked_add(1)?;
+        NonZeroU16::new(plus_one).map(WorkerIndex)
+    }
+
+    pub(crate) fn get(self) -> usize {
+        usize::from(self.0.get()) - 1
     }
 }
 
@@ -149,10 +169,8 @@ pub(crate) struct Conn {
     /// Counts responses. A body that outlives its request is recognized by this number.
     pub(crate) response_count: u32,
     pub(crate) expects: Expects,
-    /// The connection is over the limit: it only receives a 503.
-    pub(crate) over_limit: bool,
     /// The worker to which the connection moves.
-    pub(crate) leaving: Option<u16>,
+    pub(crate) leaving: Option<WorkerIndex>,
     /// Requests started in one event-loop iteration, and the low bits of that iteration's number.
     /// See [`Conn::may_start`].
     pub(crate) burst: u8,
@@ -339,7 +357,6 @@ impl Conn {
             receiving: Receiving::On,
             response_count: 0,
             expects: Expects::Request,
-            over_limit: false,
             leaving: None,
             burst: 0,
             burst_iteration: 0,

@@ -29,6 +29,11 @@ impl Host for Engine {
         net::local_address(self.context.driver().descriptor(stream)?)
     }
 
+    #[cfg(feature = "tls")]
+    fn tls(&self, connection: ConnId) -> Option<std::sync::Arc<crate::tls::TlsInfo>> {
+        self.tls_info(connection)
+    }
+
     fn limit_hit(&self) {
         self.counters().limit_hits.add(1);
     }

@@ -43,6 +43,19 @@ impl Engine {
     pub(super) fn on_data(self: &Rc<Self>, id: ConnId, data: Buf) {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
+        if conn.transport.is_tls() {
+            drop(conns);
+            return self.on_records(id, data);
+        }
+        drop(conns);
+        self.on_plaintext(id, data);
+    }
+
+    /// Handles received bytes of HTTP.
+    #[inline(always)]
+    pub(super) fn on_plaintext(self: &Rc<Self>, id: ConnId, data: Buf) {
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else { return };
         if conn.phase != Phase::Ready {
             drop(conns);
             return self.receive_while_busy(id, data);

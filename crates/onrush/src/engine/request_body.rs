@@ -180,7 +180,8 @@ impl Engine {
     ) -> Attempt {
         let run = conn.machine.body_run();
         let already = conn.receiving == Receiving::Off;
-        if run < DIRECT_BYTES_MIN && !(already && run > 0) || conn.ended || conn.transport.is_tls() {
+        if run < DIRECT_BYTES_MIN && !(already && run > 0) || conn.ended || conn.transport.is_tls()
+        {
             return Attempt::Wait { resume: true };
         }
         if !conn.is_paused() {

@@ -67,9 +67,25 @@ pub(crate) struct Tls {
     unsent_response_bytes: usize,
 }
 
+/// What the TLS connections of one worker share.
+#[derive(Debug, Default)]
+pub(super) struct TlsState {
+    handshakes: Handshakes,
+    /// Records that are made in the present call. Empty while a call uses the buffer.
+    records: Cell<Vec<u8>>,
+    /// Where plaintext is in a block of records that is being processed.
+    plaintext_ranges: Cell<Vec<Range<usize>>>,
+}
+
+impl TlsState {
+    pub(super) fn new() -> TlsState {
+        TlsState::default()
+    }
+}
+
 /// The handshakes of one worker.
 #[derive(Debug, Default)]
-pub(super) struct Handshakes {
+struct Handshakes {
     in_progress: Cell<usize>,
     /// Those in progress, oldest first. May contain some that have ended.
     oldest_first: RefCell<VecDeque<ConnId>>,
@@ -181,13 +197,21 @@ impl Tls {
         let mut record_bytes = 0;
         while at < block.len() {
             match session.receive(&mut block.filled_mut()[at..], out) {
-                Received::NeedMore { consumed, record_bytes: bytes } => {
+                Received::NeedMore {
+                    consumed,
+                    record_bytes: bytes,
+                } => {
                     at += consumed;
                     record_bytes = bytes;
                     break;
                 }
-                Received::Handled { consumed } | Received::Handshaken { consumed } => at += consumed,
-                Received::Data { consumed, plaintext: range } => {
+                Received::Handled { consumed } | Received::Handshaken { consumed } => {
+                    at += consumed
+                }
+                Received::Data {
+                    consumed,
+                    plaintext: range,
+                } => {
                     if !range.is_empty() {
                         plaintext.push(at + range.start..at + range.end);
                     }
@@ -238,10 +262,6 @@ impl Tls {
         self.unsent_response_bytes -= accepted;
         accepted
     }
-
-    pub(super) fn info(&self) -> Option<&Arc<TlsInfo>> {
-        self.info.as_ref()
-    }
 }
 
 impl Engine {
@@ -279,7 +299,7 @@ impl Engine {
             }
             handshaking
         };
-        if handshaking && !self.handshakes.may_continue(self.context.iteration()) {
+        if handshaking && !self.tls.handshakes.may_continue(self.context.iteration()) {
             return self.queue_handshake(id);
         }
         self.process_records(id);
@@ -287,8 +307,8 @@ impl Engine {
 
     /// Leaves a handshake to a task.
     fn queue_handshake(self: &Rc<Self>, id: ConnId) {
-        self.handshakes.waiting.borrow_mut().push_back(id);
-        if self.handshakes.has_task.replace(true) {
+        self.tls.handshakes.waiting.borrow_mut().push_back(id);
+        if self.tls.handshakes.has_task.replace(true) {
             return;
         }
         let engine = self.clone();
@@ -296,8 +316,8 @@ impl Engine {
             loop {
                 coop::yield_now().await;
                 for _ in 0..HANDSHAKES_PER_ITERATION {
-                    let Some(id) = engine.handshakes.waiting.borrow_mut().pop_front() else {
-                        engine.handshakes.has_task.set(false);
+                    let Some(id) = engine.tls.handshakes.waiting.borrow_mut().pop_front() else {
+                        engine.tls.handshakes.has_task.set(false);
                         return;
                     };
                     // A panic must not end this task, which all waiting handshakes need.
@@ -312,14 +332,15 @@ impl Engine {
 
     /// Counts a handshake that begins. Ends the oldest one if too many are in progress.
     fn note_handshake_begins(&self, id: ConnId) {
-        let handshakes = &self.handshakes;
+        let handshakes = &self.tls.handshakes;
         handshakes.in_progress.set(handshakes.in_progress.get() + 1);
         handshakes.oldest_first.borrow_mut().push_back(id);
         while handshakes.in_progress.get() > HANDSHAKES_MAX {
             let Some(oldest) = handshakes.oldest_first.borrow_mut().pop_front() else {
                 break;
             };
-            let handshaking = (self.conns.borrow_mut().get(oldest)).is_some_and(|conn| conn.is_handshaking());
+            let handshaking =
+                (self.conns.borrow_mut().get(oldest)).is_some_and(|conn| conn.is_handshaking());
             if handshaking {
                 self.counters.evicted.add(1);
                 self.abort(oldest, CloseReason::Exhausted);
@@ -335,7 +356,7 @@ impl Engine {
 
     /// Called when a handshake has ended, or its connection closes.
     fn note_handshake_ends(&self) {
-        let in_progress = &self.handshakes.in_progress;
+        let in_progress = &self.tls.handshakes.in_progress;
         in_progress.set(in_progress.get().saturating_sub(1));
     }
 
@@ -380,16 +401,21 @@ impl Engine {
                 return self.close(id, CloseReason::Exhausted);
             }
         }
-        let mut out = self.records.take();
-        let mut plaintext = self.plaintext_ranges.take();
+        let mut out = self.tls.records.take();
+        let mut plaintext = self.tls.plaintext_ranges.take();
         out.clear();
         plaintext.clear();
         let pool = self.context.pool();
-        let processed = panic_guard::catch(|| tls.process(&mut block, &mut out, &mut plaintext, pool));
-        let handshaken = handshaking
-            && (tls.session.as_ref()).is_some_and(|session| !session.is_handshaking());
+        let processed =
+            panic_guard::catch(|| tls.process(&mut block, &mut out, &mut plaintext, pool));
+        let handshaken =
+            handshaking && (tls.session.as_ref()).is_some_and(|session| !session.is_handshaking());
         if handshaken {
-            tls.info = tls.session.as_mut().and_then(Session::take_info).map(Arc::new);
+            tls.info = tls
+                .session
+                .as_mut()
+                .and_then(Session::take_info)
+                .map(Arc::new);
         }
         self.put_tls_back(id, tls);
         if handshaken {
@@ -397,15 +423,15 @@ impl Engine {
         }
         let sent = self.send_records(id, &out);
         if out.capacity() <= RECORDS_KEPT_BYTES {
-            self.records.set(out);
+            self.tls.records.set(out);
         }
         let next = match processed {
             None => {
-                self.plaintext_ranges.set(plaintext);
+                self.tls.plaintext_ranges.set(plaintext);
                 return self.recover_from_panic(Some(id));
             }
             Some(Err(NoMemory)) => {
-                self.plaintext_ranges.set(plaintext);
+                self.tls.plaintext_ranges.set(plaintext);
                 return self.abort(id, CloseReason::Exhausted);
             }
             Some(Ok(next)) => next,
@@ -414,7 +440,7 @@ impl Engine {
         for range in plaintext.drain(..) {
             self.on_plaintext(id, block.slice(range));
         }
-        self.plaintext_ranges.set(plaintext);
+        self.tls.plaintext_ranges.set(plaintext);
         drop(block);
         match next {
             _ if sent.is_err() => self.close(id, CloseReason::Broken),
@@ -544,7 +570,8 @@ impl Engine {
     /// Sends `close_notify` if nothing is queued. A client that does not receive it treats the
     /// connection as truncated (RFC 8446 §6.1).
     pub(super) fn send_close_notify(&self, conn: &mut Conn) {
-        let has_unsent = (conn.active.as_ref()).is_some_and(|active| !active.wire.unsent().is_empty());
+        let has_unsent =
+            (conn.active.as_ref()).is_some_and(|active| !active.wire.unsent().is_empty());
         if has_unsent || conn.is_handshaking() {
             return;
         }
@@ -564,11 +591,11 @@ impl Engine {
 
     /// Calls `send` with the worker's buffer for records.
     fn with_records<T>(&self, send: impl FnOnce(&Engine, &mut Vec<u8>) -> T) -> T {
-        let mut records = self.records.take();
+        let mut records = self.tls.records.take();
         records.clear();
         let result = send(self, &mut records);
         if records.capacity() <= RECORDS_KEPT_BYTES {
-            self.records.set(records);
+            self.tls.records.set(records);
         }
         result
     }
@@ -597,7 +624,10 @@ impl Engine {
                 conn.expects = Expects::Request;
             }
             let reader = self.take_reader(id, conn);
-            let task = conn.active.as_mut().and_then(|active| active.exchange.task.take());
+            let task = conn
+                .active
+                .as_mut()
+                .and_then(|active| active.exchange.task.take());
             (task, reader)
         };
         drop(task);
@@ -605,6 +635,14 @@ impl Engine {
             user::wake(reader);
         }
         self.linger(id); // A reset because of unread bytes could overtake the alert.
+    }
+
+    /// The TLS session of a connection, for handlers.
+    pub(super) fn tls_info(&self, id: ConnId) -> Option<Arc<TlsInfo>> {
+        match &self.conns.borrow_mut().get(id)?.transport {
+            Transport::Plain => None,
+            Transport::Tls(tls) => tls.info.clone(),
+        }
     }
 
     /// Called when the time limit of a handshake has expired.
@@ -620,7 +658,9 @@ impl Engine {
         };
         Some(MovedTls {
             session: tls.session?,
-            received: tls.received.map_or_else(Vec::new, |block| block.filled().to_vec()),
+            received: tls
+                .received
+                .map_or_else(Vec::new, |block| block.filled().to_vec()),
             info: tls.info,
         })
     }

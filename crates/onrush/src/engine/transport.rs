@@ -43,7 +43,9 @@ impl Conn {
     /// The bytes of responses that the kernel has not accepted, without what TLS adds to them.
     pub(super) fn unsent_response_bytes(&self) -> usize {
         match &self.transport {
-            Transport::Plain => (self.active.as_ref()).map_or(0, |active| active.wire.unsent().len()),
+            Transport::Plain => {
+                (self.active.as_ref()).map_or(0, |active| active.wire.unsent().len())
+            }
             Transport::Tls(tls) => tls.unsent_response_bytes(),
         }
     }
