@@ -252,6 +252,13 @@ impl Block {
         unsafe { std::slice::from_raw_parts(self.data().as_ptr(), self.len()) }
     }
 
+    /// The filled bytes, to be changed in place: decryption replaces them.
+    #[inline]
+    pub fn filled_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `filled`, and borrowed mutably through `self`, the only owner.
+        unsafe { std::slice::from_raw_parts_mut(self.data().as_ptr(), self.len()) }
+    }
+
     /// The bytes that are not filled yet.
     #[inline]
     pub fn spare(&mut self) -> &mut [u8] {

@@ -242,6 +242,19 @@ pub enum Handshake {
     PlainHttp,
 }
 
+#[cfg(feature = "tls")]
+impl Handshake {
+    /// The outcome of a complete handshake.
+    pub(crate) fn of(info: &crate::tls::TlsInfo) -> Handshake {
+        match (info.version(), info.is_resumed()) {
+            ("TLSv1.3", false) => Handshake::Tls13,
+            ("TLSv1.3", true) => Handshake::Tls13Resumed,
+            (_, false) => Handshake::Tls12,
+            (_, true) => Handshake::Tls12Resumed,
+        }
+    }
+}
+
 impl Kind for Handshake {
     const ALL: &'static [Handshake] = &[
         Handshake::Tls13,
