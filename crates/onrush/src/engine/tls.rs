@@ -68,7 +68,7 @@ pub(crate) struct Tls {
 }
 
 /// What the TLS connections of one worker share.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct TlsState {
     handshakes: Handshakes,
     /// Records that are made in the present call. Empty while a call uses the buffer.
@@ -193,7 +193,6 @@ impl Tls {
             return Ok(Next::Continue);
         };
         let mut at = 0;
-        let mut next = Next::Continue;
         let mut record_bytes = 0;
         while at < block.len() {
             match session.receive(&mut block.filled_mut()[at..], out) {
@@ -232,7 +231,7 @@ impl Tls {
             kept.extend(rest);
             self.received = Some(kept);
         }
-        Ok(next)
+        Ok(Next::Continue)
     }
 
     /// Counts records for `response_bytes` bytes of responses that are about to be sent.
@@ -247,10 +246,8 @@ impl Tls {
 
     /// See [`Conn::accepted_response_bytes`]. Within queued records the number is proportional.
     pub(super) fn accepted_response_bytes(&mut self, bytes: usize) -> usize {
-        let unsent = std::mem::replace(
-            &mut self.unsent_bytes,
-            self.unsent_bytes.saturating_sub(bytes),
-        );
+        let unsent = self.unsent_bytes;
+        self.unsent_bytes = unsent.saturating_sub(bytes);
         let accepted = match self.unsent_bytes {
             0 => self.unsent_response_bytes,
             left => {

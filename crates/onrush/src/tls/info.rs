@@ -36,7 +36,6 @@ pub(crate) struct TlsParts {
 impl TlsInfo {
     /// Parses the client's certificate here, once per connection, so that each request can read the
     /// names.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the transport calls it"))]
     pub(crate) fn new(parts: TlsParts) -> TlsInfo {
         let leaf = parts.peer_certificates.first();
         let client = leaf.and_then(|der| ClientIdentity::of(der));
