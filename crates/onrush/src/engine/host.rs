@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::deadline::Wait;
-use super::request_body::{DISCARD_BYTES, DISCARD_LOW_WATER, Direct, NextPiece};
+use super::request_body::{BodyTarget, DISCARD_BYTES, DISCARD_LOW_WATER, NextPiece};
 use super::request_body::{next_piece, present, reject_body, request_gone};
 use crate::host::{BodyId, ConnId, Host};
 use crate::params::Template;
@@ -99,11 +99,8 @@ impl Host for Engine {
                 NextPiece::Failed(error) => return Poll::Ready(Err(error)),
                 NextPiece::Empty => {
                     let id = body.connection;
-                    let attempt = self.try_direct(id, conn, low_water, |driver, stream, run| {
-                        let room = run.min(into.capacity() - into.len());
-                        let result = driver.recv_append(stream, into, run);
-                        Direct { room, result }
-                    });
+                    let target = BodyTarget::Append(into);
+                    let attempt = self.try_direct(id, conn, low_water, target);
                     drop(conns);
                     return self.finish_attempt(body, cx, attempt);
                 }
@@ -134,11 +131,8 @@ impl Host for Engine {
                     *discard_buffer = vec![0; DISCARD_BYTES];
                 }
                 let (id, low_water) = (body.connection, DISCARD_LOW_WATER);
-                let attempt = self.try_direct(id, conn, low_water, |driver, stream, run| {
-                    let room = run.min(DISCARD_BYTES);
-                    let result = driver.discard(stream, &mut discard_buffer[..room]);
-                    Direct { room, result }
-                });
+                let target = BodyTarget::Discard(&mut discard_buffer);
+                let attempt = self.try_direct(id, conn, low_water, target);
                 drop((discard_buffer, conns));
                 self.finish_attempt(body, cx, attempt)
             }

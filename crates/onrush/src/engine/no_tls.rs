@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::connection::Conn;
+use super::request_body::BodyTarget;
 use super::send::Sent;
 use super::transport::Output;
 use crate::host::ConnId;
@@ -58,6 +59,15 @@ impl Engine {
     pub(super) fn on_records(self: &Rc<Self>, _: ConnId, _: Buf) {}
 
     pub(super) fn close_tls(&self, _: &mut Conn, _: CloseReason) {}
+
+    pub(super) fn receive_encrypted(
+        &self,
+        _: &mut Conn,
+        _: BodyTarget<'_>,
+        _: usize,
+    ) -> (io::Result<usize>, bool) {
+        (Err(io::ErrorKind::Unsupported.into()), false)
+    }
 
     pub(super) fn send_encrypted(&self, _: &mut Conn, _: Output<'_>) -> io::Result<usize> {
         Err(io::ErrorKind::Unsupported.into())

@@ -12,7 +12,6 @@ use crate::host::{BodyId, ConnId};
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
-use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::{coop, diagnose, user};
 use std::io;
 use std::task::{Context, Poll, Waker};
@@ -42,11 +41,22 @@ pub(super) enum NextPiece {
     Empty,
 }
 
-/// One receive that bypasses the driver's buffers.
-pub(super) struct Direct {
-    /// The room that the call had, in bytes.
-    pub(super) room: usize,
-    pub(super) result: io::Result<usize>,
+/// Where body bytes go that bypass the driver's buffers.
+pub(super) enum BodyTarget<'a> {
+    /// The spare capacity of the reader's memory.
+    Append(&'a mut Vec<u8>),
+    /// Nowhere. The memory gives the most bytes of one call.
+    Discard(&'a mut [u8]),
+}
+
+impl BodyTarget<'_> {
+    /// The most bytes that the target takes.
+    pub(super) fn room(&self) -> usize {
+        match self {
+            BodyTarget::Append(into) => into.capacity() - into.len(),
+            BodyTarget::Discard(memory) => memory.len(),
+        }
+    }
 }
 
 /// The result of an attempt to receive body bytes directly.
@@ -176,12 +186,11 @@ impl Engine {
         id: ConnId,
         conn: &mut Conn,
         low_water: u32,
-        receive: impl FnOnce(&mut Driver, StreamId, usize) -> Direct,
+        target: BodyTarget<'_>,
     ) -> Attempt {
         let run = conn.machine.body_run();
         let already = conn.receiving == Receiving::Off;
-        if run < DIRECT_BYTES_MIN && !(already && run > 0) || conn.ended || conn.transport.is_tls()
-        {
+        if run < DIRECT_BYTES_MIN && !(already && run > 0) || conn.ended {
             return Attempt::Wait { resume: true };
         }
         if !conn.is_paused() {
@@ -199,9 +208,8 @@ impl Engine {
         let received = match std::mem::take(&mut conn.active().wire.emptied) {
             true => Err(io::ErrorKind::WouldBlock.into()),
             false => {
-                let Direct { room, result } =
-                    receive(&mut self.context.driver(), conn.stream, bytes_max);
-                conn.active().wire.emptied = result.as_ref().is_ok_and(|&n| n < room);
+                let (result, emptied) = self.receive_body(conn, target, bytes_max);
+                conn.active().wire.emptied = emptied;
                 result
             }
         };

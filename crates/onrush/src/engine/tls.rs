@@ -12,6 +12,7 @@
 
 use super::Engine;
 use super::connection::{Conn, Expects, Phase};
+use super::request_body::BodyTarget;
 use super::send::{Sent, connection_gone};
 use super::transport::{Output, Transport};
 use crate::host::ConnId;
@@ -40,6 +41,11 @@ const HANDSHAKE_COST: usize = 64 * 1024;
 const ENCRYPT_BYTES_MAX: usize = 64 * 1024;
 /// The most bytes that a client may send before its handshake is complete.
 const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
+/// The largest record: header, content and protection (RFC 8446 §5.2, RFC 5246 §6.2.3).
+const RECORD_BYTES_MAX: usize = 5 + 16 * 1024 + 2048;
+/// The size of the buffer in which records of bodies are received and decrypted. An incomplete
+/// record at its start leaves room for the rest of it.
+const RECEIVE_BUFFER_BYTES: usize = 64 * 1024 + RECORD_BYTES_MAX;
 /// The buffer for records is freed after a call that made it larger than this.
 const RECORDS_KEPT_BYTES: usize = 256 * 1024;
 
@@ -73,6 +79,8 @@ pub(super) struct TlsState {
     handshakes: Handshakes,
     /// Records that are made in the present call. Empty while a call uses the buffer.
     records: Cell<Vec<u8>>,
+    /// Records of bodies that are received directly.
+    receive_buffer: Cell<Vec<u8>>,
     /// Where plaintext is in a block of records that is being processed.
     plaintext_ranges: Cell<Vec<Range<usize>>>,
 }
@@ -143,6 +151,12 @@ impl MovedTls {
 /// The receive memory of the worker is exhausted.
 struct NoMemory;
 
+impl From<NoMemory> for io::Error {
+    fn from(NoMemory: NoMemory) -> io::Error {
+        io::ErrorKind::OutOfMemory.into()
+    }
+}
+
 impl Tls {
     /// Appends received bytes, in place if nothing precedes them.
     fn receive_buf(&mut self, data: Buf, pool: &BufferPool) -> Result<(), NoMemory> {
@@ -160,24 +174,7 @@ impl Tls {
 
     /// Appends received bytes.
     fn receive(&mut self, data: &[u8], pool: &BufferPool) -> Result<(), NoMemory> {
-        if data.is_empty() {
-            return Ok(());
-        }
-        let kept = self.received.as_ref().map_or(0, Block::len);
-        match &mut self.received {
-            Some(block) if block.capacity() - kept >= data.len() => {
-                block.extend(data);
-            }
-            _ => {
-                let mut block = pool.take_exact(kept + data.len()).ok_or(NoMemory)?;
-                if let Some(kept) = &self.received {
-                    block.extend(kept.filled());
-                }
-                block.extend(data);
-                self.received = Some(block);
-            }
-        }
-        Ok(())
+        extend(&mut self.received, data, pool)
     }
 
     /// Processes the bytes of `block`. Appends what has to be sent to `out`, and the places of
@@ -529,6 +526,117 @@ impl Engine {
         }
     }
 
+    /// Receives records while the driver is paused, and decrypts them in the worker's buffer. Up to
+    /// `bytes_max` bytes of plaintext go to `target`, the rest to the queued input. Returns as
+    /// [`Engine::receive_body`].
+    pub(super) fn receive_encrypted(
+        &self,
+        conn: &mut Conn,
+        mut target: BodyTarget<'_>,
+        bytes_max: usize,
+    ) -> (io::Result<usize>, bool) {
+        let mut buffer = self.tls.receive_buffer.take();
+        buffer.resize(RECEIVE_BUFFER_BYTES, 0);
+        let mut out = self.tls.records.take();
+        out.clear();
+        let result = loop {
+            let pass = self.receive_pass(conn, &mut target, bytes_max, &mut buffer, &mut out);
+            // Without a result, only a part of a record has arrived so far.
+            if let Some(result) = pass.transpose() {
+                break result;
+            }
+        };
+        // Such as the response to a KeyUpdate, or an alert.
+        let sent = match out.is_empty() {
+            true => Ok(Sent::All),
+            false => self.send_or_queue_records(conn, &out, 0, false),
+        };
+        self.tls.records.set(out);
+        self.tls.receive_buffer.set(buffer);
+        match (result, sent) {
+            (Ok(_), Err(error)) | (Err(error), _) => (Err(error), false),
+            (Ok((bytes, emptied)), Ok(_)) => (Ok(bytes), emptied),
+        }
+    }
+
+    /// One receive of [`Engine::receive_encrypted`]. `None`: it must be repeated.
+    fn receive_pass(
+        &self,
+        conn: &mut Conn,
+        target: &mut BodyTarget<'_>,
+        bytes_max: usize,
+        buffer: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> io::Result<Option<(usize, bool)>> {
+        let Transport::Tls(tls) = &mut conn.transport else {
+            return Err(connection_gone());
+        };
+        let pool = self.context.pool();
+        let room = target.room().min(bytes_max);
+        let begin = match &tls.received {
+            Some(kept) => {
+                let kept = kept.filled();
+                buffer[..kept.len()].copy_from_slice(kept);
+                kept.len()
+            }
+            None => 0,
+        };
+        // More than is needed now would be queued as input.
+        let end = (begin + room.max(RECORD_BYTES_MAX)).min(buffer.len());
+        let received = (self.context.driver()).recv(conn.stream, &mut buffer[begin..end])?;
+        if received == 0 {
+            return Ok(Some((0, false)));
+        }
+        let emptied = received < end - begin;
+        let received = &mut buffer[..begin + received];
+        let session = tls.session.as_mut().ok_or_else(connection_gone)?;
+        let (mut at, mut taken) = (0, 0);
+        let mut surplus: Option<Block> = None;
+        while at < received.len() {
+            match session.receive(&mut received[at..], out) {
+                Received::NeedMore { consumed, .. } => {
+                    at += consumed;
+                    break;
+                }
+                Received::Handled { consumed } | Received::Handshaken { consumed } => {
+                    at += consumed;
+                }
+                Received::Data {
+                    consumed,
+                    plaintext,
+                } => {
+                    let plaintext = &received[at..][plaintext];
+                    let (body, rest) = plaintext.split_at(plaintext.len().min(room - taken));
+                    if let BodyTarget::Append(into) = target {
+                        into.extend_from_slice(body);
+                    }
+                    taken += body.len();
+                    extend(&mut surplus, rest, pool)?;
+                    at += consumed;
+                }
+                Received::Closed => {
+                    tls.close_received = true;
+                    at = received.len();
+                }
+                Received::PlainHttp | Received::Failed(_) => {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+            }
+        }
+        tls.received = None;
+        extend(&mut tls.received, &received[at..], pool)?;
+        conn.ended |= tls.close_received;
+        if let Some(surplus) = surplus {
+            conn.active().wire.push_input(surplus.into_buf());
+        }
+        match taken {
+            0 if conn.ended => Ok(Some((0, false))),
+            0 if emptied => Err(io::ErrorKind::WouldBlock.into()),
+            0 => Ok(None),
+            taken => Ok(Some((taken, emptied))),
+        }
+    }
+
     /// Encrypts `output` and sends it; returns the number of bytes taken. Queues the records that
     /// the kernel does not accept.
     #[inline(never)]
@@ -661,6 +769,26 @@ impl Engine {
             info: tls.info,
         })
     }
+}
+
+/// Appends `bytes` to a block that may not exist yet.
+fn extend(block: &mut Option<Block>, bytes: &[u8], pool: &BufferPool) -> Result<(), NoMemory> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let kept = block.as_ref().map_or(0, Block::len);
+    let has_room = |block: &&mut Block| block.capacity() - kept >= bytes.len();
+    if let Some(block) = block.as_mut().filter(has_room) {
+        block.extend(bytes);
+        return Ok(());
+    }
+    let mut larger = pool.take_exact(kept + bytes.len()).ok_or(NoMemory)?;
+    if let Some(block) = block {
+        larger.extend(block.filled());
+    }
+    larger.extend(bytes);
+    *block = Some(larger);
+    Ok(())
 }
 
 /// Encrypts up to `bytes_max` bytes of `output`; returns their number.

@@ -9,6 +9,7 @@
 
 use super::Engine;
 use super::connection::{Conn, Expects};
+use super::request_body::BodyTarget;
 use super::tls::Tls;
 use onrush_rt::fs::File;
 use std::io::{self, IoSlice};
@@ -66,6 +67,28 @@ impl Conn {
 }
 
 impl Engine {
+    /// Receives up to `bytes_max` bytes of a body without waiting, while the driver is paused.
+    /// Returns the number of bytes, 0 at the end of the stream, and whether the socket is empty
+    /// now.
+    pub(super) fn receive_body(
+        &self,
+        conn: &mut Conn,
+        target: BodyTarget<'_>,
+        bytes_max: usize,
+    ) -> (io::Result<usize>, bool) {
+        if conn.transport.is_tls() {
+            return self.receive_encrypted(conn, target, bytes_max);
+        }
+        let room = target.room().min(bytes_max);
+        let (mut driver, stream) = (self.context.driver(), conn.stream);
+        let result = match target {
+            BodyTarget::Append(into) => driver.recv_append(stream, into, bytes_max),
+            BodyTarget::Discard(memory) => driver.discard(stream, &mut memory[..room]),
+        };
+        let emptied = result.as_ref().is_ok_and(|&bytes| bytes < room);
+        (result, emptied)
+    }
+
     /// Sends without waiting; returns the number of bytes taken. `WouldBlock`: none, because the
     /// socket buffer is full. Nothing else may be queued in the connection.
     ///
