@@ -22,7 +22,7 @@ use crate::panic_guard;
 use crate::tls::session::{Received, Session, SessionError};
 use crate::tls::{TlsConfig, TlsInfo};
 use onrush_proto::reject::Reject;
-use onrush_rt::buf::{Block, Buf, BufferPool};
+use onrush_rt::buf::{Block, Buf, BufferPool, Reservation};
 use onrush_rt::{coop, diagnose, user};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -37,6 +37,10 @@ const HANDSHAKES_MAX: usize = 1024;
 const HANDSHAKES_PER_ITERATION: u32 = 4;
 /// What continuing a handshake costs of the cooperative budget, in bytes.
 const HANDSHAKE_COST: usize = 64 * 1024;
+/// What a handshake in progress and an established session count in the receive memory, in bytes.
+/// A test compares the latter with the allocations of a session.
+const HANDSHAKE_STATE_BYTES: usize = 16 * 1024;
+const SESSION_BYTES: usize = 3 * 1024;
 /// The most bytes of a response that are encrypted at once.
 const ENCRYPT_BYTES_MAX: usize = 64 * 1024;
 /// The most bytes that a client may send before its handshake is complete.
@@ -68,6 +72,8 @@ pub(crate) struct Tls {
     /// The client has sent `close_notify`. What follows is ignored.
     close_received: bool,
     info: Option<Arc<TlsInfo>>,
+    /// The memory of the session, in the budget of receive memory.
+    reservation: Option<Reservation>,
     /// Bytes of queued records, and the bytes of responses in them.
     unsent_bytes: usize,
     unsent_response_bytes: usize,
@@ -141,6 +147,7 @@ impl MovedTls {
         let mut tls = Tls {
             session: Some(self.session),
             info: self.info,
+            reservation: Some(pool.reserve(SESSION_BYTES)?),
             ..Tls::default()
         };
         tls.receive(&self.received, pool).ok()?;
@@ -405,6 +412,8 @@ impl Engine {
         let handshaken =
             handshaking && (tls.session.as_ref()).is_some_and(|session| !session.is_handshaking());
         if handshaken {
+            tls.reservation = None; // Frees the larger one first.
+            tls.reservation = pool.reserve(SESSION_BYTES);
             tls.info = tls
                 .session
                 .as_mut()
@@ -453,11 +462,16 @@ impl Engine {
         }
     }
 
-    /// Creates the session of a connection; `false` if rustls refuses the configuration.
+    /// Creates the session of a connection; `false` if there is no memory for it, or if rustls
+    /// refuses the configuration.
     fn create_session(&self, id: ConnId, tls: &mut Tls) -> bool {
         let Some(settings) = &self.settings.tls else {
             return false;
         };
+        tls.reservation = self.context.pool().reserve(HANDSHAKE_STATE_BYTES);
+        if tls.reservation.is_none() {
+            return false;
+        }
         match Session::new(settings.config.current()) {
             Ok(session) => {
                 tls.session = Some(session);
