@@ -69,6 +69,9 @@ impl Conn {
         let limit_ms = match self.expects {
             Expects::Head => limits.head_timeout_ms, // The first head: no input was received.
             Expects::Request => limits.idle_timeout_ms,
+            Expects::Handshake if !self.transport.has_begun_handshake() => {
+                limits.handshake_timeout_ms
+            }
             Expects::Handshake | Expects::RestOfBody | Expects::Nothing => return None,
         };
         let began_ms = self.deadline_ms.saturating_sub(u64::from(limit_ms));

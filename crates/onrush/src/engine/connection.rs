@@ -277,6 +277,7 @@ impl Active {
             && self.wire.unsent().is_empty()
             && self.exchange.task.is_none()
             && self.wire.exchanges.is_empty()
+            && self.links.is_none()
     }
 }
 

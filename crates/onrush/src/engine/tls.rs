@@ -69,6 +69,8 @@ pub(crate) struct Tls {
     /// Received and not processed: a record that is incomplete, or a handshake that waits for its
     /// turn.
     received: Option<Block>,
+    /// It is in [`Handshakes::waiting`].
+    is_waiting: bool,
     /// The client has sent `close_notify`. What follows is ignored.
     close_received: bool,
     info: Option<Arc<TlsInfo>>,
@@ -230,12 +232,28 @@ impl Tls {
         }
         let rest = &block.filled()[at..];
         if !rest.is_empty() {
-            let room = record_bytes.max(rest.len());
+            // A client that announces a long record must send it before it takes that memory.
+            let room = record_bytes.min(2 * rest.len()).max(rest.len());
             let mut kept = pool.take_exact(room).ok_or(NoMemory)?;
             kept.extend(rest);
             self.received = Some(kept);
         }
         Ok(Next::Continue)
+    }
+
+    /// The bytes received and not processed.
+    pub(super) fn received_bytes(&self) -> usize {
+        self.received.as_ref().map_or(0, Block::capacity)
+    }
+
+    /// Whether the client has sent anything.
+    pub(super) fn has_begun(&self) -> bool {
+        self.session.is_some() || self.received.is_some()
+    }
+
+    /// Frees the bytes received and not processed.
+    pub(super) fn drop_received(&mut self) {
+        self.received = None;
     }
 
     /// Counts records for `response_bytes` bytes of responses that are about to be sent.
@@ -308,6 +326,16 @@ impl Engine {
 
     /// Leaves a handshake to a task.
     fn queue_handshake(self: &Rc<Self>, id: ConnId) {
+        {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            let Transport::Tls(tls) = &mut conn.transport else {
+                return;
+            };
+            if std::mem::replace(&mut tls.is_waiting, true) {
+                return;
+            }
+        }
         self.tls.handshakes.waiting.borrow_mut().push_back(id);
         if self.tls.handshakes.has_task.replace(true) {
             return;
@@ -391,6 +419,7 @@ impl Engine {
             let Transport::Tls(tls) = &mut conn.transport else {
                 return;
             };
+            tls.is_waiting = false;
             (std::mem::take(tls), handshaking)
         };
         let Some(mut block) = tls.received.take() else {
@@ -445,6 +474,7 @@ impl Engine {
         }
         self.tls.plaintext_ranges.set(plaintext);
         drop(block);
+        self.list_partial_record(id);
         match next {
             _ if sent.is_err() => self.close(id, CloseReason::Broken),
             Next::Continue => {}
@@ -452,6 +482,31 @@ impl Engine {
             Next::PlainHttp => self.reject_plain_http(id),
             Next::Failed(error) => self.fail_tls(id, &error),
         }
+    }
+
+    /// Lists a connection that waits for the rest of a record, so that it can be evicted like one
+    /// with a partial head. The head time limit applies from now on.
+    fn list_partial_record(self: &Rc<Self>, id: ConnId) {
+        {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id).filter(|conn| conn.phase == Phase::Ready) else {
+                return;
+            };
+            if conn.transport.received_bytes() == 0 {
+                let input = conn.active.as_ref().map_or(0, |active| active.wire.input_bytes);
+                if input == 0 && conn.is_listed() {
+                    conns.unlist(id);
+                }
+                return;
+            }
+            if conn.expects == Expects::Request {
+                conn.expects = Expects::Head;
+                self.set_timeout(id, conn, self.limits().head_timeout_ms);
+            }
+            conn.active();
+            conns.list_head(id);
+        }
+        self.reclaim_memory();
     }
 
     fn put_tls_back(&self, id: ConnId, state: Box<Tls>) {

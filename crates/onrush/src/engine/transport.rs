@@ -38,6 +38,29 @@ impl Transport {
     pub(super) fn is_tls(&self) -> bool {
         matches!(self, Transport::Tls(_))
     }
+
+    /// The memory of received bytes that are not processed, because a record is incomplete.
+    pub(super) fn received_bytes(&self) -> usize {
+        match self {
+            Transport::Plain => 0,
+            Transport::Tls(tls) => tls.received_bytes(),
+        }
+    }
+
+    /// Frees the memory of [`Transport::received_bytes`]. The connection cannot receive afterwards.
+    pub(super) fn drop_received(&mut self) {
+        if let Transport::Tls(tls) = self {
+            tls.drop_received();
+        }
+    }
+
+    /// Whether the connection is encrypted and its client has begun the handshake.
+    pub(super) fn has_begun_handshake(&self) -> bool {
+        match self {
+            Transport::Plain => false,
+            Transport::Tls(tls) => tls.has_begun(),
+        }
+    }
 }
 
 impl Conn {
