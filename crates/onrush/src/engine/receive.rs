@@ -43,22 +43,13 @@ impl Engine {
     pub(super) fn on_data(self: &Rc<Self>, id: ConnId, data: Buf) {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
-        if conn.transport.is_tls() {
+        if conn.phase != Phase::Ready || conn.transport.is_tls() {
+            let is_tls = conn.transport.is_tls();
             drop(conns);
-            return self.on_records(id, data);
-        }
-        drop(conns);
-        self.on_plaintext(id, data);
-    }
-
-    /// Handles received bytes of HTTP.
-    #[inline(always)]
-    pub(super) fn on_plaintext(self: &Rc<Self>, id: ConnId, data: Buf) {
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else { return };
-        if conn.phase != Phase::Ready {
-            drop(conns);
-            return self.receive_while_busy(id, data);
+            return match is_tls {
+                true => self.on_records(id, data),
+                false => self.receive_while_busy(id, data),
+            };
         }
         // Without queued input there is no partial head that `data` continues.
         let parse_in_place = conn.active.is_none() && !data.is_empty();
@@ -66,6 +57,16 @@ impl Engine {
         match parse_in_place {
             true => self.process_input(id, Some(data), None),
             false => self.process_input(id, None, Some(data)),
+        }
+    }
+
+    /// Handles bytes of HTTP that were received before, or decrypted.
+    pub(super) fn on_plaintext(self: &Rc<Self>, id: ConnId, data: Buf) {
+        let phase = self.conns.borrow_mut().get(id).map(|conn| conn.phase);
+        match phase {
+            Some(Phase::Ready) => self.process_input(id, None, Some(data)),
+            Some(_) => self.receive_while_busy(id, data),
+            None => {}
         }
     }
 
