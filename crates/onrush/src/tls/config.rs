@@ -49,9 +49,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub struct TlsConfig {
     /// The engine takes the read lock once per handshake, for one increment of a reference count
     /// that rustls needs anyway. Readers do not wait for each other. `replace` prepares everything
-    /// before it takes the write lock, and holds it while it moves a few words. The lock costs two
-    /// atomic operations, a thousandth of a handshake, so a structure without locks would gain
-    /// nothing.
+    /// before it takes the write lock, and holds it while it moves a few words. The lock adds two
+    /// atomic operations to a handshake with its signature and key exchange, so a structure
+    /// without locks would gain nothing.
     loaded: Arc<RwLock<Loaded>>,
 }
 
