@@ -55,7 +55,7 @@ pub(super) fn load(
                         None => String::new(),
                     };
                     let predicate = format!(
-                        "is not the private key of the certificate {}{holder}",
+                        "does not belong to the certificate {}{holder}",
                         leaf.title()
                     );
                     key.error(TlsErrorKind::KeyMismatch, predicate)

@@ -47,10 +47,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// ```
 #[derive(Clone)]
 pub struct TlsConfig {
-    /// The engine reads this once for each handshake. A handshake costs at least 50 µs. The lock is
-    /// held for one increment of a reference count, and nobody waits for it, except while
-    /// `replace` moves a few words. So workers do not contend for it measurably, and a
-    /// connection needs no second lookup after its handshake.
+    /// The engine takes the read lock once per handshake, for one increment of a reference count
+    /// that rustls needs anyway. Readers do not wait for each other. `replace` prepares everything
+    /// before it takes the write lock, and holds it while it moves a few words. The lock adds two
+    /// atomic operations to a handshake with its signature and key exchange, so a structure
+    /// without locks would gain nothing.
     loaded: Arc<RwLock<Loaded>>,
 }
 
@@ -168,7 +169,7 @@ impl TlsConfig {
         let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
         let old = mem::replace(&mut *loaded, new);
         drop(loaded);
-        // The last reference to the old certificates is dropped while nobody waits.
+        // This may free the old certificates, which takes longer than the lock should.
         drop(old);
     }
 

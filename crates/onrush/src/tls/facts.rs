@@ -381,7 +381,7 @@ mod tests {
         let leaf = Certificate::parse(leaf.der()).unwrap();
         let algorithms = rustls::crypto::aws_lc_rs::default_provider();
         let algorithms = &algorithms.signature_verification_algorithms;
-        let is_issuer = |issuer: &rcgen::Certificate| {
+        let is_issuer = |issuer: &rcgen::CertifiedIssuer<'_, rcgen::KeyPair>| {
             leaf.is_signed_by(&Certificate::parse(issuer.der()).unwrap(), algorithms)
         };
         assert!(is_issuer(&own));

@@ -84,7 +84,8 @@ impl TlsInfo {
         &self.parts.peer_certificates
     }
 
-    /// The verified identity of the client. `None` if it has presented no certificate.
+    /// The verified identity of the client. `None` if it has presented no certificate, or one whose
+    /// names cannot be read.
     ///
     /// # Examples
     /// ```

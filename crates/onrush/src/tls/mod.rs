@@ -23,7 +23,7 @@
 //! ```
 //!
 //! Modules, lowest first: `der` · `error` · `facts`, `pem` · `chain`, `ocsp`, `resolver`,
-//! `tickets` · `config`, `builder` · `info`.
+//! `tickets` · `config`, `builder` · `info` · `session`.
 
 mod builder;
 mod chain;

@@ -38,7 +38,7 @@ pub(super) fn check(input: &Input, serial: &[u8]) -> Result<Option<SystemTime>, 
     let certificates = certificates(input.bytes()).ok_or_else(malformed)?;
     let own = certificates.iter().find(|about| about.serial == serial);
     own.map(|about| about.expires).ok_or_else(|| {
-        let predicate = "is the OCSP response of another certificate";
+        let predicate = "is about another certificate";
         input.error(TlsErrorKind::OcspMismatch, predicate)
     })
 }

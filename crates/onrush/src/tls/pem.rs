@@ -225,8 +225,8 @@ impl Section<'_> {
         self.label.ends_with("PRIVATE KEY")
     }
 
-    /// PKCS#8 has a label of its own for encrypted keys. PKCS#1 and SEC1 keys have a field that says
-    /// so (RFC 1421, section 4.6.1.1).
+    /// PKCS#8 has a label of its own for encrypted keys. PKCS#1 and SEC1 keys have a field for it
+    /// (RFC 1421, section 4.6.1.1).
     fn is_encrypted(&self) -> bool {
         let mut lines = self.lines.split(|&byte| byte == b'\n' || byte == b'\r');
         let is_field =

@@ -22,8 +22,8 @@ pub(super) const TICKETS: usize = 1;
 /// How many tickets a client receives that asks for several (`ticket_request`, RFC 9149).
 const TICKETS_MAX: usize = 4;
 
-/// How many sessions are stored if early data is accepted. A session has about 300 bytes, and the
-/// client's certificates.
+/// How many sessions are stored if early data is accepted. A session has less than 300 bytes, and
+/// the client's certificates.
 const STORED_SESSIONS_MAX: usize = 4096;
 
 /// The state that lets clients resume. All workers, and all listeners with clones of one

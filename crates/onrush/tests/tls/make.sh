@@ -30,18 +30,20 @@ certificate ed25519
 
 # Keys that are refused.
 openssl pkey -in p256-pkcs8.key -aes256 -passout pass:secret -out encrypted-pkcs8.key
-openssl rsa -in rsa-pkcs8.key -traditional -aes256 -passout pass:secret -out encrypted-pkcs1.key
+openssl rsa -in rsa-pkcs8.key -traditional -aes256 -passout pass:secret \
+    -out encrypted-pkcs1.key
 openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:1024 -out rsa1024-pkcs8.key
 openssl pkey -in rsa1024-pkcs8.key -traditional -out rsa1024-pkcs1.key
 openssl ecparam -name secp256k1 -genkey -noout -out secp256k1-sec1.key
 openssl genpkey -algorithm ED448 -out ed448-pkcs8.key
 
-# An authority, a certificate of it, and OCSP responses about it: good for 100 years, without an
-# end, and the refusal of an authority that does not know the certificate.
+# An authority, a certificate of it, and OCSP responses about it: one for 100 years, one without an
+# end.
 openssl ecparam -name prime256v1 -genkey -noout -out ca.key
 openssl req -x509 -config openssl.cnf -new -key ca.key -out ca.pem -days 36500 \
     -subj "/CN=Test CA" -addext "basicConstraints=critical,CA:TRUE"
-openssl req -config openssl.cnf -new -key p256-pkcs8.key -subj "/CN=stapled.example.org" -out stapled.csr
+openssl req -config openssl.cnf -new -key p256-pkcs8.key -subj "/CN=stapled.example.org" \
+    -out stapled.csr
 printf 'subjectAltName=DNS:stapled.example.org\n' > stapled.ext
 openssl x509 -req -in stapled.csr -CA ca.pem -CAkey ca.key -set_serial 4097 -days 36500 \
     -extfile stapled.ext -out stapled.pem
@@ -51,5 +53,4 @@ openssl ocsp -index index.txt -rsigner ca.pem -rkey ca.key -CA ca.pem -reqin req
     -ndays 36500 -respout stapled.ocsp
 openssl ocsp -index index.txt -rsigner ca.pem -rkey ca.key -CA ca.pem -reqin request.der \
     -respout stapled-unlimited.ocsp
-printf '\060\003\012\001\006' > unauthorized.ocsp
 rm -f openssl.cnf ./*.csr ./*.ext index.txt* request.der ca.key
