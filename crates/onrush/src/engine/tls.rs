@@ -493,7 +493,10 @@ impl Engine {
                 return;
             };
             if conn.transport.received_bytes() == 0 {
-                let input = conn.active.as_ref().map_or(0, |active| active.wire.input_bytes);
+                let input = conn
+                    .active
+                    .as_ref()
+                    .map_or(0, |active| active.wire.input_bytes);
                 if input == 0 && conn.is_listed() {
                     conns.unlist(id);
                 }

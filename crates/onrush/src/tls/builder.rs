@@ -62,7 +62,7 @@ impl TlsConfigBuilder {
             certificates: Vec::new(),
             client_authorities: Vec::new(),
             is_client_required: true,
-            alpn: vec![b"http/1.1".to_vec()],
+            alpn: vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()],
             tickets: TICKETS,
             early_data_bytes: 0,
             is_tls12_accepted: true,
@@ -157,7 +157,7 @@ impl TlsConfigBuilder {
     }
 
     /// The protocols that ALPN (RFC 7301) offers, in order of preference. The default is
-    /// `http/1.1`. A client that supports ALPN, but none of these protocols, is refused with an
+    /// `http/1.1`, then `http/1.0`. A client that supports ALPN, but none of them, is refused with an
     /// alert. Without any protocol, ALPN is not used.
     #[must_use]
     pub fn alpn<P: Into<Vec<u8>>>(
