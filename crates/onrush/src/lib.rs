@@ -76,6 +76,8 @@ pub mod response;
 mod route;
 pub mod server;
 pub mod sim;
+#[cfg(feature = "tls")]
+mod tls;
 mod watchdog;
 pub mod worker;
 mod worker_set;
