@@ -69,6 +69,9 @@ pub(crate) struct Tls {
     /// Received and not processed: a record that is incomplete, or a handshake that waits for its
     /// turn.
     received: Option<Block>,
+    /// Early data (RFC 8446 §2.3). It is processed when the handshake is complete: by then the
+    /// client has proven that it is no repetition of an earlier connection (RFC 8470 §3).
+    early_data: Vec<u8>,
     /// It is in [`Handshakes::waiting`].
     is_waiting: bool,
     /// The client has sent `close_notify`. What follows is ignored.
@@ -203,10 +206,8 @@ impl Tls {
         while at < block.len() {
             match session.receive(&mut block.filled_mut()[at..], out) {
                 Received::NeedMore {
-                    consumed,
                     record_bytes: bytes,
                 } => {
-                    at += consumed;
                     record_bytes = bytes;
                     break;
                 }
@@ -220,6 +221,13 @@ impl Tls {
                     if !range.is_empty() {
                         plaintext.push(at + range.start..at + range.end);
                     }
+                    at += consumed;
+                }
+                Received::EarlyData {
+                    consumed,
+                    plaintext,
+                } => {
+                    self.early_data.extend_from_slice(&plaintext);
                     at += consumed;
                 }
                 Received::Closed => {
@@ -440,14 +448,13 @@ impl Engine {
             panic_guard::catch(|| tls.process(&mut block, &mut out, &mut plaintext, pool));
         let handshaken =
             handshaking && (tls.session.as_ref()).is_some_and(|session| !session.is_handshaking());
+        let mut early_data = Vec::new();
         if handshaken {
+            early_data = std::mem::take(&mut tls.early_data);
             tls.reservation = None; // Frees the larger one first.
             tls.reservation = pool.reserve(SESSION_BYTES);
-            tls.info = tls
-                .session
-                .as_mut()
-                .and_then(Session::take_info)
-                .map(Arc::new);
+            let parts = tls.session.as_mut().and_then(Session::take_parts);
+            tls.info = parts.map(|parts| Arc::new(TlsInfo::new(parts)));
         }
         self.put_tls_back(id, tls);
         if handshaken {
@@ -468,6 +475,15 @@ impl Engine {
             }
             Some(Ok(next)) => next,
         };
+        if !early_data.is_empty() {
+            let mut block = None;
+            if extend(&mut block, &early_data, pool).is_err() {
+                return self.abort(id, CloseReason::Exhausted);
+            }
+            if let Some(block) = block {
+                self.on_plaintext(id, block.into_buf());
+            }
+        }
         let block = block.into_buf();
         for range in plaintext.drain(..) {
             self.on_plaintext(id, block.slice(range));
@@ -666,10 +682,7 @@ impl Engine {
         let mut surplus: Option<Block> = None;
         while at < received.len() {
             match session.receive(&mut received[at..], out) {
-                Received::NeedMore { consumed, .. } => {
-                    at += consumed;
-                    break;
-                }
+                Received::NeedMore { .. } => break,
                 Received::Handled { consumed } | Received::Handshaken { consumed } => {
                     at += consumed;
                 }
@@ -690,7 +703,7 @@ impl Engine {
                     tls.close_received = true;
                     at = received.len();
                 }
-                Received::PlainHttp | Received::Failed(_) => {
+                Received::EarlyData { .. } | Received::PlainHttp | Received::Failed(_) => {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
             }

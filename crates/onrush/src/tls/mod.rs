@@ -23,20 +23,26 @@
 //! ```
 //!
 //! Modules, lowest first: `der` · `error` · `facts`, `pem` · `chain`, `ocsp`, `resolver`,
-//! `tickets` · `config`, `builder` · `info` · `session`.
+//! `tickets` · `config`, `builder` · `info`. A connection: `record` (protection of records) ·
+//! `client_hello` (server name) · `traffic` (records after the handshake) · `handshake` ·
+//! `session`.
 
 mod builder;
 mod chain;
+mod client_hello;
 mod config;
 mod der;
 mod error;
 mod facts;
+mod handshake;
 mod info;
 mod ocsp;
 mod pem;
+mod record;
 mod resolver;
 pub(crate) mod session;
 mod tickets;
+mod traffic;
 
 pub use builder::TlsConfigBuilder;
 pub use config::TlsConfig;
