@@ -64,7 +64,7 @@ impl Engine {
     pub(super) fn on_plaintext(self: &Rc<Self>, id: ConnId, data: Buf) {
         let phase = self.conns.borrow_mut().get(id).map(|conn| conn.phase);
         match phase {
-            Some(Phase::Ready) => self.process_input(id, None, Some(data)),
+            Some(Phase::Ready) => self.process_queued_input(id, Some(data)),
             Some(_) => self.receive_while_busy(id, data),
             None => {}
         }
@@ -111,7 +111,13 @@ impl Engine {
                 return self.begin_migration(id);
             }
         }
-        self.process_input(id, None, None);
+        self.process_queued_input(id, None);
+    }
+
+    /// [`Engine::process_input`] for queued input and `data` behind it.
+    #[inline(never)]
+    fn process_queued_input(self: &Rc<Self>, id: ConnId, data: Option<Buf>) {
+        self.process_input(id, None, data);
     }
 
     /// Parses input as far as possible, and sends the responses. `in_place`: input with no queued

@@ -807,7 +807,7 @@ impl Engine {
         let (task, reader) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            diagnose!(DEBUG, connection = id.token(), reason = error.name(); "TLS failed");
+            diagnose!(DEBUG, connection = id.token(), error = tracing::field::display(error.clone()); "TLS failed");
             if conn.is_handshaking() {
                 self.note_handshake_ends();
                 self.counters.handshakes.count(Handshake::Failed);

@@ -23,6 +23,7 @@ pub struct TlsInfo {
 }
 
 /// What a handshake negotiated.
+#[derive(Debug)]
 pub(crate) struct TlsParts {
     pub(crate) version: ProtocolVersion,
     pub(crate) cipher_suite: CipherSuite,
