@@ -418,4 +418,28 @@ impl Conn {
             self.active = None;
         }
     }
+
+    /// The bytes of responses that the kernel has not accepted, without what TLS adds to them.
+    pub(super) fn unsent_response_bytes(&self) -> usize {
+        match &self.transport {
+            Transport::Plain => {
+                (self.active.as_ref()).map_or(0, |active| active.wire.unsent().len())
+            }
+            Transport::Tls(tls) => tls.unsent_response_bytes(),
+        }
+    }
+
+    /// Given that the kernel has accepted `bytes` bytes, returns how many of them are bytes of
+    /// responses.
+    pub(super) fn accepted_response_bytes(&mut self, bytes: usize) -> usize {
+        match &mut self.transport {
+            Transport::Plain => bytes,
+            Transport::Tls(tls) => tls.accepted_response_bytes(bytes),
+        }
+    }
+
+    /// Whether the connection is in its TLS handshake.
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.expects == Expects::Handshake
+    }
 }

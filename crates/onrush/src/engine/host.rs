@@ -2,8 +2,9 @@
 
 use super::Engine;
 use super::deadline::Wait;
-use super::request_body::{BodyTarget, DISCARD_BYTES, DISCARD_LOW_WATER, NextPiece};
+use super::request_body::{DISCARD_BYTES, DISCARD_LOW_WATER, NextPiece};
 use super::request_body::{next_piece, present, reject_body, request_gone};
+use super::transport::BodyTarget;
 use crate::host::{BodyId, ConnId, Host};
 use crate::params::Template;
 use crate::worker::WorkerHandle;

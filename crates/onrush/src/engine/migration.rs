@@ -7,7 +7,7 @@
 
 use super::connection::{Conn, Expects, Phase, Receiving, WorkerIndex};
 use super::deadline::DRAIN_IDLE_MS;
-use super::tls::MovedTls;
+use super::tls_state::MovedTls;
 use super::transport::Transport;
 use super::{Engine, Incoming, count};
 use crate::host::ConnId;

@@ -4,9 +4,9 @@
 //! borrow of its cells while user code runs, because user code calls back into the engine: it reads
 //! a body or drops a request. Dropping a task runs user code as well.
 //!
-//! Modules, lowest first: `rate_meter` (transfer rates) · `connection` (state of a connection) ·
-//! `transport` (plain or TLS) · `connection_table` (all connections of a worker) · `deadline` (time limits) · `access` (access
-//! log) · `send` (sending) · `tls` (TLS connections) · `poll_send` (sends of tasks) · `reject` (requests that break a rule) ·
+//! Modules, lowest first: `rate_meter` (transfer rates) · `tls_state` (TLS state of a connection) ·
+//! `transport` (plain or TLS) · `connection` (state of a connection) · `connection_table` (all connections of a worker) · `deadline` (time limits) · `access` (access
+//! log) · `send` (sending) · `handshake`, `tls` (TLS connections) · `poll_send` (sends of tasks) · `reject` (requests that break a rule) ·
 //! `request_body` (receiving bodies) · `pressure` (shortage of receive memory) · `host` (the
 //! interface to requests) · `input` (queued input) · `idle` (waiting for requests) ·
 //! `send_response` (large responses) · `render` (responses) · `pending` (responses that are not
@@ -20,6 +20,8 @@ mod connection;
 mod connection_table;
 mod deadline;
 mod events;
+#[cfg(feature = "tls")]
+mod handshake;
 mod host;
 mod idle;
 mod input;
@@ -38,6 +40,8 @@ mod send_response;
 mod stall;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
+#[cfg_attr(not(feature = "tls"), path = "no_tls_state.rs")]
+mod tls_state;
 mod transport;
 
 use crate::handler::Service;
@@ -54,6 +58,8 @@ use admission::IdleOrder;
 use connection::{Conn, Expects, Phase};
 use connection_table::Conns;
 pub(crate) use events::EngineHandler;
+#[cfg(feature = "tls")]
+pub(crate) use handshake::TlsSettings;
 pub(crate) use migration::Transfer;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
@@ -73,6 +79,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+#[cfg(not(feature = "tls"))]
 pub(crate) use tls::TlsSettings;
 use tls::TlsState;
 

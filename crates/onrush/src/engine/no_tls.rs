@@ -1,23 +1,21 @@
-//! Without the feature `tls`: the types of `tls.rs` without values, so no connection uses them.
+//! Without the feature `tls`: no connection uses TLS.
 
 use super::Engine;
 use super::connection::Conn;
-use super::request_body::BodyTarget;
 use super::send::Sent;
-use super::transport::Output;
+use super::tls_state::MovedTls;
+use super::transport::{BodyTarget, Output};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
-use onrush_rt::buf::{Buf, BufferPool};
+use onrush_rt::buf::Buf;
 use std::io;
 use std::rc::Rc;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TlsSettings {}
 
-#[derive(Debug)]
 pub(crate) enum Tls {}
 
-#[derive(Debug)]
 pub(super) enum MovedTls {}
 
 #[derive(Debug)]
@@ -26,34 +24,6 @@ pub(super) struct TlsState;
 impl TlsState {
     pub(super) fn new() -> TlsState {
         TlsState
-    }
-}
-
-impl MovedTls {
-    pub(super) fn resume(self, _: &BufferPool) -> Option<Tls> {
-        match self {}
-    }
-}
-
-impl Tls {
-    pub(super) fn received_bytes(&self) -> usize {
-        match *self {}
-    }
-
-    pub(super) fn has_begun(&self) -> bool {
-        match *self {}
-    }
-
-    pub(super) fn drop_received(&mut self) {
-        match *self {}
-    }
-
-    pub(super) fn unsent_response_bytes(&self) -> usize {
-        match *self {}
-    }
-
-    pub(super) fn accepted_response_bytes(&mut self, _: usize) -> usize {
-        match *self {}
     }
 }
 

@@ -8,6 +8,7 @@ use super::Engine;
 use super::connection::{Conn, Receiving};
 use super::connection_table::Conns;
 use super::deadline::Wait;
+use super::transport::BodyTarget;
 use crate::host::{BodyId, ConnId};
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
@@ -39,24 +40,6 @@ pub(super) enum NextPiece {
     Failed(io::Error),
     /// No input is queued.
     Empty,
-}
-
-/// Where body bytes go that bypass the driver's buffers.
-pub(super) enum BodyTarget<'a> {
-    /// The spare capacity of the reader's memory.
-    Append(&'a mut Vec<u8>),
-    /// Nowhere. The memory gives the most bytes of one call.
-    Discard(&'a mut [u8]),
-}
-
-impl BodyTarget<'_> {
-    /// The most bytes that the target takes.
-    pub(super) fn room(&self) -> usize {
-        match self {
-            BodyTarget::Append(into) => into.capacity() - into.len(),
-            BodyTarget::Discard(memory) => memory.len(),
-        }
-    }
 }
 
 /// The result of an attempt to receive body bytes directly.
@@ -117,6 +100,28 @@ pub(super) fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> 
 }
 
 impl Engine {
+    /// Receives up to `bytes_max` bytes of a body without waiting, while the driver is paused.
+    /// Returns the number of bytes, 0 at the end of the stream, and whether the socket is empty
+    /// now.
+    pub(super) fn receive_body(
+        &self,
+        conn: &mut Conn,
+        target: BodyTarget<'_>,
+        bytes_max: usize,
+    ) -> (io::Result<usize>, bool) {
+        if conn.transport.is_tls() {
+            return self.receive_encrypted(conn, target, bytes_max);
+        }
+        let room = target.room().min(bytes_max);
+        let (mut driver, stream) = (self.context.driver(), conn.stream);
+        let result = match target {
+            BodyTarget::Append(into) => driver.recv_append(stream, into, bytes_max),
+            BodyTarget::Discard(memory) => driver.discard(stream, &mut memory[..room]),
+        };
+        let emptied = result.as_ref().is_ok_and(|&bytes| bytes < room);
+        (result, emptied)
+    }
+
     /// Stores the reader's waker until more bytes arrive. Fails when no more bytes will arrive.
     pub(super) fn wait_for_body(
         &self,

@@ -8,7 +8,7 @@ use super::transport::Output;
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, TimeLimit};
 use onrush_rt::user;
-use std::io;
+use std::io::{self, IoSlice};
 use std::rc::Rc;
 
 /// The limit on unsent bytes that the kernel holds for a new connection (`TCP_NOTSENT_LOWAT`,
@@ -101,6 +101,27 @@ impl Engine {
         match lingers {
             true => self.linger(id),
             false => self.close(id, CloseReason::Complete),
+        }
+    }
+
+    /// Sends without waiting; returns the number of bytes taken. `WouldBlock`: none, because the
+    /// socket buffer is full. Nothing else may be queued in the connection.
+    ///
+    /// With TLS, the records of the bytes taken may be queued. The engine requests a `Writable`
+    /// event for them.
+    #[inline]
+    pub(super) fn send_output(&self, conn: &mut Conn, output: Output<'_>) -> io::Result<usize> {
+        if conn.transport.is_tls() {
+            return self.send_encrypted(conn, output);
+        }
+        let (mut driver, stream) = (self.context.driver(), conn.stream);
+        match output {
+            Output::Bytes(bytes) => driver.send(stream, bytes),
+            Output::BytesAndMore(bytes) => driver.send_more(stream, bytes),
+            Output::Both(first, second) => {
+                driver.send_vectored(stream, &[IoSlice::new(first), IoSlice::new(second)])
+            }
+            Output::File(file, offset, bytes) => driver.send_file(stream, file, offset, bytes),
         }
     }
 

@@ -1,50 +1,31 @@
-//! TLS connections: received records, handshakes, and the records that are sent.
-//!
-//! [`Session`] is the protocol; this module gives it the bytes of the socket. Received bytes are
-//! decrypted in the block in which they arrived, and the plaintext is a view of that block. So the
-//! parser and the handlers see the same kind of [`Buf`] as on a plain connection. A record that is
-//! incomplete waits in a block of its own, which counts in the receive memory.
-//!
-//! A handshake takes about as much CPU time as a hundred small requests. So a worker continues few
-//! handshakes per event-loop iteration. The others wait in a queue, and a task continues them, a few
-//! per poll, after the events of established connections. At most [`HANDSHAKES_MAX`] handshakes are
-//! in progress on a worker. A further one ends the oldest.
+//! The records of TLS connections: received ones are decrypted and passed on as input, output is
+//! encrypted and sent or queued.
 
 use super::Engine;
 use super::connection::{Conn, Expects, Phase};
-use super::request_body::BodyTarget;
+use super::handshake::Handshakes;
 use super::send::{Sent, connection_gone};
-use super::transport::{Output, Transport};
+use super::tls_state::{MovedTls, Next, NoMemory, SESSION_BYTES, Tls, encrypt, extend};
+use super::transport::{BodyTarget, Output, Transport};
 use crate::host::ConnId;
-use crate::log::Outcome;
-use crate::metrics::{CloseReason, Handshake, TimeLimit};
+use crate::metrics::{CloseReason, Handshake};
 use crate::panic_guard;
+use crate::tls::TlsInfo;
 use crate::tls::session::{Received, Session, SessionError};
-use crate::tls::{TlsConfig, TlsInfo};
-use onrush_proto::reject::Reject;
-use onrush_rt::buf::{Block, Buf, BufferPool, Reservation};
+use onrush_rt::buf::{Block, Buf};
 use onrush_rt::{coop, diagnose, user};
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The most handshakes in progress on one worker.
-const HANDSHAKES_MAX: usize = 1024;
-/// The most handshakes that a worker continues in one event-loop iteration: about 0.5 ms.
-const HANDSHAKES_PER_ITERATION: u32 = 4;
 /// What continuing a handshake costs of the cooperative budget, in bytes.
 const HANDSHAKE_COST: usize = 64 * 1024;
-/// What a handshake in progress and an established session count in the receive memory, in bytes.
-/// A test compares the latter with the allocations of a session.
-const HANDSHAKE_STATE_BYTES: usize = 16 * 1024;
-const SESSION_BYTES: usize = 3 * 1024;
-/// The most bytes of a response that are encrypted at once.
-const ENCRYPT_BYTES_MAX: usize = 64 * 1024;
 /// The most bytes that a client may send before its handshake is complete.
 const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
+/// The most bytes of a response that are encrypted at once.
+const ENCRYPT_BYTES_MAX: usize = 64 * 1024;
 /// The largest record: header, content and protection (RFC 8446 §5.2, RFC 5246 §6.2.3).
 const RECORD_BYTES_MAX: usize = 5 + 16 * 1024 + 2048;
 /// The size of the buffer in which records of bodies are received and decrypted. An incomplete
@@ -53,43 +34,12 @@ const RECEIVE_BUFFER_BYTES: usize = 64 * 1024 + RECORD_BYTES_MAX;
 /// The buffer for records is freed after a call that made it larger than this.
 const RECORDS_KEPT_BYTES: usize = 256 * 1024;
 
-/// Which connections of a server begin with a handshake, and how.
-#[derive(Clone, Debug)]
-pub(crate) struct TlsSettings {
-    pub(crate) config: TlsConfig,
-    /// For each listener, in the order of [`Engine::listen`], whether its connections use TLS.
-    pub(crate) listeners: Vec<bool>,
-}
-
-/// The TLS state of one connection.
-#[derive(Debug, Default)]
-pub(crate) struct Tls {
-    /// Created when the first bytes arrive.
-    session: Option<Session>,
-    /// Received and not processed: a record that is incomplete, or a handshake that waits for its
-    /// turn.
-    received: Option<Block>,
-    /// Early data (RFC 8446 §2.3). It is processed when the handshake is complete: by then the
-    /// client has proven that it is no repetition of an earlier connection (RFC 8470 §3).
-    early_data: Vec<u8>,
-    /// It is in [`Handshakes::waiting`].
-    is_waiting: bool,
-    /// The client has sent `close_notify`. What follows is ignored.
-    close_received: bool,
-    info: Option<Arc<TlsInfo>>,
-    /// The memory of the session, in the budget of receive memory.
-    reservation: Option<Reservation>,
-    /// Bytes of queued records, and the bytes of responses in them.
-    unsent_bytes: usize,
-    unsent_response_bytes: usize,
-}
-
 /// What the TLS connections of one worker share.
 #[derive(Default)]
 pub(super) struct TlsState {
-    handshakes: Handshakes,
+    pub(super) handshakes: Handshakes,
     /// Records that are made in the present call. Empty while a call uses the buffer.
-    records: Cell<Vec<u8>>,
+    pub(super) records: Cell<Vec<u8>>,
     /// Records of bodies that are received directly.
     receive_buffer: Cell<Vec<u8>>,
     /// Where plaintext is in a block of records that is being processed.
@@ -102,209 +52,7 @@ impl TlsState {
     }
 }
 
-/// The handshakes of one worker.
-#[derive(Debug, Default)]
-struct Handshakes {
-    in_progress: Cell<usize>,
-    /// Those in progress, oldest first. May contain some that have ended.
-    oldest_first: RefCell<VecDeque<ConnId>>,
-    /// Those that have received bytes and wait for their turn.
-    waiting: RefCell<VecDeque<ConnId>>,
-    /// A task continues those in `waiting`.
-    has_task: Cell<bool>,
-    /// The last iteration in which a handshake was continued, and their number.
-    continued: Cell<(u64, u32)>,
-}
-
-impl Handshakes {
-    /// Whether one more handshake may be continued in this iteration.
-    fn may_continue(&self, iteration: u64) -> bool {
-        let (last, count) = self.continued.get();
-        let count = if last == iteration { count } else { 0 };
-        let may = count < HANDSHAKES_PER_ITERATION && self.waiting.borrow().is_empty();
-        if may {
-            self.continued.set((iteration, count + 1));
-        }
-        may
-    }
-}
-
-/// What follows the records that were received.
-enum Next {
-    Continue,
-    /// The client has sent `close_notify`.
-    Closed,
-    PlainHttp,
-    Failed(SessionError),
-}
-
-/// The state of an established session while its connection moves to another worker.
-#[derive(Debug)]
-pub(super) struct MovedTls {
-    session: Session,
-    received: Vec<u8>,
-    info: Option<Arc<TlsInfo>>,
-}
-
-impl MovedTls {
-    /// The state on the target worker; `None` when there is no memory for it.
-    pub(super) fn resume(self, pool: &BufferPool) -> Option<Tls> {
-        let mut tls = Tls {
-            session: Some(self.session),
-            info: self.info,
-            reservation: Some(pool.reserve(SESSION_BYTES)?),
-            ..Tls::default()
-        };
-        tls.receive(&self.received, pool).ok()?;
-        Some(tls)
-    }
-}
-
-/// The receive memory of the worker is exhausted.
-struct NoMemory;
-
-impl From<NoMemory> for io::Error {
-    fn from(NoMemory: NoMemory) -> io::Error {
-        io::ErrorKind::OutOfMemory.into()
-    }
-}
-
-impl Tls {
-    /// Appends received bytes, in place if nothing precedes them.
-    fn receive_buf(&mut self, data: Buf, pool: &BufferPool) -> Result<(), NoMemory> {
-        if self.received.is_none() {
-            match data.try_into_block() {
-                Ok(block) => {
-                    self.received = Some(block);
-                    return Ok(());
-                }
-                Err(data) => return self.receive(&data, pool),
-            }
-        }
-        self.receive(&data, pool)
-    }
-
-    /// Appends received bytes.
-    fn receive(&mut self, data: &[u8], pool: &BufferPool) -> Result<(), NoMemory> {
-        extend(&mut self.received, data, pool)
-    }
-
-    /// Processes the bytes of `block`. Appends what has to be sent to `out`, and the places of
-    /// plaintext to `plaintext`. Keeps the bytes of an incomplete record.
-    fn process(
-        &mut self,
-        block: &mut Block,
-        out: &mut Vec<u8>,
-        plaintext: &mut Vec<Range<usize>>,
-        pool: &BufferPool,
-    ) -> Result<Next, NoMemory> {
-        let Some(session) = &mut self.session else {
-            return Ok(Next::Continue);
-        };
-        let mut at = 0;
-        let mut record_bytes = 0;
-        while at < block.len() {
-            match session.receive(&mut block.filled_mut()[at..], out) {
-                Received::NeedMore {
-                    record_bytes: bytes,
-                } => {
-                    record_bytes = bytes;
-                    break;
-                }
-                Received::Handled { consumed } | Received::Handshaken { consumed } => {
-                    at += consumed
-                }
-                Received::Data {
-                    consumed,
-                    plaintext: range,
-                } => {
-                    if !range.is_empty() {
-                        plaintext.push(at + range.start..at + range.end);
-                    }
-                    at += consumed;
-                }
-                Received::EarlyData {
-                    consumed,
-                    plaintext,
-                } => {
-                    self.early_data.extend_from_slice(&plaintext);
-                    at += consumed;
-                }
-                Received::Closed => {
-                    self.close_received = true;
-                    return Ok(Next::Closed);
-                }
-                Received::PlainHttp => return Ok(Next::PlainHttp),
-                Received::Failed(error) => return Ok(Next::Failed(error)),
-            }
-        }
-        let rest = &block.filled()[at..];
-        if !rest.is_empty() {
-            // A client that announces a long record must send it before it takes that memory.
-            let room = record_bytes.min(2 * rest.len()).max(rest.len());
-            let mut kept = pool.take_exact(room).ok_or(NoMemory)?;
-            kept.extend(rest);
-            self.received = Some(kept);
-        }
-        Ok(Next::Continue)
-    }
-
-    /// The bytes received and not processed.
-    pub(super) fn received_bytes(&self) -> usize {
-        self.received.as_ref().map_or(0, Block::capacity)
-    }
-
-    /// Whether the client has sent anything.
-    pub(super) fn has_begun(&self) -> bool {
-        self.session.is_some() || self.received.is_some()
-    }
-
-    /// Frees the bytes received and not processed.
-    pub(super) fn drop_received(&mut self) {
-        self.received = None;
-    }
-
-    /// Counts records for `response_bytes` bytes of responses that are about to be sent.
-    fn note_encrypted(&mut self, record_bytes: usize, response_bytes: usize) {
-        self.unsent_bytes += record_bytes;
-        self.unsent_response_bytes += response_bytes;
-    }
-
-    pub(super) fn unsent_response_bytes(&self) -> usize {
-        self.unsent_response_bytes
-    }
-
-    /// See [`Conn::accepted_response_bytes`]. Within queued records the number is proportional.
-    pub(super) fn accepted_response_bytes(&mut self, bytes: usize) -> usize {
-        let unsent = self.unsent_bytes;
-        self.unsent_bytes = unsent.saturating_sub(bytes);
-        let accepted = match self.unsent_bytes {
-            0 => self.unsent_response_bytes,
-            left => {
-                let left_of_responses =
-                    (self.unsent_response_bytes as u128 * left as u128).div_ceil(unsent as u128);
-                self.unsent_response_bytes - left_of_responses as usize
-            }
-        };
-        self.unsent_response_bytes -= accepted;
-        accepted
-    }
-}
-
 impl Engine {
-    /// Whether connections of the listener with this index begin with a handshake.
-    pub(super) fn uses_tls(&self, listener: usize) -> bool {
-        let settings = self.settings.tls.as_ref();
-        settings.is_some_and(|tls| tls.listeners.get(listener).copied().unwrap_or(true))
-    }
-
-    /// Makes a new connection begin with a handshake.
-    pub(super) fn start_tls(&self, id: ConnId, conn: &mut Conn) {
-        conn.transport = Transport::Tls(Box::default());
-        conn.expects = Expects::Handshake;
-        self.set_timeout(id, conn, self.limits().handshake_timeout_ms);
-    }
-
     /// Handles received `data` of a TLS connection.
     #[inline(never)]
     pub(super) fn on_records(self: &Rc<Self>, id: ConnId, data: Buf) {
@@ -332,93 +80,8 @@ impl Engine {
         self.process_records(id);
     }
 
-    /// Leaves a handshake to a task.
-    fn queue_handshake(self: &Rc<Self>, id: ConnId) {
-        {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            let Transport::Tls(tls) = &mut conn.transport else {
-                return;
-            };
-            if std::mem::replace(&mut tls.is_waiting, true) {
-                return;
-            }
-        }
-        self.tls.handshakes.waiting.borrow_mut().push_back(id);
-        if self.tls.handshakes.has_task.replace(true) {
-            return;
-        }
-        let engine = self.clone();
-        let work = async move {
-            loop {
-                coop::yield_now().await;
-                for _ in 0..HANDSHAKES_PER_ITERATION {
-                    let Some(id) = engine.tls.handshakes.waiting.borrow_mut().pop_front() else {
-                        engine.tls.handshakes.has_task.set(false);
-                        return;
-                    };
-                    // A panic must not end this task, which all waiting handshakes need.
-                    if panic_guard::catch(|| engine.process_records(id)).is_none() {
-                        engine.recover_from_panic(Some(id));
-                    }
-                }
-            }
-        };
-        self.context.spawn(work).detach();
-    }
-
-    /// Counts a handshake that begins. Ends the oldest one if too many are in progress.
-    fn note_handshake_begins(&self, id: ConnId) {
-        let handshakes = &self.tls.handshakes;
-        handshakes.in_progress.set(handshakes.in_progress.get() + 1);
-        handshakes.oldest_first.borrow_mut().push_back(id);
-        while handshakes.in_progress.get() > HANDSHAKES_MAX {
-            let Some(oldest) = handshakes.oldest_first.borrow_mut().pop_front() else {
-                break;
-            };
-            let handshaking =
-                (self.conns.borrow_mut().get(oldest)).is_some_and(|conn| conn.is_handshaking());
-            if handshaking {
-                self.counters.evicted.add(1);
-                self.abort(oldest, CloseReason::Exhausted);
-            }
-        }
-        // Handshakes that have ended are removed in bulk.
-        let mut order = handshakes.oldest_first.borrow_mut();
-        if order.len() > 4 * HANDSHAKES_MAX {
-            let mut conns = self.conns.borrow_mut();
-            order.retain(|&id| conns.get(id).is_some_and(|conn| conn.is_handshaking()));
-        }
-    }
-
-    /// Called when a handshake has ended, or its connection closes.
-    fn note_handshake_ends(&self) {
-        let in_progress = &self.tls.handshakes.in_progress;
-        in_progress.set(in_progress.get().saturating_sub(1));
-    }
-
-    /// Called when a connection closes.
-    pub(super) fn close_tls(&self, conn: &mut Conn, reason: CloseReason) {
-        let handshaking = conn.is_handshaking();
-        let Transport::Tls(tls) = &conn.transport else {
-            return;
-        };
-        if handshaking && tls.session.is_some() {
-            self.note_handshake_ends();
-            let outcome = match reason {
-                CloseReason::Idle | CloseReason::TimedOut | CloseReason::Drained => {
-                    Handshake::TimedOut
-                }
-                _ => Handshake::Failed,
-            };
-            self.counters.handshakes.count(outcome);
-        } else if reason != CloseReason::Broken {
-            self.send_close_notify(conn);
-        }
-    }
-
     /// Processes the received bytes of a TLS connection.
-    fn process_records(self: &Rc<Self>, id: ConnId) {
+    pub(super) fn process_records(self: &Rc<Self>, id: ConnId) {
         // The certificate resolver of a handshake is user code, so the state is not borrowed.
         let (mut tls, handshaking) = {
             let mut conns = self.conns.borrow_mut();
@@ -536,82 +199,29 @@ impl Engine {
         }
     }
 
-    /// Creates the session of a connection; `false` if there is no memory for it, or if rustls
-    /// refuses the configuration.
-    fn create_session(&self, id: ConnId, tls: &mut Tls) -> bool {
-        let Some(settings) = &self.settings.tls else {
-            return false;
-        };
-        tls.reservation = self.context.pool().reserve(HANDSHAKE_STATE_BYTES);
-        if tls.reservation.is_none() {
-            return false;
-        }
-        match Session::new(settings.config.current()) {
-            Ok(session) => {
-                tls.session = Some(session);
-                self.note_handshake_begins(id);
-                true
+    /// Ends a connection whose client broke a rule of TLS, after the alert was sent.
+    fn fail_tls(self: &Rc<Self>, id: ConnId, error: &SessionError) {
+        let (task, reader) = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            diagnose!(DEBUG, connection = id.token(), error = tracing::field::display(error.clone()); "TLS failed");
+            if conn.is_handshaking() {
+                self.note_handshake_ends();
+                self.counters.handshakes.count(Handshake::Failed);
+                conn.expects = Expects::Request;
             }
-            Err(error) => {
-                panic_guard::log(|| tracing::error!(%error, "a TLS session could not be created"));
-                false
-            }
-        }
-    }
-
-    /// Records a complete handshake. The connection waits for its first request.
-    fn finish_handshake(&self, id: ConnId) {
-        self.note_handshake_ends();
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else { return };
-        if let Transport::Tls(tls) = &conn.transport
-            && let Some(info) = &tls.info
-        {
-            self.counters.handshakes.count(Handshake::of(info));
-            diagnose!(DEBUG, connection = id.token(), version = info.version(),
-                resumed = info.is_resumed(); "TLS handshake complete");
-        }
-        self.expect_first_head(id, conn);
-    }
-
-    /// Sends records that are no part of a response.
-    fn send_records(&self, id: ConnId, records: &[u8]) -> io::Result<()> {
-        if records.is_empty() {
-            return Ok(());
-        }
-        let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id).ok_or_else(connection_gone)?;
-        self.send_or_queue_records(conn, records, 0, false)?;
-        Ok(())
-    }
-
-    fn send_or_queue_records(
-        &self,
-        conn: &mut Conn,
-        records: &[u8],
-        response_bytes: usize,
-        is_last: bool,
-    ) -> io::Result<Sent> {
-        if let Transport::Tls(tls) = &mut conn.transport {
-            tls.note_encrypted(records.len(), response_bytes);
-        }
-        if let Some(active) = conn.active.as_mut()
-            && !active.wire.unsent().is_empty()
-        {
-            active.wire.out.extend_from_slice(records);
-            return Ok(Sent::Queued);
-        }
-        if records.is_empty() {
-            return Ok(Sent::All);
-        }
-        let sent = match is_last {
-            true => self.context.driver().send_more(conn.stream, records),
-            false => self.context.driver().send(conn.stream, records),
+            let reader = self.take_reader(id, conn);
+            let task = conn
+                .active
+                .as_mut()
+                .and_then(|active| active.exchange.task.take());
+            (task, reader)
         };
-        match sent {
-            Ok(sent) if sent == records.len() && self.log.is_none() => Ok(Sent::All),
-            sent => self.queue_rest(conn, records, sent),
+        drop(task);
+        if let Some(reader) = reader {
+            user::wake(reader);
         }
+        self.linger(id); // A reset because of unread bytes could overtake the alert.
     }
 
     /// Receives records while the driver is paused, and decrypts them in the worker's buffer. Up to
@@ -722,6 +332,46 @@ impl Engine {
         }
     }
 
+    /// Sends records that are no part of a response.
+    fn send_records(&self, id: ConnId, records: &[u8]) -> io::Result<()> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut conns = self.conns.borrow_mut();
+        let conn = conns.get(id).ok_or_else(connection_gone)?;
+        self.send_or_queue_records(conn, records, 0, false)?;
+        Ok(())
+    }
+
+    fn send_or_queue_records(
+        &self,
+        conn: &mut Conn,
+        records: &[u8],
+        response_bytes: usize,
+        is_last: bool,
+    ) -> io::Result<Sent> {
+        if let Transport::Tls(tls) = &mut conn.transport {
+            tls.note_encrypted(records.len(), response_bytes);
+        }
+        if let Some(active) = conn.active.as_mut()
+            && !active.wire.unsent().is_empty()
+        {
+            active.wire.out.extend_from_slice(records);
+            return Ok(Sent::Queued);
+        }
+        if records.is_empty() {
+            return Ok(Sent::All);
+        }
+        let sent = match is_last {
+            true => self.context.driver().send_more(conn.stream, records),
+            false => self.context.driver().send(conn.stream, records),
+        };
+        match sent {
+            Ok(sent) if sent == records.len() && self.log.is_none() => Ok(Sent::All),
+            sent => self.queue_rest(conn, records, sent),
+        }
+    }
+
     /// Encrypts `output` and sends it; returns the number of bytes taken. Queues the records that
     /// the kernel does not accept.
     #[inline(never)]
@@ -790,55 +440,12 @@ impl Engine {
         result
     }
 
-    /// Responds to a plain request on a TLS port.
-    fn reject_plain_http(self: &Rc<Self>, id: ConnId) {
-        if let Some(conn) = self.conns.borrow_mut().get(id) {
-            self.note_handshake_ends();
-            self.counters.handshakes.count(Handshake::PlainHttp);
-            conn.transport = Transport::Plain;
-            conn.expects = Expects::Request;
-        }
-        let reject = Reject::new(400, "this port requires TLS, use https");
-        self.reject_request(id, reject, Outcome::Rejected);
-    }
-
-    /// Ends a connection whose client broke a rule of TLS, after the alert was sent.
-    fn fail_tls(self: &Rc<Self>, id: ConnId, error: &SessionError) {
-        let (task, reader) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            diagnose!(DEBUG, connection = id.token(), error = tracing::field::display(error.clone()); "TLS failed");
-            if conn.is_handshaking() {
-                self.note_handshake_ends();
-                self.counters.handshakes.count(Handshake::Failed);
-                conn.expects = Expects::Request;
-            }
-            let reader = self.take_reader(id, conn);
-            let task = conn
-                .active
-                .as_mut()
-                .and_then(|active| active.exchange.task.take());
-            (task, reader)
-        };
-        drop(task);
-        if let Some(reader) = reader {
-            user::wake(reader);
-        }
-        self.linger(id); // A reset because of unread bytes could overtake the alert.
-    }
-
     /// The TLS session of a connection, for handlers.
     pub(super) fn tls_info(&self, id: ConnId) -> Option<Arc<TlsInfo>> {
         match &self.conns.borrow_mut().get(id)?.transport {
             Transport::Plain => None,
             Transport::Tls(tls) => tls.info.clone(),
         }
-    }
-
-    /// Called when the time limit of a handshake has expired.
-    pub(super) fn on_handshake_timeout(&self, id: ConnId) {
-        self.counters.timed_out.count(TimeLimit::Handshake);
-        self.close(id, CloseReason::TimedOut);
     }
 
     /// Takes the TLS state of a connection that moves to another worker.
@@ -853,60 +460,5 @@ impl Engine {
                 .map_or_else(Vec::new, |block| block.filled().to_vec()),
             info: tls.info,
         })
-    }
-}
-
-/// Appends `bytes` to a block that may not exist yet.
-fn extend(block: &mut Option<Block>, bytes: &[u8], pool: &BufferPool) -> Result<(), NoMemory> {
-    if bytes.is_empty() {
-        return Ok(());
-    }
-    let kept = block.as_ref().map_or(0, Block::len);
-    let has_room = |block: &&mut Block| block.capacity() - kept >= bytes.len();
-    if let Some(block) = block.as_mut().filter(has_room) {
-        block.extend(bytes);
-        return Ok(());
-    }
-    let mut larger = pool.take_exact(kept + bytes.len()).ok_or(NoMemory)?;
-    if let Some(block) = block {
-        larger.extend(block.filled());
-    }
-    larger.extend(bytes);
-    *block = Some(larger);
-    Ok(())
-}
-
-/// Encrypts up to `bytes_max` bytes of `output`; returns their number.
-fn encrypt(
-    session: &mut Session,
-    output: Output<'_>,
-    bytes_max: usize,
-    now_ms: u64,
-    records: &mut Vec<u8>,
-) -> io::Result<usize> {
-    match output {
-        Output::Bytes(bytes) | Output::BytesAndMore(bytes) => {
-            let bytes = &bytes[..bytes.len().min(bytes_max)];
-            session.send(bytes, now_ms, records)?;
-            Ok(bytes.len())
-        }
-        Output::Both(first, second) => {
-            let second = &second[..second.len().min(bytes_max.saturating_sub(first.len()))];
-            session.send_both(first, second, now_ms, records)?;
-            Ok(first.len() + second.len())
-        }
-        Output::File(file, mut offset, bytes) => {
-            let bytes = bytes.min(bytes_max);
-            let mut taken = 0;
-            while taken < bytes {
-                let fill = |room: &mut [u8]| file.read_at(room, offset);
-                let read = session.send_with(bytes - taken, now_ms, records, fill)?;
-                if read == 0 {
-                    break; // The end of the file.
-                }
-                (taken, offset) = (taken + read, offset + read as u64);
-            }
-            Ok(taken)
-        }
     }
 }
