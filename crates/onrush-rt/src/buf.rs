@@ -127,6 +127,7 @@ impl BufferPool {
         })
     }
 
+    #[inline(never)]
     fn allocate(&self, bytes: usize) -> Option<Block> {
         u32::try_from(bytes).ok()?;
         self.charge(HEADER_BYTES + bytes).then(|| self.make(bytes))

@@ -14,10 +14,6 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TlsSettings {}
 
-pub(crate) enum Tls {}
-
-pub(super) enum MovedTls {}
-
 #[derive(Debug)]
 pub(super) struct TlsState;
 
@@ -55,7 +51,7 @@ impl Engine {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn encrypt_or_queue(&self, _: &mut Conn, _: Output<'_>) -> io::Result<Sent> {
+    pub(super) fn encrypt_or_queue(&self, _: &mut Conn, _: &[u8], _: bool) -> io::Result<Sent> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

@@ -3,7 +3,10 @@
 use onrush_rt::buf::BufferPool;
 
 #[derive(Debug)]
+pub(crate) enum Tls {}
+
 #[derive(Debug)]
+pub(super) enum MovedTls {}
 
 impl MovedTls {
     pub(super) fn resume(self, _: &BufferPool) -> Option<Tls> {

@@ -136,27 +136,22 @@ impl Engine {
     fn send_last_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
-        self.send_with(conn, out, Output::BytesAndMore)
+        self.send_with::<true>(conn, out)
     }
 
     /// [`Engine::send_or_queue`] for a borrowed connection.
     #[inline]
     pub(super) fn send_or_queue_conn(&self, conn: &mut Conn, out: &[u8]) -> io::Result<Sent> {
-        self.send_with(conn, out, Output::Bytes)
+        self.send_with::<false>(conn, out)
     }
 
     #[inline(always)]
-    fn send_with<'a>(
-        &self,
-        conn: &mut Conn,
-        out: &'a [u8],
-        output: impl FnOnce(&'a [u8]) -> Output<'a>,
-    ) -> io::Result<Sent> {
+    fn send_with<const IS_LAST: bool>(&self, conn: &mut Conn, out: &[u8]) -> io::Result<Sent> {
         if let Some(recorder) = &self.recorder {
             recorder.record(); // First, so that a client finds its last request in the metrics.
         }
         if conn.transport.is_tls() {
-            return self.encrypt_or_queue(conn, output(out));
+            return self.encrypt_or_queue(conn, out, IS_LAST);
         }
         if conn
             .active
@@ -169,7 +164,11 @@ impl Engine {
         if out.is_empty() {
             return Ok(Sent::All);
         }
-        match self.send_output(conn, output(out)) {
+        let sent = match IS_LAST {
+            true => self.context.driver().send_more(conn.stream, out),
+            false => self.context.driver().send(conn.stream, out),
+        };
+        match sent {
             Ok(sent) if sent == out.len() && self.log.is_none() => Ok(Sent::All),
             sent => self.queue_rest(conn, out, sent),
         }

@@ -388,22 +388,26 @@ impl Engine {
         })
     }
 
-    /// Encrypts all of `output`, and sends it behind queued records. `BytesAndMore` are the last
-    /// bytes of the connection; `close_notify` follows them.
+    /// Encrypts all of `out`, and sends it behind queued records. After the last bytes of the
+    /// connection, `close_notify` follows.
     #[inline(never)]
-    pub(super) fn encrypt_or_queue(&self, conn: &mut Conn, output: Output<'_>) -> io::Result<Sent> {
+    pub(super) fn encrypt_or_queue(
+        &self,
+        conn: &mut Conn,
+        out: &[u8],
+        is_last: bool,
+    ) -> io::Result<Sent> {
         self.with_records(|engine, records| {
             let now_ms = engine.context.now_ms();
             let Transport::Tls(tls) = &mut conn.transport else {
                 return Err(connection_gone());
             };
             let session = tls.session.as_mut().ok_or_else(connection_gone)?;
-            let is_last = matches!(output, Output::BytesAndMore(_));
-            let taken = encrypt(session, output, usize::MAX, now_ms, records)?;
+            session.send(out, now_ms, records)?;
             if is_last {
                 session.close_notify(records);
             }
-            engine.send_or_queue_records(conn, records, taken, is_last)
+            engine.send_or_queue_records(conn, records, out.len(), is_last)
         })
     }
 
