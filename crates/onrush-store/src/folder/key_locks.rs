@@ -89,7 +89,7 @@ impl Stripe {
 /// change is made, so the guard moves into the job that does both.
 pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> Acquire {
     Acquire {
-        slot: Some(LockSlot {
+        id: Some(LockId {
             inner: inner.clone(),
             stripe: stripe_index(key),
             key: key.clone(),
@@ -99,14 +99,14 @@ pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> Acquire {
 }
 
 /// Identifies a key's lock in the table.
-struct LockSlot {
+struct LockId {
     inner: Arc<Inner>,
     /// The index of its stripe.
     stripe: usize,
     key: Key,
 }
 
-impl LockSlot {
+impl LockId {
     fn stripe(&self) -> &Stripe {
         &self.inner.key_locks.0[self.stripe]
     }
@@ -114,7 +114,7 @@ impl LockSlot {
 
 pub(super) struct Acquire {
     /// `None` after the lock was taken.
-    slot: Option<LockSlot>,
+    id: Option<LockId>,
     /// Set while waiting.
     ticket: Option<u64>,
 }
@@ -123,22 +123,22 @@ impl Future for Acquire {
     type Output = KeyGuard;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<KeyGuard> {
-        let Acquire { slot, ticket } = &mut *self;
-        let taken = slot.take_if(|slot| slot.stripe().poll(&slot.key, ticket, cx));
-        taken.map_or(Poll::Pending, |slot| Poll::Ready(KeyGuard(slot)))
+        let Acquire { id, ticket } = &mut *self;
+        let taken = id.take_if(|id| id.stripe().poll(&id.key, ticket, cx));
+        taken.map_or(Poll::Pending, |id| Poll::Ready(KeyGuard(id)))
     }
 }
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        if let (Some(slot), Some(_)) = (&self.slot, self.ticket) {
-            slot.stripe().release(&slot.key, self.ticket);
+        if let (Some(id), Some(_)) = (&self.id, self.ticket) {
+            id.stripe().release(&id.key, self.ticket);
         }
     }
 }
 
 /// The lock of a key. Dropping it, on any thread, releases the lock.
-pub(super) struct KeyGuard(LockSlot);
+pub(super) struct KeyGuard(LockId);
 
 impl Drop for KeyGuard {
     fn drop(&mut self) {
