@@ -87,8 +87,8 @@ impl Stripe {
 
 /// Waits for the lock of a key. The caller holds it from the check of the condition until the
 /// change is made, so the guard moves into the job that does both.
-pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> Acquire {
-    Acquire {
+pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> AcquireLock {
+    AcquireLock {
         id: Some(LockId {
             inner: inner.clone(),
             stripe: stripe_index(key),
@@ -112,24 +112,24 @@ impl LockId {
     }
 }
 
-pub(super) struct Acquire {
+pub(super) struct AcquireLock {
     /// `None` after the lock was taken.
     id: Option<LockId>,
     /// Set while waiting.
     ticket: Option<u64>,
 }
 
-impl Future for Acquire {
+impl Future for AcquireLock {
     type Output = KeyGuard;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<KeyGuard> {
-        let Acquire { id, ticket } = &mut *self;
+        let AcquireLock { id, ticket } = &mut *self;
         let taken = id.take_if(|id| id.stripe().poll(&id.key, ticket, cx));
         taken.map_or(Poll::Pending, |id| Poll::Ready(KeyGuard(id)))
     }
 }
 
-impl Drop for Acquire {
+impl Drop for AcquireLock {
     fn drop(&mut self) {
         if let (Some(id), Some(_)) = (&self.id, self.ticket) {
             id.stripe().release(&id.key, self.ticket);
@@ -177,7 +177,7 @@ mod tests {
         let folder = Folder::on(root, BlockingPool::inline(), FolderOptions::default()).unwrap();
         let key = Key::parse(b"a").unwrap();
         let request = || Box::pin(acquire(&folder.inner, &key));
-        let poll = |wait: &mut Pin<Box<Acquire>>| match wait
+        let poll = |wait: &mut Pin<Box<AcquireLock>>| match wait
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
         {
