@@ -92,8 +92,8 @@ impl Parents {
         self.lock().remove(path);
     }
 
-    /// Whether the folder at `path` is known to be durable. If the inode differs, another folder has
-    /// replaced the one that was synced.
+    /// Whether the folder at `path` is known to be durable. If the inode differs, another folder
+    /// has replaced the one that was synced.
     fn is_durable(&self, path: &[u8], inode: u64) -> bool {
         self.lock().get(path) == Some(&inode)
     }
