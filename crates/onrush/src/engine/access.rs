@@ -9,7 +9,7 @@
 //! access log is configured.
 
 use super::Engine;
-use super::connection::Conn;
+use super::connection::{Conn, Expects};
 use crate::host::ConnId;
 use crate::log::{Exchange, Outcome, RequestLine};
 use crate::metrics::CloseReason;
@@ -110,7 +110,7 @@ impl Engine {
         if out.len() == rendered_before {
             return; // A response had begun, so no other was sent.
         }
-        let exchange = if conn.over_limit {
+        let exchange = if conn.expects == Expects::Nothing {
             let Some(suppressed) = log.admit_over_limit(self.context.clock_ns()) else {
                 return;
             };
