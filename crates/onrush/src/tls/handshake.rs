@@ -6,8 +6,8 @@
 //! and they are kept here until the message is complete.
 
 use super::client_hello::HelloReader;
+use super::received::{Received, SessionError};
 use super::record::{HEADER_BYTES, Header, PLAINTEXT_MAX};
-use super::session::{Received, SessionError};
 use super::traffic::Traffic;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
@@ -106,16 +106,16 @@ impl Handshake {
         match self.process(record, out) {
             Ok(early_data) => {
                 self.has_sent |= out.len() > before;
-                if !self.connection.is_handshaking() {
-                    return Ok(Received::Handshaken { consumed });
-                }
-                Ok(match early_data {
-                    Some(plaintext) => Received::EarlyData {
+                match (early_data, self.connection.is_handshaking()) {
+                    (Some(plaintext), true) => Ok(Received::EarlyData {
                         consumed,
                         plaintext,
-                    },
-                    None => Received::Handled { consumed },
-                })
+                    }),
+                    (None, true) => Ok(Received::Handled { consumed }),
+                    (None, false) => Ok(Received::Handshaken { consumed }),
+                    // Early data and the Finished have different keys, so different records.
+                    (Some(_), false) => Err(SessionError::Internal("early data with a Finished")),
+                }
             }
             Err(error) => {
                 let has_alert = out.len() > before;

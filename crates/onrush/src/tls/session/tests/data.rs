@@ -260,10 +260,8 @@ fn a_session_moves_between_threads_and_shows_no_keys() {
     let pair = Pair::connected(TLS13);
     is_send(&pair.server.session);
     let text = format!("{:?}", pair.server.session);
-    assert!(
-        text.contains("Tls13") && !text.contains("iv:") && !text.contains("key:"),
-        "{text}"
-    );
+    // Keys and nonces would be lists of numbers.
+    assert!(text.contains("Tls13") && !text.contains('['), "{text}");
     let new = Session::new(Arc::new(server())).unwrap();
     assert!(format!("{new:?}").contains("Handshake"));
 }
