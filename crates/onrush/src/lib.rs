@@ -52,7 +52,7 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `panic_guard` · `pooled_buffer` · `log` · [`body`] ·
-//! [`response`] · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `host` ·
+//! [`response`] · `tls` · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `host` ·
 //! [`request`] · [`handler`] · [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` ·
 //! [`server`] · `admin` · [`sim`].
 

@@ -4,6 +4,11 @@
 //! (sending) · `message` (handshake messages after the handshake) · `client_hello` (server name) ·
 //! `received` (results) · `traffic` (an established connection) · `handshake` · `session`.
 
+#![cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the engine's transport calls it")
+)]
+
 mod client_hello;
 mod handshake;
 mod message;

@@ -125,8 +125,8 @@ impl Outgoing {
         })
     }
 
-    /// Sends a key update and replaces the key (RFC 8446 §4.6.3). `request` asks the peer to replace
-    /// its key as well.
+    /// Sends a key update and replaces the key (RFC 8446 §4.6.3). `request` asks the peer to
+    /// replace its key as well.
     ///
     /// # Errors
     /// If there is no next key. Nothing more can be sent.
@@ -210,6 +210,31 @@ impl Outgoing {
         out: &mut Vec<u8>,
         fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
+        let fill = |out: &mut Vec<u8>, room: usize| {
+            let start = out.len();
+            out.resize(start + room, 0);
+            let bytes = fill(&mut out[start..])?;
+            if bytes > room {
+                return Err(io::Error::other(
+                    "more bytes were reported than there was room",
+                ));
+            }
+            out.truncate(start + bytes);
+            Ok(())
+        };
+        self.send_appended(keys, max, now_ms, out, fill)
+    }
+
+    /// See [`Session::send_appended`](super::session::Session::send_appended).
+    #[inline]
+    pub(super) fn send_appended(
+        &mut self,
+        keys: &mut NextKeys,
+        max: usize,
+        now_ms: u64,
+        out: &mut Vec<u8>,
+        append: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<()>,
+    ) -> io::Result<usize> {
         if max == 0 {
             return Ok(0);
         }
@@ -219,20 +244,22 @@ impl Outgoing {
         out.reserve(room + OVERHEAD_MAX);
         let start = self.key.begin(out);
         let content_start = self.key.content_start(start);
-        out.resize(content_start + room, 0);
-        let filled = match fill(&mut out[content_start..]) {
-            Ok(0) => Ok(0),
-            Ok(bytes) if bytes <= room => {
-                out.truncate(content_start + bytes);
+        let appended = append(out, room);
+        let Some(bytes) = out.len().checked_sub(content_start) else {
+            // Records may be lost, and the peer cannot decrypt what follows them.
+            self.has_ended = true;
+            return Err(io::Error::other("the send buffer was cut"));
+        };
+        let failed = match appended {
+            Ok(()) if bytes > room => Err(io::Error::other("more bytes than there was room")),
+            Ok(()) if bytes > 0 => {
                 return self.finish_data(start, bytes, out).map(|()| bytes);
             }
-            Ok(_) => Err(io::Error::other(
-                "more bytes were reported than there was room",
-            )),
+            Ok(()) => Ok(0),
             Err(error) => Err(error),
         };
         out.truncate(start);
-        filled
+        failed
     }
 
     #[inline]

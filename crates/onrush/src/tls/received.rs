@@ -4,8 +4,8 @@ use rustls::AlertDescription;
 use std::fmt;
 use std::ops::Range;
 
-/// What [`Session::receive`](super::session::Session::receive) has done. `consumed` is the number of bytes at the front of the input
-/// that it does not need any more.
+/// What [`Session::receive`](super::session::Session::receive) has done. `consumed` is the number
+/// of bytes at the front of the input that it does not need any more.
 #[derive(Debug)]
 pub(crate) enum Received {
     /// The record at the front is incomplete; nothing was consumed or changed. Call again when
@@ -44,7 +44,7 @@ pub(crate) enum SessionError {
         alert: AlertDescription,
         reason: &'static str,
     },
-    /// The client sent this fatal alert after the handshake. It is not answered.
+    /// The client sent this fatal alert after the handshake. No alert is sent in return.
     AlertReceived(AlertDescription),
     /// Cryptography failed, which is not the client's fault.
     Internal(&'static str),

@@ -11,9 +11,9 @@
 //! - **Handshake** (`handshake`): rustls runs the handshake, in a box that is freed at its end. It
 //!   holds the handshake's keys. Application data cannot be sent.
 //! - **Traffic** (`traffic`): this crate protects the records. Each direction has a key of aws-lc
-//!   and a sequence number, in [`super::record`]. The traffic secrets of TLS 1.3 stay with rustls, in
-//!   a `KernelConnection`, which derives the next key for a key update. TLS 1.2 keeps no secrets
-//!   other than the two keys.
+//!   and a sequence number, in [`super::record`]. The traffic secrets of TLS 1.3 stay with rustls,
+//!   in a `KernelConnection`, which derives the next key for a key update. TLS 1.2 keeps no
+//!   secrets other than the two keys.
 //! - **Failed**: the keys are dropped. The alert, if one was due, is in `out`.
 //!
 //! # Why the record layer is our own
@@ -173,6 +173,26 @@ impl Session {
     ) -> io::Result<usize> {
         match &mut self.state {
             State::Traffic(traffic) => traffic.send_with(max, now_ms, out, fill),
+            State::Handshake(_) | State::Failed(_) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// As [`send_with`](Session::send_with), for an `append` that appends at most as many bytes as
+    /// its second argument to `out`, and changes nothing before them. Unlike `send_with`, it need
+    /// not write zeros first. Returns the number of bytes appended.
+    ///
+    /// # Errors
+    /// As [`send_with`](Session::send_with), and if `append` has appended too much.
+    #[inline]
+    pub(crate) fn send_appended(
+        &mut self,
+        max: usize,
+        now_ms: u64,
+        out: &mut Vec<u8>,
+        append: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<()>,
+    ) -> io::Result<usize> {
+        match &mut self.state {
+            State::Traffic(traffic) => traffic.send_appended(max, now_ms, out, append),
             State::Handshake(_) | State::Failed(_) => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }

@@ -28,7 +28,7 @@ const EMPTY_RECORDS_MAX: u8 = 32;
 const WARNINGS_MAX: u8 = 4;
 /// Key updates of the peer without application data between them.
 const KEY_UPDATES_MAX: u8 = 32;
-/// Attempts of the client to renegotiate that a warning answers.
+/// Attempts of the client to renegotiate that only cause a warning.
 const RENEGOTIATIONS_MAX: u8 = 1;
 
 /// The established connection.
@@ -248,7 +248,7 @@ impl Traffic {
             false => level == WARNING,
         };
         if !is_warning {
-            self.outgoing.end(); // An alert is not answered.
+            self.outgoing.end(); // An alert is the last record.
             return Err(SessionError::AlertReceived(description));
         }
         if self.warnings == WARNINGS_MAX {
@@ -336,7 +336,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// RFC 5246 §7.2.2: a server may answer a client hello by a warning. RFC 5746 §4.3 and §4.4 do
+    /// RFC 5246 §7.2.2: a server may refuse a client hello by a warning. RFC 5746 §4.3 and §4.4 do
     /// not require renegotiation.
     fn refuse_renegotiation(&mut self, out: &mut Vec<u8>) -> Result<(), SessionError> {
         if self.renegotiations == RENEGOTIATIONS_MAX {
@@ -388,6 +388,18 @@ impl Traffic {
         fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
         (self.outgoing).send_with(&mut self.next_keys, max, now_ms, out, fill)
+    }
+
+    /// See [`Session::send_appended`](super::session::Session::send_appended).
+    #[inline]
+    pub(super) fn send_appended(
+        &mut self,
+        max: usize,
+        now_ms: u64,
+        out: &mut Vec<u8>,
+        append: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<()>,
+    ) -> io::Result<usize> {
+        (self.outgoing).send_appended(&mut self.next_keys, max, now_ms, out, append)
     }
 
     /// Sets the number of records that one key may protect.
