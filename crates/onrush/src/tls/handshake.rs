@@ -1,14 +1,14 @@
 //! A handshake, by rustls.
 //!
 //! rustls receives one record at a time, so it never decrypts application data that follows the
-//! client's Finished: those records stay for the keys of [`Traffic`]. A record is given to rustls in
+//! client's Finished: those records stay for the keys of [`Traffic`]. rustls processes a record in
 //! the receive buffer. Only if a handshake message spans records, rustls needs them side by side,
 //! and they are kept here until the message is complete.
 
 use super::client_hello::HelloReader;
 use super::info::TlsParts;
+use super::received::{Received, SessionError};
 use super::record::{HEADER_BYTES, Header, PLAINTEXT_MAX};
-use super::session::{Received, SessionError};
 use super::traffic::Traffic;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError};
@@ -32,8 +32,8 @@ pub(super) struct Handshake {
     record_max: usize,
     /// No record was given to rustls.
     is_new: bool,
-    /// Our first records are sent, so that alerts may have to be encrypted.
-    has_sent: bool,
+    /// Our records are encrypted, so only rustls can send alerts.
+    is_encrypting: bool,
 }
 
 impl Handshake {
@@ -52,7 +52,7 @@ impl Handshake {
             held: Vec::new(),
             record_max,
             is_new: true,
-            has_sent: false,
+            is_encrypting: false,
         })
     }
 
@@ -90,17 +90,17 @@ impl Handshake {
         let before = out.len();
         match self.process(record, out) {
             Ok(early_data) => {
-                self.has_sent |= out.len() > before;
-                if !self.connection.is_handshaking() {
-                    return Ok(Received::Handshaken { consumed });
-                }
-                Ok(match early_data {
-                    Some(plaintext) => Received::EarlyData {
+                self.is_encrypting |= begins_encryption(&out[before..]);
+                match (early_data, self.connection.is_handshaking()) {
+                    (Some(plaintext), true) => Ok(Received::EarlyData {
                         consumed,
                         plaintext,
-                    },
-                    None => Received::Handled { consumed },
-                })
+                    }),
+                    (None, true) => Ok(Received::Handled { consumed }),
+                    (None, false) => Ok(Received::Handshaken { consumed }),
+                    // Early data and the Finished have different keys, so different records.
+                    (Some(_), false) => Err(SessionError::Internal("early data with a Finished")),
+                }
             }
             Err(error) => {
                 let has_alert = out.len() > before;
@@ -112,9 +112,10 @@ impl Handshake {
         }
     }
 
-    /// Checks what rustls would answer by `decode_error`, while alerts are not encrypted.
+    /// Finds the alert of the RFC where rustls would send `decode_error`, as long as alerts are not
+    /// encrypted.
     fn check_header(&mut self, header: &Header, out: &mut Vec<u8>) -> Result<(), SessionError> {
-        if self.has_sent {
+        if self.is_encrypting {
             return Ok(());
         }
         let (alert, reason) = match header {
@@ -143,7 +144,7 @@ impl Handshake {
 
     /// Sends a fatal alert of our own, if it need not be encrypted.
     fn alert(&mut self, alert: AlertDescription, out: &mut Vec<u8>) {
-        if !self.has_sent {
+        if !self.is_encrypting {
             out.extend_from_slice(&[ContentType::Alert.into(), 3, 3, 0, 2, 2, alert.into()]);
         }
     }
@@ -191,6 +192,23 @@ impl Handshake {
         let (secrets, kernel) = connection.dangerous_into_kernel_connection()?;
         Ok((Traffic::new(&secrets, kernel, self.record_max)?, parts))
     }
+}
+
+/// Whether what we send is encrypted after these records: they have a ChangeCipherSpec, which also
+/// TLS 1.3 may send (RFC 8446 §D.4), or they are encrypted themselves. A HelloRetryRequest of
+/// TLS 1.3 is not followed by encryption, but by a ChangeCipherSpec; then alerts are only those of
+/// rustls, too.
+fn begins_encryption(mut records: &[u8]) -> bool {
+    while let Some(header) = Header::parse(records) {
+        if matches!(
+            header.content,
+            ContentType::ChangeCipherSpec | ContentType::ApplicationData
+        ) {
+            return true;
+        }
+        records = records.get(header.record_bytes()..).unwrap_or_default();
+    }
+    false
 }
 
 /// Lets rustls process `records`, until it needs more. Returns the bytes at the front that it does
@@ -277,7 +295,7 @@ fn drain_alerts(
     }
 }
 
-/// The alert for errors for which rustls has none. A received alert is not answered.
+/// The alert for errors for which rustls has none. A received alert causes none.
 fn missing_alert(error: &Error) -> Option<AlertDescription> {
     match error {
         Error::AlertReceived(_) => None,

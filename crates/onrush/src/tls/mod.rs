@@ -24,8 +24,9 @@
 //!
 //! Modules, lowest first: `der` · `error` · `facts`, `pem` · `chain`, `ocsp`, `resolver`,
 //! `tickets` · `config`, `builder` · `info`. A connection: `record` (protection of records) ·
-//! `client_hello` (server name) · `traffic` (records after the handshake) · `handshake` ·
-//! `session`.
+//! `next_keys` (key updates) · `outgoing` (sending) · `message` (handshake messages after the
+//! handshake) · `client_hello` (server name) · `received` (results) · `traffic` (an established
+//! connection) · `handshake` · `session`.
 
 mod builder;
 mod chain;
@@ -36,8 +37,12 @@ mod error;
 mod facts;
 mod handshake;
 mod info;
+mod message;
+mod next_keys;
 mod ocsp;
+mod outgoing;
 mod pem;
+mod received;
 mod record;
 mod resolver;
 pub(crate) mod session;

@@ -1,7 +1,7 @@
 //! The server's side of one TLS connection, as a machine without sockets.
 //!
 //! The caller gives received bytes to [`Session::receive`], and sends what the calls append to
-//! their `out`.
+//! their `out`, in the order of the calls.
 //!
 //! # States
 //! ```text
@@ -11,9 +11,9 @@
 //! - **Handshake** (`handshake`): rustls runs the handshake, in a box that is freed at its end. It
 //!   holds the handshake's keys. Application data cannot be sent.
 //! - **Traffic** (`traffic`): this crate protects the records. Each direction has a key of aws-lc
-//!   and a sequence number, in [`super::record`]. The traffic secrets of TLS 1.3 stay with rustls, in
-//!   a `KernelConnection`, which derives the next key for a key update. TLS 1.2 keeps no secrets
-//!   other than the two keys.
+//!   and a sequence number, in [`super::record`]. The traffic secrets of TLS 1.3 stay with rustls,
+//!   in a `KernelConnection`, which derives the next key for a key update. TLS 1.2 keeps no
+//!   secrets other than the two keys.
 //! - **Failed**: the keys are dropped. The alert, if one was due, is in `out`.
 //!
 //! # Why the record layer is our own
@@ -26,12 +26,11 @@
 
 use super::handshake::Handshake;
 use super::info::TlsParts;
+pub(crate) use super::received::{Received, SessionError};
 use super::traffic::Traffic;
-use rustls::{AlertDescription, ServerConfig};
-use std::fmt;
+use rustls::ServerConfig;
 use std::io;
 use std::mem;
-use std::ops::Range;
 use std::sync::Arc;
 
 #[cfg(test)]
@@ -52,65 +51,6 @@ enum State {
     Traffic(Traffic),
     Failed(Box<SessionError>),
 }
-
-/// What [`Session::receive`] has done. `consumed` is the number of bytes at the front of the input
-/// that it does not need any more.
-#[derive(Debug)]
-pub(crate) enum Received {
-    /// The record at the front is incomplete; nothing was consumed or changed. Call again when
-    /// `record_bytes` bytes, counted from the front, have arrived. While the header is incomplete,
-    /// that is the header.
-    NeedMore { record_bytes: usize },
-    /// A record without data was processed. Call again with the rest.
-    Handled { consumed: usize },
-    /// The handshake is complete. The rest of the input may have data already.
-    Handshaken { consumed: usize },
-    /// Decrypted data, at least one byte: `input[plaintext]`, within the bytes consumed.
-    Data {
-        consumed: usize,
-        plaintext: Range<usize>,
-    },
-    /// Data that the client has sent before the handshake is complete (RFC 8446 §2.3). An attacker
-    /// may have sent it before (§8), so it must only have requests that are safe to repeat. It
-    /// appears only if `ServerConfig::max_early_data_size` is set.
-    EarlyData { consumed: usize, plaintext: Vec<u8> },
-    /// The client has sent `close_notify`. It will send no data; what it sends is ignored. Sending
-    /// is still possible.
-    Closed,
-    /// The first bytes are a plain HTTP request. The session is not usable.
-    PlainHttp,
-    /// The connection must end, after what is in `out` has been sent.
-    Failed(SessionError),
-}
-
-/// Why a session ended.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum SessionError {
-    /// rustls ended the handshake.
-    Handshake(rustls::Error),
-    /// The client broke a rule. This alert was sent, unless the end was sent before.
-    Protocol {
-        alert: AlertDescription,
-        reason: &'static str,
-    },
-    /// The client sent this fatal alert after the handshake. It is not answered.
-    AlertReceived(AlertDescription),
-    /// Cryptography failed, which is not the client's fault.
-    Internal(&'static str),
-}
-
-impl fmt::Display for SessionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SessionError::Handshake(error) => write!(f, "TLS handshake failed: {error}"),
-            SessionError::Protocol { alert, reason } => write!(f, "{reason} (alert {alert:?})"),
-            SessionError::AlertReceived(alert) => write!(f, "the client sent alert {alert:?}"),
-            SessionError::Internal(reason) => f.write_str(reason),
-        }
-    }
-}
-
-impl std::error::Error for SessionError {}
 
 impl Session {
     /// A session that begins with its handshake.
@@ -218,7 +158,8 @@ impl Session {
 
     /// Appends one record, whose content `fill` writes into the send buffer. `fill` receives room
     /// for at most `max` bytes, and returns the number of bytes that it has written from the front;
-    /// this function returns the same number. If it is 0, there is no record.
+    /// this function returns the same number. If it is 0, there is no record. If `fill` panics,
+    /// `out` must not be sent, because the room is not encrypted.
     ///
     /// # Errors
     /// As [`send`](Session::send), and the error of `fill`; then there is no record.
@@ -232,6 +173,26 @@ impl Session {
     ) -> io::Result<usize> {
         match &mut self.state {
             State::Traffic(traffic) => traffic.send_with(max, now_ms, out, fill),
+            State::Handshake(_) | State::Failed(_) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// As [`send_with`](Session::send_with), for an `append` that appends at most as many bytes as
+    /// its second argument to `out`, and changes nothing before them. Unlike `send_with`, it need
+    /// not write zeros first. Returns the number of bytes appended.
+    ///
+    /// # Errors
+    /// As [`send_with`](Session::send_with), and if `append` has appended too much.
+    #[inline]
+    pub(crate) fn send_appended(
+        &mut self,
+        max: usize,
+        now_ms: u64,
+        out: &mut Vec<u8>,
+        append: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<()>,
+    ) -> io::Result<usize> {
+        match &mut self.state {
+            State::Traffic(traffic) => traffic.send_appended(max, now_ms, out, append),
             State::Handshake(_) | State::Failed(_) => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }

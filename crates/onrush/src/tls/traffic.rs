@@ -4,15 +4,17 @@
 //! Where the RFCs only permit an end of the connection (empty records, warnings, key updates
 //! without end), the limits are those of rustls and BoringSSL.
 
+use super::message::Message;
+use super::next_keys::NextKeys;
+use super::outgoing::Outgoing;
+use super::received::{Received, SessionError};
 use super::record::{
-    HEADER_BYTES, Header, OVERHEAD_MAX, OpenError, Opener, PLAINTEXT_MAX, RECORD_VERSION, Sealer,
+    HEADER_BYTES, Header, OpenError, Opener, PLAINTEXT_MAX, RECORD_VERSION, Sealer,
 };
-use super::session::{Received, SessionError};
 use rustls::kernel::KernelConnection;
 use rustls::server::ServerConnectionData;
 use rustls::{
-    AlertDescription, ContentType, ExtractedSecrets, HandshakeType, ProtocolVersion,
-    SupportedCipherSuite,
+    AlertDescription, ContentType, ExtractedSecrets, HandshakeType, SupportedCipherSuite,
 };
 use std::fmt;
 use std::io;
@@ -26,121 +28,19 @@ const EMPTY_RECORDS_MAX: u8 = 32;
 const WARNINGS_MAX: u8 = 4;
 /// Key updates of the peer without application data between them.
 const KEY_UPDATES_MAX: u8 = 32;
-/// Attempts of the client to renegotiate that a warning answers.
+/// Attempts of the client to renegotiate that only cause a warning.
 const RENEGOTIATIONS_MAX: u8 = 1;
-/// The last records of a key, which no application data may use: they are for the key update, or
-/// for the last alerts of the connection.
-const RESERVED_RECORDS: u64 = 4;
-
-/// The content of a record that fits, with its overhead, a TCP segment on any common path.
-const SMALL_RECORD_BYTES: usize = 1370;
-/// The bytes that are sent in small records after the handshake and after a pause. About as much
-/// as an initial congestion window: a client can decrypt each segment when it arrives.
-const SMALL_RECORDS_TOTAL: usize = 16 * 1024;
-/// A pause after which the congestion window may be small again.
-const PAUSE_MS: u64 = 1000;
-
-/// How the bytes that are sent are divided into records.
-#[derive(Debug)]
-struct RecordSizes {
-    /// The most bytes of content; the configuration may set less than [`PLAINTEXT_MAX`].
-    max: usize,
-    /// Bytes that are still sent in small records.
-    small_left: usize,
-    last_send_ms: u64,
-}
-
-impl RecordSizes {
-    fn new(max: usize) -> RecordSizes {
-        RecordSizes {
-            max: max.clamp(1, PLAINTEXT_MAX),
-            small_left: SMALL_RECORDS_TOTAL,
-            last_send_ms: 0,
-        }
-    }
-
-    /// Called once for each send.
-    #[inline]
-    fn start(&mut self, now_ms: u64) {
-        if now_ms.saturating_sub(self.last_send_ms) >= PAUSE_MS {
-            self.small_left = SMALL_RECORDS_TOTAL;
-        }
-        self.last_send_ms = now_ms;
-    }
-
-    /// The most content of the next record.
-    #[inline]
-    fn next(&self) -> usize {
-        match self.small_left {
-            0 => self.max,
-            _ => self.max.min(SMALL_RECORD_BYTES),
-        }
-    }
-
-    #[inline]
-    fn sent(&mut self, bytes: usize) {
-        self.small_left = self.small_left.saturating_sub(bytes);
-    }
-}
-
-/// A handshake message that is being received. Only its header and the first byte of its body are
-/// kept, because that is a whole KeyUpdate and every other message is refused.
-#[derive(Debug, Default)]
-struct Message {
-    bytes: [u8; 5],
-    /// Bytes received, with the 4 bytes of the header.
-    received: usize,
-}
-
-impl Message {
-    const HEADER_BYTES: usize = 4;
-
-    fn is_partial(&self) -> bool {
-        self.received > 0
-    }
-
-    fn kind(&self) -> HandshakeType {
-        HandshakeType::from(self.bytes[0])
-    }
-
-    fn body_bytes(&self) -> usize {
-        let [_, high, middle, low, _] = self.bytes;
-        u32::from_be_bytes([0, high, middle, low]) as usize
-    }
-
-    /// Takes bytes up to the end of the header or of the body from the front of `fragment`.
-    fn take(&mut self, fragment: &mut &[u8]) {
-        let end = match self.received {
-            0..Self::HEADER_BYTES => Self::HEADER_BYTES,
-            _ => Self::HEADER_BYTES + self.body_bytes(),
-        };
-        let (taken, rest) = fragment.split_at(fragment.len().min(end - self.received));
-        if let Some(room) = self.bytes.get_mut(self.received..) {
-            for (byte, &new) in room.iter_mut().zip(taken) {
-                *byte = new;
-            }
-        }
-        self.received += taken.len();
-        *fragment = rest;
-    }
-}
 
 /// The established connection.
 pub(super) struct Traffic {
-    tx: Sealer,
+    outgoing: Outgoing,
     rx: Opener,
-    /// Derives the next keys of TLS 1.3. TLS 1.2 has none.
-    next_keys: Option<Box<KernelConnection<ServerConnectionData>>>,
-    /// The number of records that one key of ours may protect.
-    key_limit: u64,
-    sizes: RecordSizes,
+    next_keys: NextKeys,
     message: Message,
     empty_records: u8,
     warnings: u8,
     key_updates: u8,
     renegotiations: u8,
-    /// `close_notify` or a fatal alert was sent; nothing may follow it.
-    has_sent_end: bool,
     has_received_close: bool,
 }
 
@@ -163,23 +63,20 @@ impl Traffic {
             SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit,
         };
         Ok(Traffic {
-            tx,
+            outgoing: Outgoing::new(tx, key_limit, record_max),
             rx,
-            next_keys: (version == ProtocolVersion::TLSv1_3).then(|| Box::new(connection)),
-            key_limit,
-            sizes: RecordSizes::new(record_max),
+            next_keys: NextKeys::new(connection),
             message: Message::default(),
             empty_records: 0,
             warnings: 0,
             key_updates: 0,
             renegotiations: 0,
-            has_sent_end: false,
             has_received_close: false,
         })
     }
 
     fn is_tls13(&self) -> bool {
-        self.next_keys.is_some()
+        self.next_keys.is_tls13()
     }
 
     /// Processes at most one record at the front of `input`. See
@@ -351,7 +248,7 @@ impl Traffic {
             false => level == WARNING,
         };
         if !is_warning {
-            self.has_sent_end = true; // An alert is not answered.
+            self.outgoing.end(); // An alert is the last record.
             return Err(SessionError::AlertReceived(description));
         }
         if self.warnings == WARNINGS_MAX {
@@ -427,35 +324,19 @@ impl Traffic {
             return Err(self.fail(AlertDescription::UnexpectedMessage, reason, out));
         }
         self.key_updates += 1;
-        let next = (self.next_keys.as_mut()).and_then(|keys| keys.update_rx_secret().ok());
-        let version = ProtocolVersion::TLSv1_3;
-        let key = next.and_then(|(sequence, secrets)| Opener::new(version, sequence, &secrets));
-        let Some(key) = key else {
+        let Some(key) = self.next_keys.opener() else {
             let reason = "the next key could not be derived";
             return Err(self.fail(AlertDescription::InternalError, reason, out));
         };
         self.rx = key;
-        if request == 1 && !self.has_sent_end && self.update_tx_key(false, out).is_err() {
-            // The key is unusable, so no alert can follow.
-            self.has_sent_end = true;
-            return Err(SessionError::Internal("the next key could not be derived"));
+        if request == 1 && !self.outgoing.has_ended() {
+            let updated = self.outgoing.update_key(&mut self.next_keys, false, out);
+            updated.map_err(|_| SessionError::Internal("our next key could not be derived"))?;
         }
         Ok(())
     }
 
-    /// Sends a key update and replaces our key. `request` asks the peer to replace its key as well.
-    fn update_tx_key(&mut self, request: bool, out: &mut Vec<u8>) -> io::Result<()> {
-        let next = (self.next_keys.as_mut()).and_then(|keys| keys.update_tx_secret().ok());
-        let version = ProtocolVersion::TLSv1_3;
-        let key = next.and_then(|(sequence, secrets)| Sealer::new(version, sequence, &secrets));
-        let key = key.ok_or_else(|| io::Error::other("the next TLS key could not be derived"))?;
-        let message = [HandshakeType::KeyUpdate.into(), 0, 0, 1, u8::from(request)];
-        self.seal(ContentType::Handshake, &message, out)?;
-        self.tx = key;
-        Ok(())
-    }
-
-    /// RFC 5246 §7.2.2: a server may answer a client hello by a warning. RFC 5746 §4.3 and §4.4 do
+    /// RFC 5246 §7.2.2: a server may refuse a client hello by a warning. RFC 5746 §4.3 and §4.4 do
     /// not require renegotiation.
     fn refuse_renegotiation(&mut self, out: &mut Vec<u8>) -> Result<(), SessionError> {
         if self.renegotiations == RENEGOTIATIONS_MAX {
@@ -463,12 +344,7 @@ impl Traffic {
             return Err(self.fail(AlertDescription::UnexpectedMessage, reason, out));
         }
         self.renegotiations += 1;
-        if !self.has_sent_end {
-            let warning = [1, AlertDescription::NoRenegotiation.into()];
-            if self.seal(ContentType::Alert, &warning, out).is_err() {
-                self.has_sent_end = true;
-            }
-        }
+        self.outgoing.warn(AlertDescription::NoRenegotiation, out);
         Ok(())
     }
 
@@ -480,81 +356,26 @@ impl Traffic {
         reason: &'static str,
         out: &mut Vec<u8>,
     ) -> SessionError {
-        self.end([2, alert.into()], out);
+        self.outgoing.end_with([2, alert.into()], out);
         SessionError::Protocol { alert, reason }
     }
 
     /// See [`Session::close_notify`](super::session::Session::close_notify).
     pub(super) fn close_notify(&mut self, out: &mut Vec<u8>) {
-        self.end([1, AlertDescription::CloseNotify.into()], out);
-    }
-
-    fn end(&mut self, alert: [u8; 2], out: &mut Vec<u8>) {
-        if !std::mem::replace(&mut self.has_sent_end, true) {
-            // Without a usable key the connection ends without an alert.
-            let _ = self.seal(ContentType::Alert, &alert, out);
-        }
-    }
-
-    fn seal(&mut self, content: ContentType, bytes: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
-        let start = self.tx.begin(out);
-        out.extend_from_slice(bytes);
-        (self.tx.seal(content, start, out)).map_err(|_| io::Error::other("encryption failed"))
-    }
-
-    /// Replaces the key, or ends a connection that cannot, before the key is used up
-    /// (RFC 8446 §5.5).
-    #[inline]
-    fn before_data(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
-        if self.has_sent_end {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        if self.tx.sequence() >= self.key_limit.saturating_sub(RESERVED_RECORDS) {
-            return self.end_key(out);
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn end_key(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
-        if self.is_tls13() {
-            let updated = self.update_tx_key(true, out);
-            self.has_sent_end |= updated.is_err();
-            return updated;
-        }
-        self.close_notify(out);
-        Err(io::Error::other(
-            "the TLS key has protected as many records as is safe",
-        ))
+        self.outgoing
+            .end_with([1, AlertDescription::CloseNotify.into()], out);
     }
 
     /// See [`Session::send_both`](super::session::Session::send_both).
     #[inline]
     pub(super) fn send_both(
         &mut self,
-        mut first: &[u8],
-        mut second: &[u8],
+        first: &[u8],
+        second: &[u8],
         now_ms: u64,
         out: &mut Vec<u8>,
     ) -> io::Result<()> {
-        self.sizes.start(now_ms);
-        let mut left = first.len() + second.len();
-        let records = left / self.sizes.max + left.min(self.sizes.small_left) / SMALL_RECORD_BYTES;
-        out.reserve(left + (records + 2) * OVERHEAD_MAX);
-        while left > 0 {
-            self.before_data(out)?;
-            let bytes = left.min(self.sizes.next());
-            let start = self.tx.begin(out);
-            let (of_first, rest) = first.split_at(bytes.min(first.len()));
-            first = rest;
-            out.extend_from_slice(of_first);
-            let (of_second, rest) = second.split_at(bytes - of_first.len());
-            second = rest;
-            out.extend_from_slice(of_second);
-            self.finish_data(start, bytes, out)?;
-            left -= bytes;
-        }
-        Ok(())
+        (self.outgoing).send_both(&mut self.next_keys, first, second, now_ms, out)
     }
 
     /// See [`Session::send_with`](super::session::Session::send_with).
@@ -566,49 +387,25 @@ impl Traffic {
         out: &mut Vec<u8>,
         fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        if max == 0 {
-            return Ok(0);
-        }
-        self.sizes.start(now_ms);
-        self.before_data(out)?;
-        let room = max.min(self.sizes.next());
-        out.reserve(room + OVERHEAD_MAX);
-        let start = self.tx.begin(out);
-        let content_start = self.tx.content_start(start);
-        out.resize(content_start + room, 0);
-        let filled = match fill(&mut out[content_start..]) {
-            Ok(0) => Ok(0),
-            Ok(bytes) if bytes <= room => {
-                out.truncate(content_start + bytes);
-                return self.finish_data(start, bytes, out).map(|()| bytes);
-            }
-            Ok(_) => Err(io::Error::other(
-                "more bytes were reported than there was room",
-            )),
-            Err(error) => Err(error),
-        };
-        out.truncate(start);
-        filled
+        (self.outgoing).send_with(&mut self.next_keys, max, now_ms, out, fill)
     }
 
+    /// See [`Session::send_appended`](super::session::Session::send_appended).
     #[inline]
-    fn finish_data(&mut self, start: usize, bytes: usize, out: &mut Vec<u8>) -> io::Result<()> {
-        if self
-            .tx
-            .seal(ContentType::ApplicationData, start, out)
-            .is_err()
-        {
-            self.has_sent_end = true;
-            return Err(io::Error::other("encryption failed"));
-        }
-        self.sizes.sent(bytes);
-        Ok(())
+    pub(super) fn send_appended(
+        &mut self,
+        max: usize,
+        now_ms: u64,
+        out: &mut Vec<u8>,
+        append: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<()>,
+    ) -> io::Result<usize> {
+        (self.outgoing).send_appended(&mut self.next_keys, max, now_ms, out, append)
     }
 
     /// Sets the number of records that one key may protect.
     #[cfg(test)]
     pub(super) fn set_key_limit(&mut self, records: u64) {
-        self.key_limit = records;
+        self.outgoing.set_key_limit(records);
     }
 }
 
@@ -616,9 +413,8 @@ impl Traffic {
 impl fmt::Debug for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Traffic")
-            .field("tx", &self.tx)
+            .field("outgoing", &self.outgoing)
             .field("rx", &self.rx)
-            .field("has_sent_end", &self.has_sent_end)
             .field("has_received_close", &self.has_received_close)
             .finish_non_exhaustive()
     }

@@ -2,9 +2,11 @@
 //! them.
 
 mod data;
+mod early_data;
 mod handshakes;
 mod limits;
 mod malformed;
 mod memory;
 mod peer;
 mod raw;
+mod refusals;

@@ -1,12 +1,12 @@
-//! Handshakes: versions, suites, split and fragmented messages, resumption, certificates, refusals.
+//! Handshakes: versions, suites, split and fragmented messages, resumption, certificates.
 
 use super::peer::{
-    CERTIFICATES, Pair, Server, TLS12, TLS13, client, client_with, provider, provider_of, server,
+    CERTIFICATES, Pair, TLS12, TLS13, client, client_with, provider, provider_of, server,
     server_with, version_of,
 };
 use crate::tls::session::{Received, Session, SessionError};
 use rustls::crypto::aws_lc_rs::{self, kx_group};
-use rustls::{AlertDescription, CipherSuite, ProtocolVersion, ServerConfig, SupportedCipherSuite};
+use rustls::{AlertDescription, CipherSuite, ProtocolVersion, SupportedCipherSuite};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -41,12 +41,12 @@ fn records_arrive_byte_by_byte() {
         let mut pair = Pair::new(&Arc::new(client(versions)), server());
         let mut is_handshaken = false;
         while pair.client.is_handshaking() || pair.client.wants_write() {
-            for byte in pair.from_client() {
+            for byte in pair.take_sent() {
                 let delivered = pair.server.deliver(&[byte]);
                 assert_eq!(delivered.error, None);
                 is_handshaken |= delivered.is_handshaken;
             }
-            pair.to_client().unwrap();
+            pair.deliver_to_client().unwrap();
         }
         assert!(is_handshaken);
         let mut data = Vec::new();
@@ -64,7 +64,7 @@ fn an_incomplete_record_has_its_size() {
     for versions in [TLS12, TLS13] {
         let mut pair = Pair::new(&Arc::new(client(versions)), server());
         while pair.client.is_handshaking() || pair.client.wants_write() {
-            let mut flight = pair.from_client();
+            let mut flight = pair.take_sent();
             if pair.server.session.is_handshaking() && !flight.is_empty() {
                 let whole = 5 + usize::from(u16::from_be_bytes([flight[3], flight[4]]));
                 for end in 0..whole {
@@ -85,7 +85,7 @@ fn an_incomplete_record_has_its_size() {
                 }
             }
             assert_eq!(pair.server.deliver(&flight).error, None);
-            pair.to_client().unwrap();
+            pair.deliver_to_client().unwrap();
         }
         pair.round(b"request", b"response");
     }
@@ -107,10 +107,10 @@ fn a_client_hello_may_span_records() {
     for versions in [TLS12, TLS13] {
         for bytes in [1, 2, 3, 5, 64, 100] {
             let mut pair = Pair::new(&Arc::new(client(versions)), server());
-            let hello = pair.from_client();
+            let hello = pair.take_sent();
             let delivered = pair.server.deliver(&fragments(&hello, bytes));
             assert_eq!(delivered.error, None);
-            pair.to_client().unwrap();
+            pair.deliver_to_client().unwrap();
             pair.handshake();
             assert_eq!(pair.parts().server_name.as_deref(), Some("localhost"));
             pair.round(b"request", b"response");
@@ -128,7 +128,7 @@ fn a_client_certificate_may_span_records() {
         pair.handshake();
         assert_eq!(
             pair.parts().peer_certificates,
-            [CERTIFICATES.client.0.clone()]
+            std::slice::from_ref(&CERTIFICATES.client.0)
         );
         pair.round(&[7; 1000], b"response");
     }
@@ -144,14 +144,17 @@ fn a_missing_client_certificate_is_refused() {
             &Arc::new(client(versions)),
             server_with(provider(), false, true),
         );
-        let hello = pair.from_client();
+        let hello = pair.take_sent();
         assert_eq!(pair.server.deliver(&hello).error, None);
-        pair.to_client().unwrap();
-        let flight = pair.from_client();
+        pair.deliver_to_client().unwrap();
+        let flight = pair.take_sent();
         let error = pair.server.deliver(&flight).error;
         let none = rustls::Error::NoCertificatesPresented;
         assert_eq!(error, Some(SessionError::Handshake(none)));
-        assert_eq!(pair.to_client(), Err(rustls::Error::AlertReceived(alert)));
+        assert_eq!(
+            pair.deliver_to_client(),
+            Err(rustls::Error::AlertReceived(alert))
+        );
     }
 }
 
@@ -166,16 +169,16 @@ fn data_may_follow_the_last_message_at_once() {
             }
             let mut pair = Pair::new(&config, server);
             while pair.client.is_handshaking() {
-                let flight = pair.from_client();
+                let flight = pair.take_sent();
                 assert_eq!(pair.server.deliver(&flight).error, None);
-                pair.to_client().unwrap();
+                pair.deliver_to_client().unwrap();
             }
             // The server of TLS 1.2 has the last word in a full handshake.
             let has_finished = versions[0].version == ProtocolVersion::TLSv1_3 || is_resumed;
             pair.client.writer().write_all(b"one").unwrap();
-            let mut flight = pair.from_client();
+            let mut flight = pair.take_sent();
             pair.client.writer().write_all(b"two").unwrap();
-            flight.extend(pair.from_client());
+            flight.extend(pair.take_sent());
             let delivered = pair.server.deliver(&flight);
             assert_eq!(delivered.is_handshaken, has_finished);
             assert_eq!(delivered.data, b"onetwo");
@@ -184,7 +187,7 @@ fn data_may_follow_the_last_message_at_once() {
                 pair.server.session.take_parts().unwrap().is_resumed,
                 is_resumed
             );
-            pair.to_client().unwrap();
+            pair.deliver_to_client().unwrap();
             pair.round(b"request", b"response");
         }
     }
@@ -221,7 +224,7 @@ fn a_resumed_session_has_the_client_certificate() {
             assert_eq!(pair.parts().is_resumed, is_resumed);
             assert_eq!(
                 pair.parts().peer_certificates,
-                [CERTIFICATES.client.0.clone()]
+                std::slice::from_ref(&CERTIFICATES.client.0)
             );
         }
     }
@@ -255,205 +258,13 @@ fn the_protocol_is_negotiated() {
         let mut config = client(versions);
         config.alpn_protocols = vec![b"h2".to_vec()];
         let mut pair = Pair::new(&Arc::new(config), server());
-        let hello = pair.from_client();
+        let hello = pair.take_sent();
         assert!(pair.server.deliver(&hello).error.is_some());
         let alert = AlertDescription::NoApplicationProtocol;
-        assert_eq!(pair.to_client(), Err(rustls::Error::AlertReceived(alert)));
-    }
-}
-
-/// A configuration that accepts early data, and a client with a ticket for it.
-fn early_data() -> (Pair, ServerConfig) {
-    let mut server = server();
-    server.max_early_data_size = 1024;
-    let mut config = client(TLS13);
-    config.enable_early_data = true;
-    let config = Arc::new(config);
-    Pair::new(&config, server.clone()).handshake();
-    let mut pair = Pair::new(&config, server.clone());
-    pair.client
-        .early_data()
-        .unwrap()
-        .write_all(b"GET /early")
-        .unwrap();
-    pair.client
-        .early_data()
-        .unwrap()
-        .write_all(b" HTTP/1.1")
-        .unwrap();
-    (pair, server)
-}
-
-#[test]
-fn early_data_is_marked() {
-    let (mut pair, _) = early_data();
-    let first = pair.from_client();
-    let delivered = pair.server.deliver(&first);
-    assert_eq!(delivered.early_data, b"GET /early HTTP/1.1");
-    assert_eq!(delivered.data, b"");
-    assert!(pair.server.session.is_handshaking());
-    // Before the handshake is complete there is no key to send with.
-    let Server { session, out, .. } = &mut pair.server;
-    let sent = out.clone();
-    assert_eq!(
-        session.send(b"x", 0, out).unwrap_err().kind(),
-        std::io::ErrorKind::BrokenPipe
-    );
-    session.close_notify(out);
-    assert_eq!(*out, sent);
-    let rest = pair.handshake();
-    assert_eq!(rest.early_data, b"");
-    assert!(pair.client.is_early_data_accepted() && pair.parts().is_resumed);
-    pair.round(b"request", b"response");
-}
-
-#[test]
-fn too_much_early_data_is_refused() {
-    let (mut pair, _) = early_data();
-    // The session of another configuration with the same tickets accepts less than the client
-    // believes.
-    let mut smaller = early_data().1;
-    smaller.max_early_data_size = 4;
-    let (mut again, server) = early_data();
-    smaller.session_storage = server.session_storage;
-    again.server = Server::new(smaller);
-    let first = again.from_client();
-    assert!(again.server.deliver(&first).error.is_some());
-    let alert = AlertDescription::UnexpectedMessage;
-    assert_eq!(again.to_client(), Err(rustls::Error::AlertReceived(alert)));
-    pair.handshake();
-}
-
-/// A server without the ticket skips what it cannot decrypt (RFC 8446 §4.2.10).
-#[test]
-fn rejected_early_data_is_skipped() {
-    for max_early_data_size in [0, 1024] {
-        let (mut pair, _) = early_data();
-        let mut other = server();
-        other.max_early_data_size = max_early_data_size;
-        pair.server = Server::new(other);
-        let delivered = pair.handshake();
-        assert_eq!((delivered.early_data, delivered.data), (vec![], vec![]));
-        assert!(!pair.client.is_early_data_accepted());
-        pair.round(b"request", b"response");
-    }
-}
-
-#[test]
-fn plain_http_is_recognised() {
-    for request in [
-        &b"GET / HTTP/1.1\r\n\r\n"[..],
-        b"POST ",
-        b"OPTIONS * HTTP/1.1",
-        b"PRI * HTTP",
-    ] {
-        let mut session = Session::new(Arc::new(server())).unwrap();
-        let mut out = Vec::new();
-        let method = request.iter().position(|&byte| byte == b' ').unwrap();
-        for end in 0..=method {
-            let received = session.receive(&mut request[..end].to_vec(), &mut out);
-            assert!(matches!(received, Received::NeedMore { record_bytes } if record_bytes > end));
-        }
-        let received = session.receive(&mut request.to_vec(), &mut out);
-        assert!(matches!(received, Received::PlainHttp));
-        assert_eq!(out, []);
-    }
-}
-
-/// What is not TLS ends with the alert of the RFC, in plaintext.
-#[test]
-fn bad_first_records_are_refused() {
-    let hello = |header: [u8; 5]| [&header[..], &[0; 64]].concat();
-    let cases = [
-        // SSL 2, and other protocols.
-        (
-            vec![0x80, 0x2e, 1, 3, 1, 0, 0x15],
-            AlertDescription::UnexpectedMessage,
-        ),
-        (
-            b"SSH-2.0-client\r\n".to_vec(),
-            AlertDescription::UnexpectedMessage,
-        ),
-        (vec![0; 16], AlertDescription::UnexpectedMessage),
-        (hello([24, 3, 3, 0, 8]), AlertDescription::UnexpectedMessage),
-        (hello([22, 2, 0, 0, 8]), AlertDescription::ProtocolVersion),
-        (hello([22, 3, 1, 0x40, 1]), AlertDescription::RecordOverflow),
-        (hello([22, 3, 1, 0, 0]), AlertDescription::UnexpectedMessage),
-        (
-            hello([22, 3, 1, 0, 64]),
-            AlertDescription::UnexpectedMessage,
-        ),
-        (
-            hello([23, 3, 3, 0, 64]),
-            AlertDescription::UnexpectedMessage,
-        ),
-        // An alert that interrupts a message, and an empty one.
-        (
-            vec![22, 3, 1, 0, 4, 1, 0, 0, 9, 21, 3, 3, 0, 2, 1, 0],
-            AlertDescription::UnexpectedMessage,
-        ),
-        (vec![21, 3, 3, 0, 1, 1], AlertDescription::DecodeError),
-        // A message of 16 MB.
-        (
-            vec![22, 3, 1, 0, 4, 1, 0xff, 0xff, 0xff],
-            AlertDescription::DecodeError,
-        ),
-    ];
-    for (bytes, alert) in cases {
-        let mut server = Server::new(server());
-        let delivered = server.deliver(&bytes);
-        assert!(delivered.error.is_some(), "{bytes:?}");
-        let expected = [21, 3, 3, 0, 2, 2, alert.into()];
-        assert_eq!(server.out, expected, "{bytes:?}: {:?}", delivered.error);
-        // Nothing follows the alert.
-        assert_eq!(server.deliver(&bytes).error, delivered.error);
-        server.session.close_notify(&mut server.out);
-        assert_eq!(server.out, expected);
-    }
-}
-
-/// A message in many small records does not use memory without end.
-#[test]
-fn held_records_are_limited() {
-    let mut server = Server::new(server());
-    let mut hello = vec![22, 3, 1, 0, 4, 1, 0, 0xff, 0xf0];
-    for _ in 0..16_384 {
-        hello.extend([22, 3, 1, 0, 1, 0]);
-    }
-    let error = server.deliver(&hello).error;
-    let expected = rustls::InvalidMessage::HandshakePayloadTooLarge;
-    assert_eq!(error, Some(SessionError::Handshake(expected.into())));
-    assert_eq!(
-        server.out,
-        [21, 3, 3, 0, 2, 2, AlertDescription::DecodeError.into()]
-    );
-}
-
-/// An alert of the client ends a handshake, without an alert in return.
-#[test]
-fn an_alert_ends_a_handshake() {
-    let mut server = Server::new(server());
-    let error = server.deliver(&[21, 3, 3, 0, 2, 2, 40]).error;
-    let alert = rustls::Error::AlertReceived(AlertDescription::HandshakeFailure);
-    assert_eq!(error, Some(SessionError::Handshake(alert)));
-    assert_eq!(server.out, []);
-}
-
-/// After the server's first messages, alerts are encrypted, and the client can read them.
-#[test]
-fn a_bad_finished_is_refused() {
-    for (versions, alert) in [
-        (TLS12, AlertDescription::BadRecordMac),
-        (TLS13, AlertDescription::BadRecordMac),
-    ] {
-        let mut pair = Pair::new(&Arc::new(client(versions)), server());
-        let hello = pair.from_client();
-        pair.server.deliver(&hello);
-        pair.to_client().unwrap();
-        let mut flight = pair.from_client();
-        *flight.last_mut().unwrap() ^= 1;
-        assert!(pair.server.deliver(&flight).error.is_some());
-        assert_eq!(pair.to_client(), Err(rustls::Error::AlertReceived(alert)));
+        assert_eq!(
+            pair.deliver_to_client(),
+            Err(rustls::Error::AlertReceived(alert))
+        );
     }
 }
 

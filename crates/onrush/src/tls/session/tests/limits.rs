@@ -14,7 +14,7 @@ fn the_client_updates_its_keys() {
     }
     // The client asked for an update of ours, which preceded the response.
     pair.client.refresh_traffic_keys().unwrap();
-    let bytes = pair.from_client();
+    let bytes = pair.take_sent();
     let delivered = pair.server.deliver(&bytes);
     assert!(delivered.error.is_none() && delivered.data.is_empty());
     assert_eq!(
@@ -22,13 +22,13 @@ fn the_client_updates_its_keys() {
         5 + 5 + 1 + 16,
         "one key update in return"
     );
-    assert_eq!(pair.to_client().unwrap(), b"");
-    assert_eq!(pair.from_client(), b"", "which asks for nothing");
+    assert_eq!(pair.deliver_to_client().unwrap(), b"");
+    assert_eq!(pair.take_sent(), b"", "which asks for nothing");
     pair.round(b"request", b"response");
 }
 
 #[test]
-fn an_update_that_asks_for_nothing_has_no_answer() {
+fn an_update_that_asks_for_nothing_causes_none() {
     let mut raw = RawClient::connected(TLS13);
     let record = raw.record_13(&[24, 0, 0, 1, 0, 22]);
     assert_eq!(raw.server.deliver(&record).error, None);
@@ -52,12 +52,12 @@ fn a_key_update_may_span_records() {
     }
 }
 
-/// After `close_notify`, a key update has no answer, but takes effect.
+/// After `close_notify`, a key update causes none of ours, but takes effect.
 #[test]
-fn a_closed_session_does_not_answer_a_key_update() {
+fn after_the_end_our_key_is_not_updated() {
     let mut pair = Pair::connected(TLS13);
     pair.server.session.close_notify(&mut pair.server.out);
-    pair.to_client().unwrap();
+    pair.deliver_to_client().unwrap();
     pair.client.refresh_traffic_keys().unwrap();
     let bytes = pair.client_sends(b"with the next key");
     assert_eq!(pair.server.deliver(&bytes).data, b"with the next key");
@@ -74,17 +74,20 @@ fn key_updates_without_data_are_limited() {
         let bytes = pair.client_sends(b"data");
         assert_eq!(pair.server.deliver(&bytes).data, b"data");
         pair.server.send(b"data");
-        assert_eq!(pair.to_client().unwrap(), b"data");
+        assert_eq!(pair.deliver_to_client().unwrap(), b"data");
     }
     for _ in 0..33 {
         pair.client.refresh_traffic_keys().unwrap();
     }
-    let bytes = pair.from_client();
+    let bytes = pair.take_sent();
     let alert = AlertDescription::UnexpectedMessage;
     let reason = "too many key updates";
     let error = pair.server.deliver(&bytes).error;
     assert_eq!(error, Some(SessionError::Protocol { alert, reason }));
-    assert_eq!(pair.to_client(), Err(rustls::Error::AlertReceived(alert)));
+    assert_eq!(
+        pair.deliver_to_client(),
+        Err(rustls::Error::AlertReceived(alert))
+    );
 }
 
 /// With at most 8 records per key, the client accepts hundreds of them, and updates its key each
@@ -111,7 +114,7 @@ fn our_key_is_updated_before_its_limit() {
                 }
             }
         }
-        assert_eq!(pair.to_client().unwrap(), response);
+        assert_eq!(pair.deliver_to_client().unwrap(), response);
         let bytes = pair.client_sends(&request);
         let delivered = pair.server.deliver(&bytes);
         assert_eq!((delivered.data, delivered.error), (request, None));
@@ -144,7 +147,7 @@ fn tls_1_2_closes_before_the_limit() {
     assert_eq!(error.kind(), std::io::ErrorKind::Other);
     // The Finished message was the first of 4 records; 4 are reserved.
     assert_eq!(sent.len(), 3 * 4);
-    assert_eq!(pair.to_client().unwrap(), sent);
+    assert_eq!(pair.deliver_to_client().unwrap(), sent);
     let state = pair.client.process_new_packets().unwrap();
     assert!(state.peer_has_closed());
 }

@@ -231,7 +231,7 @@ impl Pair {
     }
 
     /// What the client wants to send.
-    pub(super) fn from_client(&mut self) -> Vec<u8> {
+    pub(super) fn take_sent(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         while self.client.wants_write() {
             self.client.write_tls(&mut bytes).unwrap();
@@ -240,7 +240,7 @@ impl Pair {
     }
 
     /// Delivers what the session has sent; returns the data.
-    pub(super) fn to_client(&mut self) -> Result<Vec<u8>, rustls::Error> {
+    pub(super) fn deliver_to_client(&mut self) -> Result<Vec<u8>, rustls::Error> {
         let out = std::mem::take(&mut self.server.out);
         let (mut rest, mut data) = (&out[..], Vec::new());
         while !rest.is_empty() {
@@ -262,7 +262,7 @@ impl Pair {
     pub(super) fn exchange(&mut self) -> Delivered {
         let mut all = Delivered::default();
         loop {
-            let bytes = self.from_client();
+            let bytes = self.take_sent();
             if bytes.is_empty() && self.server.out.is_empty() {
                 return all;
             }
@@ -272,7 +272,7 @@ impl Pair {
             all.is_handshaken |= delivered.is_handshaken;
             all.is_closed |= delivered.is_closed;
             assert_eq!(delivered.error, None);
-            self.to_client().unwrap();
+            self.deliver_to_client().unwrap();
         }
     }
 
@@ -286,7 +286,7 @@ impl Pair {
 
     pub(super) fn client_sends(&mut self, data: &[u8]) -> Vec<u8> {
         self.client.writer().write_all(data).unwrap();
-        self.from_client()
+        self.take_sent()
     }
 
     /// One request and its response.
@@ -294,7 +294,7 @@ impl Pair {
         let bytes = self.client_sends(request);
         assert_eq!(self.server.deliver(&bytes).data, request);
         self.server.send(response);
-        assert_eq!(self.to_client().unwrap(), response);
+        assert_eq!(self.deliver_to_client().unwrap(), response);
     }
 
     pub(super) fn parts(&self) -> &TlsParts {
