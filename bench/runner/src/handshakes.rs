@@ -1,0 +1,176 @@
+//! Load by handshakes: each client opens a TLS connection for each request, one after the other. It
+//! runs as a separate process on the clients' core.
+//!
+//! wrk cannot do this: it resumes sessions whenever the server permits that, and does not tell. This
+//! load either resumes or does not, and fails if a server did the other. Each client waits for the
+//! end of its connection, so that it has received the tickets and no data is lost.
+
+use crate::{
+    client::{Client, Protocol},
+    probe,
+    stats::{percentile, sorted},
+    wrk::{Report, Running},
+};
+use std::{
+    io::{self, Read},
+    net::SocketAddr,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+use xtask::shell::Outcome;
+
+/// The hidden first argument with which this program runs as the load.
+pub(crate) const SUBCOMMAND: &str = "--handshakes";
+
+/// Longest wait for data from the server.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The share of handshakes that may be of the other kind.
+const OTHERS_MAX: f64 = 0.001;
+
+/// The load on a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Number of clients. Each has its own thread and sessions.
+    pub(crate) clients: u32,
+    /// Whether the clients resume sessions. The first handshake of each client is full and does not
+    /// count as a request.
+    pub(crate) resumes: bool,
+}
+
+impl Shape {
+    /// One of the requests.
+    pub(crate) fn request(address: SocketAddr) -> String {
+        format!("GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+    }
+
+    /// Starts the load on the server at `address` for `seconds`.
+    pub(crate) fn start(self, address: SocketAddr, seconds: u64) -> Outcome<Running> {
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new(own);
+        command.args([SUBCOMMAND, &address.to_string(), &seconds.to_string()]);
+        command.args([self.clients.to_string(), self.resumes.to_string()]);
+        Running::start(&command)
+    }
+}
+
+/// Runs the load. The arguments are `ADDRESS SECONDS CLIENTS RESUMES`.
+pub(crate) fn main(arguments: &[String]) -> Outcome {
+    let [address, seconds, clients, resumes] = arguments else {
+        return Err(format!("{SUBCOMMAND} is internal"));
+    };
+    let wrong = |what: &str| format!("{SUBCOMMAND}: not a number: {what}");
+    let shape = Shape {
+        clients: clients.parse().map_err(|_| wrong(clients))?,
+        resumes: resumes == "true",
+    };
+    let address = address.parse().map_err(|_| wrong(address))?;
+    let seconds = seconds.parse().map_err(|_| wrong(seconds))?;
+    // The bench shows what is printed instead of a report.
+    match load(shape, address, Duration::from_secs(seconds)) {
+        Ok(report) => println!("{}", report.line()),
+        Err(reason) => println!("{reason}"),
+    }
+    Ok(())
+}
+
+/// The measurements of one client.
+#[derive(Default)]
+struct Seen {
+    times_us: Vec<f64>,
+    bytes: f64,
+    status: f64,
+    broken: f64,
+    /// Handshakes of the other kind.
+    others: f64,
+}
+
+fn load(shape: Shape, address: SocketAddr, duration: Duration) -> Outcome<Report> {
+    let clients: Outcome<Vec<Client>> = (0..shape.clients)
+        .map(|_| match shape.resumes {
+            true => Client::that_resumes(),
+            false => Client::new(Protocol::Https),
+        })
+        .collect();
+    let begun = Instant::now();
+    let all: Vec<Seen> = thread::scope(|scope| {
+        let run = |client| scope.spawn(move || repeat(shape, &client, address, begun + duration));
+        let clients: Vec<_> = clients?.into_iter().map(run).collect();
+        let join = |client: thread::ScopedJoinHandle<'_, Seen>| client.join();
+        let seen = clients
+            .into_iter()
+            .map(|client| join(client).unwrap_or_default());
+        Outcome::Ok(seen.collect())
+    })?;
+    let us = begun.elapsed().as_secs_f64() * 1e6;
+    let times = sorted(all.iter().flat_map(|seen| seen.times_us.iter().copied()));
+    let sum = |of: fn(&Seen) -> f64| all.iter().map(of).sum::<f64>();
+    let requests = times.len() as f64;
+    let others = sum(|seen| seen.others);
+    if others > requests * OTHERS_MAX {
+        let not = if shape.resumes { "not " } else { "" };
+        return Err(format!(
+            "{others} of {requests} handshakes were {not}resumed"
+        ));
+    }
+    let at = |share| percentile(&times, share);
+    Ok(Report {
+        requests,
+        bytes: sum(|seen| seen.bytes),
+        us,
+        read: sum(|seen| seen.broken),
+        status: sum(|seen| seen.status),
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        p999_us: at(0.999),
+        ..Report::default()
+    })
+}
+
+/// Runs one client until `end`.
+fn repeat(shape: Shape, client: &Client, address: SocketAddr, end: Instant) -> Seen {
+    let request = Shape::request(address);
+    let mut seen = Seen::default();
+    if shape.resumes && request_once(client, address, &request).is_err() {
+        seen.broken += 1.0;
+    }
+    while Instant::now() < end {
+        let begun = Instant::now();
+        match request_once(client, address, &request) {
+            Ok((response, resumed)) => {
+                seen.times_us.push(begun.elapsed().as_secs_f64() * 1e6);
+                seen.bytes += response.wire_bytes as f64;
+                seen.status += f64::from(u8::from(response.status / 100 != 2));
+                seen.others += f64::from(u8::from(resumed != shape.resumes));
+            }
+            Err(_) => {
+                seen.broken += 1.0;
+                // Prevents a busy loop against a server that rejects everything.
+                if seen.broken > 10.0 {
+                    break;
+                }
+            }
+        }
+    }
+    seen
+}
+
+/// Sends one request on a new connection and waits for the end of the connection. Returns the
+/// response, and whether a session was resumed.
+fn request_once(
+    client: &Client,
+    address: SocketAddr,
+    request: &str,
+) -> Outcome<(probe::Response, bool)> {
+    let failed = |error: io::Error| error.to_string();
+    let mut stream = client.connect(address).map_err(failed)?;
+    let limit = stream.socket().set_read_timeout(Some(PATIENCE));
+    limit.map_err(failed)?;
+    stream.send(request.as_bytes()).map_err(failed)?;
+    let response = probe::read_response(&mut stream, &mut Vec::new())?;
+    // The response is complete. Some servers end connections without `close_notify`, which is an
+    // error.
+    while stream.read(&mut [0; 256]).is_ok_and(|len| len > 0) {}
+    Ok((response, stream.is_resumed()))
+}
