@@ -1,9 +1,9 @@
 //! Load by handshakes: each client opens a TLS connection for each request, one after the other. It
 //! runs as a separate process on the clients' core.
 //!
-//! wrk cannot do this: it resumes sessions whenever the server permits that, and does not tell. This
-//! load either resumes or does not, and fails if a server did the other. Each client waits for the
-//! end of its connection, so that it has received the tickets and no data is lost.
+//! wrk cannot do this: it resumes sessions whenever it can, and does not report it. This load either
+//! resumes or does not, and fails if a server did the other. Each client waits for the end of its
+//! connection, so that it has received the tickets and no data is lost.
 
 use crate::{
     client::{Client, Protocol},
@@ -173,4 +173,82 @@ fn request_once(
     // error.
     while stream.read(&mut [0; 256]).is_ok_and(|len| len > 0) {}
     Ok((response, stream.is_resumed()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::{Certificate, Setup};
+    use rustls::{
+        ServerConfig, ServerConnection, StreamOwned,
+        crypto::aws_lc_rs,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    };
+    use std::{io::Write, net::TcpListener, sync::Arc};
+
+    const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi";
+
+    /// An HTTPS server for one client at a time that sends this number of tickets. It ends with the
+    /// process.
+    fn server(tickets: usize) -> SocketAddr {
+        let Certificate { chain, key } =
+            Certificate::of(&Setup::of_repository()).expect("a certificate");
+        let chain = vec![CertificateDer::from_pem_file(chain).expect("PEM")];
+        let key = PrivateKeyDer::from_pem_file(key).expect("PEM");
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("TLS 1.3")
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .expect("a pair");
+        config.send_tls13_tickets = tickets;
+        let config = Arc::new(config);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
+        let address = listener.local_addr().expect("an address");
+        thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                let tls = ServerConnection::new(config.clone()).expect("a connection");
+                let mut stream = StreamOwned::new(tls, socket);
+                // The requests are short enough to arrive in one record.
+                if stream.read(&mut [0; 1024]).is_ok() {
+                    stream.write_all(RESPONSE).expect("sent");
+                    stream.conn.send_close_notify();
+                    stream.flush().expect("sent");
+                }
+            }
+        });
+        address
+    }
+
+    fn run(address: SocketAddr, resumes: bool) -> Outcome<Report> {
+        let shape = Shape {
+            clients: 1,
+            resumes,
+        };
+        load(shape, address, Duration::from_millis(100))
+    }
+
+    #[test]
+    fn handshakes_are_of_the_required_kind_or_void() {
+        let address = server(2);
+        for resumes in [false, true] {
+            let report = run(address, resumes).expect("all of one kind");
+            let failed = (report.read, report.status);
+            assert!(report.requests >= 1.0 && failed == (0.0, 0.0), "{report:?}");
+            assert_eq!(report.bytes, report.requests * RESPONSE.len() as f64);
+        }
+        let reason = run(server(0), true).expect_err("no tickets");
+        assert!(reason.contains("handshakes were not resumed"), "{reason}");
+    }
+
+    #[test]
+    fn a_load_without_a_server_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
+        let address = listener.local_addr().expect("an address");
+        drop(listener);
+        let report = run(address, true).expect("no handshakes");
+        assert!(report.requests == 0.0 && report.read > 10.0, "{report:?}");
+        assert!(main(&["x".to_owned()]).is_err());
+    }
 }

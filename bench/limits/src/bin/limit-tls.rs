@@ -37,7 +37,11 @@ const RECEIVE_BYTES: usize = 32 * 1024;
 /// The bytes that are encrypted before they are sent.
 const PIECE_BYTES: usize = 64 * 1024;
 
+/// Free memory that the allocator keeps.
+const TRIM_BYTES: libc::c_int = 64 << 20;
+
 fn main() -> io::Result<()> {
+    keep_memory();
     let listener = net::listen(argument(1, USAGE)?)?;
     let (chain, key): (PathBuf, PathBuf) = (argument(2, USAGE)?, argument(3, USAGE)?);
     let canned = Canned::of_arguments()?;
@@ -70,6 +74,14 @@ fn main() -> io::Result<()> {
             }
         }
     }
+}
+
+/// Prevents the allocator from returning memory to the kernel. rustls allocates each record, and
+/// glibc would give back and fault in the same pages for each piece, which costs up to 40 % of a
+/// large file.
+fn keep_memory() {
+    // SAFETY: the call only changes a setting of the allocator, before other threads could exist.
+    unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, TRIM_BYTES) };
 }
 
 /// The response to every request.

@@ -28,12 +28,6 @@ const CLOSING: &[&str] = &[
     "closes after each response, whether requested or not",
 ];
 
-const TLS: &[&str] = &[
-    "prebuilt response with a constant date",
-    "no size limits, no time limits",
-    "requests are parsed but not evaluated",
-];
-
 const ASKED: &[&str] = &[
     "prebuilt response with a constant date",
     "no size limits, no time limits",
@@ -144,7 +138,7 @@ pub(crate) const LIMITS: &[Peer] = &[
         driver: None,
         roles: &[Role::TlsHello],
         configuration: "port, certificate, hello; rustls with aws-lc-rs, two stateless tickets",
-        omits: TLS,
+        omits: PREBUILT,
         install: limits,
         version: own_version,
         launch: |setup, launch| bare_tls(setup, launch, "hello"),
