@@ -1,9 +1,9 @@
 //! Load by handshakes: each client opens a TLS connection for each request, one after the other. It
 //! runs as a separate process on the clients' core.
 //!
-//! wrk cannot do this: it resumes sessions whenever it can, and does not report it. This load either
-//! resumes or does not, and fails if a server did the other. Each client waits for the end of its
-//! connection, so that it has received the tickets and no data is lost.
+//! wrk cannot do this: it resumes sessions whenever it can, and does not report it. This load
+//! either resumes or does not, and fails if a server did the other. Each client waits for the end
+//! of its connection, so that it has received the tickets and no data is lost.
 
 use crate::{
     client::{Client, Protocol},

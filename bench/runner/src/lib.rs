@@ -2,9 +2,9 @@
 //! profiles; other modules measure. The public items are for the experiments, which start, load and
 //! observe servers in the same way.
 //!
-//! Modules, lowest first: `stats` `client` · `probe` `server` · `row` `wrk` · `uploads` `handshakes` ·
-//! `work` `calls` `peers` · `plan` · `bench` · `pair` · `perf` · `profiles` `report` · `beside`
-//! `options`.
+//! Modules, lowest first: `stats` `client` · `probe` `server` · `row` `wrk` · `uploads`
+//! `handshakes` · `work` `calls` `peers` · `plan` · `bench` · `pair` · `perf` · `profiles` `report`
+//! · `beside` `options`.
 
 #![forbid(unsafe_code)]
 

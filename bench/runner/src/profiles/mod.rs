@@ -70,7 +70,7 @@ pub(crate) const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "tls",
-        what: "HTTPS: small responses, full and resumed handshakes, files, uploads, idle connections",
+        what: "HTTPS: small responses, handshakes, files, uploads, and idle connections",
         steps: tls::tls,
     },
     Profile {

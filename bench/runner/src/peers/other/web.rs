@@ -37,8 +37,8 @@ pub(super) const NGINX: Peer = Peer {
     configuration: "One worker, no access log, deferred accept, unlimited requests per connection; \
         `return` serves / and /json, sendfile with tcp_nopush and an open_file_cache that checks \
         again after 30 s serves files, and the DAV module, which renames a temporary file into \
-        place without a sync, stores PUT; /stream is a long sparse file that is read into buffers. TLS by OpenSSL with the \
-        defaults of both.",
+        place without a sync, stores PUT; /stream is a long sparse file that is read into buffers. \
+        TLS by OpenSSL with the defaults of both.",
     omits: &[
         "json: the text is constant, not serialised",
         "put: ignores preconditions",
