@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+use onrush::tls::TlsConfig;
 use onrush::{AccessLog, Limits, Metrics, Request, RequestBody, Response, Server};
 use serde::Serialize;
 use std::io::{self, ErrorKind};
@@ -131,7 +132,10 @@ fn serve(port: &str, certificate: Option<Certificate<'_>>) -> Result<(), String>
 fn with_tls(server: Server, certificate: Option<Certificate<'_>>) -> Result<Server, String> {
     match certificate {
         None => Ok(server),
-        Some(_) => Err("this build of Onrush has no TLS".to_owned()),
+        Some((chain, key)) => {
+            let config = TlsConfig::from_files(chain, key).map_err(|error| error.to_string())?;
+            Ok(server.tls(config))
+        }
     }
 }
 

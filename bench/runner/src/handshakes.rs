@@ -1,9 +1,9 @@
-//! Load by handshakes: each client opens a TLS connection for each request, one after the other. It
-//! runs as a separate process on the clients' core.
+//! Load by full handshakes: each client opens a TLS connection for each request, one after the
+//! other. It runs as a separate process on the clients' core.
 //!
-//! wrk cannot do this: it resumes sessions whenever it can, and does not report it. This load
-//! either resumes or does not, and fails if a server did the other. Each client waits for the end
-//! of its connection, so that it has received the tickets and no data is lost.
+//! wrk cannot do this: with `Connection: close` it resumes the last session of each connection, if
+//! the server permits that. So wrk is the load of resumed handshakes. The clients here offer no
+//! session. Each waits for the end of its connection, so that no data is lost.
 
 use crate::{
     client::{Client, Protocol},
@@ -26,17 +26,11 @@ pub(crate) const SUBCOMMAND: &str = "--handshakes";
 /// Longest wait for data from the server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The share of handshakes that may be of the other kind.
-const OTHERS_MAX: f64 = 0.001;
-
 /// The load on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Number of clients. Each has its own thread and sessions.
+    /// Number of clients. Each has its own thread.
     pub(crate) clients: u32,
-    /// Whether the clients resume sessions. The first handshake of each client is full and does not
-    /// count as a request.
-    pub(crate) resumes: bool,
 }
 
 impl Shape {
@@ -50,29 +44,37 @@ impl Shape {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(own);
         command.args([SUBCOMMAND, &address.to_string(), &seconds.to_string()]);
-        command.args([self.clients.to_string(), self.resumes.to_string()]);
+        command.arg(self.clients.to_string());
         Running::start(&command)
     }
 }
 
-/// Runs the load. The arguments are `ADDRESS SECONDS CLIENTS RESUMES`.
+/// Runs the load. The arguments are `ADDRESS SECONDS CLIENTS`.
 pub(crate) fn main(arguments: &[String]) -> Outcome {
-    let [address, seconds, clients, resumes] = arguments else {
+    let [address, seconds, clients] = arguments else {
         return Err(format!("{SUBCOMMAND} is internal"));
     };
     let wrong = |what: &str| format!("{SUBCOMMAND}: not a number: {what}");
     let shape = Shape {
         clients: clients.parse().map_err(|_| wrong(clients))?,
-        resumes: resumes == "true",
     };
     let address = address.parse().map_err(|_| wrong(address))?;
     let seconds = seconds.parse().map_err(|_| wrong(seconds))?;
-    // The bench shows what is printed instead of a report.
-    match load(shape, address, Duration::from_secs(seconds)) {
-        Ok(report) => println!("{}", report.line()),
-        Err(reason) => println!("{reason}"),
-    }
+    let client = Client::new(Protocol::Https)?;
+    let report = load(&client, shape, address, Duration::from_secs(seconds));
+    println!("{}", report.line());
     Ok(())
+}
+
+/// Fails unless the server at `address` resumes the session of a client's first connection.
+pub(crate) fn check_resumption(address: SocketAddr) -> Outcome {
+    let client = Client::that_resumes()?;
+    let request = Shape::request(address);
+    request_once(&client, address, &request)?;
+    match request_once(&client, address, &request)? {
+        (_, true) => Ok(()),
+        (_, false) => Err("it resumes no sessions".to_owned()),
+    }
 }
 
 /// The measurements of one client.
@@ -82,41 +84,24 @@ struct Seen {
     bytes: f64,
     status: f64,
     broken: f64,
-    /// Handshakes of the other kind.
-    others: f64,
 }
 
-fn load(shape: Shape, address: SocketAddr, duration: Duration) -> Outcome<Report> {
-    let clients: Outcome<Vec<Client>> = (0..shape.clients)
-        .map(|_| match shape.resumes {
-            true => Client::that_resumes(),
-            false => Client::new(Protocol::Https),
-        })
-        .collect();
+fn load(client: &Client, shape: Shape, address: SocketAddr, duration: Duration) -> Report {
     let begun = Instant::now();
     let all: Vec<Seen> = thread::scope(|scope| {
-        let run = |client| scope.spawn(move || repeat(shape, &client, address, begun + duration));
-        let clients: Vec<_> = clients?.into_iter().map(run).collect();
-        let join = |client: thread::ScopedJoinHandle<'_, Seen>| client.join();
-        let seen = clients
+        let run = |_| scope.spawn(move || repeat(client, address, begun + duration));
+        let clients: Vec<_> = (0..shape.clients).map(run).collect();
+        clients
             .into_iter()
-            .map(|client| join(client).unwrap_or_default());
-        Outcome::Ok(seen.collect())
-    })?;
+            .map(|client| client.join().unwrap_or_default())
+            .collect()
+    });
     let us = begun.elapsed().as_secs_f64() * 1e6;
     let times = sorted(all.iter().flat_map(|seen| seen.times_us.iter().copied()));
     let sum = |of: fn(&Seen) -> f64| all.iter().map(of).sum::<f64>();
-    let requests = times.len() as f64;
-    let others = sum(|seen| seen.others);
-    if others > requests * OTHERS_MAX {
-        let not = if shape.resumes { "not " } else { "" };
-        return Err(format!(
-            "{others} of {requests} handshakes were {not}resumed"
-        ));
-    }
     let at = |share| percentile(&times, share);
-    Ok(Report {
-        requests,
+    Report {
+        requests: times.len() as f64,
         bytes: sum(|seen| seen.bytes),
         us,
         read: sum(|seen| seen.broken),
@@ -125,24 +110,20 @@ fn load(shape: Shape, address: SocketAddr, duration: Duration) -> Outcome<Report
         p99_us: at(0.99),
         p999_us: at(0.999),
         ..Report::default()
-    })
+    }
 }
 
 /// Runs one client until `end`.
-fn repeat(shape: Shape, client: &Client, address: SocketAddr, end: Instant) -> Seen {
+fn repeat(client: &Client, address: SocketAddr, end: Instant) -> Seen {
     let request = Shape::request(address);
     let mut seen = Seen::default();
-    if shape.resumes && request_once(client, address, &request).is_err() {
-        seen.broken += 1.0;
-    }
     while Instant::now() < end {
         let begun = Instant::now();
         match request_once(client, address, &request) {
-            Ok((response, resumed)) => {
+            Ok((response, _)) => {
                 seen.times_us.push(begun.elapsed().as_secs_f64() * 1e6);
                 seen.bytes += response.wire_bytes as f64;
                 seen.status += f64::from(u8::from(response.status / 100 != 2));
-                seen.others += f64::from(u8::from(resumed != shape.resumes));
             }
             Err(_) => {
                 seen.broken += 1.0;
@@ -221,25 +202,25 @@ mod tests {
         address
     }
 
-    fn run(address: SocketAddr, resumes: bool) -> Outcome<Report> {
-        let shape = Shape {
-            clients: 1,
-            resumes,
-        };
-        load(shape, address, Duration::from_millis(100))
+    fn run(address: SocketAddr) -> Report {
+        let client = Client::new(Protocol::Https).expect("a client");
+        let shape = Shape { clients: 1 };
+        load(&client, shape, address, Duration::from_millis(100))
     }
 
     #[test]
-    fn handshakes_are_of_the_required_kind_or_void() {
-        let address = server(2);
-        for resumes in [false, true] {
-            let report = run(address, resumes).expect("all of one kind");
-            let failed = (report.read, report.status);
-            assert!(report.requests >= 1.0 && failed == (0.0, 0.0), "{report:?}");
-            assert_eq!(report.bytes, report.requests * RESPONSE.len() as f64);
-        }
-        let reason = run(server(0), true).expect_err("no tickets");
-        assert!(reason.contains("handshakes were not resumed"), "{reason}");
+    fn each_request_has_its_own_connection() {
+        let report = run(server(2));
+        let failed = (report.read, report.status);
+        assert!(report.requests >= 1.0 && failed == (0.0, 0.0), "{report:?}");
+        assert_eq!(report.bytes, report.requests * RESPONSE.len() as f64);
+    }
+
+    #[test]
+    fn a_server_without_tickets_resumes_nothing() {
+        assert_eq!(check_resumption(server(2)), Ok(()));
+        let reason = check_resumption(server(0)).expect_err("no tickets");
+        assert_eq!(reason, "it resumes no sessions");
     }
 
     #[test]
@@ -247,7 +228,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
         let address = listener.local_addr().expect("an address");
         drop(listener);
-        let report = run(address, true).expect("no handshakes");
+        let report = run(address);
         assert!(report.requests == 0.0 && report.read > 10.0, "{report:?}");
         assert!(main(&["x".to_owned()]).is_err());
     }

@@ -240,6 +240,9 @@ fn start(
     };
     let protocol = scenario.role.protocol();
     let probed = probe_over(protocol, server.address, &request).map_err(named)?;
+    if scenario.resumes() {
+        handshakes::check_resumption(server.address).map_err(named)?;
+    }
     // A limit sends its prebuilt response in roles that it does not implement, too.
     let expect = match subject.peer.roles.contains(&scenario.role) {
         true => scenario.expect,

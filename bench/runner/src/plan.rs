@@ -2,6 +2,7 @@
 //! their targets.
 
 use crate::{
+    client::Protocol,
     handshakes,
     peers::{Driver, Peer, Role},
     row::{About, Target},
@@ -147,6 +148,15 @@ impl Scenario {
             rounds_max: u32::MAX,
             volume_bytes: None,
         }
+    }
+
+    /// Whether its connections resume sessions: wrk does, if it opens new ones over TLS.
+    pub(crate) fn resumes(&self) -> bool {
+        let Load::Wrk(shape) = &self.load else {
+            return false;
+        };
+        let closes = matches!(shape.requests, wrk::Requests::Closing { .. });
+        closes && self.role.protocol() == Protocol::Https
     }
 
     /// The durability that rows about objects state.

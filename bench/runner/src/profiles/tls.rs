@@ -82,14 +82,12 @@ fn pipelined(bench: &Bench) -> Vec<Step> {
     pairs(bench, &hello("16 deep, 64 connections", load), &targets)
 }
 
-fn handshakes(bench: &Bench, name: &str, resumes: bool) -> Vec<Step> {
+fn handshakes(bench: &Bench, name: &str, load: Load) -> Vec<Step> {
     let targets = Targets {
         limits: limits(LIMIT_CLOSE, Some(1.03)),
         ahead_of: PEERS.map(|name| (name, 1.0)).to_vec(),
         ..Targets::default()
     };
-    let clients = HANDSHAKING;
-    let load = Load::Handshakes(handshakes::Shape { clients, resumes });
     let mut scenario = hello(name, load);
     scenario.seconds_min = 2;
     pairs(bench, &scenario, &targets)
@@ -137,9 +135,12 @@ pub(super) fn tls(bench: &Bench) -> Vec<Step> {
     if !bench.effort.quick {
         steps.extend(pipelined(bench));
     }
-    steps.extend(handshakes(bench, "full handshakes", false));
+    let clients = HANDSHAKING;
+    let full = Load::Handshakes(handshakes::Shape { clients });
+    steps.extend(handshakes(bench, "full handshakes", full));
     if !bench.effort.quick {
-        steps.extend(handshakes(bench, "resumed handshakes", true));
+        let resumed = Load::requests(clients, Requests::Closing { every: 1 });
+        steps.extend(handshakes(bench, "resumed handshakes", resumed));
     }
     steps.extend(file(bench, "GET of 1 MB", 1_000_000, 16));
     if !bench.effort.quick {
