@@ -1,6 +1,6 @@
 //! `onrush-app PORT [--tls-cert FILE --tls-key FILE]`: the responses with which Onrush and its
-//! peers are measured, over TLS if there is a certificate. It uses only the public API of Onrush, as
-//! a user of the crate does.
+//! peers are measured, over TLS if there is a certificate. It uses only the public API of Onrush,
+//! as a user of the crate does.
 //!
 //! | variable | values | default |
 //! | --- | --- | --- |

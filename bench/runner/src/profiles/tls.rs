@@ -64,8 +64,8 @@ fn small(bench: &Bench) -> Vec<Step> {
     let steps = |&connections: &u32| {
         let name = format!("{connections} connections");
         let mut scenario = hello(&name, Load::get(connections, "/"));
-        // All handshakes take place within the round.
-        scenario.seconds_min = 1 + u64::from(connections) / 250;
+        // All handshakes take place within the round. One costs as much as 20 to 50 requests.
+        scenario.seconds_min = 3 + u64::from(connections) / 100;
         pairs(bench, &scenario, &targets)
     };
     numbers.iter().flat_map(steps).collect()
