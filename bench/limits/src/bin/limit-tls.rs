@@ -13,7 +13,7 @@
 //! | --- | --- |
 //! | 16 KiB | 0.87 |
 //! | 32 KiB | 0.66 |
-//! | 48 KiB | about 0.6 |
+//! | 48 KiB | about 0.6, from the ratio to 256 KiB |
 //! | 64 KiB | 1 |
 //! | 256 KiB | 0.65 |
 
