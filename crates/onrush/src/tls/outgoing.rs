@@ -201,7 +201,7 @@ impl Outgoing {
     }
 
     /// See [`Session::send_with`](super::session::Session::send_with).
-    #[inline]
+    #[cfg(test)]
     pub(super) fn send_with(
         &mut self,
         keys: &mut NextKeys,

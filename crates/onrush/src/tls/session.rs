@@ -156,14 +156,8 @@ impl Session {
         }
     }
 
-    /// Appends one record, whose content `fill` writes into the send buffer. `fill` receives room
-    /// for at most `max` bytes, and returns the number of bytes that it has written from the front;
-    /// this function returns the same number. If it is 0, there is no record. If `fill` panics,
-    /// `out` must not be sent, because the room is not encrypted.
-    ///
-    /// # Errors
-    /// As [`send`](Session::send), and the error of `fill`; then there is no record.
-    #[inline]
+    /// [`Session::send_appended`] with a `fill` that writes into a slice.
+    #[cfg(test)]
     pub(crate) fn send_with(
         &mut self,
         max: usize,
@@ -177,12 +171,14 @@ impl Session {
         }
     }
 
-    /// As [`send_with`](Session::send_with), for an `append` that appends at most as many bytes as
-    /// its second argument to `out`, and changes nothing before them. Unlike `send_with`, it need
-    /// not write zeros first. Returns the number of bytes appended.
+    /// Appends one record, whose content `append` writes: it appends at most as many bytes as its
+    /// second argument to `out`, and changes nothing before them. Returns the number of bytes
+    /// appended. If it is 0, there is no record. If `append` panics, `out` must not be sent,
+    /// because the content is not encrypted.
     ///
     /// # Errors
-    /// As [`send_with`](Session::send_with), and if `append` has appended too much.
+    /// As [`send`](Session::send), the error of `append`, and if it has appended too much; then
+    /// there is no record.
     #[inline]
     pub(crate) fn send_appended(
         &mut self,

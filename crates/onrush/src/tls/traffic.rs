@@ -379,7 +379,7 @@ impl Traffic {
     }
 
     /// See [`Session::send_with`](super::session::Session::send_with).
-    #[inline]
+    #[cfg(test)]
     pub(super) fn send_with(
         &mut self,
         max: usize,
