@@ -36,8 +36,8 @@ impl Budget {
 
     /// Charges `bytes`; `false` and no change when that much is not left.
     ///
-    /// Not public, like [`Budget::refund`]: only blocks and reservations are charged, each once, and
-    /// refunded when they are freed. So the counter cannot wrap.
+    /// Not public, like [`Budget::refund`]: only blocks and reservations are charged, each once,
+    /// and refunded when they are freed. So the counter cannot wrap.
     pub(super) fn charge(&self, bytes: usize) -> bool {
         let used = self.used.get();
         if bytes > self.max.saturating_sub(used) {

@@ -134,7 +134,8 @@ impl Engine {
             return;
         };
         diagnose!(DEBUG, worker = own, connection = id.token(),
-            to = conn.leaving.map_or(own, WorkerIndex::get); "connection migrates to another worker");
+            to = conn.leaving.map_or(own, WorkerIndex::get);
+            "connection migrates to another worker");
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
         }

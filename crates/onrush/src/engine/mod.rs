@@ -4,15 +4,17 @@
 //! borrow of its cells while user code runs, because user code calls back into the engine: it reads
 //! a body or drops a request. Dropping a task runs user code as well.
 //!
-//! Modules, lowest first: `rate_meter` (transfer rates) · `tls_state` (TLS state of a connection) ·
-//! `transport` (plain or TLS) · `connection` (state of a connection) · `connection_table` (all connections of a worker) · `deadline` (time limits) · `access` (access
-//! log) · `send` (sending) · `handshake`, `tls` (TLS connections) · `poll_send` (sends of tasks) · `reject` (requests that break a rule) ·
-//! `request_body` (receiving bodies) · `pressure` (shortage of receive memory) · `host` (the
-//! interface to requests) · `input` (queued input) · `idle` (waiting for requests) ·
-//! `send_response` (large responses) · `render` (responses) · `pending` (responses that are not
-//! ready at once) · `receive` (requests) · `migration` (connections that move between workers) ·
-//! `admission` (which new connections are served) · `rebalance` (which connections move) · `stall`
-//! (blocked workers) · `events` (events of the driver and the worker).
+//! Modules, lowest first: `rate_meter` (transfer rates) · `tls_state`, `no_tls_state` (TLS state of
+//! a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
+//! `connection_table` (all connections of a worker) · `deadline` (time limits) · `access` (access
+//! log) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
+//! tasks) · `reject` (requests that break a rule) · `request_body` (receiving bodies) · `pressure`
+//! (shortage of receive memory) · `host` (the interface to requests) · `input` (queued input) ·
+//! `idle` (waiting for requests) · `send_response` (large responses) · `render` (responses) ·
+//! `pending` (responses that are not ready at once) · `receive` (requests) · `migration`
+//! (connections that move between workers) · `admission` (which new connections are served) ·
+//! `rebalance` (which connections move) · `stall` (blocked workers) · `events` (events of the
+//! driver and the worker).
 
 mod access;
 mod admission;
@@ -26,6 +28,10 @@ mod host;
 mod idle;
 mod input;
 mod migration;
+#[cfg(not(feature = "tls"))]
+mod no_tls;
+#[cfg(not(feature = "tls"))]
+mod no_tls_state;
 mod pending;
 mod poll_send;
 mod pressure;
@@ -38,9 +44,9 @@ mod request_body;
 mod send;
 mod send_response;
 mod stall;
-#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+#[cfg(feature = "tls")]
 mod tls;
-#[cfg_attr(not(feature = "tls"), path = "no_tls_state.rs")]
+#[cfg(feature = "tls")]
 mod tls_state;
 mod transport;
 
@@ -61,6 +67,8 @@ pub(crate) use events::EngineHandler;
 #[cfg(feature = "tls")]
 pub(crate) use handshake::TlsSettings;
 pub(crate) use migration::Transfer;
+#[cfg(not(feature = "tls"))]
+pub(crate) use no_tls::TlsSettings;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
 use onrush_rt::descriptors::Descriptors;
@@ -79,9 +87,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-#[cfg(not(feature = "tls"))]
-pub(crate) use tls::TlsSettings;
 use tls::TlsState;
+#[cfg(not(feature = "tls"))]
+use {no_tls as tls, no_tls_state as tls_state};
 
 /// The largest number of connections over the limit that a worker keeps open while their clients
 /// read the 503. For a further one it closes the oldest of them, whose client may see a reset

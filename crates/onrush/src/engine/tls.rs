@@ -5,7 +5,7 @@ use super::Engine;
 use super::connection::{Conn, Expects, Phase};
 use super::handshake::Handshakes;
 use super::send::{Sent, connection_gone};
-use super::tls_state::{MovedTls, Next, NoMemory, SESSION_BYTES, Tls, encrypt, extend};
+use super::tls_state::{MovedTls, Next, NoMemory, SESSION_BYTES, Tls, extend};
 use super::transport::{BodyTarget, Output, Transport};
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, Handshake};
@@ -205,7 +205,8 @@ impl Engine {
         let (task, reader) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            diagnose!(DEBUG, connection = id.token(), error = tracing::field::display(error.clone()); "TLS failed");
+            diagnose!(DEBUG, connection = id.token(),
+                error = tracing::field::display(error.clone()); "TLS failed");
             if conn.is_handshaking() {
                 self.note_handshake_ends();
                 self.counters.handshakes.count(Handshake::Failed);
@@ -465,5 +466,41 @@ impl Engine {
                 .map_or_else(Vec::new, |block| block.filled().to_vec()),
             info: tls.info,
         })
+    }
+}
+
+/// Encrypts up to `bytes_max` bytes of `output`; returns their number.
+fn encrypt(
+    session: &mut Session,
+    output: Output<'_>,
+    bytes_max: usize,
+    now_ms: u64,
+    records: &mut Vec<u8>,
+) -> io::Result<usize> {
+    match output {
+        Output::Bytes(bytes) | Output::BytesAndMore(bytes) => {
+            let bytes = &bytes[..bytes.len().min(bytes_max)];
+            session.send(bytes, now_ms, records)?;
+            Ok(bytes.len())
+        }
+        Output::Both(first, second) => {
+            let second = &second[..second.len().min(bytes_max.saturating_sub(first.len()))];
+            session.send_both(first, second, now_ms, records)?;
+            Ok(first.len() + second.len())
+        }
+        Output::File(file, mut offset, bytes) => {
+            let bytes = bytes.min(bytes_max);
+            let mut taken = 0;
+            while taken < bytes {
+                let append =
+                    |records: &mut Vec<u8>, room| file.read_to_vec(records, room, offset).map(drop);
+                let read = session.send_appended(bytes - taken, now_ms, records, append)?;
+                if read == 0 {
+                    break; // The end of the file.
+                }
+                (taken, offset) = (taken + read, offset + read as u64);
+            }
+            Ok(taken)
+        }
     }
 }

@@ -4,7 +4,6 @@
 //! that block. A record that is incomplete waits in a block of its own, which counts in the receive
 //! memory.
 
-use super::transport::Output;
 use crate::tls::TlsInfo;
 use crate::tls::session::{Received, Session, SessionError};
 use onrush_rt::buf::{Block, Buf, BufferPool, Reservation};
@@ -224,40 +223,4 @@ pub(super) fn extend(
     larger.extend(bytes);
     *block = Some(larger);
     Ok(())
-}
-
-/// Encrypts up to `bytes_max` bytes of `output`; returns their number.
-pub(super) fn encrypt(
-    session: &mut Session,
-    output: Output<'_>,
-    bytes_max: usize,
-    now_ms: u64,
-    records: &mut Vec<u8>,
-) -> io::Result<usize> {
-    match output {
-        Output::Bytes(bytes) | Output::BytesAndMore(bytes) => {
-            let bytes = &bytes[..bytes.len().min(bytes_max)];
-            session.send(bytes, now_ms, records)?;
-            Ok(bytes.len())
-        }
-        Output::Both(first, second) => {
-            let second = &second[..second.len().min(bytes_max.saturating_sub(first.len()))];
-            session.send_both(first, second, now_ms, records)?;
-            Ok(first.len() + second.len())
-        }
-        Output::File(file, mut offset, bytes) => {
-            let bytes = bytes.min(bytes_max);
-            let mut taken = 0;
-            while taken < bytes {
-                let append =
-                    |records: &mut Vec<u8>, room| file.read_to_vec(records, room, offset).map(drop);
-                let read = session.send_appended(bytes - taken, now_ms, records, append)?;
-                if read == 0 {
-                    break; // The end of the file.
-                }
-                (taken, offset) = (taken + read, offset + read as u64);
-            }
-            Ok(taken)
-        }
-    }
 }

@@ -157,8 +157,8 @@ impl TlsConfigBuilder {
     }
 
     /// The protocols that ALPN (RFC 7301) offers, in order of preference. The default is
-    /// `http/1.1`, then `http/1.0`. A client that supports ALPN, but none of them, is refused with an
-    /// alert. Without any protocol, ALPN is not used.
+    /// `http/1.1`, then `http/1.0`. A client that supports ALPN, but none of them, is refused with
+    /// an alert. Without any protocol, ALPN is not used.
     #[must_use]
     pub fn alpn<P: Into<Vec<u8>>>(
         mut self,
