@@ -47,6 +47,7 @@ pub(crate) struct Settings {
     pub(crate) rebalance: bool,
     /// For all workers together.
     pub(crate) receive_bytes_max: u64,
+    pub(crate) body_bytes_max: u64,
     pub(crate) limits: Limits,
     pub(crate) connections_max: Option<usize>,
     /// [`Duration::MAX`]: no limit.
@@ -182,8 +183,9 @@ impl Settings {
             },
             rebalance: options.rebalance != Some(Switch::Off),
             receive_bytes_max,
+            body_bytes_max: options.body_max.map_or(u64::MAX, |size| size.bytes),
             limits: Limits {
-                body_bytes_max: options.body_max.map_or(u64::MAX, |size| size.bytes),
+                body_bytes_max: u64::MAX, // The guard applies the limit.
                 head_timeout_ms: timeout_ms(options.header_timeout, 15),
                 body_timeout_ms: timeout_ms(options.body_timeout, 60),
                 write_timeout_ms: timeout_ms(options.write_timeout, 60),

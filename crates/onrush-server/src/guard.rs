@@ -1,18 +1,20 @@
-//! Refuses requests that a web page of another site causes a browser to send, before they reach a
-//! handler.
+//! Refuses requests before they reach a handler: those that a web page of another site causes a
+//! browser to send, and those with a body over the limit.
 //!
 //! - *DNS rebinding.* A page of `evil.example` lets its name resolve to 127.0.0.1. The browser then
 //!   treats a server on this machine as the same origin. `Host` still contains `evil.example`
 //!   (RFC 9110 §7.2). Therefore a loopback listener serves only names of this machine; other names
 //!   get 421 (RFC 9110 §15.5.20). See `hosts`.
-//! - *Cross-site writes.* A request with a method other than `GET`, `HEAD` and `OPTIONS` gets 403
+//! - *Cross-origin writes.* A request with a method other than `GET`, `HEAD` and `OPTIONS` gets 403
 //!   if a page of another origin caused it, even one of the same site. Browsers state this in
 //!   `Sec-Fetch-Site` (W3C Fetch Metadata) and `Origin` (Fetch Standard §3.2). Other programs send
 //!   neither field and are not affected.
+//! - *Long bodies* get 413. The engine has a limit as well (`Limits::body_bytes_max`), but its
+//!   response is plain text. This one is a problem document if `Accept` prefers JSON.
 
 mod hosts;
 
-pub use hosts::Hosts;
+pub use hosts::{Hosts, ListenAddress};
 
 use crate::files::http_error::HttpError;
 use onrush::handler::{Pending, Service};
@@ -22,16 +24,18 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Context;
 
 const MISDIRECTED: HttpError = HttpError::new(421, "this host is not served here");
-const CROSS_SITE: HttpError = HttpError::new(
+const CROSS_ORIGIN: HttpError = HttpError::new(
     403,
-    "cross-site request refused: a page of another origin sent it",
+    "cross-origin write refused: a page of another origin sent it",
 );
+const BODY_TOO_LARGE: HttpError = HttpError::new(413, "request body too large");
 
 /// An application behind the checks of this module. For `GET`, `HEAD` and `OPTIONS` it checks only
-/// `Host`, and with [`Hosts::any`] nothing.
+/// `Host`, and with [`Hosts::any`] not even that. Bodies have no limit by default.
 #[derive(Clone, Debug)]
 pub struct Guard<A> {
     hosts: Hosts,
+    body_bytes_max: u64,
     application: A,
 }
 
@@ -39,7 +43,20 @@ impl<A> Guard<A> {
     /// Passes requests to `application` if they are for `hosts` and, unless they only read, no page
     /// of another origin caused them.
     pub fn new(hosts: Hosts, application: A) -> Guard<A> {
-        Guard { hosts, application }
+        Guard {
+            hosts,
+            body_bytes_max: u64::MAX,
+            application,
+        }
+    }
+
+    /// Limits the length of a request body to `bytes`, without the framing of chunks. A request
+    /// that announces more gets 413. Reading a chunked body that is longer fails with
+    /// [`FileTooLarge`](std::io::ErrorKind::FileTooLarge). `Limits::body_bytes_max` of the server
+    /// has to be at least as large, because the engine applies it first.
+    pub fn body_bytes_max(mut self, bytes: u64) -> Guard<A> {
+        self.body_bytes_max = bytes;
+        self
     }
 }
 
@@ -47,6 +64,7 @@ impl<A: Application> Application for Guard<A> {
     fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
         Rc::new(GuardService {
             hosts: self.hosts.clone(),
+            body_bytes_max: self.body_bytes_max,
             service: self.application.instantiate(worker),
         })
     }
@@ -55,20 +73,28 @@ impl<A: Application> Application for Guard<A> {
 /// One worker's instance.
 struct GuardService {
     hosts: Hosts,
+    body_bytes_max: u64,
     service: Rc<dyn Service>,
 }
 
 impl Service for GuardService {
     fn start(
         &self,
-        request: Request,
+        mut request: Request,
         cx: &mut Context<'_>,
         response: &mut Option<Response>,
     ) -> Option<Pending> {
-        match self.refusal(&request) {
+        let mut refusal = self.refusal(&request);
+        if let Some(failure) = &refusal {
+            log_refusal(failure, &request);
+        } else if self.body_bytes_max != u64::MAX
+            && request.body().set_limit(self.body_bytes_max).is_err()
+        {
+            refusal = Some(BODY_TOO_LARGE);
+        }
+        match refusal {
             None => self.service.start(request, cx, response),
             Some(failure) => {
-                log_refusal(&failure, &request);
                 *response = Some(failure.into_response(&request));
                 None
             }
@@ -83,7 +109,7 @@ impl GuardService {
             return Some(MISDIRECTED);
         }
         let is_read = matches!(request.method(), "GET" | "HEAD" | "OPTIONS");
-        (!is_read && is_cross_site(request.host(), request.headers())).then_some(CROSS_SITE)
+        (!is_read && is_cross_origin(request.host(), request.headers())).then_some(CROSS_ORIGIN)
     }
 }
 
@@ -113,7 +139,7 @@ fn log_refusal(failure: &HttpError, request: &Request) {
             host,
             "request refused; --host NAME serves another host"
         ),
-        _ => tracing::warn!(status, host, origin, "cross-site request refused"),
+        _ => tracing::warn!(status, host, origin, "cross-origin write refused"),
     }
 }
 
@@ -124,7 +150,7 @@ fn log_refusal(failure: &HttpError, request: &Request) {
 /// refused. This includes `same-site`, which means another port or another name of the same domain.
 /// Without `same-origin`, `Origin`, if present, must be the host of the request, with the scheme
 /// `http`, or `https` behind a proxy that terminates TLS and preserves `Host`.
-fn is_cross_site<'r>(
+fn is_cross_origin<'r>(
     host: Option<&str>,
     headers: impl Iterator<Item = (&'r str, &'r [u8])>,
 ) -> bool {
@@ -163,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_of_the_browser_show_cross_site_requests() {
+    fn fields_of_the_browser_show_cross_origin_requests() {
         type Fields<'f> = &'f [(&'f str, &'f str)];
         let table: [(&str, Fields<'_>, bool); 26] = [
             ("a:1", &[], false),
@@ -216,12 +242,12 @@ mod tests {
         for (host, fields, expected) in table {
             let headers = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
             assert_eq!(
-                is_cross_site(Some(host), headers),
+                is_cross_origin(Some(host), headers),
                 expected,
                 "{host} {fields:?}"
             );
         }
         let origin = [("Origin", &b"http://a"[..])];
-        assert!(is_cross_site(None, origin.into_iter()));
+        assert!(is_cross_origin(None, origin.into_iter()));
     }
 }

@@ -3,14 +3,15 @@
 //!
 //! ```no_run
 //! use onrush::{Router, Server};
-//! use onrush_server::{Files, FilesOptions, Guard, Hosts};
+//! use onrush_server::{Files, FilesOptions, Guard, Hosts, ListenAddress};
 //! use std::path::Path;
 //!
 //! fn main() -> std::io::Result<()> {
 //!     let files = Files::open(Path::new("/srv/pictures"), FilesOptions::default())?;
 //!     let router = Router::new().any("/pictures/{*key}", files);
-//!     let hosts = Hosts::for_listener("127.0.0.1:8080", &[]);
-//!     Server::bind("127.0.0.1:8080").serve(Guard::new(hosts, router))
+//!     let address = ListenAddress::resolve("127.0.0.1:8080");
+//!     let hosts = Hosts::for_listener(&address, &[]);
+//!     Server::bind(address.to_bind()).serve(Guard::new(hosts, router))
 //! }
 //! ```
 //!
@@ -27,5 +28,5 @@ pub mod files;
 pub mod guard;
 
 pub use files::{Allow, Files, FilesOptions, Types};
-pub use guard::{Guard, Hosts};
+pub use guard::{Guard, Hosts, ListenAddress};
 pub use onrush_store::Durability;

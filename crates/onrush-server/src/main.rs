@@ -25,7 +25,7 @@ use onrush::{Admin, Metrics, Router, Running, Server};
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
-use onrush_server::{Files, FilesOptions, Guard, Hosts};
+use onrush_server::{Files, FilesOptions, Guard, Hosts, ListenAddress};
 use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -176,15 +176,23 @@ fn start(
     admin: &Admin,
     metrics: &Metrics,
 ) -> Result<Running, Failure> {
-    let server = configure_server(settings, plan).blocking_pool(files.store().pool().clone());
-    let hosts = Hosts::for_listeners(&settings.addresses, &settings.hosts);
-    let guarded = Guard::new(hosts.clone(), files.clone());
+    let addresses: Vec<ListenAddress> = settings
+        .addresses
+        .iter()
+        .map(|address| ListenAddress::resolve(address))
+        .collect();
+    let server = configure_server(settings, &addresses, plan);
+    let server = server.blocking_pool(files.store().pool().clone());
+    let hosts = Hosts::for_listeners(&addresses, &settings.hosts);
+    let body_bytes_max = settings.body_bytes_max;
+    let guarded = Guard::new(hosts.clone(), files.clone()).body_bytes_max(body_bytes_max);
     let started = match settings.admin {
         None => server.start(guarded),
         Some(AdminAt::Own(_)) => server.metrics(metrics).start(guarded),
         Some(AdminAt::Same) => {
             let router = admin.add_to(Router::new().fallback(files.clone()));
-            server.metrics(metrics).start(Guard::new(hosts, router))
+            let guarded = Guard::new(hosts, router).body_bytes_max(body_bytes_max);
+            server.metrics(metrics).start(guarded)
         }
     };
     started.map_err(|error| start_failure(&error, &settings.addresses))
@@ -199,8 +207,9 @@ fn start_admin(
     let Some(AdminAt::Own(address)) = &settings.admin else {
         return Ok(None);
     };
-    let hosts = Hosts::for_listener(address, &settings.hosts);
-    let server = Server::bind(address.as_str())
+    let address = ListenAddress::resolve(address);
+    let hosts = Hosts::for_listener(&address, &settings.hosts);
+    let server = Server::bind(address.to_bind())
         .workers(1)
         .pinned(false)
         .driver(settings.driver)
@@ -238,14 +247,10 @@ fn is_no_socket(address: &str) -> bool {
     found.is_some_and(|found| found.is_ok_and(|found| !found.file_type().is_socket()))
 }
 
-fn configure_server(settings: &Settings, plan: &Plan) -> Server {
-    let (first, others) = match settings.addresses.split_first() {
-        Some((first, others)) => (first.as_str(), others),
-        None => ("", &[][..]),
-    };
-    let server = others.iter().fold(Server::bind(first), |server, address| {
-        server.also_bind(address.as_str())
-    });
+fn configure_server(settings: &Settings, addresses: &[ListenAddress], plan: &Plan) -> Server {
+    let mut addresses = addresses.iter().map(ListenAddress::to_bind);
+    let first = Server::bind(addresses.next().unwrap_or_default());
+    let server = addresses.fold(first, Server::also_bind);
     server
         .backlog(settings.backlog)
         .defer_accept(settings.defer_accept)

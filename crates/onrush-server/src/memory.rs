@@ -48,7 +48,7 @@ pub(crate) fn limit_bytes(root: &Path) -> Option<u64> {
         .min()
 }
 
-/// The memory divided by `part`, but at most `default_bytes`.
+/// The memory divided by `divisor`, but at most `default_bytes`.
 pub(crate) fn share(limit_bytes: Option<u64>, divisor: u64, default_bytes: u64) -> u64 {
     limit_bytes.map_or(default_bytes, |bytes| (bytes / divisor).min(default_bytes))
 }
@@ -79,13 +79,20 @@ enum Version {
 impl Mount<'_> {
     /// From a line of `mountinfo`: `36 35 98:0 ROOT POINT OPTIONS … - TYPE SOURCE OPTIONS`.
     fn parse(line: &str) -> Option<Mount<'_>> {
-        let (place, what) = line.split_once(" - ")?;
-        let mut place = place.split(' ').skip(3);
-        let (group, mount_point) = (place.next()?, place.next()?);
-        let mut what = what.split(' ');
-        let version = match what.next()? {
+        let (mount, file_system) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let (group, mount_point) = (mount.next()?, mount.next()?);
+        let mut file_system = file_system.split(' ');
+        let version = match file_system.next()? {
             "cgroup2" => Version::Two,
-            "cgroup" if what.nth(1)?.split(',').any(|option| option == "memory") => Version::One,
+            "cgroup"
+                if file_system
+                    .nth(1)?
+                    .split(',')
+                    .any(|option| option == "memory") =>
+            {
+                Version::One
+            }
             _ => return None,
         };
         Some(Mount {

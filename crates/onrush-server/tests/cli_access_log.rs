@@ -86,6 +86,36 @@ fn combined_format_equals_that_of_apache() {
     }
 }
 
+#[test]
+fn body_over_the_limit_is_logged_like_other_requests() {
+    let folder = Folder::new();
+    for driver in drivers() {
+        let server = Server::start(
+            folder.path(),
+            &[
+                "--access-log-format=combined",
+                "--allow=put",
+                "--body-max=4B",
+                "--driver",
+                driver,
+            ],
+        );
+        let response = server.exchange(
+            b"PUT /x?long HTTP/1.1\r\nHost: localhost\r\nUser-Agent: agent\r\n\
+              Accept: application/json\r\nContent-Length: 5\r\n\r\nhello",
+        );
+        let (head, body) = response.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 413 "), "{head}");
+        let problem: serde_json::Value = serde_json::from_str(body).expect("a problem document");
+        assert_eq!(problem["status"], 413);
+        let bytes = body.len();
+        assert_eq!(
+            line(&server, "?long"),
+            format!("127.0.0.1 - - [TIME] \"PUT /x?long HTTP/1.1\" 413 {bytes} \"-\" \"agent\"")
+        );
+    }
+}
+
 /// The access log has a switch of its own, so `--log-level` does not silence it.
 #[test]
 fn access_log_does_not_depend_on_the_level() {

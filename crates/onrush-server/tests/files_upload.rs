@@ -73,6 +73,18 @@ fn too_long_bodies_give_413_announced_or_not() {
     on_all_backends(&writable(), |server| {
         let announced = server.request("PUT /x\nContent-Length: 40000000", b"");
         assert_eq!(announced.status, 413, "{}", server.name);
+        assert_eq!(announced.text(), "request body too large\n");
+        for fields in ["", "\nExpect: 100-continue"] {
+            let head =
+                format!("PUT /x\nAccept: application/json\nContent-Length: 40000000{fields}");
+            let announced = server.request(&head, b"");
+            assert_eq!(announced.status, 413, "{}", server.name);
+            assert_eq!(
+                announced.field("content-type"),
+                Some("application/problem+json")
+            );
+            assert_eq!(announced.json()["status"], 413);
+        }
         let mut body = b"2000000\r\n".to_vec();
         body.resize(body.len() + (32 << 20), b'x');
         body.extend_from_slice(b"\r\n1\r\nx\r\n0\r\n\r\n");

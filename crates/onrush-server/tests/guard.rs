@@ -1,5 +1,5 @@
 //! Requests that pages of other sites make a browser send are refused, on both drivers and in the
-//! simulator: foreign names that resolve to this server (DNS rebinding), and cross-site writes.
+//! simulator: foreign names that resolve to this server (DNS rebinding), and cross-origin writes.
 
 mod common;
 
@@ -105,7 +105,7 @@ fn pages_of_other_sites_cannot_write() {
             assert_eq!(put.status, if allowed { 201 } else { 403 }, "{at}");
             assert_eq!(server.content(&path).is_some(), allowed, "{at}");
             if !allowed {
-                assert!(put.text().contains("cross-site"), "{at}: {}", put.text());
+                assert!(put.text().contains("cross-origin"), "{at}: {}", put.text());
             }
             server.add(&path, b"content");
             let head = format!("DELETE /{path} HTTP/1.1\r\nHost: test\r\n{lines}");

@@ -1,20 +1,11 @@
 //! `Folder` as a store: the same tests on a real directory, on tmpfs, and on the simulated disk.
 
+#[macro_use]
 mod common;
 
 use common::*;
-use onrush_rt::fs::{Dir, FileKind, OpenHow};
+use onrush_rt::fs::OpenHow;
 use onrush_store::*;
-
-/// Runs each test on all backends.
-macro_rules! on_all {
-    ($($name:ident)*) => {
-        mod real { $(#[test] fn $name() { super::$name(&super::Backend::real()); })* }
-        mod memory { $(#[test] fn $name() { super::$name(&super::Backend::memory()); })* }
-        mod sim { $(#[test] fn $name() { super::$name(&super::Backend::sim()); })* }
-        mod plain { $(#[test] fn $name() { super::$name(&super::Backend::plain()); })* }
-    };
-}
 
 on_all! {
     put_objects_can_be_read
@@ -22,26 +13,12 @@ on_all! {
     failed_conditions_change_nothing
     versions_and_generations_change
     delete_removes_objects_and_empty_folders
-    other_entries_in_the_way_are_conflicts
-    links_are_followed_only_beneath_the_root
-    links_are_never_replaced
     sizes_beyond_the_file_limit_are_refused
-    only_files_are_objects
-    reserved_folder_is_not_accessible
-    aborted_uploads_leave_nothing
-    removed_staging_is_created_again
-    lists_page_by_page
-    lists_files_folders_and_links
-    read_only_store_refuses_changes
     metadata_is_stored_with_the_object
     read_only_disk_is_reported
-    uploads_of_live_processes_are_not_swept
+    read_only_store_refuses_changes
     full_disk_is_reported_and_uncached_object_is_read
     readers_keep_a_replaced_object
-}
-
-fn body(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
 fn put_objects_can_be_read(backend: &Backend) {
@@ -200,145 +177,6 @@ fn delete_removes_objects_and_empty_folders(backend: &Backend) {
     assert_eq!(get(&folder, "d/e/a").unwrap(), b"again");
 }
 
-fn other_entries_in_the_way_are_conflicts(backend: &Backend) {
-    let folder = backend.folder();
-    put(&folder, "file", b"x").unwrap();
-    put(&folder, "dir/file", b"x").unwrap();
-    for (at, error) in [
-        ("dir", StoreError::IsDirectory),
-        ("file/a", StoreError::NotDirectory),
-        ("file/a/b", StoreError::NotDirectory),
-    ] {
-        for size in [3, 50_000] {
-            assert_eq!(put(&folder, at, &body(size)), Err(error), "{at}");
-        }
-        let early = block_on(folder.stage(&key(at), Some(1 << 20))).err();
-        assert_eq!(early, Some(error), "{at}");
-    }
-    assert_eq!(get(&folder, "file").unwrap(), b"x");
-    assert_eq!(staged(&folder, backend), 0);
-    // The disk supports the longest name of a key.
-    put(&folder, &"n".repeat(Key::SEGMENT_BYTES_MAX), b"x").unwrap();
-}
-
-fn links_are_followed_only_beneath_the_root(backend: &Backend) {
-    let folder = backend.folder();
-    put(&folder, "d/target", b"inside").unwrap();
-    backend.symlink("to-file", "d/target");
-    backend.symlink("to-dir", "d");
-    backend.symlink("d/up", "../d/target");
-    backend.symlink("out", "../../etc/passwd");
-    backend.symlink("absolute", "/etc/passwd");
-    backend.symlink("dangling", "nothing");
-    backend.symlink("loop", "loop");
-    backend.symlink("d/out-and-in", "../../x");
-    for good in ["to-file", "to-dir/target", "d/up", "to-dir/up"] {
-        assert_eq!(get(&folder, good).as_deref(), Ok(&b"inside"[..]), "{good}");
-    }
-    for bad in [
-        "out",
-        "absolute",
-        "dangling",
-        "loop",
-        "d/out-and-in",
-        "out/x",
-        "loop/x",
-    ] {
-        assert_eq!(get(&folder, bad), Err(StoreError::NotFound), "{bad}");
-        assert_eq!(
-            block_on(folder.meta(&key(bad))),
-            Err(StoreError::NotFound),
-            "{bad}"
-        );
-    }
-    let top = list(&folder, None, ListHow::default()).unwrap();
-    assert_eq!(names(&top), ["d", "to-dir", "to-file"]);
-    assert_eq!(top.entries[1].kind, Kind::Directory);
-    assert_eq!(top.entries[2].size, 6);
-    assert_eq!(
-        names(&list(&folder, Some("to-dir"), ListHow::default()).unwrap()),
-        ["target", "up"]
-    );
-    put(&folder, "to-dir/new", b"through").unwrap();
-    assert_eq!(get(&folder, "d/new").unwrap(), b"through");
-    for bad in ["out/x", "dangling/x", "loop/x", "absolute/x"] {
-        assert_eq!(put(&folder, bad, b"y"), Err(StoreError::Conflict), "{bad}");
-    }
-    assert_eq!(delete(&folder, "d/up").unwrap().size, 6);
-    assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
-    assert_eq!(staged(&folder, backend), 0);
-}
-
-fn links_are_never_replaced(backend: &Backend) {
-    let folder = backend.folder();
-    let target = put(&folder, "d/target", b"inside").unwrap().meta;
-    let links = [
-        ("to-file", "d/target"),
-        ("to-dir", "d"),
-        ("out", "../../etc/passwd"),
-        ("absolute", "/etc/passwd"),
-        ("dangling", "nothing"),
-        ("loop", "loop"),
-        ("d/below", "target"),
-    ];
-    for (link, to) in links {
-        backend.symlink(link, to);
-    }
-    let is_link = |at: &str| {
-        let (dir, name) = at.rsplit_once('/').unwrap_or((".", at));
-        let dir = backend.root().open_dir(dir.as_bytes()).unwrap();
-        dir.entry_metadata(name.as_bytes()).unwrap().kind == FileKind::Symlink
-    };
-    for (link, _) in links {
-        let conditions = [
-            Condition::None,
-            Condition::Absent,
-            Condition::Versions(vec![target.version]),
-        ];
-        for condition in conditions {
-            for size in [3, 50_000] {
-                let condition = match &condition {
-                    Condition::None => Condition::None,
-                    Condition::Absent => Condition::Absent,
-                    _ => Condition::Versions(vec![target.version]),
-                };
-                let refused = put_if(&folder, link, &body(size), condition);
-                assert_eq!(refused, Err(StoreError::Conflict), "{link}");
-            }
-        }
-        let replaced = block_on(folder.existing_object(&key(link)));
-        assert_eq!(replaced, Err(StoreError::Conflict));
-        // A long upload fails before its first byte.
-        let early = block_on(folder.stage(&key(link), Some(1 << 20))).err();
-        assert_eq!(early, Some(StoreError::Conflict));
-        assert!(is_link(link), "{link}");
-    }
-    assert_eq!(
-        block_on(folder.existing_object(&key("d/target"))),
-        Ok(Some(target))
-    );
-    for at in ["d/none", "none/none"] {
-        assert_eq!(block_on(folder.existing_object(&key(at))), Ok(None));
-    }
-    assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
-    assert_eq!(staged(&folder, backend), 0);
-    // A link that leaves the root or dangles is not found by a delete. Of others, the link is
-    // deleted.
-    for at in ["out", "absolute", "dangling", "loop"] {
-        assert_eq!(delete(&folder, at), Err(StoreError::NotFound), "{at}");
-        assert!(is_link(at));
-    }
-    assert_eq!(delete(&folder, "to-dir").unwrap().kind, Kind::Directory);
-    for at in ["to-file", "d/below"] {
-        assert_eq!(delete(&folder, at).unwrap(), target);
-    }
-    for at in ["to-dir", "to-file", "d/below"] {
-        assert_eq!(get(&folder, at), Err(StoreError::NotFound));
-        put(&folder, at, b"now free").unwrap();
-    }
-    assert_eq!(get(&folder, "d/target").unwrap(), b"inside");
-}
-
 fn sizes_beyond_the_file_limit_are_refused(backend: &Backend) {
     let folder = backend.folder();
     let ask = |bytes| block_on(folder.stage(&key("a"), Some(bytes))).err();
@@ -347,202 +185,6 @@ fn sizes_beyond_the_file_limit_are_refused(backend: &Backend) {
     }
     if let Backend::Real(_) = backend {
         assert!(matches!(ask(i64::MAX as u64), Some(StoreError::Full(_))));
-    }
-}
-
-fn only_files_are_objects(backend: &Backend) {
-    let folder = backend.folder();
-    backend.fifo("pipe");
-    backend.symlink("to-pipe", "pipe");
-    for at in ["pipe", "to-pipe"] {
-        assert_eq!(get(&folder, at), Err(StoreError::NotFound));
-        assert_eq!(delete(&folder, at), Err(StoreError::NotFound));
-        assert_eq!(put(&folder, at, b"x"), Err(StoreError::Conflict));
-    }
-    if let Some(path) = backend.path(b"socket") {
-        let _listener = std::os::unix::net::UnixListener::bind(path).unwrap();
-        assert_eq!(get(&folder, "socket"), Err(StoreError::NotFound));
-        assert_eq!(put(&folder, "socket", b"x"), Err(StoreError::Conflict));
-    }
-    assert_eq!(list(&folder, None, ListHow::default()).unwrap().entries, []);
-}
-
-fn reserved_folder_is_not_accessible(backend: &Backend) {
-    let folder = backend.folder();
-    for at in [".onrush", ".onrush/staging", ".onrush/x", ".ONRUSH/x"] {
-        assert_eq!(get(&folder, at), Err(StoreError::NotFound));
-        assert!(matches!(
-            folder.try_open_cached(&key(at)),
-            Some(Err(StoreError::NotFound))
-        ));
-        assert_eq!(block_on(folder.meta(&key(at))), Err(StoreError::NotFound));
-        assert_eq!(put(&folder, at, b"x"), Err(StoreError::Forbidden));
-        assert_eq!(delete(&folder, at), Err(StoreError::Forbidden));
-        assert_eq!(
-            list(&folder, Some(at), ListHow::default()),
-            Err(StoreError::NotFound)
-        );
-    }
-    put(&folder, ".dot", b"x").unwrap();
-    put(&folder, "sub/.onrush/x", b"ordinary").unwrap();
-    let how = ListHow {
-        hidden: true,
-        ..ListHow::default()
-    };
-    assert_eq!(
-        names(&list(&folder, None, how.clone()).unwrap()),
-        [".dot", "sub"]
-    );
-    assert_eq!(
-        names(&list(&folder, Some("sub"), how).unwrap()),
-        [".onrush"]
-    );
-    assert_eq!(
-        names(&list(&folder, None, ListHow::default()).unwrap()),
-        ["sub"]
-    );
-}
-
-fn aborted_uploads_leave_nothing(backend: &Backend) {
-    let folder = backend.folder();
-    put(&folder, "a", b"old").unwrap();
-    block_on(async {
-        let mut upload = folder.stage(&key("a"), Some(1 << 20)).await.unwrap();
-        assert_eq!(staged(&folder, backend), 0, "no byte has arrived");
-        upload.write(body(50_000)).await.unwrap();
-        assert_eq!(staged(&folder, backend), 1);
-        drop(upload);
-        assert_eq!(staged(&folder, backend), 0);
-        let mut upload = folder.stage(&key("a"), None).await.unwrap();
-        upload.write(body(50_000)).await.unwrap();
-        drop(upload.write(body(50_000))); // never polled, so the upload is still valid
-        drop(upload.commit(Condition::None)); // the commit happens completely or not at all
-    });
-    assert_eq!(staged(&folder, backend), 0);
-    assert!([3, 50_000].contains(&get(&folder, "a").unwrap().len()));
-    drop(folder);
-    let staging = backend.root().open_dir(b".onrush/staging").unwrap();
-    assert_eq!(
-        entries(&staging),
-        [],
-        "a dropped store leaves no folder in staging"
-    );
-}
-
-/// Another program removes `.onrush` while the store is open: puts create it again.
-fn remove_staging(root: &Dir) {
-    let staging = root.open_dir(b".onrush/staging").unwrap();
-    for (own, _) in entries(&staging) {
-        let files = staging.open_dir(&own).unwrap();
-        for (file, _) in entries(&files) {
-            files.unlink(&file).unwrap();
-        }
-        staging.remove_dir(&own).unwrap();
-    }
-    let reserved = root.open_dir(b".onrush").unwrap();
-    reserved.remove_dir(b"staging").unwrap();
-    root.remove_dir(b".onrush").unwrap();
-}
-
-fn removed_staging_is_created_again(backend: &Backend) {
-    let folder = backend.folder();
-    let root = backend.root();
-    for (at, size) in [("a", 3), ("dir/b", 3), ("c", 50_000), ("a", 50_000)] {
-        remove_staging(&root);
-        put(&folder, at, &body(size)).unwrap();
-        assert_eq!(get(&folder, at).unwrap().len(), size);
-        assert_eq!(staged(&folder, backend), 0);
-    }
-    // An upload in progress loses its file. That is no conflict with another object.
-    block_on(async {
-        let mut upload = folder.stage(&key("lost"), Some(50_000)).await.unwrap();
-        upload.write(body(50_000)).await.unwrap();
-        remove_staging(&root);
-        let lost = upload.commit(Condition::None).await;
-        assert!(matches!(lost, Err(StoreError::Io(_))), "{lost:?}");
-    });
-    put(&folder, "d", b"in the new folder").unwrap();
-    drop(folder);
-    assert_eq!(entries(&root.open_dir(b".onrush/staging").unwrap()), []);
-}
-
-fn lists_page_by_page(backend: &Backend) {
-    let options = FolderOptions {
-        durability: Durability::None,
-        ..FolderOptions::default()
-    };
-    let folder = backend.folder_with(options);
-    let mut expected: Vec<String> = (0..250)
-        .map(|i| format!("n{:03}", i * 7919 % 250))
-        .collect();
-    for name in &expected {
-        put(&folder, &format!("dir/{name}"), name.as_bytes()).unwrap();
-    }
-    expected.sort();
-    for limit in [1, 7, 249, 250, 251] {
-        let mut how = ListHow {
-            limit,
-            ..ListHow::default()
-        };
-        let mut found = Vec::new();
-        loop {
-            let page = list(&folder, Some("dir"), how.clone()).unwrap();
-            assert!(page.entries.len() <= limit);
-            found.extend(names(&page));
-            how.after = page.next;
-            if how.after.is_none() {
-                break;
-            }
-        }
-        assert_eq!(found, expected, "limit {limit}");
-    }
-    let how = ListHow {
-        after: Some(b"n1005".to_vec()),
-        limit: 2,
-        hidden: false,
-    };
-    let page = list(&folder, Some("dir"), how).unwrap();
-    assert_eq!(names(&page), ["n101", "n102"]);
-    let meta = block_on(folder.meta(&key("dir/n101"))).unwrap();
-    let Entry {
-        kind,
-        size,
-        modified_ns,
-        version,
-        ..
-    } = page.entries[0].clone();
-    assert_eq!(
-        meta,
-        Meta {
-            kind,
-            size,
-            modified_ns,
-            version
-        }
-    );
-}
-
-fn lists_files_folders_and_links(backend: &Backend) {
-    let folder = backend.folder();
-    put(&folder, "dir/file", b"x").unwrap();
-    put(&folder, "dir/b/file", b"x").unwrap();
-    put(&folder, "dir/Z", b"").unwrap();
-    let page = list(&folder, Some("dir"), ListHow::default()).unwrap();
-    assert_eq!(names(&page), ["Z", "b", "file"]);
-    let kinds: Vec<_> = page.entries.iter().map(|entry| entry.kind).collect();
-    assert_eq!(kinds, [Kind::File, Kind::Directory, Kind::File]);
-    assert_eq!(page.next, None);
-    for (at, error) in [
-        ("dir/file", StoreError::NotDirectory),
-        ("dir/file/x", StoreError::NotFound),
-        ("none", StoreError::NotFound),
-        ("none/x", StoreError::NotFound),
-    ] {
-        assert_eq!(
-            list(&folder, Some(at), ListHow::default()),
-            Err(error),
-            "{at}"
-        );
     }
 }
 
@@ -611,31 +253,6 @@ fn read_only_store_refuses_changes(backend: &Backend) {
     assert_eq!(delete(&folder, "a"), Err(StoreError::Forbidden));
     assert!(!folder.writable());
     assert_eq!(entries(&backend.root()), []);
-}
-
-fn uploads_of_live_processes_are_not_swept(backend: &Backend) {
-    let one = backend.folder();
-    block_on(async {
-        let mut upload = one.stage(&key("a"), Some(1 << 20)).await.unwrap();
-        upload.write(body(20_000)).await.unwrap();
-        let two = backend.folder(); // sweeps
-        upload.commit(Condition::None).await.unwrap();
-        assert_eq!(get(&two, "a").unwrap(), body(20_000));
-    });
-    // A dead process leaves a folder without a lock.
-    let staging = backend.root().open_dir(b".onrush/staging").unwrap();
-    staging.create_dir(b"4711-dead", 0o700).unwrap();
-    staging
-        .open(b"4711-dead/0", OpenHow::create_new(0o600))
-        .unwrap();
-    let three = backend.folder();
-    assert_eq!(staged(&three, backend), 0);
-    assert!(staging.metadata(b"4711-dead").is_err());
-    assert_eq!(
-        entries(&staging).len(),
-        2,
-        "the folders of stores one and three stay"
-    );
 }
 
 fn full_disk_is_reported_and_uncached_object_is_read(backend: &Backend) {

@@ -77,7 +77,7 @@ mod route;
 pub mod server;
 pub mod sim;
 #[cfg(feature = "tls")]
-mod tls;
+pub mod tls;
 mod watchdog;
 pub mod worker;
 mod worker_set;
@@ -99,5 +99,7 @@ pub use request::{Request, RequestBody};
 pub use response::{IntoResponse, Response};
 pub use route::Router;
 pub use server::{Handle, Running, Server};
+#[cfg(feature = "tls")]
+pub use tls::{TlsConfig, TlsError, TlsInfo};
 pub use worker::WorkerHandle;
 pub use worker_set::Placement;

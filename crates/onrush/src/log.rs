@@ -2,7 +2,7 @@
 //! subscriber decides where the event is written, and in which format.
 
 use crate::panic_guard;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -31,11 +31,13 @@ pub enum AccessLog {
     /// connection ends before that. Its fields are:
     ///
     /// - `method`, `target`, `version`: the request line. A rejected request head has the field
-    ///   `request` instead: its first line as received. A connection over the limit has neither.
+    ///   `request` instead: its first line as received. A connection over the limit has neither. A
+    ///   request that was rejected because of the length of its body has a valid head.
     /// - `peer`: the address of the client; absent for a Unix socket.
     /// - `status`: the status of the response; absent when no response was started.
     /// - `end`: how the exchange ended: `complete`; `rejected` (the response was sent, but the
-    ///   request head broke a rule or arrived too slowly, or the connection was over the limit);
+    ///   request head broke a rule, arrived too slowly or announced a body over the limit, or the
+    ///   connection was over the limit);
     ///   `client_gone`; `timed_out`; `cut_off` (the response could not be finished); `evicted`
     ///   (memory or descriptors were short); `stopped` (the server ended).
     /// - `received_bytes`: the size of the request head and of the body bytes that were read.
@@ -49,6 +51,9 @@ pub enum AccessLog {
     /// - `request_bytes`, `user_agent_bytes`, `referer_bytes`: the exact bytes of the field without
     ///   `_bytes` ([`Visit::record_bytes`](tracing::field::Visit::record_bytes)), only if they are
     ///   not UTF-8.
+    /// - `suppressed`: on the entry of a connection over the limit, the number of such connections
+    ///   without an entry since the last one of this worker, if any. A worker writes at most ten of
+    ///   these entries per second.
     On,
 }
 
@@ -86,9 +91,13 @@ pub(crate) enum RequestLine {
         target: String,
         version: &'static str,
     },
-    /// The first line of a rejected head, as far as it is known. `None` as well for a connection
-    /// over the limit.
+    /// The first line of a rejected head, as far as it is known.
     Raw(Option<Vec<u8>>),
+    /// A connection over the limit. No request was read.
+    OverLimit {
+        /// The number of such connections before it that have no entry.
+        suppressed: u64,
+    },
 }
 
 /// A request and its response, until the last byte of the response has been accepted.
@@ -225,8 +234,12 @@ pub(crate) struct Ended {
 impl Ended {
     fn log(&self) {
         let (mut raw, mut method, mut target, mut version) = (None, None, None, None);
+        let mut suppressed = None;
         match &self.exchange.line {
             RequestLine::Raw(line) => raw = line.as_deref(),
+            RequestLine::OverLimit { suppressed: count } => {
+                suppressed = (*count > 0).then_some(*count);
+            }
             RequestLine::Parsed {
                 method: of,
                 target: to,
@@ -257,6 +270,7 @@ impl Ended {
                 request_bytes = raw.filter(is_not_utf8),
                 user_agent_bytes = agent.filter(is_not_utf8),
                 referer_bytes = referer.filter(is_not_utf8),
+                suppressed,
             )
         });
     }
@@ -264,6 +278,37 @@ impl Ended {
 
 fn is_not_utf8(bytes: &&[u8]) -> bool {
     std::str::from_utf8(bytes).is_err()
+}
+
+/// The maximum number of entries of connections over the limit that a worker writes per second.
+/// Clients cause such a connection at less cost than a request, so many of them would fill the log.
+const OVER_LIMIT_PER_S: u32 = 10;
+
+/// Limits the entries of connections over the limit.
+#[derive(Clone, Copy, Debug, Default)]
+struct OverLimitWindow {
+    /// The start of the second in which entries are counted, by the worker's clock.
+    start_ns: Option<u64>,
+    entries: u32,
+    /// Connections since the last entry that have none.
+    suppressed: u64,
+}
+
+impl OverLimitWindow {
+    /// Whether a connection gets an entry. `Some(n)`: yes, and `n` connections before it got none.
+    fn admit(&mut self, now_ns: u64) -> Option<u64> {
+        let is_over = |start_ns| now_ns.saturating_sub(start_ns) >= 1_000_000_000;
+        if self.start_ns.is_none_or(is_over) {
+            self.start_ns = Some(now_ns);
+            self.entries = 0;
+        }
+        if self.entries == OVER_LIMIT_PER_S {
+            self.suppressed += 1;
+            return None;
+        }
+        self.entries += 1;
+        Some(std::mem::take(&mut self.suppressed))
+    }
 }
 
 /// The ended exchanges of one worker that are not logged yet. A subscriber is user code, which must
@@ -274,9 +319,19 @@ pub(crate) struct LogQueue {
     ended: RefCell<VecDeque<Ended>>,
     /// The waker of the logging task.
     writer: RefCell<Option<Waker>>,
+    over_limit: Cell<OverLimitWindow>,
 }
 
 impl LogQueue {
+    /// Whether a connection over the limit gets an entry now, by the worker's clock. `Some(n)`:
+    /// yes, and `n` such connections since the last entry got none.
+    pub(crate) fn admit_over_limit(&self, now_ns: u64) -> Option<u64> {
+        let mut window = self.over_limit.get();
+        let admitted = window.admit(now_ns);
+        self.over_limit.set(window);
+        admitted
+    }
+
     pub(crate) fn push(&self, ended: Ended) {
         self.ended.borrow_mut().push_back(ended);
         if let Some(writer) = &*self.writer.borrow() {

@@ -322,6 +322,42 @@ fn rejected_heads_are_logged() {
 }
 
 #[test]
+fn refused_body_length_is_logged_with_its_request() {
+    let _dog = watchdog("refused_body_length_is_logged_with_its_request");
+    for driver in drivers() {
+        let limits = Limits {
+            body_bytes_max: 4,
+            ..Limits::default()
+        };
+        let server = logged(driver, limits);
+        let mark = format!("refused-{driver:?}");
+        let head = format!(
+            "\r\nPUT /{mark} HTTP/1.1\r\nHost: t\r\nUser-Agent: agent\r\nReferer: http://t/\r\n\
+             Content-Length: 5\r\n\r\n"
+        );
+        let response = exchange(&server, &(head.clone() + "hello"));
+        assert!(response.starts_with(b"HTTP/1.1 413 "), "{driver:?}");
+        let entry = wait_for(&mark, 1).remove(0);
+        expect(
+            &entry,
+            &[
+                ("method", "PUT"),
+                ("target", &format!("/{mark}")),
+                ("version", "HTTP/1.1"),
+                ("user_agent", "agent"),
+                ("referer", "http://t/"),
+                ("status", "413"),
+                ("end", "rejected"),
+                ("received_bytes", &head.len().to_string()),
+                ("sent_bytes", &response.len().to_string()),
+                ("body_bytes", &content(&response).len().to_string()),
+            ],
+        );
+        assert!(!entry.contains_key("request"), "{entry:?}");
+    }
+}
+
+#[test]
 fn disconnect_during_the_handler_is_logged() {
     let _dog = watchdog("disconnect_during_the_handler_is_logged");
     for driver in drivers() {

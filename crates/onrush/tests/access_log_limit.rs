@@ -9,6 +9,7 @@ use onrush::{AccessLog, Limits, Request, Response};
 use onrush_rt::driver::sim::Behaviour;
 use std::future::pending;
 use std::io::{Read, Write};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 async fn application(request: Request) -> Response {
@@ -28,6 +29,9 @@ fn over_limit(peer: Option<&str>) -> Vec<Entry> {
     };
     entries().iter().filter(over_limit).cloned().collect()
 }
+
+/// The maximum number of entries of connections over the limit per second.
+const PER_S: usize = 10;
 
 /// Connections over the limit: more than a small server keeps open at once.
 const OVER_LIMIT_COUNT: usize = 8;
@@ -80,8 +84,12 @@ fn connections_over_the_limit_are_logged() {
     }
 }
 
+/// Simulated clients have no address, so only one test at a time may cause their entries.
+static SIMULATED: Mutex<()> = Mutex::new(());
+
 #[test]
 fn simulator_logs_connections_over_the_limit() {
+    let _alone = SIMULATED.lock().unwrap_or_else(PoisonError::into_inner);
     keep_entries();
     const KEPT_OPEN: usize = 64;
     const CLIENTS: usize = KEPT_OPEN + 16;
@@ -91,8 +99,10 @@ fn simulator_logs_connections_over_the_limit() {
     });
     for (seed, network) in (0..).zip(networks.chain([plain(20), plain(1000)])) {
         let (before, fits) = (over_limit(None).len(), network.pipe_bytes == 1000);
-        let whole = fits && !network.split;
-        let limits = Limits::default();
+        let limits = Limits {
+            linger_timeout_ms: 60_000,
+            ..Limits::default()
+        };
         let mut sim = Simulation::with_connections_max(seed, &application, limits, network, 1);
         let busy = sim.connect();
         sim.send(&busy, get("/never").as_bytes());
@@ -102,15 +112,20 @@ fn simulator_logs_connections_over_the_limit() {
         let entry = over_limit(None).remove(before);
         expect(&entry, &[("end", "client_gone"), ("sent_bytes", "0")]);
 
-        let clients: Vec<_> = (0..CLIENTS).map(|_| sim.connect()).collect();
-        sim.run();
+        let mut clients = Vec::new();
+        while clients.len() < CLIENTS {
+            sim.advance(1_000); // All of them get an entry.
+            clients.extend((0..PER_S).map(|_| sim.connect()));
+            sim.run();
+        }
         let at_once = over_limit(None).len() - before - 1;
-        match whole {
+        match fits {
             true => assert_eq!(at_once, CLIENTS),
             // The others wait until their clients read.
             false => assert!(at_once >= CLIENTS - KEPT_OPEN, "{at_once}"),
         }
         // It takes the place of the oldest.
+        sim.advance(1_000);
         let late = sim.connect();
         late.reset();
         sim.run();
@@ -143,10 +158,43 @@ fn simulator_logs_connections_over_the_limit() {
         assert_eq!(sent, received, "seed {seed}");
         let complete = sent.iter().filter(|&&bytes| bytes == response_bytes);
         assert!(complete.count() >= KEPT_OPEN - 1, "{sent:?}");
-        assert_eq!(sent[0] == response_bytes, whole, "{sent:?}");
+        assert_eq!(sent[0] == response_bytes, fits, "{sent:?}");
         assert_eq!(sim.open_connections(), KEPT_OPEN, "the others linger");
         drop(clients);
         sim.run();
         assert_eq!(sim.open_connections(), 1, "only the served one");
     }
+}
+
+#[test]
+fn flood_over_the_limit_is_counted() {
+    let _alone = SIMULATED.lock().unwrap_or_else(PoisonError::into_inner);
+    keep_entries();
+    const CLIENTS: usize = 300;
+    let limits = Limits::default();
+    let mut sim = Simulation::with_connections_max(1, &application, limits, plain(1000), 1);
+    let busy = sim.connect();
+    sim.send(&busy, get("/never").as_bytes());
+    let before = over_limit(None).len();
+    let mut expected = Vec::new();
+    for round in 0..3 {
+        for _ in 0..CLIENTS {
+            let client = sim.connect();
+            sim.run();
+            let response = client.receive().expect("a response");
+            assert!(
+                response.starts_with(b"HTTP/1.1 503 "),
+                "with or without an entry"
+            );
+        }
+        expected.push((round > 0).then(|| (CLIENTS - PER_S).to_string()));
+        expected.extend((1..PER_S).map(|_| None));
+        sim.advance(1_000);
+    }
+    let entries = over_limit(None).split_off(before);
+    let suppressed: Vec<_> = entries
+        .iter()
+        .map(|entry| entry.get("suppressed").cloned())
+        .collect();
+    assert_eq!(suppressed, expected);
 }

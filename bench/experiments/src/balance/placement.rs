@@ -1,9 +1,9 @@
-//! The original experiment: uploads of 40 MB from 32 threads, which the servers discard.
+//! The original experiment: uploads from 32 threads, which the servers read and discard.
 
 use crate::{
     chart::{Bar, bars},
     quota::Quota,
-    run::{Run, Target},
+    run::{Effort, Run, Target},
     table::{Table, median_and_range},
     workers::{Served, ServerKind, Settings, Workers},
 };
@@ -19,9 +19,6 @@ pub(super) const WORKERS: usize = 8;
 
 /// The largest share of a core for each worker. Together they leave a part of the core unused.
 pub(super) const SHARE: f64 = 0.1;
-
-/// Bytes of each upload, as in the original experiment.
-const BODY_BYTES: u64 = 40_000_000;
 
 /// Clients. Each has one connection, which it keeps open.
 const CLIENTS: u32 = 32;
@@ -39,8 +36,72 @@ const ALL: [(ServerKind, u32); 7] = [
     (ServerKind::Nginx, 3),
 ];
 
-/// Uploads that measure the CPU of one upload.
-const CALIBRATION_UPLOADS: u64 = 128;
+/// Bytes a second at which the clients, which share a core, are not the bottleneck.
+const BYTES_PER_S: f64 = 3.2e9;
+
+/// Runs that measure the CPU of one upload, and the bytes of each of these runs.
+const CALIBRATIONS: u32 = 2;
+const CALIBRATION_BYTES: u64 = 1_280_000_000;
+
+/// The limits of one run.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    uploads: u64,
+    /// The time that an even split takes.
+    ideal_s: f64,
+    body_bytes: u64,
+}
+
+impl Limits {
+    fn of(effort: Effort) -> Limits {
+        // The original had 10,000 uploads of 40 MB. With 4 MB, each client makes dozens of uploads
+        // in a few seconds, so its last one hardly affects the time.
+        let (uploads, ideal_s, body_bytes) = effort.of(
+            (640, 1.0, 4_000_000),
+            (3_200, 4.0, 4_000_000),
+            (10_000, f64::INFINITY, 40_000_000),
+        );
+        Limits {
+            uploads,
+            ideal_s,
+            body_bytes,
+        }
+    }
+}
+
+/// The uploads of one run, and the quota of each worker.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    uploads: u64,
+    body_bytes: u64,
+    quota: Quota,
+}
+
+impl Plan {
+    /// Measures the CPU of an upload first.
+    fn calibration(limits: Limits) -> Plan {
+        Plan {
+            uploads: CALIBRATION_BYTES / limits.body_bytes,
+            body_bytes: limits.body_bytes,
+            quota: Quota::of_share(SHARE),
+        }
+    }
+
+    /// As many uploads as `limits` permit, if one needs `each_s` seconds of CPU. The quota keeps
+    /// the workers busy all the time: [`SHARE`], or less if the clients would be the bottleneck.
+    fn new(limits: Limits, each_s: f64) -> Plan {
+        let workers = WORKERS as f64;
+        let per_s = (SHARE * workers / each_s).min(BYTES_PER_S / limits.body_bytes as f64);
+        // A multiple of the number of clients, so that all of them have as many.
+        let each_client = (limits.ideal_s * per_s) as u64 / u64::from(CLIENTS);
+        let uploads = each_client.max(1).saturating_mul(u64::from(CLIENTS));
+        Plan {
+            uploads: uploads.min(limits.uploads),
+            body_bytes: limits.body_bytes,
+            quota: Quota::of_share(each_s * per_s / workers),
+        }
+    }
+}
 
 /// One run of all uploads.
 struct Trial {
@@ -52,6 +113,15 @@ struct Trial {
 }
 
 impl Trial {
+    fn uploads(&self) -> u64 {
+        self.served.iter().map(|served| served.requests).sum()
+    }
+
+    /// CPU for one upload, in seconds.
+    fn each_s(&self) -> f64 {
+        self.cpu_s.iter().sum::<f64>() / self.uploads() as f64
+    }
+
     /// Seconds that the uploads would have taken with an even split of the CPU that was used.
     fn ideal_s(&self) -> f64 {
         let all: f64 = self.cpu_s.iter().sum();
@@ -76,13 +146,11 @@ impl Trial {
 }
 
 pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Target>> {
-    let uploads = run.effort.of(160, 480, 10_000);
-    // The clients share a core. They need about 7 ms for each upload, and must not be the
-    // bottleneck.
-    let ideal_s = uploads as f64 * 0.0125;
+    let limits = Limits::of(run.effort);
+    let megabytes = limits.body_bytes / 1_000_000;
     let mut summary = Table::new(
         &format!(
-            "balance · {uploads} PUTs of 40 MB from {CLIENTS} connections, {WORKERS} workers with \
+            "balance · PUTs of {megabytes} MB from {CLIENTS} connections, {WORKERS} workers with \
              an equal quota of CPU each"
         ),
         &[
@@ -92,6 +160,9 @@ pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Target>> {
             "fewest",
             "most",
             "bytes, busiest / mean",
+            "PUTs",
+            "CPU ms per PUT",
+            "quota %",
             "finish s",
             "ideal s",
             "finish / ideal",
@@ -104,7 +175,7 @@ pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Target>> {
             continue;
         }
         let times = run.effort.of(times.min(2), times, times.min(3));
-        let trials = trials(run, kind, times, uploads, ideal_s)?;
+        let trials = trials(run, kind, times, limits)?;
         summary.row(summary_cells(kind, &trials));
         if kind == ServerKind::Onrush("least-loaded", false) {
             let difference = |trial: &Trial| trial.connections().1 - trial.connections().0;
@@ -117,7 +188,7 @@ pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Target>> {
         });
     }
     run.show("balance", &summary)?;
-    let title = format!("balance: {uploads} uploads of 40 MB over {CLIENTS} connections");
+    let title = format!("balance: uploads of {megabytes} MB over {CLIENTS} connections");
     let note = "finish divided by that of an even split; shorter is better; whiskers: all runs";
     run.write("balance.svg", &bars(&title, note, Some(1.0), &chart))?;
     let most = differences.iter().max().copied();
@@ -128,24 +199,31 @@ pub(super) fn measure(run: &Run, with_nginx: bool) -> Outcome<Vec<Target>> {
     }])
 }
 
-/// `times` runs of all uploads. With a single worker, which is slow, a quarter of the uploads.
-fn trials(
-    run: &Run,
-    kind: ServerKind,
-    times: u32,
-    uploads: u64,
-    ideal_s: f64,
-) -> Outcome<Vec<Trial>> {
-    let (uploads, ideal_s) = match kind {
-        ServerKind::Onrush("single", _) => (uploads / 4, ideal_s / 4.0),
-        _ => (uploads, ideal_s),
+/// `times` runs. With a single worker, which is slow, a quarter of the uploads.
+///
+/// The CPU of an upload differs between servers and machines, so it is measured first. It also
+/// depends on the quota: a worker that waits for its quota finds more bytes in its sockets. So it
+/// is measured with a quota, and again if another quota follows.
+fn trials(run: &Run, kind: ServerKind, times: u32, limits: Limits) -> Outcome<Vec<Trial>> {
+    let part = match kind {
+        ServerKind::Onrush("single", _) => 4,
+        _ => 1,
     };
-    // The CPU of one upload differs widely between servers. Each server gets a quota with which an
-    // even split takes `ideal_s`, but at most `SHARE` for each worker; then it takes longer.
-    let unlimited = trial(run, kind, CALIBRATION_UPLOADS, None)?;
-    let each_s = unlimited.cpu_s.iter().sum::<f64>() / CALIBRATION_UPLOADS as f64;
-    let share = each_s * uploads as f64 / ideal_s / WORKERS as f64;
-    let quota = Quota::of_share(share.min(SHARE));
+    let mut plan = Plan::calibration(limits);
+    let uploads = (plan.uploads / part).max(1);
+    for number in 1..=CALIBRATIONS {
+        runner::progress(&format!(
+            "balance · {}, CPU of an upload {number}/{CALIBRATIONS}",
+            kind.name()
+        ));
+        let quota = plan.quota;
+        let each_s = trial(run, kind, Plan { uploads, ..plan })?.each_s();
+        plan = Plan::new(limits, each_s);
+        if plan.quota == quota {
+            break;
+        }
+    }
+    plan.uploads = (plan.uploads / part).max(1);
     let mut all = Vec::new();
     for number in 0..times {
         runner::progress(&format!(
@@ -153,26 +231,26 @@ fn trials(
             kind.name(),
             number + 1
         ));
-        all.push(trial(run, kind, uploads, Some(quota))?);
+        all.push(trial(run, kind, plan)?);
     }
     Ok(all)
 }
 
-fn trial(run: &Run, kind: ServerKind, uploads: u64, quota: Option<Quota>) -> Outcome<Trial> {
+fn trial(run: &Run, kind: ServerKind, plan: Plan) -> Outcome<Trial> {
     run.check_interrupt()?;
     let settings = Settings {
         kind,
         workers: WORKERS,
         work_us: 0,
         cores: runner::server::SERVER_CORE,
-        quota,
+        quota: Some(plan.quota),
     };
     let workers = Workers::start(run, &settings)?;
     let shape = Shape {
         clients: CLIENTS,
-        body_bytes: BODY_BYTES,
+        body_bytes: plan.body_bytes,
         fresh: false,
-        count: Some(uploads),
+        count: Some(plan.uploads),
     };
     let before = workers.cpu_ns();
     let mut load = shape.start(workers.server.address, 0)?;
@@ -182,23 +260,24 @@ fn trial(run: &Run, kind: ServerKind, uploads: u64, quota: Option<Quota>) -> Out
     }
     let after = workers.cpu_ns();
     let report = load.finish()?;
-    if report.requests != uploads as f64 || report.status > 0.0 {
+    if report.requests != plan.uploads as f64 || report.status > 0.0 {
         let (name, responses, errors) = (kind.name(), report.requests, report.status);
         let broken = report.read;
         return Err(format!(
-            "{name}: {responses} of {uploads} uploads got a response, {errors} an error status; \
-             {broken} connections failed"
+            "{name}: {responses} of {} uploads got a response, {errors} an error status; \
+             {broken} connections failed",
+            plan.uploads
         ));
     }
     let cpu_s = before.iter().zip(&after);
     let cpu_s = cpu_s.map(|(before, after)| after.saturating_sub(*before) as f64 / 1e9);
     let cpu_s = cpu_s.collect();
-    let served = workers.end(uploads, BODY_BYTES)?;
+    let served = workers.end(plan.uploads, plan.body_bytes)?;
     Ok(Trial {
         finish_s: report.us / 1e6,
         served,
         cpu_s,
-        share: quota.map_or(1.0, Quota::share),
+        share: plan.quota.share(),
     })
 }
 
@@ -217,6 +296,9 @@ fn summary_cells(kind: ServerKind, trials: &[Trial]) -> Vec<String> {
         fewest.unwrap_or(0).to_string(),
         most.unwrap_or(0).to_string(),
         median_and_range(&of(Trial::busiest_bytes_ratio), 2),
+        format!("{:.0}", median(of(|trial| trial.uploads() as f64))),
+        format!("{:.2}", 1e3 * median(of(Trial::each_s))),
+        format!("{:.1}", 100.0 * median(of(|trial| trial.share))),
         format!("{:.1}", median(of(|trial| trial.finish_s))),
         format!("{:.1}", median(of(Trial::ideal_s))),
         median_and_range(&of(Trial::ratio), 2),
@@ -244,7 +326,32 @@ mod tests {
         assert!((trial.ratio() - 3.0).abs() < 1e-9);
         assert_eq!(trial.connections(), (1, 3));
         assert_eq!(trial.busiest_bytes_ratio(), 1.5);
+        assert!((trial.each_s() - 0.2).abs() < 1e-9);
         let cells = summary_cells(ServerKind::Store, &[trial]);
         assert_eq!(&cells[..5], ["store in C", "1", "1 3", "1", "3"]);
+        assert_eq!(&cells[6..9], ["2", "200.00", "10.0"]);
+    }
+
+    #[test]
+    fn uploads_and_quota_follow_the_cpu_of_an_upload() {
+        let limits = Limits::of(Effort::Usual);
+        let ideal_s = |plan: Plan, each_s: f64| {
+            plan.uploads as f64 * each_s / (plan.quota.share() * WORKERS as f64)
+        };
+        // A cheap upload gets a small quota, because the clients would be the bottleneck. An
+        // expensive one gets the largest quota, and there are fewer of them.
+        let (cheap, expensive) = (Plan::new(limits, 0.0002), Plan::new(limits, 0.002));
+        assert!(cheap.quota.share() < SHARE / 2.0 && cheap.uploads == limits.uploads);
+        assert_eq!(expensive.quota, Quota::of_share(SHARE));
+        assert_eq!(expensive.uploads, 1_600);
+        for (plan, each_s) in [(cheap, 0.0002), (expensive, 0.002)] {
+            assert!((ideal_s(plan, each_s) - limits.ideal_s).abs() < 0.1);
+        }
+        let original = Plan::new(Limits::of(Effort::Full), 0.02);
+        assert_eq!(
+            (original.uploads, original.body_bytes),
+            (10_000, 40_000_000)
+        );
+        assert_eq!(Plan::new(limits, 60.0).uploads, 32);
     }
 }

@@ -165,9 +165,9 @@ pub(super) fn measure(run: &Run, case: &Case) -> Outcome<Vec<Target>> {
     Ok(targets)
 }
 
-/// Requests for which all workers together need about ten seconds.
+/// Requests for which all workers together need about eight seconds.
 fn total(run: &Run, case: &Case) -> u64 {
-    let seconds = run.effort.of(4.0, 10.0, 30.0);
+    let seconds = run.effort.of(4.0, 8.0, 30.0);
     // The work, and what the server needs for a request.
     let each_us = f64::from(case.work_us) + 20.0;
     let capacity = case.share.unwrap_or(0.9) * case.workers as f64;

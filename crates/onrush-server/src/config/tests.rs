@@ -33,7 +33,7 @@ fn a_file_sets_the_same_options_as_flags() {
     assert!(!settings.rebalance);
     assert_eq!(settings.limits.head_timeout_ms, 5000);
     assert_eq!(settings.limits.rate_bytes_per_s_min, 1000);
-    assert_eq!(settings.limits.body_bytes_max, 1 << 30);
+    assert_eq!(settings.body_bytes_max, 1 << 30);
     assert_eq!(settings.limits.idle_timeout_ms, 0);
     assert_eq!(settings.driver_config.ring_buffer_bytes, 2048);
     assert_eq!(settings.log.format, LogFormat::Json);
@@ -51,6 +51,7 @@ fn by_default_the_server_is_read_only_and_on_loopback() {
         ..Limits::default()
     };
     assert_eq!(settings.limits, defaults, "--help shows these times");
+    assert_eq!(settings.body_bytes_max, u64::MAX);
     assert_eq!(settings.files, FilesOptions::default());
     assert_eq!(settings.access_log, AccessLog::Off);
     assert_eq!(settings.drain_timeout, Duration::from_secs(30));
@@ -290,7 +291,7 @@ fn off_disables_limits() {
     for off in ["off", "unlimited"] {
         let text = format!("body-max = '{off}'\nreceive-memory = '{off}'");
         let settings = Settings::new(parse(&text).unwrap(), None).unwrap();
-        let sizes = (settings.limits.body_bytes_max, settings.receive_bytes_max);
+        let sizes = (settings.body_bytes_max, settings.receive_bytes_max);
         assert_eq!(sizes, (u64::MAX, u64::MAX), "{off}");
     }
 }

@@ -43,13 +43,12 @@ pub(super) struct Cache {
 #[derive(Debug)]
 struct Shard {
     entries: HashMap<Box<[u8]>, Entry>,
-    /// The keys of the entries in memory, with the number of each entry. An element was removed if
+    /// The keys of the entries in memory, with the number of each entry. An element is outdated if
     /// its key has no entry or an entry with another number.
     eviction_queue: VecDeque<(Key, u64)>,
-    /// The number of elements of `eviction_queue` that were removed.
-    removed: usize,
-    /// The number of the next entry.
-    next: u64,
+    /// The number of outdated elements of `eviction_queue`.
+    outdated: usize,
+    next_number: u64,
     /// The entries that are open files, oldest first. They are not in `eviction_queue`.
     files: VecDeque<Key>,
     /// Files of removed entries. The caller of [`Cache::take_stale`] closes them.
@@ -92,8 +91,8 @@ impl Cache {
         let shard = || Shard {
             entries: HashMap::new(),
             eviction_queue: VecDeque::new(),
-            removed: 0,
-            next: 0,
+            outdated: 0,
+            next_number: 0,
             files: VecDeque::new(),
             stale: Vec::new(),
             files_max: files_max / shards,
@@ -280,8 +279,8 @@ impl Shard {
                 *before = entry;
             }
             None => {
-                entry.number = self.next;
-                self.next += 1;
+                entry.number = self.next_number;
+                self.next_number += 1;
                 match in_memory {
                     true => self.eviction_queue.push_back((key.clone(), entry.number)),
                     false => self.files.push_back(key.clone()),
@@ -298,13 +297,13 @@ impl Shard {
         };
         if entry.object.bytes_in_memory().is_some() {
             self.bytes -= cost_bytes(&entry.key, &entry.object);
-            // A search for the element would take long. It stays until the queue is cleaned up.
-            self.removed += 1;
-            if self.removed * 2 > self.eviction_queue.len() {
+            // A search for the element would take long, so it stays in the queue as outdated.
+            self.outdated += 1;
+            if self.outdated * 2 > self.eviction_queue.len() {
                 let entries = &self.entries;
                 self.eviction_queue
                     .retain(|(key, number)| is_current(entries, key, *number));
-                self.removed = 0;
+                self.outdated = 0;
             }
         } else {
             self.files.retain(|other| other.as_bytes() != key);
@@ -312,13 +311,14 @@ impl Shard {
         }
     }
 
+    /// Evicts entries in memory until they fit into `bytes_max`.
     fn shrink(&mut self) {
         while self.bytes > self.bytes_max {
             let Some((key, number)) = self.eviction_queue.pop_front() else {
                 return;
             };
             match self.entries.get_mut(key.as_bytes()) {
-                Some(entry) if entry.number != number => self.removed -= 1,
+                Some(entry) if entry.number != number => self.outdated -= 1,
                 Some(entry) if entry.used => {
                     entry.used = false;
                     self.eviction_queue.push_back((key, number));
@@ -328,7 +328,7 @@ impl Shard {
                         self.bytes -= cost_bytes(&key, &entry.object);
                     }
                 }
-                None => self.removed -= 1,
+                None => self.outdated -= 1,
             }
         }
     }

@@ -141,7 +141,8 @@ impl Default for FilesOptions {
 /// such a parameter, the whole request path is used. The handler responds to all methods itself, so
 /// mount it with [`Router::any`](onrush::Router::any).
 ///
-/// `Limits::body_bytes_max` of the server limits the length of an upload.
+/// [`Guard::body_bytes_max`](crate::Guard::body_bytes_max) limits the length of an upload, as does
+/// `Limits::body_bytes_max` of the server.
 ///
 /// Symbolic links are followed if their target is beneath the folder. `PUT` to a link is refused
 /// (409); `DELETE` removes the link itself. A page of a listing may have fewer entries than

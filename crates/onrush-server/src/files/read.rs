@@ -157,8 +157,9 @@ impl Inner {
         .await
     }
 
-    /// Adds the sandbox to a loaded object, unless the folder is a site. The cache keeps the field
-    /// lines, so this is done once per opening and not once per request.
+    /// Adds `Content-Security-Policy: sandbox` to an object with scripts, unless the folder is a
+    /// site. The cache keeps the field lines, so this is done once per opening and not once per
+    /// request.
     fn with_sandbox(&self, loaded: LoadedObject) -> LoadedObject {
         match self.options.site {
             true => loaded,

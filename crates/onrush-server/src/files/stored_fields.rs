@@ -1,9 +1,9 @@
 //! The fields of a `PUT` that describe its content. They are stored with the object and sent with
-//! it (RFC 9110 §8, §9.3.4). This module checks them and converts them to and from the form in the
-//! store.
+//! it (RFC 9110 §8, §9.3.4). This module checks them and converts them to and from the stored
+//! format.
 //!
-//! The form is one line `name: value` for each field, with the name in lower case, ended by a line
-//! feed. It is checked again when it is read, because other programs may have written it.
+//! The format is one line `name: value` for each field, with the name in lower case, ended by a
+//! line feed. It is checked again when it is read, because other programs may have written it.
 
 use super::http_error::HttpError;
 use super::media_type;
@@ -18,31 +18,31 @@ const CONTENT_TYPE: &str = "content-type";
 const CONTENT_ENCODING: &str = "content-encoding";
 const CACHE_CONTROL: &str = "cache-control";
 
-/// The fields that are stored, and the forms of their values.
-const FIELDS: [(&str, Form); 5] = [
-    (CONTENT_TYPE, Form::MediaType),
-    (CONTENT_ENCODING, Form::Tokens),
-    (CACHE_CONTROL, Form::List),
-    ("content-language", Form::Tokens),
-    ("content-disposition", Form::Single),
+/// The fields that are stored, and the syntax of their values.
+const FIELDS: [(&str, Syntax); 5] = [
+    (CONTENT_TYPE, Syntax::MediaType),
+    (CONTENT_ENCODING, Syntax::Tokens),
+    (CACHE_CONTROL, Syntax::List),
+    ("content-language", Syntax::Tokens),
+    ("content-disposition", Syntax::Single),
 ];
 
-/// The form of a field's value.
+/// The syntax of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum Syntax {
     /// One media type (RFC 9110 §8.3.1).
     MediaType,
     /// A list of tokens.
     Tokens,
     /// A list of anything.
     List,
-    /// One value of any form.
+    /// One value of any syntax.
     Single,
 }
 
-impl Form {
+impl Syntax {
     fn is_list(self) -> bool {
-        matches!(self, Form::Tokens | Form::List)
+        matches!(self, Syntax::Tokens | Syntax::List)
     }
 
     fn accepts(self, value: &[u8]) -> bool {
@@ -51,28 +51,28 @@ impl Form {
             && token::is_field_value(value)
             && token::trim(value).len() == value.len();
         fits && match self {
-            Form::MediaType => value.is_ascii() && media_type::is_valid(value),
-            Form::Tokens => token::list(value).all(token::is_token),
-            Form::List | Form::Single => true,
+            Syntax::MediaType => value.is_ascii() && media_type::is_valid(value),
+            Syntax::Tokens => token::list(value).all(token::is_token),
+            Syntax::List | Syntax::Single => true,
         }
     }
 }
 
-/// The fields of a `PUT` in the form of the store; empty if there are none. `is_supported`: whether
+/// The fields of a `PUT` in the stored format; empty if there are none. `keeps_metadata`: whether
 /// the store keeps them. If not, a content coding is refused (415), because without the field the
 /// content means something else. Other fields are ignored.
 pub(super) fn metadata_from_request(
     request: &Request,
-    is_supported: bool,
+    keeps_metadata: bool,
 ) -> Result<Vec<u8>, HttpError> {
     let mut metadata = Vec::new();
-    for (name, form) in FIELDS {
+    for (name, syntax) in FIELDS {
         if request.header(name).is_none() {
             continue; // Looking up one field is cheaper than a pass over all fields.
         }
         let lines = request.headers();
         let lines = lines.filter(|(have, _)| have.eq_ignore_ascii_case(name));
-        let value = join(lines.map(|(_, value)| value), form)?;
+        let value = join(lines.map(|(_, value)| value), syntax)?;
         let is_identity = name == CONTENT_ENCODING && value.eq_ignore_ascii_case(b"identity");
         if value.is_empty() || is_identity {
             continue;
@@ -80,10 +80,10 @@ pub(super) fn metadata_from_request(
         if value.len() > VALUE_BYTES_MAX {
             return Err(TOO_LONG);
         }
-        if !form.accepts(&value) {
+        if !syntax.accepts(&value) {
             return Err(HttpError::new(400, malformed(name)));
         }
-        if is_supported {
+        if keeps_metadata {
             metadata.extend_from_slice(name.as_bytes());
             metadata.extend_from_slice(b": ");
             metadata.extend_from_slice(&value);
@@ -114,11 +114,11 @@ fn malformed(name: &str) -> &'static str {
 }
 
 /// The value of a field from its lines (RFC 9110 §5.3). Empty lines are skipped.
-fn join<'r>(lines: impl Iterator<Item = &'r [u8]>, form: Form) -> Result<Vec<u8>, HttpError> {
+fn join<'r>(lines: impl Iterator<Item = &'r [u8]>, syntax: Syntax) -> Result<Vec<u8>, HttpError> {
     let mut joined = Vec::new();
     for line in lines.filter(|line| !line.is_empty()) {
         if !joined.is_empty() {
-            if !form.is_list() {
+            if !syntax.is_list() {
                 return Err(HttpError::new(
                     400,
                     "a field that can have only one value occurs twice",
@@ -131,7 +131,7 @@ fn join<'r>(lines: impl Iterator<Item = &'r [u8]>, form: Form) -> Result<Vec<u8>
     Ok(joined)
 }
 
-/// The stored fields of an object, in the form of its responses.
+/// The stored fields of an object, parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StoredFields {
     /// Names and checked values.
@@ -139,7 +139,7 @@ pub(super) struct StoredFields {
 }
 
 impl StoredFields {
-    /// Parses the form of the store. `None` if it contains no valid field.
+    /// Parses the stored format. `None` if it contains no valid field.
     pub(super) fn parse(metadata: &[u8]) -> Option<StoredFields> {
         if metadata.is_empty() {
             return None;
@@ -153,9 +153,11 @@ impl StoredFields {
             let known = FIELDS
                 .iter()
                 .find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name));
-            let Some(&(name, form)) = known else { continue };
+            let Some(&(name, syntax)) = known else {
+                continue;
+            };
             let is_new = fields.iter().all(|(have, _)| *have != name);
-            if is_new && form.accepts(value) {
+            if is_new && syntax.accepts(value) {
                 fields.push((name, value.into()));
             }
         }
@@ -247,12 +249,12 @@ mod tests {
 
     #[test]
     fn lines_of_a_list_field_are_joined() {
-        let of = |lines: &[&str], form| {
+        let of = |lines: &[&str], syntax| {
             let lines = lines.iter().map(|line| line.as_bytes());
-            join(lines, form).map_err(|failure| failure.status)
+            join(lines, syntax).map_err(|failure| failure.status)
         };
-        assert_eq!(of(&["a", "", "b"], Form::Tokens), Ok(b"a, b".to_vec()));
-        assert_eq!(of(&["a", "b"], Form::Single), Err(400));
-        assert_eq!(of(&["", "b"], Form::MediaType), Ok(b"b".to_vec()));
+        assert_eq!(of(&["a", "", "b"], Syntax::Tokens), Ok(b"a, b".to_vec()));
+        assert_eq!(of(&["a", "b"], Syntax::Single), Err(400));
+        assert_eq!(of(&["", "b"], Syntax::MediaType), Ok(b"b".to_vec()));
     }
 }

@@ -3,6 +3,47 @@
 use onrush_rt::net::Address;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
+/// The address of a listener. A host name is resolved once, so that [`Server::bind`] and [`Hosts`]
+/// have the same IP address. If each of them resolved the name, they could differ: the guard would
+/// apply the rule of a loopback address to a public listener, or the other way round.
+///
+/// [`Server::bind`]: onrush::Server::bind
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenAddress {
+    /// In the form of `Server::bind`.
+    configured: String,
+    place: Place,
+}
+
+impl ListenAddress {
+    /// Resolves the name in `address`, which has the form of
+    /// [`Server::bind`](onrush::Server::bind). If the name has several addresses, takes the first
+    /// one. May block, so call it at start-up.
+    pub fn resolve(address: &str) -> ListenAddress {
+        let place = match address.starts_with("unix:") {
+            true => Place::Unix,
+            false => {
+                let resolved = address.to_socket_addrs().ok();
+                let first = resolved.and_then(|mut found| found.next());
+                first.map_or(Place::Unknown, Place::Tcp)
+            }
+        };
+        ListenAddress {
+            configured: address.to_owned(),
+            place,
+        }
+    }
+
+    /// The address for [`Server::bind`](onrush::Server::bind), with an IP address instead of a
+    /// name. If the name could not be resolved, it is unchanged, and `bind` reports the error.
+    pub fn to_bind(&self) -> String {
+        match self.place {
+            Place::Tcp(address) => address.to_string(),
+            Place::Unix | Place::Unknown => self.configured.clone(),
+        }
+    }
+}
+
 /// The values of `Host` that are served, for each listener of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
@@ -51,8 +92,7 @@ impl Hosts {
         }
     }
 
-    /// The hosts that a listener on `address` serves, with any port. `address` has the form of
-    /// [`Server::bind`](onrush::Server::bind).
+    /// The hosts that a listener on `address` serves, with any port.
     ///
     /// | address | hosts |
     /// | --- | --- |
@@ -64,25 +104,24 @@ impl Hosts {
     /// from this machine. With an IP address in `Host` there is no name that an attacker could let
     /// resolve to this machine. A public listener therefore always accepts IP addresses.
     ///
-    /// `names` are host names or IP addresses without a port. The function resolves a name in
-    /// `address` and may block: call it at start-up. A name that cannot be resolved counts as
-    /// loopback.
-    pub fn for_listener(address: &str, names: &[String]) -> Hosts {
-        Hosts::for_listeners(&[address], names)
+    /// `names` are host names or IP addresses without a port. If the name in `address` could not be
+    /// resolved, it counts as loopback.
+    pub fn for_listener(address: &ListenAddress, names: &[String]) -> Hosts {
+        Hosts::for_listeners(std::slice::from_ref(address), names)
     }
 
     /// [`Hosts::for_listener`] for each of the addresses of a server. The local address of a
     /// connection determines its listener ([`Hosts::accept_at`]). The most specific listener
     /// counts: one with the same port before one with port 0, then one with the same IP address
     /// before a wildcard.
-    pub fn for_listeners(addresses: &[impl AsRef<str>], names: &[String]) -> Hosts {
+    pub fn for_listeners(addresses: &[ListenAddress], names: &[String]) -> Hosts {
         let names: Vec<String> = names
             .iter()
             .map(|name| normalize(name).to_owned())
             .collect();
-        let listener = |address| Listener::new(address, &names);
-        let mut listeners: Vec<Listener> = (addresses.iter().map(AsRef::as_ref))
-            .map(listener)
+        let mut listeners: Vec<Listener> = addresses
+            .iter()
+            .map(|address| Listener::new(address, &names))
             .collect();
         if let Some((first, others)) = listeners.split_first()
             && others.iter().all(|other| other.served == first.served)
@@ -128,17 +167,14 @@ impl Hosts {
 }
 
 impl Listener {
-    fn new(address: &str, names: &[String]) -> Listener {
-        if address.starts_with("unix:") {
+    fn new(address: &ListenAddress, names: &[String]) -> Listener {
+        let place = address.place;
+        if place == Place::Unix {
             return Listener {
-                place: Place::Unix,
+                place,
                 served: Served::any(),
             };
         }
-        // The server binds the first address of a name, too.
-        let resolved = address.to_socket_addrs().ok();
-        let place = resolved.and_then(|mut found| found.next());
-        let place = place.map_or(Place::Unknown, Place::Tcp);
         let is_public = matches!(place, Place::Tcp(address) if !is_loopback(address.ip()));
         let rule = match is_public {
             true if names.is_empty() => {
@@ -151,7 +187,7 @@ impl Listener {
             false => Rule::Loopback,
         };
         let mut names = names.to_vec();
-        if let Some(ParsedHost::Other(name)) = ParsedHost::parse(address) {
+        if let Some(ParsedHost::Other(name)) = ParsedHost::parse(&address.configured) {
             names.push(name.to_owned());
         }
         Listener {
@@ -270,9 +306,16 @@ mod tests {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
+    fn addresses<const N: usize>(texts: [&str; N]) -> [ListenAddress; N] {
+        texts.map(ListenAddress::resolve)
+    }
+
     #[test]
     fn on_loopback_only_names_of_this_machine_are_accepted() {
-        let hosts = Hosts::for_listener("127.0.0.1:8080", &names(&["files.example."]));
+        let hosts = Hosts::for_listener(
+            &ListenAddress::resolve("127.0.0.1:8080"),
+            &names(&["files.example."]),
+        );
         for host in [
             "127.0.0.1",
             "127.0.0.1:8080",
@@ -337,7 +380,7 @@ mod tests {
     #[test]
     fn configured_address_determines_the_accepted_hosts() {
         let accepts = |address: &str, given: &[&str], host: &str| {
-            Hosts::for_listener(address, &names(given)).accept(Some(host))
+            Hosts::for_listener(&ListenAddress::resolve(address), &names(given)).accept(Some(host))
         };
         for loopback in ["127.0.0.1:0", "127.9.9.9:1", "[::1]:0", "localhost:0"] {
             assert!(!accepts(loopback, &[], "evil.example"), "{loopback}");
@@ -366,7 +409,7 @@ mod tests {
         let tcp = |text: &str| Some(Address::Tcp(text.parse().expect("an address")));
         let unix = || Some(Address::Unix("u".into()));
         let none = names(&[]);
-        let mixed = Hosts::for_listeners(&["unix:u", "127.0.0.1:80"], &none);
+        let mixed = Hosts::for_listeners(&addresses(["unix:u", "127.0.0.1:80"]), &none);
         let evil = Some("evil.example");
         assert!(mixed.accept_at(evil, unix));
         for local in [tcp("127.0.0.1:80"), tcp("127.0.0.2:80"), None] {
@@ -377,7 +420,7 @@ mod tests {
             assert!(mixed.accept_at(host, not_asked), "{host:?}");
         }
 
-        for (addresses, local, served) in [
+        for (texts, local, served) in [
             (["127.0.0.1:0", "0.0.0.0:99"], "127.0.0.1:99", true),
             (["127.0.0.1:0", "0.0.0.0:99"], "192.0.2.1:99", true),
             (["127.0.0.1:0", "0.0.0.0:99"], "127.0.0.1:40123", false),
@@ -393,17 +436,46 @@ mod tests {
             (["127.0.0.1:98", "[::]:99"], "[::ffff:127.0.0.1]:98", false),
             (["[::1]:98", "0.0.0.0:99"], "[::1]:99", false),
         ] {
-            let hosts = Hosts::for_listeners(&addresses, &none);
+            let hosts = Hosts::for_listeners(&addresses(texts), &none);
             let is_served = hosts.accept_at(evil, || tcp(local));
-            assert_eq!(is_served, served, "{addresses:?} {local}");
+            assert_eq!(is_served, served, "{texts:?} {local}");
         }
 
-        let public = Hosts::for_listeners(&["0.0.0.0:1", "unix:u"], &none);
+        let public = Hosts::for_listeners(&addresses(["0.0.0.0:1", "unix:u"]), &none);
         assert_eq!(public, Hosts::any());
-        let named = Hosts::for_listeners(&["127.0.0.1:98", "0.0.0.0:99"], &names(&["a.example"]));
+        let named = Hosts::for_listeners(
+            &addresses(["127.0.0.1:98", "0.0.0.0:99"]),
+            &names(&["a.example"]),
+        );
         assert!(named.accept_at(Some("a.example"), not_asked));
         assert!(!named.accept_at(evil, not_asked), "no listener serves it");
         assert!(named.accept_at(Some("192.0.2.1"), || tcp("192.0.2.1:99")));
         assert!(!named.accept_at(Some("192.0.2.1"), || tcp("127.0.0.1:98")));
+    }
+
+    /// The rule follows from the IP address that is bound, not from a second lookup of the name.
+    #[test]
+    fn name_is_resolved_once() {
+        let resolved = |to: &str| ListenAddress {
+            configured: "localhost:80".to_owned(),
+            place: Place::Tcp(to.parse().expect("an address")),
+        };
+        for (to, is_public) in [
+            ("192.0.2.1:80", true),
+            ("[fe80::1%3]:80", true),
+            ("127.0.0.9:80", false),
+        ] {
+            let address = resolved(to);
+            assert_eq!(address.to_bind(), to);
+            let hosts = Hosts::for_listener(&address, &[]);
+            assert_eq!(hosts.accept(Some("evil.example")), is_public, "{to}");
+            assert!(hosts.accept(Some("localhost")), "{to}");
+        }
+        let bound = ListenAddress::resolve("localhost:80").to_bind();
+        let bound: SocketAddr = bound.parse().expect("no name any more");
+        assert!(bound.ip().is_loopback(), "{bound}");
+        for text in ["unix:/run/x", "no such host", "127.0.0.1:99999"] {
+            assert_eq!(ListenAddress::resolve(text).to_bind(), text);
+        }
     }
 }

@@ -15,7 +15,7 @@ use onrush_rt::blocking::BlockingPool;
 use onrush_rt::driver::sim::Client;
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Create, Dir, OpenHow};
-use onrush_server::{Allow, Files, FilesOptions, Guard, Hosts};
+use onrush_server::{Allow, Files, FilesOptions, Guard, Hosts, ListenAddress};
 use onrush_store::{Folder, FolderOptions};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -79,13 +79,14 @@ pub fn on_all_backends_at(
 fn guarded(mount: &str, files: &Files) -> Guard<Router> {
     let router = Router::new().any(&format!("{mount}{{*key}}"), files.clone());
     let names = ["test".to_owned(), "t".to_owned()];
-    Guard::new(Hosts::for_listener("127.0.0.1:0", &names), router)
+    let hosts = Hosts::for_listener(&ListenAddress::resolve("127.0.0.1:0"), &names);
+    Guard::new(hosts, router).body_bytes_max(32 << 20)
 }
 
 /// Limits for all tests but one.
 fn limits() -> Limits {
     Limits {
-        body_bytes_max: 32 << 20,
+        body_bytes_max: u64::MAX, // The guard has a limit.
         ..Limits::default()
     }
 }

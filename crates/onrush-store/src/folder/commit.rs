@@ -40,15 +40,15 @@ pub(super) fn commit(
     inner: &Inner,
     key: &Key,
     parent: &Parent<'_>,
-    mut temp: StagedFile,
+    mut staged: StagedFile,
     condition: &Condition,
     sync_failures: u64,
 ) -> Result<CommitOutcome> {
-    match publish(inner, key, parent, &mut temp, condition, sync_failures) {
+    match publish(inner, key, parent, &mut staged, condition, sync_failures) {
         Ok(Some(committed)) => Ok(CommitOutcome::Committed(committed)),
-        Ok(None) => Ok(CommitOutcome::ParentGone(temp)),
+        Ok(None) => Ok(CommitOutcome::ParentGone(staged)),
         Err(error) => {
-            temp.remove();
+            staged.remove();
             Err(error)
         }
     }
@@ -59,7 +59,7 @@ fn publish(
     inner: &Inner,
     key: &Key,
     parent: &Parent<'_>,
-    temp: &mut StagedFile,
+    staged: &mut StagedFile,
     condition: &Condition,
     sync_failures: u64,
 ) -> Result<Option<Committed>> {
@@ -73,14 +73,15 @@ fn publish(
     };
     condition.check(current.as_ref())?;
 
-    temp.file
+    staged
+        .file
         .set_modified(inner.next_stamp_ns())
         .map_err(StoreError::from_open_file)?;
     if inner.durable() {
-        temp.file.sync().map_err(StoreError::from_open_file)?;
+        staged.file.sync().map_err(StoreError::from_open_file)?;
     }
     // Read back, because the file system may store times with a coarser resolution.
-    let found = temp.file.metadata().map_err(StoreError::from_open_file)?;
+    let found = staged.file.metadata().map_err(StoreError::from_open_file)?;
     let meta = Meta::from_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?;
 
     let mut attempt = 1;
@@ -91,7 +92,7 @@ fn publish(
             None => RenameMode::Overwrite,
         };
         let old_content = DeferredFree::hold(inner, parent.dir(), key.name(), current.as_ref());
-        let error = match rename_into_place(inner, temp, parent, key, mode) {
+        let error = match rename_into_place(inner, staged, parent, key, mode) {
             Ok(undo) => break (undo, old_content),
             Err(error) => error,
         };
@@ -102,7 +103,7 @@ fn publish(
                 return Err(StoreError::PreconditionFailed);
             }
             // The folder was empty and has just been deleted.
-            io::ErrorKind::NotFound if temp.is_staged() => return Ok(None),
+            io::ErrorKind::NotFound if staged.is_staged() => return Ok(None),
             // Another program has removed the staged file.
             io::ErrorKind::NotFound => return Err(StoreError::from_open_file(error)),
             io::ErrorKind::AlreadyExists if may_retry => current = inner.existing_object(key)?,
@@ -117,9 +118,9 @@ fn publish(
         }
     };
     inner.key_locks.advance_generation(key);
-    let durable = make_durable(inner, temp, parent, &undo, sync_failures);
+    let durable = make_durable(inner, staged, parent, &undo, sync_failures);
     if durable.is_err() {
-        undo.revert(temp, parent, key);
+        undo.revert(staged, parent, key);
         inner.key_locks.advance_generation(key);
     }
     durable?;
@@ -155,7 +156,7 @@ enum RenameMode {
 /// Gives the object's name to the staged file, and returns how to undo that.
 fn rename_into_place(
     inner: &Inner,
-    temp: &mut StagedFile,
+    staged: &mut StagedFile,
     parent: &Parent<'_>,
     key: &Key,
     mode: RenameMode,
@@ -163,7 +164,7 @@ fn rename_into_place(
     let replaces = mode == RenameMode::Exchange;
     // Without syncs no later step can fail, and a plain rename is cheaper.
     if replaces && inner.durable() {
-        match temp.exchange(parent.dir(), key.name()) {
+        match staged.exchange(parent.dir(), key.name()) {
             Ok(()) => return Ok(Undo::Exchange),
             Err(error) => match error.kind() {
                 // The old object has just been deleted, or the file system cannot exchange.
@@ -175,7 +176,7 @@ fn rename_into_place(
         }
     }
     let name_was_free = mode == RenameMode::NoReplace;
-    temp.rename(parent.dir(), key.name(), name_was_free)?;
+    staged.rename(parent.dir(), key.name(), name_was_free)?;
     Ok(match name_was_free {
         true => Undo::Unlink,
         false => Undo::Never,
@@ -185,7 +186,7 @@ fn rename_into_place(
 /// Makes the new name durable and removes the old object, if the store is durable.
 fn make_durable(
     inner: &Inner,
-    temp: &mut StagedFile,
+    staged: &mut StagedFile,
     parent: &Parent<'_>,
     undo: &Undo,
     sync_failures: u64,
@@ -200,16 +201,16 @@ fn make_durable(
     }
     match undo {
         // The exchanged entry may be a folder that another program has just created.
-        Undo::Exchange => temp.remove_exchanged().map_err(|_| StoreError::Conflict),
+        Undo::Exchange => staged.remove_exchanged().map_err(|_| StoreError::Conflict),
         Undo::Unlink | Undo::Never => Ok(()),
     }
 }
 
 impl Undo {
     /// Best effort: the caller returns the error of the commit in any case.
-    fn revert(self, temp: &StagedFile, parent: &Parent<'_>, key: &Key) {
+    fn revert(self, staged: &StagedFile, parent: &Parent<'_>, key: &Key) {
         let _ = match self {
-            Undo::Exchange => temp.exchange(parent.dir(), key.name()),
+            Undo::Exchange => staged.exchange(parent.dir(), key.name()),
             Undo::Unlink => parent.dir().unlink(key.name()),
             Undo::Never => Ok(()),
         };

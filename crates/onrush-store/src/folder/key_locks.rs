@@ -87,9 +87,9 @@ impl Stripe {
 
 /// Waits for the lock of a key. The caller holds it from the check of the condition until the
 /// change is made, so the guard moves into the job that does both.
-pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> Acquire {
-    Acquire {
-        slot: Some(LockSlot {
+pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> AcquireLock {
+    AcquireLock {
+        id: Some(LockId {
             inner: inner.clone(),
             stripe: stripe_index(key),
             key: key.clone(),
@@ -99,46 +99,46 @@ pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> Acquire {
 }
 
 /// Identifies a key's lock in the table.
-struct LockSlot {
+struct LockId {
     inner: Arc<Inner>,
     /// The index of its stripe.
     stripe: usize,
     key: Key,
 }
 
-impl LockSlot {
+impl LockId {
     fn stripe(&self) -> &Stripe {
         &self.inner.key_locks.0[self.stripe]
     }
 }
 
-pub(super) struct Acquire {
+pub(super) struct AcquireLock {
     /// `None` after the lock was taken.
-    slot: Option<LockSlot>,
+    id: Option<LockId>,
     /// Set while waiting.
     ticket: Option<u64>,
 }
 
-impl Future for Acquire {
+impl Future for AcquireLock {
     type Output = KeyGuard;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<KeyGuard> {
-        let Acquire { slot, ticket } = &mut *self;
-        let taken = slot.take_if(|slot| slot.stripe().poll(&slot.key, ticket, cx));
-        taken.map_or(Poll::Pending, |slot| Poll::Ready(KeyGuard(slot)))
+        let AcquireLock { id, ticket } = &mut *self;
+        let taken = id.take_if(|id| id.stripe().poll(&id.key, ticket, cx));
+        taken.map_or(Poll::Pending, |id| Poll::Ready(KeyGuard(id)))
     }
 }
 
-impl Drop for Acquire {
+impl Drop for AcquireLock {
     fn drop(&mut self) {
-        if let (Some(slot), Some(_)) = (&self.slot, self.ticket) {
-            slot.stripe().release(&slot.key, self.ticket);
+        if let (Some(id), Some(_)) = (&self.id, self.ticket) {
+            id.stripe().release(&id.key, self.ticket);
         }
     }
 }
 
 /// The lock of a key. Dropping it, on any thread, releases the lock.
-pub(super) struct KeyGuard(LockSlot);
+pub(super) struct KeyGuard(LockId);
 
 impl Drop for KeyGuard {
     fn drop(&mut self) {
@@ -177,7 +177,7 @@ mod tests {
         let folder = Folder::on(root, BlockingPool::inline(), FolderOptions::default()).unwrap();
         let key = Key::parse(b"a").unwrap();
         let request = || Box::pin(acquire(&folder.inner, &key));
-        let poll = |wait: &mut Pin<Box<Acquire>>| match wait
+        let poll = |wait: &mut Pin<Box<AcquireLock>>| match wait
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
         {

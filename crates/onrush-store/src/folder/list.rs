@@ -9,11 +9,19 @@ use crate::error::{Result, StoreError};
 use crate::key::{Key, RESERVED};
 use crate::meta::{Kind, Meta};
 use crate::store::{Entry, ListHow, Page};
+use onrush_rt::coop;
 use onrush_rt::fs::{Dir, FileKind, Metadata};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::future::poll_fn;
 use std::io;
 use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// Entries that are copied in one step.
+const COPY_STEP: usize = 64;
+/// The cost of a copied entry in the cooperative budget, in bytes. A copy allocates a name.
+const COPY_COST: usize = 256;
 
 pub(super) fn list(inner: &Inner, folder: Option<&Key>, how: &ListHow) -> Result<Page> {
     let opened;
@@ -53,6 +61,25 @@ pub(super) fn list(inner: &Inner, folder: Option<&Key>, how: &ListHow) -> Result
         }
     }
     Ok(Page { entries, next })
+}
+
+/// Copies a page that other requests share. A page may have [`ListHow::LIMIT_MAX`] entries, and the
+/// calling worker copies them, so it does so in steps that draw on the cooperative budget.
+pub(super) async fn copy(page: Arc<Page>) -> Page {
+    let page = match Arc::try_unwrap(page) {
+        Ok(page) => return page, // No other request needs it.
+        Err(shared) => shared,
+    };
+    let mut entries = Vec::with_capacity(page.entries.len());
+    for step in page.entries.chunks(COPY_STEP) {
+        poll_fn(coop::poll_proceed).await;
+        entries.extend_from_slice(step);
+        coop::spend(step.len() * COPY_COST);
+    }
+    Page {
+        entries,
+        next: page.next.clone(),
+    }
 }
 
 fn open(inner: &Inner, key: &Key) -> Result<Dir> {
@@ -156,5 +183,53 @@ fn absent(result: io::Result<Metadata>) -> Result<Option<Metadata>> {
         Ok(found) => Ok(Some(found)),
         Err(StoreError::NotFound | StoreError::PermissionDenied(_)) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::Version;
+    use onrush_rt::driver::sim::{Behaviour, Net};
+    use onrush_rt::worker::Worker;
+    use std::cell::Cell;
+    use std::pin::pin;
+    use std::rc::Rc;
+
+    #[test]
+    fn other_tasks_run_while_a_large_page_is_copied() {
+        let entry = |number: usize| Entry {
+            name: number.to_string().into_bytes(),
+            kind: Kind::File,
+            size: 1,
+            modified_ns: 0,
+            version: Version::parse(b"x").unwrap(),
+        };
+        let page = Arc::new(Page {
+            entries: (0..ListHow::LIMIT_MAX).map(entry).collect(),
+            next: Some(b"next".to_vec()),
+        });
+        let polls = Rc::new(Cell::new(0));
+        let copied = Rc::new(Cell::new(None));
+        let (counted, result, shared) = (polls.clone(), copied.clone(), page.clone());
+        let task = async move {
+            let mut copy = pin!(copy(shared));
+            let copy = poll_fn(|cx| {
+                counted.set(counted.get() + 1);
+                copy.as_mut().poll(cx)
+            });
+            result.set(Some(copy.await));
+        };
+        let mut worker = Worker::simulated(Net::new(1, Behaviour::default()), 0).unwrap();
+        worker.context().spawn(task).detach();
+        let copy = loop {
+            worker.poll(&(), false).unwrap();
+            if let Some(copy) = copied.take() {
+                break copy;
+            }
+        };
+        assert_eq!(copy, *page);
+        let polls_min = ListHow::LIMIT_MAX * COPY_COST / coop::BYTES as usize;
+        assert!(polls.get() >= polls_min, "{} polls", polls.get());
     }
 }

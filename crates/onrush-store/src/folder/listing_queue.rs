@@ -134,17 +134,18 @@ pub(super) struct Wait {
 pub(super) enum Admission {
     /// The caller reads the directory now.
     Run(Permit),
-    /// Another request has made the page.
-    Shared(Arc<Page>),
+    /// Another request has made the page. The caller keeps the permit while it copies the page, so
+    /// that few copies are made at the same time.
+    Shared(Arc<Page>, Permit),
 }
 
 impl Wait {
-    fn grant(&self, began: u64) -> Poll<Admission> {
-        Poll::Ready(Admission::Run(Permit {
+    fn permit(&self, began: u64) -> Permit {
+        Permit {
             inner: self.inner.clone(),
             query: self.query.clone(),
             began,
-        }))
+        }
     }
 }
 
@@ -158,7 +159,7 @@ impl Future for Wait {
             let at = state.tick();
             if state.free > 0 {
                 state.free -= 1;
-                return self.grant(at);
+                return Poll::Ready(Admission::Run(self.permit(at)));
             }
             let arrival = Arrival {
                 at,
@@ -177,14 +178,13 @@ impl Future for Wait {
         }
         self.arrived = None;
         let same = |shared: &&SharedPage| shared.began > at && shared.query == self.query;
-        if let Some(shared) = state.shared.iter().find(same) {
-            let page = shared.page.clone();
-            drop(state);
-            inner.listing_queue.release();
-            return Poll::Ready(Admission::Shared(page));
-        }
-        let began = state.tick();
-        self.grant(began)
+        let shared = state.shared.iter().find(same);
+        let shared = shared.map(|shared| shared.page.clone());
+        let permit = self.permit(state.tick());
+        Poll::Ready(match shared {
+            Some(page) => Admission::Shared(page, permit),
+            None => Admission::Run(permit),
+        })
     }
 }
 
@@ -201,7 +201,7 @@ impl Drop for Wait {
     }
 }
 
-/// The permit to read one directory. Dropping it, on any thread, grants it to the next request.
+/// The permit to make one page. Dropping it, on any thread, grants it to the next request.
 pub(super) struct Permit {
     inner: Arc<Inner>,
     query: Arc<Query>,
@@ -283,7 +283,7 @@ mod tests {
     fn granted(wait: &mut Wait) -> Option<Permit> {
         match poll(wait)? {
             Admission::Run(permit) => Some(permit),
-            Admission::Shared(_) => panic!("unexpected shared page"),
+            Admission::Shared(..) => panic!("unexpected shared page"),
         }
     }
 
@@ -345,7 +345,10 @@ mod tests {
         third.share(&page("third"));
         drop(third);
         match poll(&mut same) {
-            Some(Admission::Shared(shared)) => assert_eq!(shared.next, page("second").next),
+            Some(Admission::Shared(shared, _permit)) => {
+                assert_eq!(shared.next, page("second").next);
+                assert!(granted(&mut late).is_none(), "the copy keeps the permit");
+            }
             _ => panic!("expected the shared second page"),
         }
         let fourth = granted(&mut late).expect("a permit: the second page began too early");

@@ -367,7 +367,7 @@ impl Store for Folder {
             });
             let permit = match listing_queue::wait(&self.inner, &query).await {
                 Admission::Run(permit) => permit,
-                Admission::Shared(page) => return Ok(Arc::unwrap_or_clone(page)),
+                Admission::Shared(page, _permit) => return Ok(list::copy(page).await),
             };
             let job = move |inner: &Arc<Inner>| {
                 let page = list::list(inner, query.folder.as_ref(), &query.how)?;

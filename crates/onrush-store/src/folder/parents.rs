@@ -19,8 +19,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The maximum number of folders remembered as durable. When it is reached, all are forgotten.
-const KNOWN_MAX: usize = 16_384;
+/// The maximum number of entries of [`Parents::durable`]. When it is reached, all are removed.
+const DURABLE_MAX: usize = 16_384;
 
 /// The maximum number of folders that one job creates. A larger number needs fewer syncs of the
 /// disk's journal, but other requests wait longer.
@@ -31,7 +31,7 @@ const ATTEMPTS: usize = 4;
 
 pub(super) struct Parents {
     /// Path and inode of each folder whose entry was synced, as were those of all folders above it.
-    known: Mutex<HashMap<Vec<u8>, u64>>,
+    durable: Mutex<HashMap<Vec<u8>, u64>>,
     /// The number of failed directory syncs.
     sync_failures: AtomicU64,
     /// Limits the jobs that create folders.
@@ -67,7 +67,7 @@ impl Parents {
     /// For a pool of `threads` threads. A quarter of them may create folders at the same time.
     pub(super) fn new(threads: usize) -> Parents {
         Parents {
-            known: Mutex::default(),
+            durable: Mutex::default(),
             sync_failures: AtomicU64::new(0),
             create_permits: TaskSemaphore::new((threads / 4).max(1)),
         }
@@ -92,20 +92,22 @@ impl Parents {
         self.lock().remove(path);
     }
 
-    fn knows(&self, path: &[u8], inode: u64) -> bool {
+    /// Whether the folder at `path` is known to be durable. If the inode differs, another folder
+    /// has replaced the one that was synced.
+    fn is_durable(&self, path: &[u8], inode: u64) -> bool {
         self.lock().get(path) == Some(&inode)
     }
 
-    fn remember(&self, path: &[u8], inode: u64) {
-        let mut known = self.lock();
-        if known.len() >= KNOWN_MAX {
-            known.clear();
+    fn set_durable(&self, path: &[u8], inode: u64) {
+        let mut durable = self.lock();
+        if durable.len() >= DURABLE_MAX {
+            durable.clear();
         }
-        known.insert(path.into(), inode);
+        durable.insert(path.into(), inode);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, u64>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -119,7 +121,7 @@ pub(super) fn look_up<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<P
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ParentState::Missing),
         other => other?,
     };
-    if inner.durable() && !inner.parents.knows(path, dir.self_metadata()?.inode) {
+    if inner.durable() && !inner.parents.is_durable(path, dir.self_metadata()?.inode) {
         return Ok(ParentState::NotDurable);
     }
     Ok(ParentState::Ready(Parent::Below(dir)))
@@ -239,19 +241,19 @@ fn create_and_sync<'p>(
         }
         other => other,
     };
-    let done = dir.and_then(|dir| {
+    let result = dir.and_then(|dir| {
         if inner.durable() {
             make_durable(inner, path, &dir, sync_failures)?;
         }
         Ok(())
     });
-    if done.is_err() {
+    if result.is_err() {
         // A folder whose sync failed must not stay: the next put would find it, and no later sync
         // would report the failure again. If another request already uses the folder, the removal
         // fails, and that request sees the count of failures.
         remove_empty(inner, created.iter().copied());
     }
-    done.map(|()| created)
+    result.map(|()| created)
 }
 
 /// Creates the missing folders of `path` and adds those that it created to `created`.
@@ -290,13 +292,13 @@ fn create_missing<'p>(
 /// Syncs every directory on `path` that holds an entry of the path and is not known as synced.
 fn make_durable(inner: &Inner, path: &[u8], dir: &Dir, sync_failures: u64) -> io::Result<()> {
     let inode = dir.self_metadata()?.inode;
-    if inner.parents.knows(path, inode) {
+    if inner.parents.is_durable(path, inode) {
         return Ok(());
     }
     let mut unknown = vec![(path, inode)];
     for prefix in prefixes(path).collect::<Vec<_>>().into_iter().rev().skip(1) {
         let inode = inner.root.open_dir(prefix)?.self_metadata()?.inode;
-        if inner.parents.knows(prefix, inode) {
+        if inner.parents.is_durable(prefix, inode) {
             break;
         }
         unknown.push((prefix, inode));
@@ -307,7 +309,7 @@ fn make_durable(inner: &Inner, path: &[u8], dir: &Dir, sync_failures: u64) -> io
         if inner.parents.sync_failures() != sync_failures {
             return Err(io::ErrorKind::Other.into()); // The failure may concern this entry.
         }
-        inner.parents.remember(prefix, inode);
+        inner.parents.set_durable(prefix, inode);
     }
     Ok(())
 }

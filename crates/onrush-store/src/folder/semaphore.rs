@@ -100,8 +100,8 @@ impl TaskSemaphore {
     }
 
     /// Waits for a permit, in the order of the first polls.
-    pub(super) fn acquire(self: &Arc<Self>) -> Acquire {
-        Acquire {
+    pub(super) fn acquire(self: &Arc<Self>) -> AcquirePermit {
+        AcquirePermit {
             semaphore: self.clone(),
             ticket: None,
         }
@@ -113,13 +113,13 @@ impl TaskSemaphore {
     }
 }
 
-pub(super) struct Acquire {
+pub(super) struct AcquirePermit {
     semaphore: Arc<TaskSemaphore>,
     /// Set while waiting.
     ticket: Option<u64>,
 }
 
-impl Future for Acquire {
+impl Future for AcquirePermit {
     type Output = SemaphorePermit;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<SemaphorePermit> {
@@ -133,7 +133,7 @@ impl Future for Acquire {
     }
 }
 
-impl Drop for Acquire {
+impl Drop for AcquirePermit {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
             let next = self.semaphore.lock().cancel(ticket);

@@ -9,6 +9,7 @@ use crate::key::RESERVED;
 use crate::meta::{Kind, Meta};
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::mem;
 use std::ops::ControlFlow;
@@ -22,7 +23,7 @@ const STAGING: &[u8] = b"staging";
 const MODE: u32 = 0o700;
 
 /// The number of attempts to create the folder of this process, each under another name.
-const ATTEMPTS: i64 = 16;
+const ATTEMPTS: usize = 16;
 
 pub(super) struct Staging {
     /// The folder of this process. It is replaced when another program has removed it.
@@ -36,7 +37,7 @@ pub(super) struct Staging {
 /// The staging folder of this process. Dropping it removes it.
 struct OwnFolder {
     /// `.onrush/staging`.
-    all: Dir,
+    staging: Dir,
     /// Locked while this handle is open.
     dir: Dir,
     name: Vec<u8>,
@@ -46,9 +47,9 @@ impl Staging {
     /// Creates the folders, sweeps, and locks the folder of this process. Blocks, so call it at
     /// start-up.
     pub(super) fn open(root: &Dir) -> io::Result<Staging> {
-        let all = open_all(root)?;
-        sweep(&all);
-        let own = OwnFolder::create(root, all)?;
+        let staging = open_staging(root)?;
+        sweep(&staging);
+        let own = OwnFolder::create(root, staging)?;
         Ok(Staging {
             keeps_metadata: own.dir.keeps_attributes(),
             own: RwLock::new(Arc::new(own)),
@@ -73,7 +74,7 @@ impl Staging {
     fn create(&self, root: &Dir, name: &[u8], mode: u32) -> io::Result<(Arc<OwnFolder>, File)> {
         let own = self.own();
         match own.dir.open(name, OpenHow::create_new(mode)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if is_removed(&error) => {}
             opened => return opened.map(|file| (own, file)),
         }
         let own = self.replace(root, &own)?;
@@ -86,24 +87,25 @@ impl Staging {
     fn replace(&self, root: &Dir, removed: &Arc<OwnFolder>) -> io::Result<Arc<OwnFolder>> {
         let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&own, removed) {
-            *own = Arc::new(OwnFolder::create(root, open_all(root)?)?);
+            *own = Arc::new(OwnFolder::create(root, open_staging(root)?)?);
         }
         Ok(own.clone())
     }
 }
 
 impl OwnFolder {
-    /// Creates and locks a folder in `all`.
-    fn create(root: &Dir, all: Dir) -> io::Result<OwnFolder> {
-        for attempt in 0..ATTEMPTS {
-            let name = format!(
-                "{}-{:x}",
-                process::id(),
-                root.now_ns().wrapping_add(attempt)
-            );
+    /// Creates and locks a folder in `staging`.
+    ///
+    /// The name contains random bits. Process ids and clocks repeat, in containers and after a
+    /// clock was set back, and the drop of this must not remove the folder of another process.
+    fn create(root: &Dir, staging: Dir) -> io::Result<OwnFolder> {
+        for _ in 0..ATTEMPTS {
+            // Each `RandomState` has other keys, which come from the system's random numbers.
+            let random = RandomState::new().hash_one(());
+            let name = format!("{}-{:x}-{random:016x}", process::id(), root.now_ns());
             let name = name.into_bytes();
-            if let Some(dir) = create_locked(&all, &name)? {
-                return Ok(OwnFolder { all, dir, name });
+            if let Some(dir) = create_locked(&staging, &name)? {
+                return Ok(OwnFolder { staging, dir, name });
             }
         }
         Err(io::ErrorKind::WouldBlock.into())
@@ -114,7 +116,7 @@ impl Drop for OwnFolder {
     fn drop(&mut self) {
         // Every staged file keeps the folder alive, so there is none now. If this fails, the next
         // start removes the folder.
-        let _ = self.all.remove_dir(&self.name);
+        let _ = self.staging.remove_dir(&self.name);
     }
 }
 
@@ -242,8 +244,17 @@ fn unlink(folder: &OwnFolder, name: &[u8]) {
     }
 }
 
+/// Whether the folder of an open handle was removed. After a removal by another NFS client, the
+/// server reports ESTALE instead of ENOENT (errno(3)).
+fn is_removed(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::StaleNetworkFileHandle
+    )
+}
+
 /// Opens `.onrush/staging`, and creates it if it is missing.
-fn open_all(root: &Dir) -> io::Result<Dir> {
+fn open_staging(root: &Dir) -> io::Result<Dir> {
     ensure_dir(&ensure_dir(root, RESERVED)?, STAGING)
 }
 
@@ -255,34 +266,33 @@ fn ensure_dir(parent: &Dir, name: &[u8]) -> io::Result<Dir> {
 }
 
 /// Creates and locks a folder. `None` if the name exists or another process swept it meanwhile.
-fn create_locked(all: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
-    match all.create_dir(name, MODE) {
+fn create_locked(staging: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
+    match staging.create_dir(name, MODE) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
         other => other?,
     }
-    let locked = all
+    let locked = staging
         .open_dir(name)
         .and_then(|dir| dir.lock_exclusive().map(|()| dir));
     let own = match locked {
         Ok(own) => own,
-        Err(error) => match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::WouldBlock => return Ok(None),
-            _ => return Err(error),
-        },
+        Err(error) if is_removed(&error) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+        Err(error) => return Err(error),
     };
     // A sweep may have locked, removed and unlocked it before this process locked it.
-    match all.entry_metadata(name) {
+    match staging.entry_metadata(name) {
         Ok(found) if found.inode == own.self_metadata()?.inode => Ok(Some(own)),
         Ok(_) => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if is_removed(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// Removes the folders of dead processes. What cannot be removed is left for the next start.
-fn sweep(all: &Dir) {
-    for name in names(all, Some(FileKind::Directory)) {
-        let Ok(dir) = all.open_dir(&name) else {
+fn sweep(staging: &Dir) {
+    for name in names(staging, Some(FileKind::Directory)) {
+        let Ok(dir) = staging.open_dir(&name) else {
             continue;
         };
         if dir.lock_exclusive().is_err() {
@@ -292,7 +302,7 @@ fn sweep(all: &Dir) {
             let _ = dir.unlink(&file);
         }
         // Still locked, so that no process can take it meanwhile.
-        let _ = all.remove_dir(&name);
+        let _ = staging.remove_dir(&name);
     }
 }
 

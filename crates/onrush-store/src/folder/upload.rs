@@ -127,18 +127,18 @@ impl StagedUpload {
             let bytes = part.len();
             let inner = self.inner.clone();
             let job = move || {
-                let temp = match body {
-                    Body::File(temp) => temp,
-                    Body::Memory(held) => write(create_for_upload(&inner)?, &[&held], 0)?,
+                let staged = match body {
+                    Body::File(staged) => staged,
+                    Body::Memory(held) => write(create_for_upload(&inner)?, &held, 0)?,
                     Body::Announced => create_for_upload(&inner)?,
                     Body::Unavailable => {
                         return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
                     }
                 };
-                write(temp, &[&buf[part]], at).map(|temp| (temp, buf))
+                write(staged, &buf[part], at).map(|staged| (staged, buf))
             };
-            let (temp, returned) = pool.run(job).await??;
-            (body, buf) = (Body::File(temp), returned);
+            let (staged, returned) = pool.run(job).await??;
+            (body, buf) = (Body::File(staged), returned);
             if pool.is_inline() {
                 coop::spend(bytes.saturating_mul(INLINE_COST));
             }
@@ -176,38 +176,31 @@ impl Upload for StagedUpload {
         } = *self;
         Box::pin(async move {
             let sync_failures = inner.parents.sync_failures();
-            let mut attempt = (body, condition, CreatedFolders::new(&inner));
+            let mut pending = PendingCommit {
+                body,
+                condition,
+                created: CreatedFolders::new(&inner),
+            };
             for attempts_left in (0..ATTEMPTS).rev() {
                 let lock = key_locks::acquire(&inner, &key).await;
                 let (shared, name, metadata) = (inner.clone(), key.clone(), metadata.clone());
                 let job = move || {
                     let _lock = lock;
-                    let (body, condition, created) = attempt;
-                    try_commit(
-                        &shared,
-                        &name,
-                        body,
-                        metadata.as_deref(),
-                        condition,
-                        created,
-                        sync_failures,
-                    )
+                    try_commit(&shared, &name, pending, metadata.as_deref(), sync_failures)
                 };
-                let (body, condition, created) = match inner.change_pool.run(job).await?? {
+                pending = match inner.change_pool.run(job).await?? {
                     CommitAttempt::Done(committed) => return Ok(committed),
-                    CommitAttempt::ParentNotReady(body, condition, created) => {
-                        (body, condition, created)
-                    }
+                    CommitAttempt::ParentNotReady(pending) => pending,
                 };
                 if attempts_left == 0 {
                     break; // Do not create a folder that stays empty.
                 }
                 // Without the lock, because creating folders may take long.
-                let created = match key.split().0 {
-                    Some(path) => parents::prepare(&inner, path, created, sync_failures).await?,
-                    None => created,
-                };
-                attempt = (body, condition, created);
+                if let Some(path) = key.split().0 {
+                    let created = pending.created;
+                    pending.created =
+                        parents::prepare(&inner, path, created, sync_failures).await?;
+                }
             }
             // The folder was deleted during each attempt. The disk has not failed.
             Err(StoreError::Conflict)
@@ -215,54 +208,64 @@ impl Upload for StagedUpload {
     }
 }
 
+/// What an attempt to commit needs, and returns if the parent folder is not ready.
+struct PendingCommit {
+    body: Body,
+    condition: Condition,
+    /// The folders that were created for this change. They stay only if the change is made.
+    created: CreatedFolders,
+}
+
 /// The result of an attempt to commit.
 enum CommitAttempt {
     Done(Committed),
     /// The parent folder is missing or not known to be durable. Nothing was changed.
-    ParentNotReady(Body, Condition, CreatedFolders),
+    ParentNotReady(PendingCommit),
 }
 
-/// Commits the upload if the parent folder is ready. `created` are the folders that were created
-/// for this change. They stay only if the change is made.
+/// Commits the upload if the parent folder is ready.
 fn try_commit(
     inner: &Arc<Inner>,
     key: &Key,
-    body: Body,
+    pending: PendingCommit,
     metadata: Option<&[u8]>,
-    condition: Condition,
-    created: CreatedFolders,
     sync_failures: u64,
 ) -> Result<CommitAttempt> {
     let found = parents::look_up(inner, key.split().0).map_err(StoreError::from_change)?;
     let parent = match found {
         ParentState::Ready(parent) => parent,
-        ParentState::NotDurable => {
-            return Ok(CommitAttempt::ParentNotReady(body, condition, created));
-        }
+        ParentState::NotDurable => return Ok(CommitAttempt::ParentNotReady(pending)),
         ParentState::Missing => {
-            condition.check(None)?; // Before any folder is created.
-            return Ok(CommitAttempt::ParentNotReady(body, condition, created));
+            pending.condition.check(None)?; // Before any folder is created.
+            return Ok(CommitAttempt::ParentNotReady(pending));
         }
     };
-    let temp = match body {
-        Body::File(temp) => temp,
-        Body::Memory(held) => write(create_for_commit(inner)?, &[&held], 0)?,
+    let PendingCommit {
+        body,
+        condition,
+        created,
+    } = pending;
+    let staged = match body {
+        Body::File(staged) => staged,
+        Body::Memory(held) => write(create_for_commit(inner)?, &held, 0)?,
         Body::Announced => create_for_commit(inner)?,
         Body::Unavailable => return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
     };
-    let temp = match metadata {
-        Some(metadata) => write_metadata(temp, metadata)?,
-        None => temp,
+    let staged = match metadata {
+        Some(metadata) => write_metadata(staged, metadata)?,
+        None => staged,
     };
-    let committed = commit::commit(inner, key, &parent, temp, &condition, sync_failures)?;
+    let committed = commit::commit(inner, key, &parent, staged, &condition, sync_failures)?;
     Ok(match committed {
         CommitOutcome::Committed(committed) => {
             created.keep();
             CommitAttempt::Done(committed)
         }
-        CommitOutcome::ParentGone(temp) => {
-            CommitAttempt::ParentNotReady(Body::File(temp), condition, created)
-        }
+        CommitOutcome::ParentGone(staged) => CommitAttempt::ParentNotReady(PendingCommit {
+            body: Body::File(staged),
+            condition,
+            created,
+        }),
     })
 }
 
@@ -292,11 +295,11 @@ fn create_for_commit(inner: &Arc<Inner>) -> Result<StagedFile> {
 
 /// Sets the metadata of a staged file. The commit makes it durable and visible with the content. On
 /// failure, this removes the file before it returns.
-fn write_metadata(temp: StagedFile, metadata: &[u8]) -> Result<StagedFile> {
-    match temp.file.set_attribute(METADATA, metadata) {
-        Ok(()) => Ok(temp),
+fn write_metadata(staged: StagedFile, metadata: &[u8]) -> Result<StagedFile> {
+    match staged.file.set_attribute(METADATA, metadata) {
+        Ok(()) => Ok(staged),
         Err(error) => {
-            temp.remove();
+            staged.remove();
             Err(match error.raw_os_error() {
                 Some(libc::EOPNOTSUPP) => StoreError::NoMetadata,
                 _ => StoreError::from_open_file(error),
@@ -305,21 +308,18 @@ fn write_metadata(temp: StagedFile, metadata: &[u8]) -> Result<StagedFile> {
     }
 }
 
-/// Writes `parts` one after the other, starting at `offset`. On failure, this removes the file
-/// before it returns.
-fn write(temp: StagedFile, parts: &[&[u8]], mut offset: u64) -> Result<StagedFile> {
-    let begin = offset;
-    for part in parts {
-        if let Err(error) = temp.file.write_all_at(part, offset) {
-            temp.remove();
-            return Err(StoreError::from_open_file(error));
-        }
-        offset += part.len() as u64;
+/// Writes `bytes` at `offset`. On failure, this removes the file before it returns.
+fn write(staged: StagedFile, bytes: &[u8], offset: u64) -> Result<StagedFile> {
+    if let Err(error) = staged.file.write_all_at(bytes, offset) {
+        staged.remove();
+        return Err(StoreError::from_open_file(error));
     }
-    let (from, to) = (begin / WRITEBACK_BYTES, offset / WRITEBACK_BYTES);
-    if to > from && temp.will_be_synced() {
-        temp.file
+    let end = offset + bytes.len() as u64;
+    let (from, to) = (offset / WRITEBACK_BYTES, end / WRITEBACK_BYTES);
+    if to > from && staged.will_be_synced() {
+        staged
+            .file
             .start_writeback(from * WRITEBACK_BYTES, (to - from) * WRITEBACK_BYTES);
     }
-    Ok(temp)
+    Ok(staged)
 }

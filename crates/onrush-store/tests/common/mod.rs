@@ -1,6 +1,6 @@
 //! Shared by the tests: backends (a real directory or a simulated disk), a minimal `block_on`, and
 //! short forms of the operations.
-#![allow(dead_code, unreachable_pub)] // each test uses a part
+#![allow(dead_code, unreachable_pub, unused_macros)] // each test uses a part
 
 #[path = "../../../onrush-rt/tests/common/temp_dir.rs"]
 mod temp_dir;
@@ -38,6 +38,16 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Pending => thread::park(),
         }
     }
+}
+
+/// Runs each test on all backends.
+macro_rules! on_all {
+    ($($name:ident)*) => {
+        mod real { $(#[test] fn $name() { super::$name(&super::Backend::real()); })* }
+        mod memory { $(#[test] fn $name() { super::$name(&super::Backend::memory()); })* }
+        mod sim { $(#[test] fn $name() { super::$name(&super::Backend::sim()); })* }
+        mod plain { $(#[test] fn $name() { super::$name(&super::Backend::plain()); })* }
+    };
 }
 
 /// The disk that a test uses.
@@ -209,4 +219,9 @@ pub fn entries(dir: &Dir) -> Vec<(Vec<u8>, Option<FileKind>)> {
     })
     .unwrap();
     all
+}
+
+/// Content that differs at each position.
+pub fn body(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }

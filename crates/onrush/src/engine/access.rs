@@ -2,17 +2,18 @@
 //! has accepted.
 //!
 //! A request is recorded when its head has been parsed or rejected, a response when it is rendered.
-//! A connection over the limit is recorded as one exchange, whose request is not known.
+//! A connection over the limit is recorded as one exchange, whose request is not known. The number
+//! of these per second is limited.
 //! Each successful send is recorded as well. An exchange ends when the last byte of its response
 //! has been accepted, or when its connection closes. The functions here are called only if an
 //! access log is configured.
 
 use super::Engine;
-use super::connection::Conn;
+use super::connection::{Conn, Expects};
 use crate::host::ConnId;
 use crate::log::{Exchange, Outcome, RequestLine};
 use crate::metrics::CloseReason;
-use onrush_proto::head::{Head, Version};
+use onrush_proto::head::{Head, Parsed, Version};
 
 /// The longest part of a rejected request line that is logged, in bytes.
 const RAW_LINE_BYTES_MAX: usize = 2048;
@@ -38,6 +39,14 @@ impl Engine {
     /// Records the start of a request with the head `bytes`.
     #[inline(never)]
     pub(super) fn log_request(&self, id: ConnId, head: &Head, bytes: &[u8]) {
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else { return };
+        let exchange = self.parsed_exchange(conn, head, bytes);
+        conn.active().wire.exchanges.begin(exchange);
+    }
+
+    /// An exchange whose request has the head `bytes`.
+    fn parsed_exchange(&self, conn: &Conn, head: &Head, bytes: &[u8]) -> Exchange {
         let field = |name| head.header(bytes, name).map(<[u8]>::to_vec);
         let line = RequestLine::Parsed {
             method: head.method(bytes).to_owned(),
@@ -48,14 +57,28 @@ impl Engine {
                 Version::Http11 => "HTTP/1.1",
             },
         };
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else { return };
-        let exchange = Exchange {
+        Exchange {
             user_agent: field("user-agent"),
             referer: field("referer"),
             ..self.exchange(conn, line, bytes.len())
-        };
-        conn.active().wire.exchanges.begin(exchange);
+        }
+    }
+
+    /// An exchange whose request was rejected. `received` is the known part of the head, and
+    /// perhaps bytes after it.
+    fn rejected_exchange(&self, conn: &Conn, received: &[u8]) -> Exchange {
+        // A valid head was rejected because of the length of its body.
+        let mut head = Head::default();
+        if let Ok(Parsed::Complete(head_bytes)) = head.parse(received, self.limits()) {
+            return self.parsed_exchange(conn, &head, &received[..head_bytes]);
+        }
+        // Empty lines before a request line are skipped (RFC 9112 §2.2).
+        let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+        let begin = received.iter().take_while(|&byte| is_end(byte)).count();
+        let line = received[begin..].split(is_end).next().unwrap_or_default();
+        let line = &line[..line.len().min(RAW_LINE_BYTES_MAX)];
+        let line = (!line.is_empty()).then(|| line.to_vec());
+        self.exchange(conn, RequestLine::Raw(line), received.len())
     }
 
     fn exchange(&self, conn: &Conn, line: RequestLine, received_bytes: usize) -> Exchange {
@@ -83,18 +106,21 @@ impl Engine {
         rendered_before: usize,
         out: &[u8],
     ) {
+        let Some(log) = &self.log else { return };
         if out.len() == rendered_before {
             return; // A response had begun, so no other was sent.
         }
-        // Empty lines before a request line are skipped (RFC 9112 §2.2).
-        let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
-        let begin = received.iter().take_while(|&byte| is_end(byte)).count();
-        let line = received[begin..].split(is_end).next().unwrap_or_default();
-        let line = &line[..line.len().min(RAW_LINE_BYTES_MAX)];
-        let line = (!line.is_empty()).then(|| line.to_vec());
+        let exchange = if conn.expects == Expects::Nothing {
+            let Some(suppressed) = log.admit_over_limit(self.context.clock_ns()) else {
+                return;
+            };
+            self.exchange(conn, RequestLine::OverLimit { suppressed }, 0)
+        } else {
+            self.rejected_exchange(conn, received)
+        };
         let exchange = Exchange {
             outcome,
-            ..self.exchange(conn, RequestLine::Raw(line), received.len())
+            ..exchange
         };
         conn.active().wire.exchanges.begin(exchange);
         self.log_short_response(conn, status, rendered_before, out);
@@ -128,8 +154,8 @@ impl Engine {
         head_bytes: usize,
         bytes: Option<usize>,
     ) {
+        let unsent = conn.unsent_response_bytes() + rendered_before;
         let active = conn.active();
-        let unsent = active.wire.unsent().len() + rendered_before;
         active
             .wire
             .exchanges
@@ -139,6 +165,7 @@ impl Engine {
     /// Records that the kernel has accepted `bytes` bytes for a connection.
     #[inline(never)]
     pub(super) fn log_accepted(&self, conn: &mut Conn, bytes: usize) {
+        let bytes = conn.accepted_response_bytes(bytes);
         if let Some(active) = conn.active.as_mut() {
             active.wire.exchanges.accept(bytes);
             self.end_exchanges(conn);

@@ -45,8 +45,8 @@ impl Engine {
         active.is_some_and(|active| active.wire.input_bytes > 0)
     }
 
-    /// Returns the input to parse next. Inside a head, `data` is queued and joined to the head. Otherwise nothing is queued
-    /// when `data` arrives, so `data` is returned as it is.
+    /// Returns the input to parse next. Inside a head, `data` is queued and joined to the head.
+    /// Otherwise nothing is queued when `data` arrives, so `data` is returned as it is.
     #[inline(never)]
     pub(super) fn next_input(self: &Rc<Self>, id: ConnId, data: Option<Buf>) -> NextInput {
         let data = data.filter(|data| !data.is_empty());

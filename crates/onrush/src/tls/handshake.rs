@@ -6,16 +6,13 @@
 //! and they are kept here until the message is complete.
 
 use super::client_hello::HelloReader;
+use super::info::TlsParts;
 use super::received::{Received, SessionError};
 use super::record::{HEADER_BYTES, Header, PLAINTEXT_MAX};
 use super::traffic::Traffic;
-use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError};
-use rustls::{
-    AlertDescription, CipherSuite, ContentType, Error, HandshakeKind, InvalidMessage,
-    ProtocolVersion, ServerConfig,
-};
+use rustls::{AlertDescription, ContentType, Error, HandshakeKind, InvalidMessage, ServerConfig};
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
@@ -24,18 +21,6 @@ use std::sync::Arc;
 const HELD_BYTES_MAX: usize = 96 * 1024;
 /// The most characters of an HTTP method that plain HTTP is recognised by.
 const METHOD_BYTES_MAX: usize = 16;
-
-/// What a handshake negotiated.
-#[derive(Debug)]
-pub(crate) struct TlsParts {
-    pub(crate) version: ProtocolVersion,
-    pub(crate) cipher_suite: CipherSuite,
-    pub(crate) server_name: Option<String>,
-    pub(crate) alpn: Option<Vec<u8>>,
-    /// The verified certificates of the client, its own first.
-    pub(crate) peer_certificates: Vec<CertificateDer<'static>>,
-    pub(crate) is_resumed: bool,
-}
 
 /// A handshake in progress.
 pub(super) struct Handshake {

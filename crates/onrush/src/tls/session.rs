@@ -25,7 +25,7 @@
 //! certificates stay with rustls and aws-lc.
 
 use super::handshake::Handshake;
-pub(crate) use super::handshake::TlsParts;
+use super::info::TlsParts;
 pub(crate) use super::received::{Received, SessionError};
 use super::traffic::Traffic;
 use rustls::ServerConfig;
@@ -156,43 +156,24 @@ impl Session {
         }
     }
 
-    /// Appends one record, whose content `fill` writes into the send buffer. `fill` receives room
-    /// for at most `max` bytes, and returns the number of bytes that it has written from the front;
-    /// this function returns the same number. If it is 0, there is no record. If `fill` panics,
-    /// `out` must not be sent, because the room is not encrypted.
+    /// Appends one record, whose content `fill` appends to `out`: at most as many bytes as its second
+    /// argument, which is at most `max` and within the spare capacity. `fill` changes nothing before
+    /// them, and returns their number; this function returns the same number. If it is 0, there is
+    /// no record. If `fill` panics, `out` must not be sent, because its end is not encrypted.
     ///
     /// # Errors
-    /// As [`send`](Session::send), and the error of `fill`; then there is no record.
+    /// As [`send`](Session::send), the error of `fill`, and `Other` if `fill` does not keep the rules.
+    /// Then there is no record.
     #[inline]
     pub(crate) fn send_with(
         &mut self,
         max: usize,
         now_ms: u64,
         out: &mut Vec<u8>,
-        fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+        fill: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<usize>,
     ) -> io::Result<usize> {
         match &mut self.state {
             State::Traffic(traffic) => traffic.send_with(max, now_ms, out, fill),
-            State::Handshake(_) | State::Failed(_) => Err(io::ErrorKind::BrokenPipe.into()),
-        }
-    }
-
-    /// As [`send_with`](Session::send_with), for an `append` that appends at most as many bytes as
-    /// its second argument to `out`, and changes nothing before them. Unlike `send_with`, it need
-    /// not write zeros first. Returns the number of bytes appended.
-    ///
-    /// # Errors
-    /// As [`send_with`](Session::send_with), and if `append` has appended too much.
-    #[inline]
-    pub(crate) fn send_appended(
-        &mut self,
-        max: usize,
-        now_ms: u64,
-        out: &mut Vec<u8>,
-        append: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<()>,
-    ) -> io::Result<usize> {
-        match &mut self.state {
-            State::Traffic(traffic) => traffic.send_appended(max, now_ms, out, append),
             State::Handshake(_) | State::Failed(_) => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }

@@ -1,0 +1,159 @@
+//! Uploads before their commit, on all backends: their files in `.onrush/staging`.
+
+#[macro_use]
+mod common;
+
+use common::*;
+use onrush_rt::fs::sim::SimFs;
+use onrush_rt::fs::{Dir, OpenHow};
+use onrush_store::*;
+
+on_all! {
+    aborted_uploads_leave_nothing
+    removed_staging_is_created_again
+    uploads_of_live_processes_are_not_swept
+}
+
+fn aborted_uploads_leave_nothing(backend: &Backend) {
+    let folder = backend.folder();
+    put(&folder, "a", b"old").unwrap();
+    block_on(async {
+        let mut upload = folder.stage(&key("a"), Some(1 << 20)).await.unwrap();
+        assert_eq!(staged(&folder, backend), 0, "no byte has arrived");
+        upload.write(body(50_000)).await.unwrap();
+        assert_eq!(staged(&folder, backend), 1);
+        drop(upload);
+        assert_eq!(staged(&folder, backend), 0);
+        let mut upload = folder.stage(&key("a"), None).await.unwrap();
+        upload.write(body(50_000)).await.unwrap();
+        drop(upload.write(body(50_000))); // never polled, so the upload is still valid
+        drop(upload.commit(Condition::None)); // the commit happens completely or not at all
+    });
+    assert_eq!(staged(&folder, backend), 0);
+    assert!([3, 50_000].contains(&get(&folder, "a").unwrap().len()));
+    drop(folder);
+    let staging = backend.root().open_dir(b".onrush/staging").unwrap();
+    assert_eq!(
+        entries(&staging),
+        [],
+        "a dropped store leaves no folder in staging"
+    );
+}
+
+/// Another program removes `.onrush` while the store is open: puts create it again.
+fn remove_staging(root: &Dir) {
+    let staging = root.open_dir(b".onrush/staging").unwrap();
+    for (own, _) in entries(&staging) {
+        let files = staging.open_dir(&own).unwrap();
+        for (file, _) in entries(&files) {
+            files.unlink(&file).unwrap();
+        }
+        staging.remove_dir(&own).unwrap();
+    }
+    let reserved = root.open_dir(b".onrush").unwrap();
+    reserved.remove_dir(b"staging").unwrap();
+    root.remove_dir(b".onrush").unwrap();
+}
+
+fn removed_staging_is_created_again(backend: &Backend) {
+    let folder = backend.folder();
+    let root = backend.root();
+    for (at, size) in [("a", 3), ("dir/b", 3), ("c", 50_000), ("a", 50_000)] {
+        remove_staging(&root);
+        put(&folder, at, &body(size)).unwrap();
+        assert_eq!(get(&folder, at).unwrap().len(), size);
+        assert_eq!(staged(&folder, backend), 0);
+    }
+    // An upload in progress loses its file. That is no conflict with another object.
+    block_on(async {
+        let mut upload = folder.stage(&key("lost"), Some(50_000)).await.unwrap();
+        upload.write(body(50_000)).await.unwrap();
+        remove_staging(&root);
+        let lost = upload.commit(Condition::None).await;
+        assert!(matches!(lost, Err(StoreError::Io(_))), "{lost:?}");
+    });
+    put(&folder, "d", b"in the new folder").unwrap();
+    drop(folder);
+    assert_eq!(entries(&root.open_dir(b".onrush/staging").unwrap()), []);
+}
+
+fn uploads_of_live_processes_are_not_swept(backend: &Backend) {
+    let one = backend.folder();
+    block_on(async {
+        let mut upload = one.stage(&key("a"), Some(1 << 20)).await.unwrap();
+        upload.write(body(20_000)).await.unwrap();
+        let two = backend.folder(); // sweeps
+        upload.commit(Condition::None).await.unwrap();
+        assert_eq!(get(&two, "a").unwrap(), body(20_000));
+    });
+    // A dead process leaves a folder without a lock.
+    let staging = backend.root().open_dir(b".onrush/staging").unwrap();
+    staging.create_dir(b"4711-dead", 0o700).unwrap();
+    staging
+        .open(b"4711-dead/0", OpenHow::create_new(0o600))
+        .unwrap();
+    let three = backend.folder();
+    assert_eq!(staged(&three, backend), 0);
+    assert!(staging.metadata(b"4711-dead").is_err());
+    assert_eq!(
+        entries(&staging).len(),
+        2,
+        "the folders of stores one and three stay"
+    );
+}
+
+/// The names of the folders in staging: one for each open store.
+fn own_folders(backend: &Backend) -> Vec<Vec<u8>> {
+    let staging = backend.root().open_dir(b".onrush/staging").unwrap();
+    entries(&staging)
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect()
+}
+
+/// Two stores whose process ids and start times are equal, such as the first process of two
+/// containers.
+#[test]
+fn stores_with_equal_start_times_have_different_folders() {
+    let disk = SimFs::new(1);
+    let backend = Backend::Sim(disk.clone());
+    disk.set_clock_ns(1_000_000_000);
+    let first = backend.folder();
+    let own = own_folders(&backend).remove(0);
+    let staging = backend.root().open_dir(b".onrush/staging").unwrap();
+    staging.remove_dir(&own).unwrap(); // by another program
+    disk.set_clock_ns(1_000_000_000);
+    let second = backend.folder();
+    let of_second = own_folders(&backend);
+    assert_eq!(of_second.len(), 1);
+    drop(first); // It removes its folder, which does not exist any more, and no other one.
+    assert_eq!(own_folders(&backend), of_second);
+    put(&second, "a", b"x").unwrap();
+    assert_eq!(own_folders(&backend), of_second);
+}
+
+/// On NFS, operations in a folder that another client has removed fail with ESTALE.
+#[test]
+fn stale_staging_folder_is_created_again() {
+    let mut replaced = 0;
+    for failing in 0.. {
+        let disk = SimFs::new(1);
+        let backend = Backend::Sim(disk.clone());
+        let folder = backend.folder();
+        let before = own_folders(&backend);
+        let first = disk.operations();
+        disk.fail_at(first + failing, libc::ESTALE);
+        let result = put(&folder, "a", b"x");
+        if disk.operations() <= first + failing {
+            break; // The put has fewer operations.
+        }
+        disk.clear_faults();
+        assert_eq!(staged(&folder, &backend), 0);
+        if own_folders(&backend) != before {
+            assert!(result.is_ok(), "operation {failing}: {result:?}");
+            assert_eq!(get(&folder, "a").unwrap(), b"x");
+            replaced += 1;
+        }
+    }
+    assert_eq!(replaced, 1, "only creating the staged file can find out");
+}
