@@ -23,10 +23,10 @@
 //! ```
 //!
 //! Modules, lowest first: `der` · `error` · `facts`, `pem` · `chain`, `ocsp`, `resolver`,
-//! `tickets` · `config`, `builder` · `info`. A connection: `record` (protection of records) ·
-//! `next_keys` (key updates) · `outgoing` (sending) · `message` (handshake messages after the
-//! handshake) · `client_hello` (server name) · `received` (results) · `traffic` (an established
-//! connection) · `handshake` · `session`.
+//! `tickets` · `config`, `builder` · `info` · `record` (protection of records) · `next_keys` (key
+//! updates) · `outgoing` (sending) · `message` (handshake messages after the handshake) ·
+//! `client_hello` (server name) · `received` (results) · `traffic` (an established connection) ·
+//! `handshake` · `session`.
 
 mod builder;
 mod chain;

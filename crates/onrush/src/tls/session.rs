@@ -156,14 +156,15 @@ impl Session {
         }
     }
 
-    /// Appends one record, whose content `fill` appends to `out`: at most as many bytes as its second
-    /// argument, which is at most `max` and within the spare capacity. `fill` changes nothing before
-    /// them, and returns their number; this function returns the same number. If it is 0, there is
-    /// no record. If `fill` panics, `out` must not be sent, because its end is not encrypted.
+    /// Appends one record, whose content `fill` appends to `out`: at most as many bytes as its
+    /// second argument, which is at most `max` and within the spare capacity. `fill` changes
+    /// nothing before them, and returns their number; this function returns the same number. If it
+    /// is 0, there is no record. If `fill` panics, `out` must not be sent, because its end is not
+    /// encrypted.
     ///
     /// # Errors
-    /// As [`send`](Session::send), the error of `fill`, and `Other` if `fill` does not keep the rules.
-    /// Then there is no record.
+    /// As [`send`](Session::send), the error of `fill`, and `Other` if `fill` does not keep the
+    /// rules. Then there is no record.
     #[inline]
     pub(crate) fn send_with(
         &mut self,
