@@ -1,16 +1,9 @@
 //! TLS handshakes of one worker.
 //!
 //! A handshake takes about as much CPU time as a hundred small requests. So a worker continues
-//! few handshakes per event-loop iteration. The others wait in a queue, and a task continues
-//! them, a few per poll, after the events of established connections. At most [`HANDSHAKES_MAX`]
+//! few handshakes per event-loop iteration. The others wait in a queue, and a task continues them,
+//! a few per poll, after the events of established connections. At most [`HANDSHAKES_MAX`]
 //! handshakes are in progress on a worker. A further one ends the oldest.
-
-//! TLS handshakes of one worker.
-//!
-//! A handshake takes about as much CPU time as a hundred small requests. So a worker continues few
-//! handshakes per event-loop iteration. The others wait in a queue, and a task continues them, a
-//! few per poll, after the events of established connections. At most [`HANDSHAKES_MAX`] handshakes are
-//! in progress on a worker. A further one ends the oldest.
 
 use super::Engine;
 use super::connection::{Conn, Expects};

@@ -492,9 +492,8 @@ fn encrypt(
             let bytes = bytes.min(bytes_max);
             let mut taken = 0;
             while taken < bytes {
-                let append =
-                    |records: &mut Vec<u8>, room| file.read_to_vec(records, room, offset).map(drop);
-                let read = session.send_appended(bytes - taken, now_ms, records, append)?;
+                let fill = |records: &mut Vec<u8>, room| file.read_to_vec(records, room, offset);
+                let read = session.send_with(bytes - taken, now_ms, records, fill)?;
                 if read == 0 {
                     break; // The end of the file.
                 }

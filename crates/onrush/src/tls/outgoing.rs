@@ -201,39 +201,14 @@ impl Outgoing {
     }
 
     /// See [`Session::send_with`](super::session::Session::send_with).
-    #[cfg(test)]
+    #[inline]
     pub(super) fn send_with(
         &mut self,
         keys: &mut NextKeys,
         max: usize,
         now_ms: u64,
         out: &mut Vec<u8>,
-        fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
-    ) -> io::Result<usize> {
-        let fill = |out: &mut Vec<u8>, room: usize| {
-            let start = out.len();
-            out.resize(start + room, 0);
-            let bytes = fill(&mut out[start..])?;
-            if bytes > room {
-                return Err(io::Error::other(
-                    "more bytes were reported than there was room",
-                ));
-            }
-            out.truncate(start + bytes);
-            Ok(())
-        };
-        self.send_appended(keys, max, now_ms, out, fill)
-    }
-
-    /// See [`Session::send_appended`](super::session::Session::send_appended).
-    #[inline]
-    pub(super) fn send_appended(
-        &mut self,
-        keys: &mut NextKeys,
-        max: usize,
-        now_ms: u64,
-        out: &mut Vec<u8>,
-        append: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<()>,
+        fill: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<usize>,
     ) -> io::Result<usize> {
         if max == 0 {
             return Ok(0);
@@ -244,22 +219,22 @@ impl Outgoing {
         out.reserve(room + OVERHEAD_MAX);
         let start = self.key.begin(out);
         let content_start = self.key.content_start(start);
-        let appended = append(out, room);
+        let filled = fill(out, room);
         let Some(bytes) = out.len().checked_sub(content_start) else {
             // Records may be lost, and the peer cannot decrypt what follows them.
             self.has_ended = true;
             return Err(io::Error::other("the send buffer was cut"));
         };
-        let failed = match appended {
-            Ok(()) if bytes > room => Err(io::Error::other("more bytes than there was room")),
-            Ok(()) if bytes > 0 => {
-                return self.finish_data(start, bytes, out).map(|()| bytes);
-            }
-            Ok(()) => Ok(0),
+        let none = match filled {
+            Ok(reported) if reported != bytes || bytes > room => Err(io::Error::other(
+                "a record has other bytes than reported, or too many",
+            )),
+            Ok(0) => Ok(0),
+            Ok(bytes) => return self.finish_data(start, bytes, out).map(|()| bytes),
             Err(error) => Err(error),
         };
         out.truncate(start);
-        failed
+        none
     }
 
     #[inline]

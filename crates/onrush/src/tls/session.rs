@@ -156,39 +156,25 @@ impl Session {
         }
     }
 
-    /// [`Session::send_appended`] with a `fill` that writes into a slice.
-    #[cfg(test)]
+    /// Appends one record, whose content `fill` appends to `out`: at most as many bytes as its
+    /// second argument, which is at most `max` and within the spare capacity. `fill` changes
+    /// nothing before them, and returns their number; this function returns the same number. If it
+    /// is 0, there is no record. If `fill` panics, `out` must not be sent, because its end is not
+    /// encrypted.
+    ///
+    /// # Errors
+    /// As [`send`](Session::send), the error of `fill`, and `Other` if `fill` does not keep the
+    /// rules. Then there is no record.
+    #[inline]
     pub(crate) fn send_with(
         &mut self,
         max: usize,
         now_ms: u64,
         out: &mut Vec<u8>,
-        fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+        fill: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<usize>,
     ) -> io::Result<usize> {
         match &mut self.state {
             State::Traffic(traffic) => traffic.send_with(max, now_ms, out, fill),
-            State::Handshake(_) | State::Failed(_) => Err(io::ErrorKind::BrokenPipe.into()),
-        }
-    }
-
-    /// Appends one record, whose content `append` writes: it appends at most as many bytes as its
-    /// second argument to `out`, and changes nothing before them. Returns the number of bytes
-    /// appended. If it is 0, there is no record. If `append` panics, `out` must not be sent,
-    /// because the content is not encrypted.
-    ///
-    /// # Errors
-    /// As [`send`](Session::send), the error of `append`, and if it has appended too much; then
-    /// there is no record.
-    #[inline]
-    pub(crate) fn send_appended(
-        &mut self,
-        max: usize,
-        now_ms: u64,
-        out: &mut Vec<u8>,
-        append: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<()>,
-    ) -> io::Result<usize> {
-        match &mut self.state {
-            State::Traffic(traffic) => traffic.send_appended(max, now_ms, out, append),
             State::Handshake(_) | State::Failed(_) => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }

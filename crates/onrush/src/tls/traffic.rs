@@ -379,27 +379,15 @@ impl Traffic {
     }
 
     /// See [`Session::send_with`](super::session::Session::send_with).
-    #[cfg(test)]
+    #[inline]
     pub(super) fn send_with(
         &mut self,
         max: usize,
         now_ms: u64,
         out: &mut Vec<u8>,
-        fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+        fill: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<usize>,
     ) -> io::Result<usize> {
         (self.outgoing).send_with(&mut self.next_keys, max, now_ms, out, fill)
-    }
-
-    /// See [`Session::send_appended`](super::session::Session::send_appended).
-    #[inline]
-    pub(super) fn send_appended(
-        &mut self,
-        max: usize,
-        now_ms: u64,
-        out: &mut Vec<u8>,
-        append: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<()>,
-    ) -> io::Result<usize> {
-        (self.outgoing).send_appended(&mut self.next_keys, max, now_ms, out, append)
     }
 
     /// Sets the number of records that one key may protect.

@@ -3,7 +3,7 @@
 use super::peer::{Pair, Server, TLS12, TLS13, client, server};
 use super::raw::RawClient;
 use crate::tls::session::Session;
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 
 /// The bytes behind the header of each record.
@@ -117,9 +117,12 @@ fn a_record_is_filled_in_place() {
         let (mut at, mut expected_room) = (0, 1370);
         while at < file.len() {
             let Server { session, out, .. } = &mut pair.server;
-            let sent = session.send_with(file.len() - at, 0, out, |mut room| {
-                assert!(room.len() == expected_room || room.len() == file.len() - at);
-                room.write(&file[at..])
+            let left = &file[at..];
+            let sent = session.send_with(left.len(), 0, out, |out, room| {
+                assert_eq!(room, left.len().min(expected_room));
+                assert!(out.capacity() - out.len() >= room);
+                out.extend_from_slice(&left[..room]);
+                Ok(room)
             });
             at += sent.unwrap();
             if at >= 16_384 {
@@ -127,68 +130,49 @@ fn a_record_is_filled_in_place() {
             }
         }
         assert_eq!(pair.deliver_to_client().unwrap(), file);
+    }
+}
 
-        // Less than there is room for, nothing, an error, and a false number.
-        let Server { session, out, .. } = &mut pair.server;
-        let fill = |room: &mut [u8]| {
-            room[..3].copy_from_slice(b"abc");
-            Ok(3)
-        };
-        assert_eq!(session.send_with(10, 0, out, fill).unwrap(), 3);
-        assert_eq!(
-            session
-                .send_with(0, 0, out, |_| panic!("there is no room"))
-                .unwrap(),
-            0
-        );
-        let before = out.clone();
-        assert_eq!(session.send_with(10, 0, out, |_| Ok(0)).unwrap(), 0);
-        let failed = session.send_with(10, 0, out, |_| Err(io::ErrorKind::NotFound.into()));
-        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert!(session.send_with(10, 0, out, |_| Ok(11)).is_err());
-        assert_eq!(*out, before, "nothing was appended");
-        assert_eq!(pair.deliver_to_client().unwrap(), b"abc");
-        pair.round(b"request", b"response");
+/// A function that appends `bytes` and reports `reported`.
+fn fill(bytes: &[u8], reported: usize) -> impl FnOnce(&mut Vec<u8>, usize) -> io::Result<usize> {
+    move |out, room| {
+        assert_eq!(room, 10);
+        out.extend_from_slice(bytes);
+        Ok(reported)
     }
 }
 
 #[test]
-fn a_record_is_appended_in_place() {
+fn a_record_that_is_not_filled_leaves_no_trace() {
     for versions in [TLS12, TLS13] {
         let mut pair = Pair::connected(versions);
         let Server { session, out, .. } = &mut pair.server;
-        let append = |bytes: &'static [u8]| {
-            move |out: &mut Vec<u8>, room: usize| {
-                assert_eq!(room, 10);
-                out.extend_from_slice(bytes);
-                Ok(())
-            }
-        };
-        assert_eq!(
-            session.send_appended(10, 0, out, append(b"abc")).unwrap(),
-            3
-        );
-        let full = session.send_appended(10, 0, out, append(b"0123456789"));
-        assert_eq!(full.unwrap(), 10);
+        assert_eq!(session.send_with(10, 0, out, fill(b"abc", 3)).unwrap(), 3);
+        let nothing = session.send_with(0, 0, out, |_, _| panic!("there is no room"));
+        assert_eq!(nothing.unwrap(), 0);
         let before = out.clone();
-        assert_eq!(session.send_appended(10, 0, out, append(b"")).unwrap(), 0);
-        let too_much = session.send_appended(10, 0, out, append(b"01234567890"));
-        assert_eq!(too_much.unwrap_err().kind(), io::ErrorKind::Other);
-        let failed = session.send_appended(10, 0, out, |out, _| {
+        assert_eq!(session.send_with(10, 0, out, fill(b"", 0)).unwrap(), 0);
+        let failed = session.send_with(10, 0, out, |out, _| {
             out.push(1);
             Err(io::ErrorKind::NotFound.into())
         });
         assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert_eq!(*out, before, "nothing was appended");
+        for (bytes, reported) in [(&b"01234567890"[..], 11), (b"0", 2), (b"0", 0), (b"", 1)] {
+            let wrong = session.send_with(10, 0, out, fill(bytes, reported));
+            assert_eq!(wrong.unwrap_err().kind(), io::ErrorKind::Other);
+        }
+        assert_eq!(*out, before);
+        let full = session.send_with(10, 0, out, fill(b"0123456789", 10));
+        assert_eq!(full.unwrap(), 10);
         assert_eq!(pair.deliver_to_client().unwrap(), b"abc0123456789");
         pair.round(b"request", b"response");
 
-        // Bytes that were not its own are gone, so nothing more can be sent.
+        // Records that were not its own are gone, so nothing more can be sent.
         let Server { session, out, .. } = &mut pair.server;
         session.send(b"last", 0, out).unwrap();
-        let cut = session.send_appended(10, 0, out, |out, _| {
+        let cut = session.send_with(10, 0, out, |out, _| {
             out.clear();
-            Ok(())
+            Ok(0)
         });
         assert_eq!(cut.unwrap_err().kind(), io::ErrorKind::Other);
         let error = session.send(b"more", 0, out).unwrap_err();
@@ -207,7 +191,7 @@ fn the_server_closes() {
         session.close_notify(out);
         let error = session.send(b"more", 0, out).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
-        let error = session.send_with(9, 0, out, |_| Ok(1)).unwrap_err();
+        let error = session.send_with(9, 0, out, |_, _| Ok(1)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         assert_eq!(*out, sent, "nothing follows close_notify");
         assert_eq!(pair.deliver_to_client().unwrap(), b"last");

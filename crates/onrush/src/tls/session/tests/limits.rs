@@ -104,9 +104,9 @@ fn our_key_is_updated_before_its_limit() {
             _ => {
                 let mut sent = 0;
                 while sent < response.len() {
-                    let fill = |room: &mut [u8]| {
-                        room.fill(n);
-                        Ok(room.len())
+                    let fill = |out: &mut Vec<u8>, room| {
+                        out.resize(out.len() + room, n);
+                        Ok(room)
                     };
                     sent += session
                         .send_with(response.len() - sent, 0, out, fill)
